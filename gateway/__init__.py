@@ -1,0 +1,1 @@
+"""The auth service that stands behind Envoy: authentication, authorization, audit."""

@@ -1,0 +1,18 @@
+"""Settings of the gateway (section ``[gateway]`` of ``sluice.toml``)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Times are in seconds, sizes in bytes."""
+
+    host: str = "127.0.0.1"
+    port: int = 8443
+    """Port of Envoy's HTTPS listener; 0 means any free port."""
+    server_names: tuple[str, ...] = ("localhost",)
+    """DNS names in the edge certificate, besides the listener's address."""
+    request_timeout: float = 60.0
+    max_request_bytes: int = 256 << 20
+    authorization_timeout: float = 0.5

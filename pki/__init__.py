@@ -1,0 +1,1 @@
+"""Identities, authorities, certificates and mutual TLS for every Sluice process."""

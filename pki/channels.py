@@ -1,0 +1,82 @@
+"""Who may connect to whom: the channel table of the design, as decisions without I/O.
+
+The TLS handshake proves *that* a peer holds a certificate of our authority; this module
+decides *whether* that identity has any business on the channel.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from pki.errors import PeerRefused
+from pki.identity import Role, SpiffeId
+
+
+class Channel(enum.StrEnum):
+    """A kind of connection; each has its own listener policy."""
+
+    RPC = "rpc"
+    DATA = "data"
+    BLOB = "blob"
+    REST = "rest"
+    EDGE = "edge"
+
+
+_CLUSTER = frozenset({Role.JOBMANAGER, Role.TASKMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER})
+_JOB = frozenset({Role.DRIVER, Role.EXECUTOR})
+
+MAY_LISTEN: dict[Channel, frozenset[Role]] = {
+    Channel.RPC: _CLUSTER,
+    Channel.DATA: _JOB | {Role.SHUFFLE_WORKER},
+    Channel.BLOB: frozenset({Role.JOBMANAGER}),
+    Channel.REST: frozenset({Role.JOBMANAGER}),
+    Channel.EDGE: frozenset({Role.GATEWAY}),
+}
+
+MAY_CONNECT: dict[Channel, frozenset[Role]] = {
+    Channel.RPC: _CLUSTER | {Role.DRIVER},
+    Channel.DATA: _JOB,
+    Channel.BLOB: frozenset({Role.JOBMANAGER, Role.TASKMANAGER}) | _JOB,
+    Channel.REST: frozenset({Role.GATEWAY}),
+    Channel.EDGE: frozenset({Role.USER}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PeerPolicy:
+    """What the other end of a connection must be.
+
+    Attributes:
+        trust_domain: the only trust domain accepted.
+        roles: roles accepted.
+        job_id: when set, drivers and executors must belong to this job.
+        name: when set, the exact process name expected.
+    """
+
+    trust_domain: str
+    roles: AbstractSet[Role]
+    job_id: str = ""
+    name: str = ""
+
+    def admit(self, peer: SpiffeId) -> None:
+        """Return when ``peer`` is accepted; raise :class:`PeerRefused` with the reason when not."""
+        if peer.trust_domain != self.trust_domain:
+            raise PeerRefused(f"{peer} is of a foreign trust domain, expected {self.trust_domain}")
+        if peer.role not in self.roles:
+            raise PeerRefused(f"{peer} has the wrong role, expected one of {', '.join(sorted(self.roles))}")
+        if self.job_id and peer.role in _JOB and peer.job_id != self.job_id:
+            raise PeerRefused(f"{peer} belongs to another job, expected {self.job_id}")
+        if self.name and peer.name != self.name:
+            raise PeerRefused(f"{peer} is not the expected process {self.name!r}")
+
+
+def client_policy(channel: Channel, trust_domain: str, *, job_id: str = "") -> PeerPolicy:
+    """What a listener of ``channel`` demands of whoever connects."""
+    return PeerPolicy(trust_domain, MAY_CONNECT[channel], job_id=job_id)
+
+
+def server_policy(channel: Channel, trust_domain: str, *, role: Role | None = None, name: str = "") -> PeerPolicy:
+    """What a client on ``channel`` demands of the listener it reached; narrowed to ``role`` when known."""
+    return PeerPolicy(trust_domain, MAY_LISTEN[channel] if role is None else {role}, name=name)

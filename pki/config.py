@@ -1,0 +1,17 @@
+"""Settings of the PKI (section ``[pki]`` of ``sluice.toml``)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class PkiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Lifetimes are in hours unless the name says otherwise."""
+
+    trust_domain: str = "sluice.local"
+    key_algorithm: str = "ecdsa-p256"
+    root_days: int = 3650
+    authority_days: int = 365
+    leaf_hours: float = 24.0
+    job_hours: float = 1.0
+    backdate_minutes: float = 5.0

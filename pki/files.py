@@ -1,0 +1,96 @@
+"""Files that hold trust: written atomically, flushed to disk, and readable by their owner alone."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from pki.errors import StoreError
+
+SECRET_MODE = 0o600
+PUBLIC_MODE = 0o644
+PRIVATE_DIRECTORY_MODE = 0o700
+MAX_MATERIAL_BYTES = 1 << 20
+"""Largest certificate, key or keystore file that is read, in bytes."""
+
+
+def make_private_directory(path: Path) -> Path:
+    """Create ``path`` (and parents) readable by the owner alone; refuse one that others may write."""
+    path.mkdir(mode=PRIVATE_DIRECTORY_MODE, parents=True, exist_ok=True)
+    info = path.stat()
+    if info.st_uid != os.geteuid():
+        raise StoreError(f"{path} belongs to user id {info.st_uid}", "use a directory of your own, see --home")
+    if stat.S_IMODE(info.st_mode) & 0o077:
+        path.chmod(PRIVATE_DIRECTORY_MODE)
+    return path
+
+
+def write_atomic(path: Path, data: bytes, *, mode: int) -> None:
+    """Replace ``path`` by ``data`` so that a reader or a crash sees the old or the new content, never a mix.
+
+    The temporary file is created with ``mode`` (so a secret is at no moment readable by others),
+    flushed to disk, renamed over ``path``, and the directory entry is flushed too.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        try:
+            os.fchmod(descriptor, mode)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise StoreError(
+            f"cannot write {path}: {error.strerror or error}",
+            "check space and permissions; nothing was changed",
+        ) from error
+    sync_directory(path.parent)
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Write a private key or password: mode 0600, atomically."""
+    write_atomic(path, data, mode=SECRET_MODE)
+
+
+def write_public(path: Path, data: bytes) -> None:
+    """Write a certificate or other public material: mode 0644, atomically."""
+    write_atomic(path, data, mode=PUBLIC_MODE)
+
+
+def sync_directory(path: Path) -> None:
+    """Flush the directory entries of ``path`` to disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_bounded(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:
+    """Read at most ``limit`` bytes of ``path``; a larger or missing file is a :class:`StoreError`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+    if len(data) > limit:
+        raise StoreError(f"{path} is larger than {limit} bytes")
+    return data
+
+
+def read_secret(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:
+    """Read a secret file; refuse one that group or others may read, write or execute."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
+    if mode & 0o077:
+        raise StoreError(f"{path} has mode {mode:04o}: others can read this secret", f"chmod 600 {path}")
+    return read_bounded(path, limit)

@@ -1,0 +1,1 @@
+"""The cluster that runs PySpark pipelines."""

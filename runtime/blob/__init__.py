@@ -1,0 +1,1 @@
+"""Content-addressed artifacts over HTTPS with mutual TLS."""

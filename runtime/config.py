@@ -1,0 +1,53 @@
+"""Settings of the cluster (sections ``[jobmanager]``, ``[taskmanager]``, ``[spark]`` of ``sluice.toml``)."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class JobManagerConfig(_Section):
+    """Port 0 means: any free port (published under ``run/`` for the other processes). Times are in seconds."""
+
+    host: str = "127.0.0.1"
+    rpc_port: int = 0
+    blob_port: int = 0
+    heartbeat_interval: float = 10.0
+    heartbeat_timeout: float = 50.0
+    executor_failure_budget: int = 8
+    """Executors of one job that may end by themselves before it fails (restarts are unlimited otherwise)."""
+    driver_start_timeout: float = 120.0
+    cancel_grace: float = 10.0
+    max_blob_bytes: int = 1 << 30
+    finished_jobs_kept: int = 100
+
+
+class TaskManagerConfig(_Section):
+    """Slots of one TaskManager, all of the same size."""
+
+    count: int = 2
+    """How many TaskManagers ``sluice up`` starts."""
+    slots: int = 2
+    slot_cores: int = 1
+    slot_memory_mb: int = 768
+    host: str = "127.0.0.1"
+
+
+class SparkConfig(_Section):
+    """Defaults for every job; a job may override what :mod:`runtime.spark.conf` allows."""
+
+    driver_memory_mb: int = 768
+    executors: int = 2
+    conf: dict[str, str] = {}
+
+
+class RuntimeConfig(_Section):
+    """All of the above, and the trust domain from ``[pki]``."""
+
+    trust_domain: str = "sluice.local"
+    jobmanager: JobManagerConfig = JobManagerConfig()
+    taskmanager: TaskManagerConfig = TaskManagerConfig()
+    spark: SparkConfig = SparkConfig()

@@ -1,0 +1,160 @@
+"""The typed interfaces between endpoints: which methods exist, and which roles may call each.
+
+A Protocol here is what a proxy is generated from (:meth:`runtime.rpc.RemotePeer.gateway`); the endpoint
+that serves it implements the same methods.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pki.identity import Role
+from runtime.messages import (
+    ConnectionEvidence,
+    CsrToSign,
+    DriverAssignment,
+    DriverExit,
+    ExecutorExit,
+    ExecutorLaunch,
+    ExecutorTargets,
+    JobProgress,
+    LogChunk,
+    RegistrationAccepted,
+    SignedIdentity,
+    SlotOffer,
+    SlotReport,
+    SlotRequest,
+    SparkRegistration,
+    TaskManagerRegistration,
+)
+from runtime.rpc import rpc
+
+RESOURCE_MANAGER = "resourcemanager"
+TASK_EXECUTOR = "taskexecutor"
+DRIVER = "driver"
+
+
+def jobmaster_endpoint(job_id: str) -> str:
+    """The name of the endpoint that masters ``job_id``."""
+    return f"jobmaster/{job_id}"
+
+
+class ResourceManagerGateway(Protocol):
+    """Served by the JobManager under :data:`RESOURCE_MANAGER`; ``register`` needs no fencing token."""
+
+    @rpc(allow={Role.TASKMANAGER}, unfenced=True)
+    async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
+        """Introduce a TaskManager; its certificate must carry the name it gives."""
+        ...
+
+    @rpc(allow={Role.TASKMANAGER})
+    async def heartbeat(self, report: SlotReport) -> None:
+        """I am alive, and this is the state of my slots."""
+        ...
+
+
+class TaskExecutorGateway(Protocol):
+    """Served by each TaskManager under :data:`TASK_EXECUTOR`, over the stream it opened to the JobManager."""
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def request_slot(self, request: SlotRequest) -> None:
+        """Reserve a slot and offer it to the JobMaster; raises ``SlotNotAvailable``."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def free_slot(self, allocation_id: str) -> None:
+        """Release a slot; whatever runs in it is ended first."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER}, timeout=60.0)
+    async def launch_executor(self, launch: ExecutorLaunch) -> None:
+        """Start an executor in an allocated slot; returns when its process runs."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def kill_executor(self, job_id: str, executor_id: int) -> None:
+        """End an executor: SIGTERM, then SIGKILL."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def release_job(self, job_id: str) -> None:
+        """The job is over: end its executors, free its slots, keep only its logs."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def read_executor_log(self, job_id: str, executor_id: int, stream: str, offset: int, limit: int) -> LogChunk:
+        """A piece of an executor's ``stdout`` or ``stderr``."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
+        """Mutual TLS connections seen by this process (``job_id`` empty) or by that job's executors here."""
+        ...
+
+
+class JobMasterGateway(Protocol):
+    """Served by the JobManager under :func:`jobmaster_endpoint`, one per job, permanently fenced."""
+
+    @rpc(allow={Role.TASKMANAGER})
+    async def offer_slot(self, offer: SlotOffer) -> bool:
+        """Offer a slot; False when it is no longer wanted and must be freed."""
+        ...
+
+    @rpc(allow={Role.TASKMANAGER})
+    async def sign_executor_identity(self, request: CsrToSign) -> SignedIdentity:
+        """Sign the CSR of an executor that this TaskManager was told to launch; anything else is refused."""
+        ...
+
+    @rpc(allow={Role.TASKMANAGER})
+    async def executor_exited(self, exit_report: ExecutorExit) -> None:
+        """An executor's process has ended."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True)
+    async def register_driver(self, attempt: int, pid: int) -> DriverAssignment:
+        """The driver process is up and wants its work."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True)
+    async def spark_started(self, registration: SparkRegistration) -> None:
+        """The SparkContext is up; executors may be launched."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True)
+    async def set_executor_targets(self, targets: ExecutorTargets) -> None:
+        """How many executors are wanted from now on."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True)
+    async def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
+        """Spark gives these executors up."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
+    async def report_progress(self, progress: JobProgress) -> None:
+        """Counters for display; the latest wins."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True)
+    async def driver_finished(self, result: DriverExit) -> None:
+        """The pipeline's Python process has ended and its JVM with it."""
+        ...
+
+
+class DriverGateway(Protocol):
+    """Served by the driver agent under :data:`DRIVER`, over the stream it opened to the JobManager."""
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def executor_exited(self, exit_report: ExecutorExit) -> None:
+        """Tell Spark why an executor is gone."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def cancel(self, grace_seconds: float) -> None:
+        """Cancel all Spark jobs, then end the driver within ``grace_seconds``."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+        """Mutual TLS connections that the driver's JVM made or accepted."""
+        ...

@@ -1,0 +1,1 @@
+"""Dispatcher, resource manager and job master."""

@@ -1,0 +1,275 @@
+"""What the processes of a cluster say to each other: declared, bounded message types (msgspec).
+
+Nothing here executes when decoded; every field has a declared type. Sizes are bounded by the
+RPC layer's envelope limit.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all messages: immutable, keyword-only, unknown fields refused."""
+
+
+class JobState(enum.StrEnum):
+    """Job states, as Flink's ``JobStatus``."""
+
+    INITIALIZING = "INITIALIZING"
+    CREATED = "CREATED"
+    RUNNING = "RUNNING"
+    FAILING = "FAILING"
+    FAILED = "FAILED"
+    CANCELLING = "CANCELLING"
+    CANCELED = "CANCELED"
+    FINISHED = "FINISHED"
+    RESTARTING = "RESTARTING"
+    SUSPENDED = "SUSPENDED"
+    RECONCILING = "RECONCILING"
+
+    @property
+    def terminal(self) -> bool:
+        """Globally terminal: the job will never change state again."""
+        return self in {JobState.FAILED, JobState.CANCELED, JobState.FINISHED}
+
+
+class SlotState(enum.StrEnum):
+    """Slot states, as Flink's ``TaskSlotState``."""
+
+    FREE = "FREE"
+    ALLOCATED = "ALLOCATED"
+    ACTIVE = "ACTIVE"
+    RELEASING = "RELEASING"
+
+
+class BlobRef(Message):
+    """An artifact in the blob server: lower-case SHA-256 of its content, its file name and size in bytes."""
+
+    sha256: str
+    name: str
+    size: int
+
+
+class JobSubmission(Message):
+    """What the Dispatcher accepts: one pipeline and how to run it.
+
+    ``spark_conf`` holds only keys that survived :func:`runtime.spark.conf.check_job_conf`.
+    """
+
+    name: str
+    owner: str
+    pipeline: BlobRef
+    args: tuple[str, ...] = ()
+    spark_conf: dict[str, str] = {}
+    executors: int = 2
+    files: tuple[BlobRef, ...] = ()
+
+
+class SlotProfile(Message):
+    """Resources of one slot: whole cores and JVM heap in MiB."""
+
+    cores: int
+    memory_mb: int
+
+
+# --- TaskManager -> ResourceManager -------------------------------------------------------------
+
+
+class TaskManagerRegistration(Message):
+    """A TaskManager introduces itself and its slots (all of one profile)."""
+
+    name: str
+    host: str
+    slots: int
+    profile: SlotProfile
+    python: str
+    version: str
+
+
+class RegistrationAccepted(Message):
+    """The ResourceManager's answer: the token that fences what follows, and the heartbeat in seconds."""
+
+    fencing_token: bytes
+    heartbeat_interval: float
+    heartbeat_timeout: float
+    blob_host: str
+    blob_port: int
+
+
+class SlotStatus(Message):
+    """One slot as its TaskManager sees it."""
+
+    slot: int
+    state: SlotState
+    allocation_id: str = ""
+    job_id: str = ""
+
+
+class SlotReport(Message):
+    """All slots of one TaskManager."""
+
+    slots: tuple[SlotStatus, ...]
+
+
+# --- ResourceManager / JobMaster -> TaskManager ---------------------------------------------------
+
+
+class SlotRequest(Message):
+    """The ResourceManager reserves ``slot`` for a job; the TaskManager then offers it to the JobMaster."""
+
+    slot: int
+    allocation_id: str
+    job_id: str
+    jobmaster_endpoint: str
+    jobmaster_token: bytes
+
+
+class SlotOffer(Message):
+    """A TaskManager offers a reserved slot to the JobMaster of the job."""
+
+    taskmanager: str
+    host: str
+    slot: int
+    allocation_id: str
+    profile: SlotProfile
+
+
+class ExecutorLaunch(Message):
+    """Everything a TaskManager needs to start one Spark executor in a slot.
+
+    ``startup_conf`` and ``java_options`` come from the driver (already stripped of what a job may not
+    set); the TaskManager composes the command line itself. ``spark_auth_secret`` never reaches argv.
+    """
+
+    job_id: str
+    allocation_id: str
+    executor_id: int
+    app_id: str
+    driver_url: str
+    resource_profile_id: int
+    cores: int
+    memory_mb: int
+    startup_conf: dict[str, str]
+    java_options: tuple[str, ...]
+    spark_auth_secret: str
+    python: str
+
+
+class ExecutorExit(Message):
+    """How an executor ended. ``by_application`` tells Spark whether to count it against the job."""
+
+    executor_id: int
+    exit_code: int
+    by_application: bool
+    reason: str
+    host: str = ""
+    host_lost: bool = False
+
+
+class CsrToSign(Message):
+    """A certificate request (PEM) for executor ``executor_id``; its key never leaves the TaskManager."""
+
+    executor_id: int
+    csr_pem: bytes
+
+
+class SignedIdentity(Message):
+    """The answer to a CSR: the chain (leaf first) and the trust bundle, both PEM."""
+
+    chain_pem: bytes
+    ca_pem: bytes
+
+
+class LogChunk(Message):
+    """A piece of a log file: ``data`` (UTF-8, undecodable bytes replaced) from ``offset`` to ``next_offset``."""
+
+    data: str
+    offset: int
+    next_offset: int
+    end: bool
+
+
+class ConnectionEvidence(Message):
+    """One mutual TLS connection as one of its ends saw it."""
+
+    channel: str
+    local: str
+    peer: str
+    direction: str
+    protocol: str
+    cipher: str
+    address: str = ""
+    opened_at: float = 0.0
+
+
+# --- driver <-> JobMaster --------------------------------------------------------------------------
+
+
+class SparkRegistration(Message):
+    """The driver's SparkContext is up: where executors find it and what they must be started with."""
+
+    app_id: str
+    driver_url: str
+    startup_conf: dict[str, str]
+    java_options: tuple[str, ...]
+    executor_memory_mb: int
+    executor_cores: int
+    live_executors: tuple[int, ...] = ()
+
+
+class ExecutorTarget(Message):
+    """How many executors of one Spark resource profile the driver wants."""
+
+    resource_profile_id: int
+    total: int
+    cores: int
+    memory_mb: int
+
+
+class ExecutorTargets(Message):
+    """The driver's latest wish; level-triggered: a higher ``version`` replaces everything before."""
+
+    version: int
+    targets: tuple[ExecutorTarget, ...]
+
+
+class JobProgress(Message):
+    """Counters since the start of the driver attempt; the JobMaster shows them as they are."""
+
+    spark_jobs_started: int = 0
+    spark_jobs_finished: int = 0
+    stages_total: int = 0
+    stages_finished: int = 0
+    tasks_total: int = 0
+    tasks_finished: int = 0
+    tasks_failed: int = 0
+    tasks_running: int = 0
+    executors_added: int = 0
+    executors_removed: int = 0
+    shuffle_bytes_written: int = 0
+    shuffle_bytes_read: int = 0
+    first_task_at: float = 0.0
+
+
+class DriverExit(Message):
+    """The end of a driver attempt, judged by the exit code *and* by whether Spark ended in order."""
+
+    succeeded: bool
+    exit_code: int
+    error: str = ""
+    traceback: str = ""
+
+
+class DriverAssignment(Message):
+    """What the JobMaster hands the driver when it registers."""
+
+    pipeline: BlobRef
+    files: tuple[BlobRef, ...]
+    args: tuple[str, ...]
+    spark_conf: dict[str, str]
+    spark_auth_secret: str
+    blob_host: str
+    blob_port: int

@@ -1,0 +1,105 @@
+"""Child processes that never outlive their parent and never leave orphans behind.
+
+Each child gets its own session (so that its whole group can be signalled) and, on Linux, asks the
+kernel for SIGKILL when its parent dies (prctl(2), PR_SET_PDEATHSIG): ``kill -9`` of a parent
+leaves nothing running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when ``parent`` (its parent's pid) dies; for use right after fork."""
+    if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
+        os._exit(127)  # the parent is gone already
+
+
+def _before_exec(parent: int) -> Callable[[], None]:
+    return lambda: die_with_parent(parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: ``code`` as Python reports it (negative: the signal that ended it)."""
+
+    code: int
+
+    def __str__(self) -> str:
+        if self.code >= 0:
+            return f"exit code {self.code}"
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-self.code).name}"
+        return f"killed by signal {-self.code}"
+
+
+class ChildProcess:
+    """A running child: wait for it, or end it and its whole process group."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    @classmethod
+    async def start(
+        cls,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path,
+        stdout: IO[bytes] | int,
+        stderr: IO[bytes] | int,
+        stdin: int = asyncio.subprocess.DEVNULL,
+    ) -> ChildProcess:
+        """Start ``argv`` in its own session; nothing of the parent's environment is inherited."""
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            env=dict(env),
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            preexec_fn=_before_exec(os.getpid()),
+        )
+        return cls(process)
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter | None:
+        """The pipe to the child's standard input, when one was asked for."""
+        return self._process.stdin
+
+    @property
+    def running(self) -> bool:
+        """Whether the child has not been reaped yet."""
+        return self._process.returncode is None
+
+    async def wait(self) -> Exit:
+        """Wait until the child ends."""
+        return Exit(await self._process.wait())
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Send ``number`` to the child and everything it started in its session."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    async def stop(self, grace_seconds: float) -> Exit:
+        """SIGTERM the group, and SIGKILL what is left of it after ``grace_seconds``."""
+        if self.running:
+            self.signal_group(signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), grace_seconds)
+        self.signal_group(signal.SIGKILL)
+        return await self.wait()

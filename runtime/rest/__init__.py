@@ -1,0 +1,1 @@
+"""The unauthenticated REST endpoint; only the gateway reaches it."""

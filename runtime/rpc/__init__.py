@@ -1,0 +1,1 @@
+"""Actors over gRPC with mutual TLS."""

@@ -1,0 +1,1 @@
+"""Launching Spark drivers and executors, and the Scala plugin that ties Spark in."""

@@ -1,0 +1,1 @@
+"""Task executor, slots and executor processes."""
