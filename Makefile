@@ -1,0 +1,46 @@
+# Everything a newcomer needs: `make demo` and `make test` set up what they need by themselves.
+.DELETE_ON_ERROR:
+.PHONY: help setup demo lint format test bench lock clean
+
+VENV := .venv/.complete
+PY := .venv/bin/python
+
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | expand -t 16
+
+setup: $(VENV) java ## the virtual environment and all that is in it
+
+.PHONY: java
+java:
+	@scripts/ensure-java
+
+$(VENV): pyproject.toml constraints.txt
+	@scripts/make-venv
+
+demo: $(VENV) java ## a PySpark pipeline through the gateway, on a cluster of mutual TLS
+	@.venv/bin/sluice demo
+
+lint: $(VENV) ## style, types, import rules
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+format: $(VENV) ## rewrite the code in the house style
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .
+
+test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
+	.venv/bin/pytest
+
+bench: $(VENV) java ## the measurements, each beside a named peer
+	$(PY) -m benchmarks.startup
+	$(PY) -m benchmarks.spark_tls
+
+lock: ## renew constraints.txt with the newest versions that fit pyproject.toml
+	rm -rf build/lock && python3 -m venv build/lock && build/lock/bin/pip install --quiet --upgrade '.[dev]'
+	{ sed -n '/^#/p' constraints.txt; build/lock/bin/pip freeze --exclude sluice; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt && rm -rf build/lock
+
+clean: ## remove the virtual environment and the state of local clusters
+	rm -rf .venv .sluice build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

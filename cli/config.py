@@ -1,0 +1,174 @@
+"""The effective configuration: defaults, then ``sluice.toml``, then ``SLUICE__SECTION__KEY``, then flags.
+
+Unknown keys are errors that name the nearest known key. Each value remembers where it came from,
+so that ``sluice config show`` can tell.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from cli.errors import UsageError
+from gateway.config import GatewayConfig
+from pki.config import PkiConfig
+from runtime.config import JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
+
+ENVIRONMENT_PREFIX = "SLUICE__"
+MAX_CONFIG_BYTES = 1 << 20
+CONFIG_FILE = "sluice.toml"
+
+SECTIONS: dict[str, type[msgspec.Struct]] = {
+    "pki": PkiConfig,
+    "jobmanager": JobManagerConfig,
+    "taskmanager": TaskManagerConfig,
+    "spark": SparkConfig,
+    "gateway": GatewayConfig,
+}
+
+_Layer = dict[str, dict[str, Any]]
+_Section = TypeVar("_Section", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """All sections, typed, and the origin of every value (``section.key`` -> text)."""
+
+    pki: PkiConfig
+    jobmanager: JobManagerConfig
+    taskmanager: TaskManagerConfig
+    spark: SparkConfig
+    gateway: GatewayConfig
+    origins: Mapping[str, str]
+
+    @property
+    def runtime(self) -> RuntimeConfig:
+        """What JobManagers and TaskManagers are started with."""
+        return RuntimeConfig(
+            trust_domain=self.pki.trust_domain,
+            jobmanager=self.jobmanager,
+            taskmanager=self.taskmanager,
+            spark=self.spark,
+        )
+
+    def values(self) -> dict[str, Any]:
+        """Every value as plain data, keyed ``section.key``."""
+        return {
+            f"{section}.{key}": value
+            for section in SECTIONS
+            for key, value in msgspec.to_builtins(getattr(self, section)).items()
+        }
+
+
+def find_config_file(explicit: Path | None, home: Path) -> Path | None:
+    """The file to read: ``--config``, else ``<home>/sluice.toml``, else ``./sluice.toml``, else none."""
+    if explicit is not None:
+        if not explicit.is_file():
+            raise UsageError(f"there is no configuration file {explicit}", "check --config")
+        return explicit.absolute()
+    for candidate in (home / CONFIG_FILE, Path(CONFIG_FILE)):
+        if candidate.is_file():
+            return candidate.absolute()
+    return None
+
+
+def load(
+    file: Path | None, *, environment: Mapping[str, str] = os.environ, flags: Mapping[str, Any] | None = None
+) -> Configuration:
+    """Merge the layers; raises :class:`UsageError` naming the key and where it stands."""
+    merged: _Layer = {section: {} for section in SECTIONS}
+    origins = {
+        f"{section}.{name}": "default" for section, struct in SECTIONS.items() for name in struct.__struct_fields__
+    }
+    layers: list[tuple[str, _Layer]] = []
+    if file is not None:
+        layers.append((str(file), _read_file(file)))
+    layers.append(("environment", _read_environment(environment)))
+    layers.append(("flag", _read_flags(flags or {})))
+    for origin, layer in layers:
+        for section, values in layer.items():
+            for key, value in values.items():
+                merged[section][key] = value
+                origins[f"{section}.{key}"] = origin
+    return Configuration(
+        pki=_convert("pki", merged, origins, PkiConfig),
+        jobmanager=_convert("jobmanager", merged, origins, JobManagerConfig),
+        taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
+        spark=_convert("spark", merged, origins, SparkConfig),
+        gateway=_convert("gateway", merged, origins, GatewayConfig),
+        origins=origins,
+    )
+
+
+def _convert(section: str, merged: _Layer, origins: Mapping[str, str], struct: type[_Section]) -> _Section:
+    try:
+        return msgspec.convert(merged[section], struct, strict=False)
+    except msgspec.ValidationError as error:
+        _, _, path = str(error).rpartition("$.")
+        key = path.strip("`").split("[")[0]
+        raise UsageError(
+            f"configuration {section}.{key}: {str(error).split(' - at')[0]}",
+            f"set by: {origins.get(f'{section}.{key}', 'unknown')}",
+        ) from error
+
+
+def _read_file(file: Path) -> _Layer:
+    if file.stat().st_size > MAX_CONFIG_BYTES:
+        raise UsageError(f"{file} is larger than {MAX_CONFIG_BYTES} bytes")
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} is not valid TOML: {error}") from error
+    layer: _Layer = {}
+    for section, values in document.items():
+        _check_section(section, str(file))
+        if not isinstance(values, dict):
+            raise UsageError(f"{file}: {section} must be a table, as in [{section}]")
+        for key in values:
+            _check_key(section, key, str(file))
+        layer[section] = values
+    return layer
+
+
+def _read_environment(environment: Mapping[str, str]) -> _Layer:
+    layer: _Layer = {}
+    for name, value in environment.items():
+        if not name.startswith(ENVIRONMENT_PREFIX):
+            continue
+        section, _, key = name.removeprefix(ENVIRONMENT_PREFIX).lower().partition("__")
+        _check_section(section, name)
+        _check_key(section, key, name)
+        layer.setdefault(section, {})[key] = value
+    return layer
+
+
+def _read_flags(flags: Mapping[str, Any]) -> _Layer:
+    layer: _Layer = {}
+    for name, value in flags.items():
+        if value is not None:
+            section, _, key = name.partition(".")
+            layer.setdefault(section, {})[key] = value
+    return layer
+
+
+def _check_section(section: str, where: str) -> None:
+    if section not in SECTIONS:
+        raise UsageError(f"{where}: unknown section {section!r}", _nearest(section, SECTIONS))
+
+
+def _check_key(section: str, key: str, where: str) -> None:
+    known = SECTIONS[section].__struct_fields__
+    if key not in known:
+        raise UsageError(f"{where}: unknown key {section}.{key}", _nearest(key, known))
+
+
+def _nearest(word: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"

@@ -1,0 +1,30 @@
+"""Options that many verbs share, so that they mean the same everywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli import config
+from pki.home import Home
+
+HomeOption = Annotated[
+    Path,
+    typer.Option("--home", envvar="SLUICE_HOME", help="Where the local cluster keeps its state.", show_default=True),
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", envvar="SLUICE_CONFIG", help="Configuration file; default: sluice.toml in home or here."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output instead of text.")]
+
+DEFAULT_HOME = Path(".sluice")
+
+
+def load_configuration(home: Path, file: Path | None, **flags: object) -> tuple[Home, config.Configuration]:
+    """The home and the effective configuration for a verb; flags are ``section__key=value``."""
+    located = Home.at(home)
+    values = {name.replace("__", ".", 1): value for name, value in flags.items()}
+    return located, config.load(config.find_config_file(file, located.root), flags=values)
