@@ -1,0 +1,172 @@
+"""A client of the cluster's REST API as outsiders see it: HTTPS through the gateway, with an API token."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from cli.errors import CommandError, RefusedError, UnreachableError, UsageError
+from pki.edge_client import edge_client_context
+from pki.files import read_secret
+from pki.home import Home
+
+TOKEN_VARIABLE = "SLUICE_TOKEN"  # noqa: S105  the name of a variable, not a token
+MAX_ANSWER_BYTES = 16 << 20
+REQUEST_TIMEOUT_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the gateway is, which authority vouches for it, and the token to show."""
+
+    url: str
+    ca_file: Path | None
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Target({self.url!r}, {self.ca_file!r})"
+
+
+def resolve_target(
+    home: Home, *, server: str | None = None, ca_file: Path | None = None, token_file: Path | None = None
+) -> Target:
+    """Fill in what the command line left out from the local cluster in ``home`` and the environment."""
+    return Target(
+        server.rstrip("/") if server else _local_url(home),
+        ca_file if ca_file or server else home.pki / "authorities" / "edge" / "cert.pem",
+        _token(home, token_file),
+    )
+
+
+def _local_url(home: Home) -> str:
+    try:
+        address = json.loads((home.run / "endpoints" / "envoy.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UnreachableError(
+            f"no cluster is running in {home.root}", "start one with `sluice up`, or name the gateway with --server"
+        ) from error
+    return f"https://{address['host']}:{address['port']}"
+
+
+def _token(home: Home, token_file: Path | None) -> str:
+    if token_file is None:
+        from_environment = os.environ.get(TOKEN_VARIABLE, "").strip()
+        if from_environment:
+            return from_environment
+    path = token_file or home.root / "token"
+    if not path.exists():
+        raise UsageError(
+            f"no API token: neither {TOKEN_VARIABLE} nor {path}",
+            f"make one: sluice token create {os.environ.get('USER', 'me')} --role submitter "
+            f"--home {home.root} --output {path}",
+        )
+    return read_secret(path, 4096).decode("ascii", errors="replace").strip()
+
+
+class GatewayClient:
+    """REST calls through the gateway; answers are plain decoded JSON.
+
+    Raises:
+        UnreachableError: no connection, not the gateway's certificate, or the token is not accepted (401).
+        RefusedError: the token may not do this (403), or the cluster refuses the request (4xx).
+        CommandError: the cluster failed (5xx).
+    """
+
+    def __init__(self, target: Target, session: aiohttp.ClientSession) -> None:
+        self._target = target
+        self._session = session
+        self.connection: dict[str, str] = {}
+        """What the client saw of its own connection to the gateway."""
+
+    async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
+        """GET ``path``."""
+        return await self._call("GET", path, query)
+
+    async def patch(self, path: str, **query: str | int) -> Any:  # noqa: ANN401
+        """PATCH ``path``."""
+        return await self._call("PATCH", path, query)
+
+    async def submit(self, pipeline: Path, request: Mapping[str, object], files: Sequence[Path] = ()) -> str:
+        """Upload ``pipeline`` and ``files`` with the ``request``; returns the job id."""
+        handles = [pipeline.open("rb"), *(file.open("rb") for file in files)]
+        try:
+            form = aiohttp.FormData()
+            form.add_field("request", json.dumps(request), content_type="application/json")
+            form.add_field("pipeline", handles[0], filename=pipeline.name, content_type="text/x-python")
+            for file, handle in zip(files, handles[1:], strict=True):
+                form.add_field("file", handle, filename=file.name, content_type="application/octet-stream")
+            answer = await self._call("POST", "/v1/jobs", {}, data=form)
+        finally:
+            for handle in handles:
+                handle.close()
+        return str(answer["job_id"])
+
+    async def _call(
+        self, method: str, path: str, query: Mapping[str, str | int], data: aiohttp.FormData | None = None
+    ) -> Any:  # noqa: ANN401
+        try:
+            async with self._session.request(method, self._target.url + path, params=query, data=data) as answer:
+                self._note_connection(answer)
+                body = await answer.content.read(MAX_ANSWER_BYTES)
+                return _decode(answer.status, body, f"{method} {path}")
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise UnreachableError(
+                f"{self._target.url} did not prove to be the gateway: {error.certificate_error}",
+                "check --ca: it must be the edge authority's certificate",
+            ) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnreachableError(
+                f"cannot reach the gateway at {self._target.url}: {error or type(error).__name__}",
+                "is the cluster running? see `sluice status`",
+            ) from error
+
+    def _note_connection(self, answer: aiohttp.ClientResponse) -> None:
+        transport = answer.connection.transport if answer.connection else None
+        tls = transport.get_extra_info("ssl_object") if transport else None
+        if isinstance(tls, ssl.SSLObject):
+            names = (tls.getpeercert() or {}).get("subjectAltName", ())
+            uris = [value for kind, value in names if kind == "URI"] if isinstance(names, tuple) else []
+            self.connection = {
+                "peer": str(uris[0]) if uris else self._target.url,
+                "protocol": tls.version() or "",
+                "cipher": (tls.cipher() or ("",))[0],
+            }
+
+
+@asynccontextmanager
+async def gateway_client(target: Target) -> AsyncIterator[GatewayClient]:
+    """A connected client; closes its connections at the end."""
+    connector = aiohttp.TCPConnector(ssl=edge_client_context(target.ca_file))
+    timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=REQUEST_TIMEOUT_SECONDS)
+    headers = {"authorization": f"Bearer {target.token}"}
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+        yield GatewayClient(target, session)
+
+
+def _decode(status: int, body: bytes, what: str) -> Any:  # noqa: ANN401
+    try:
+        document = json.loads(body) if body else {}
+    except ValueError as error:
+        raise CommandError(f"{what}: the answer ({status}) is not JSON") from error
+    if status < 400:
+        return document
+    detail = document.get("detail") or document.get("title") or f"status {status}"
+    match status:
+        case 401:
+            raise UnreachableError(f"{what}: {detail}", "the token is unknown, revoked or expired: make a new one")
+        case 403:
+            raise RefusedError(f"{what}: {detail}", "this token's role does not allow it")
+        case 503:
+            raise UnreachableError(f"{what}: {detail}", "a part of the cluster is away: see `sluice status`")
+        case _ if status < 500:
+            raise RefusedError(f"{what}: {detail}")
+        case _:
+            raise CommandError(f"{what}: {detail}", "see the logs of the JobManager")

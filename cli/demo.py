@@ -1,0 +1,141 @@
+"""``sluice demo``: the whole way in one command, from an empty folder to a table of real certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cli.client import GatewayClient, Target, gateway_client
+from cli.errors import CommandError
+from cli.follow import Follower, report_verdict
+from cli.options import ConfigOption, load_configuration
+from pki.home import Home
+
+DEMO_HOME = Path(".sluice/demo")
+TOKEN_LIFETIME = dt.timedelta(hours=1)
+
+
+def demo(
+    home: Annotated[Path, typer.Option("--home", help="Where the demo's own cluster keeps its state.")] = DEMO_HOME,
+    config: ConfigOption = None,
+    executors: Annotated[int, typer.Option(min=1, max=16, help="Executors to ask for.")] = 2,
+) -> None:
+    """Start a cluster, submit the certificate inventory through the gateway, show result and connections, stop."""
+    located, configuration = load_configuration(home, config, gateway__port=0)
+    console = Console(stderr=True)
+    raise typer.Exit(asyncio.run(_Demo(located, console, executors).run(configuration)))
+
+
+class _Demo:
+    def __init__(self, home: Home, console: Console, executors: int) -> None:
+        self.home = home
+        self.console = console
+        self.executors = executors
+
+    def say(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def step(self, line: str) -> None:
+        self.console.print(f"\n» {line}", style="bold", highlight=False, markup=False, soft_wrap=True)
+
+    async def run(self, configuration: Any) -> int:  # noqa: ANN401  Configuration, imported late
+        from cli.launcher import Launcher
+
+        self.step("Starting Envoy, auth service, JobManager and TaskManagers, each with its own certificate")
+        stop, ready = asyncio.Event(), asyncio.Event()
+        self._stop_on_signals(stop)
+        started = time.monotonic()
+        launcher = Launcher(self.home, configuration, None, self.say)
+        cluster = asyncio.create_task(launcher.run(ready.set, stop))
+        try:
+            await _first(ready.wait(), stop.wait(), cluster)
+            if cluster.done():
+                await cluster
+            if stop.is_set():
+                return 130
+            self.say(f"ready after {time.monotonic() - started:.1f} s")
+            work = asyncio.create_task(self._show())
+            await _first(work, stop.wait(), cluster)
+            if work.done():
+                return await work
+            work.cancel()
+            return 130
+        finally:
+            self.step("Stopping everything")
+            stop.set()
+            if not ready.is_set():
+                cluster.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await cluster
+            self.say("nothing is left running")
+
+    def _stop_on_signals(self, stop: asyncio.Event) -> None:
+        import signal
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+
+    async def _show(self) -> int:
+        import pipelines
+
+        self.step("Creating an API token (only its hash is stored) for user demo, role submitter")
+        target = self._target()
+        self.say(f"token valid for {TOKEN_LIFETIME}, gateway at {target.url}")
+        pipeline = Path(next(iter(pipelines.__path__))) / "cert_inventory.py"
+        self.step(f"Submitting {pipeline.name} through the gateway over HTTPS")
+        async with gateway_client(target) as client:
+            job_id = await client.submit(pipeline, {"args": [], "executors": self.executors})
+            self.say(f"job {job_id}")
+            job = await Follower(client, job_id, self.console).until_end()
+            code = report_verdict(job, self.console)
+            if code == 0:
+                await self._show_connections(client, job_id)
+            return code
+
+    def _target(self) -> Target:
+        from cli.client import _local_url
+        from gateway.tokens import create_token
+
+        token = create_token(self.home, name="demo", role="submitter", lifetime=TOKEN_LIFETIME)
+        return Target(_local_url(self.home), self.home.pki / "authorities" / "edge" / "cert.pem", token)
+
+    async def _show_connections(self, client: GatewayClient, job_id: str) -> None:
+        self.step("Connections of this run, with the identity on both ends (all verified, TLS 1.3)")
+        connections = (await client.get(f"/v1/jobs/{job_id}/connections"))["connections"]
+        connections += (await client.get("/v1/connections"))["connections"]
+        edge = client.connection
+        rows = [("edge", "api token of demo", edge["peer"], edge["protocol"], edge["cipher"])]
+        rows += sorted({_row(connection) for connection in connections})
+        if len(rows) < 2:
+            raise CommandError("the cluster reported no internal connection", "see the logs")
+        table = Table(box=None, pad_edge=False)
+        for column in ("CHANNEL", "FROM", "TO", "PROTOCOL", "CIPHER"):
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        Console(width=None if self.console.is_terminal else 170).print(table)
+
+
+def _row(connection: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    """One connection, written from the side that dialed to the side that accepted."""
+    ends = (connection["local"], connection["peer"])
+    source, target = ends if connection["direction"] == "dialed" else ends[::-1]
+    return connection["channel"], source, target, connection["protocol"], connection["cipher"]
+
+
+async def _first(*awaitables: Any) -> None:  # noqa: ANN401
+    tasks: Iterable[asyncio.Future[Any]] = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task, awaitable in zip(tasks, awaitables, strict=True):
+        if task is not awaitable and not task.done():
+            task.cancel()

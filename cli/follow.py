@@ -1,0 +1,104 @@
+"""Watching a job from outside until it ends: progress, the driver's output as it comes, and the verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from cli.client import GatewayClient
+from cli.errors import EXIT_NO, EXIT_OK
+
+POLL_SECONDS = 0.4
+LOG_CHUNK_BYTES = 256 << 10
+TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
+
+
+@dataclass
+class Follower:
+    """Polls one job; ``write`` gets the driver's standard output, progress goes to ``console`` (standard error)."""
+
+    client: GatewayClient
+    job_id: str
+    console: Console
+    write: Callable[[str], None] = field(default=lambda text: print(text, end="", flush=True))
+    _offset: int = 0
+    _announced: str = ""
+
+    async def until_end(self) -> dict[str, Any]:
+        """Return the job's details once it is globally terminal and its output has been written."""
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TextColumn("tasks"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
+            line = bar.add_task("submitted", total=None)
+            while True:
+                job: dict[str, Any] = await self.client.get(f"/v1/jobs/{self.job_id}")
+                progress = job.get("progress") or {}
+                total = int(progress.get("tasks_total", 0))
+                bar.update(
+                    line,
+                    description=_describe(job),
+                    total=total or None,
+                    completed=int(progress.get("tasks_finished", 0)),
+                )
+                if not self.console.is_terminal:
+                    self._announce(job)
+                await self._drain_output()
+                if job["state"] in TERMINAL:
+                    return job
+                await asyncio.sleep(POLL_SECONDS)
+
+    def _announce(self, job: dict[str, Any]) -> None:
+        """Without a terminal: one line per change instead of a bar."""
+        progress = job.get("progress") or {}
+        line = f"{_describe(job)}: {progress.get('tasks_finished', 0)}/{progress.get('tasks_total', 0)} tasks"
+        if line != self._announced:
+            self._announced = line
+            self.console.print(line, highlight=False, soft_wrap=True)
+
+    async def _drain_output(self) -> None:
+        while True:
+            chunk = await self.client.get(
+                f"/v1/jobs/{self.job_id}/logs", source="driver.stdout", offset=self._offset, limit=LOG_CHUNK_BYTES
+            )
+            if chunk["data"]:
+                self.write(chunk["data"])
+            advanced = chunk["next_offset"] > self._offset
+            self._offset = chunk["next_offset"]
+            if chunk["end"] or not advanced:
+                return
+
+
+def _describe(job: dict[str, Any]) -> str:
+    running = sum(executor.get("state") == "RUNNING" for executor in job.get("executors", ()))
+    reason = job.get("pending_reason") or ""
+    state = str(job["state"])
+    return f"{state} · {running} executors" + (f" · {reason}" if reason and state == "RUNNING" else "")
+
+
+def report_verdict(job: dict[str, Any], console: Console) -> int:
+    """Say how the job ended; returns the exit code (0 finished, 1 failed or cancelled)."""
+    seconds = (job.get("duration_ms") or 0) / 1000
+    if job["state"] == "FINISHED":
+        console.print(f"job {job['id']} finished in {seconds:.1f} s", highlight=False)
+        return EXIT_OK
+    failure = job.get("failure") or {}
+    if failure.get("traceback"):
+        sys.stderr.write(failure["traceback"].rstrip() + "\n")
+    error = failure.get("error") or ""
+    console.print(f"job {job['id']} {str(job['state']).lower()} after {seconds:.1f} s", highlight=False)
+    if error:
+        console.print(f"  cause: {error}", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"  more:  sluice jobs logs {job['id']}", highlight=False, soft_wrap=True)
+    return EXIT_NO

@@ -1,0 +1,97 @@
+"""The identities of a local cluster: made before its processes start, renewed at half-life while it runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from pki.issuer import LocalIssuer
+
+from cli.config import Configuration
+from pki.files import read_bounded
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+
+JOBMANAGER_NAME = "jobmanager-1"
+
+
+def taskmanager_names(count: int) -> list[str]:
+    """The names of the TaskManagers that ``sluice up`` starts."""
+    return [f"taskmanager-{number}" for number in range(1, count + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    role: Role
+    name: str
+    edge: bool = False
+
+
+def _wanted(configuration: Configuration) -> list[_Wanted]:
+    return [
+        _Wanted(Role.JOBMANAGER, JOBMANAGER_NAME),
+        *(_Wanted(Role.TASKMANAGER, name) for name in taskmanager_names(configuration.taskmanager.count)),
+        _Wanted(Role.GATEWAY, "envoy", edge=True),
+    ]
+
+
+def prepare_identities(home: Home, configuration: Configuration) -> list[str]:
+    """Create authorities and identities that are missing, renew what is past half of its life; says what it did."""
+    issuer = LocalIssuer(home.pki, configuration.pki)
+    lines = [f"created the {name} authority" for name in issuer.ensure_authorities()]
+    return lines + _issue_due(home, configuration, issuer)
+
+
+def renew_identities(home: Home, configuration: Configuration) -> list[str]:
+    """Renew what is past half of its life; running processes pick the new files up by themselves."""
+    return _issue_due(home, configuration, LocalIssuer(home.pki, configuration.pki))
+
+
+def _issue_due(home: Home, configuration: Configuration, issuer: LocalIssuer) -> list[str]:
+    lines = []
+    for wanted in _wanted(configuration):
+        directory = home.identity(wanted.role, wanted.name)
+        spiffe_id = SpiffeId.process(configuration.pki.trust_domain, wanted.role, wanted.name)
+        if not _due(directory, spiffe_id, dt.datetime.now(dt.UTC)):
+            continue
+        if wanted.edge:
+            host = configuration.gateway.host
+            names = [name for name in (*configuration.gateway.server_names, host) if not _is_ip(name)]
+            addresses = [host] if _is_ip(host) else ["127.0.0.1"]
+            issuer.issue_edge_server(directory, spiffe_id, dns=names, ips=addresses)
+        else:
+            hosts = {
+                configuration.jobmanager.host if wanted.role is Role.JOBMANAGER else configuration.taskmanager.host
+            }
+            issuer.issue_to(
+                directory,
+                spiffe_id,
+                dns=sorted(host for host in hosts if not _is_ip(host)),
+                ips=sorted(host for host in hosts if _is_ip(host)),
+            )
+        lines.append(f"issued {spiffe_id}")
+    return lines
+
+
+def _due(directory: Path, spiffe_id: SpiffeId, now: dt.datetime) -> bool:
+    """Missing, damaged, of another identity, or past half of its life."""
+    try:
+        leaf = x509.load_pem_x509_certificate(read_bounded(directory / "chain.pem"))
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except Exception:  # noqa: BLE001  whatever is wrong with the old one, a new one replaces it
+        return True
+    if names.get_values_for_type(x509.UniformResourceIdentifier) != [str(spiffe_id)]:
+        return True
+    half = leaf.not_valid_before_utc + (leaf.not_valid_after_utc - leaf.not_valid_before_utc) / 2
+    return now >= half or now < leaf.not_valid_before_utc
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

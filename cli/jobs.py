@@ -1,0 +1,223 @@
+"""``sluice submit`` and ``sluice jobs``: pipelines, through the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cli.client import Target, gateway_client, resolve_target
+from cli.errors import UsageError
+from cli.follow import Follower, report_verdict
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from pki.home import Home
+
+app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
+
+ServerOption = Annotated[
+    str | None,
+    typer.Option("--server", envvar="SLUICE_SERVER", help="The gateway's URL; default: the local cluster's."),
+]
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", envvar="SLUICE_CA", help="Authority of the gateway's certificate (PEM); default: the local one."
+    ),
+]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", help="File with the API token; default: $SLUICE_TOKEN, then <home>/token."),
+]
+_T = TypeVar("_T")
+
+
+def _run(main: Coroutine[Any, Any, _T]) -> _T:
+    return asyncio.run(main)
+
+
+def submit(
+    pipeline: Annotated[Path, typer.Argument(help="The PySpark pipeline: one Python file.")],
+    args: Annotated[list[str] | None, typer.Argument(help="Arguments of the pipeline, after --.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the job; default: the file's name.")] = "",
+    executors: Annotated[int | None, typer.Option(min=1, max=1000, help="Executors to ask for.")] = None,
+    conf: Annotated[list[str] | None, typer.Option("--conf", help="Spark setting KEY=VALUE; repeatable.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option("--file", help="Extra file in the working folder; repeatable.")
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
+    ] = False,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Submit a PySpark pipeline through the gateway.
+
+    Exit codes with --wait: 0 the job finished, 1 it failed or was cancelled.
+
+    Example: sluice submit pipelines/cert_inventory.py --wait -- --input /etc/ssl/certs
+    """
+    for path in (pipeline, *(file or ())):
+        if not path.is_file():
+            raise UsageError(f"there is no file {path}", "name a Python file with a PySpark pipeline")
+    request: dict[str, object] = {"args": args or [], "spark_conf": _parse_conf(conf or [])}
+    if name:
+        request["name"] = name
+    if executors is not None:
+        request["executors"] = executors
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    raise typer.Exit(_run(_submit(target, pipeline, request, file or [], wait=wait, as_json=as_json)))
+
+
+def _parse_conf(settings: list[str]) -> dict[str, str]:
+    parsed = {}
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator or not key:
+            raise UsageError(f"--conf {setting!r} is not KEY=VALUE")
+        parsed[key] = value
+    return parsed
+
+
+async def _submit(
+    target: Target, pipeline: Path, request: dict[str, object], files: list[Path], *, wait: bool, as_json: bool
+) -> int:
+    console = Console(stderr=True)
+    async with gateway_client(target) as client:
+        job_id = await client.submit(pipeline, request, files)
+        if not wait:
+            print(json.dumps({"job_id": job_id}) if as_json else job_id)
+            return 0
+        console.print(f"submitted {pipeline.name} as job {job_id}", highlight=False)
+        output: list[str] = []
+        follower = Follower(client, job_id, console)
+        if as_json:
+            follower.write = output.append
+        job = await follower.until_end()
+        if as_json:
+            print(json.dumps({**job, "output": "".join(output)}))
+        return report_verdict(job, console)
+
+
+@app.command("list")
+def list_jobs(
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Running and recent jobs, newest first."""
+    document = _get(home, server, ca, token_file, "/v1/jobs")
+    if as_json:
+        print(json.dumps(document))
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("JOB", "NAME", "OWNER", "STATE", "STARTED", "SECONDS"):
+        table.add_column(column, justify="right" if column == "SECONDS" else "left", no_wrap=True)
+    for job in document["jobs"]:
+        started = dt.datetime.fromtimestamp(job["start_time"] / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        seconds = f"{job['duration_ms'] / 1000:.1f}"
+        table.add_row(job["id"], escape(job["name"]), escape(job["owner"]), job["state"], started, seconds)
+    Console().print(table)
+
+
+@app.command()
+def show(
+    job_id: str,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One job: state, progress, executors, failure."""
+    job = _get(home, server, ca, token_file, f"/v1/jobs/{job_id}")
+    if as_json:
+        print(json.dumps(job))
+        return
+    console = Console()
+    for key in ("id", "name", "owner", "state", "attempt"):
+        console.print(f"{key:>9}  {job[key]}", highlight=False, markup=False)
+    progress = job["progress"]
+    console.print(f"{'tasks':>9}  {progress['tasks_finished']}/{progress['tasks_total']}", highlight=False)
+    for executor in job["executors"]:
+        line = f"{'executor':>9}  {executor['id']} on {executor['taskmanager']}: {executor['state']}"
+        console.print(f"{line} {executor.get('exit_reason') or ''}".rstrip(), highlight=False, markup=False)
+    if job.get("pending_reason"):
+        console.print(f"{'waiting':>9}  {job['pending_reason']}", highlight=False, markup=False)
+    if job.get("failure"):
+        console.print(f"{'failure':>9}  {job['failure']['error']}", highlight=False, markup=False)
+        console.print(job["failure"]["traceback"], highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def cancel(
+    job_id: str,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel a job: its Spark jobs first, then its driver and executors."""
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+
+    async def call() -> None:
+        async with gateway_client(target) as client:
+            await client.patch(f"/v1/jobs/{job_id}", mode="cancel")
+
+    _run(call())
+    print(json.dumps({"job_id": job_id, "cancelling": True}) if as_json else f"cancelling {job_id}")
+
+
+@app.command()
+def logs(
+    job_id: str,
+    source: Annotated[str, typer.Option(help="driver.stdout, driver.stderr, executor-1.stderr, …")] = "driver.stderr",
+    list_sources: Annotated[bool, typer.Option("--list", help="List the logs there are.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print one of a job's logs."""
+    if list_sources:
+        names = _get(home, server, ca, token_file, f"/v1/jobs/{job_id}/logs")["logs"]
+        print(json.dumps(names) if as_json else "\n".join(names))
+        return
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+
+    async def read() -> str:
+        pieces, offset = [], 0
+        async with gateway_client(target) as client:
+            while True:
+                chunk = await client.get(f"/v1/jobs/{job_id}/logs", source=source, offset=offset, limit=256 << 10)
+                pieces.append(chunk["data"])
+                if chunk["end"] or chunk["next_offset"] == offset:
+                    return "".join(pieces)
+                offset = chunk["next_offset"]
+
+    text = _run(read())
+    print(json.dumps({"source": source, "data": text}) if as_json else text, end="\n" if as_json else "")
+
+
+def _get(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+
+    async def call() -> Any:  # noqa: ANN401
+        async with gateway_client(target) as client:
+            return await client.get(path)
+
+    return _run(call())

@@ -1,0 +1,288 @@
+"""``sluice up``: the whole cluster on this machine, under one supervising process.
+
+The launcher prepares identities, starts each process as ``sluice run …``, waits until the cluster
+accepts jobs, restarts what ends by itself, renews certificates at half-life, and stops everything in
+order. Its children die with it, however it ends (see :mod:`runtime.process`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import aiohttp
+import psutil
+
+from cli.config import Configuration
+from cli.errors import CommandError
+from cli.identities import prepare_identities, renew_identities, taskmanager_names
+from cli.records import ClusterRecord, ProcessRecord, end_survivors, launcher_lock, read_record, write_record
+from pki.errors import SluiceError
+from pki.files import make_private_directory, write_atomic
+from pki.home import Home
+from runtime.process import ChildProcess, Exit
+
+_LOG = logging.getLogger(__name__)
+
+READY_TIMEOUT_SECONDS = 90.0
+STOP_GRACE_SECONDS = 20.0
+RESTART_DELAYS_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
+STABLE_AFTER_SECONDS = 60.0
+"""A process that ran this long starts again with the shortest delay."""
+RENEWAL_CHECK_SECONDS = 60.0
+LOG_TAIL_BYTES = 4000
+
+Report = Callable[[str], None]
+
+PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
+"""What the processes of the cluster inherit; everything else (tokens, proxies, Python settings) stays out."""
+
+
+@dataclass(slots=True)
+class _Member:
+    name: str
+    arguments: tuple[str, ...]
+    child: ChildProcess | None = None
+    started_at: float = 0.0
+    failures: int = 0
+
+
+@dataclass
+class Launcher:
+    """One cluster on this machine."""
+
+    home: Home
+    configuration: Configuration
+    config_file: Path | None
+    report: Report
+    _members: list[_Member] = field(default_factory=list)
+    _ready_at: float = 0.0
+    _started_at: float = 0.0
+
+    @property
+    def ready(self) -> bool:
+        """Whether the cluster has accepted jobs since it was started."""
+        return self._ready_at > 0
+
+    async def run(self, on_ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Start everything, call ``on_ready``, supervise until ``stop`` is set, then stop everything."""
+        self.home.create()
+        with launcher_lock(self.home):
+            self._clear_leftovers()
+            self._started_at = time.time()
+            try:
+                await self._start()
+                self._ready_at = time.time()
+                self._write_record()
+                on_ready()
+                await self._supervise(stop)
+            finally:
+                await self._stop_all()
+                self._forget()
+
+    def _clear_leftovers(self) -> None:
+        record = read_record(self.home)
+        if record is not None:
+            ended = end_survivors(record)
+            if ended:
+                self.report(f"ended {ended} processes that an earlier launcher had left running")
+        for name in ("endpoints", "cluster.json"):
+            path = self.home.run / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        for socket in self.home.sockets.glob("*.sock"):
+            socket.unlink(missing_ok=True)
+        make_private_directory(self.home.run / "endpoints")
+
+    def _forget(self) -> None:
+        (self.home.run / "cluster.json").unlink(missing_ok=True)
+        shutil.rmtree(self.home.run / "endpoints", ignore_errors=True)
+
+    async def _start(self) -> None:
+        from runtime.rest.routes import published_routes
+        from runtime.spark.plugin_build import ensure_plugin
+
+        from runtime.spark.java import find_java
+
+        find_java()
+        self.report("compiling the Spark plugin (cached after the first time)")
+        await asyncio.to_thread(ensure_plugin)
+        for line in prepare_identities(self.home, self.configuration):
+            self.report(line)
+        write_atomic(self.home.run / "routes.json", json.dumps(published_routes()).encode(), mode=0o600)
+        count = self.configuration.taskmanager.count
+        plan = [
+            _Member("jobmanager", ("jobmanager",)),
+            _Member("auth", ("auth",)),
+            *(_Member(name, ("taskmanager", "--name", name)) for name in taskmanager_names(count)),
+            _Member("envoy", ("envoy",)),
+        ]
+        self.report(f"starting {', '.join(member.name for member in plan)}")
+        for member in plan:
+            self._members.append(member)
+            await self._start_member(member)
+        await self._wait_ready(count)
+
+    async def _start_member(self, member: _Member) -> None:
+        argv = [sys.executable, "-m", "cli.main", "run", *member.arguments, "--home", str(self.home.root)]
+        if self.config_file is not None:
+            argv += ["--config", str(self.config_file)]
+        environment = {key: os.environ[key] for key in PASSED_ENVIRONMENT if key in os.environ}
+        environment |= {key: value for key, value in os.environ.items() if key.startswith("SLUICE__")}
+        environment |= self._flag_environment()
+        with _open_log(self.log_of(member.name)) as log:
+            member.child = await ChildProcess.start(
+                argv, env=environment, cwd=self.home.root, stdout=log, stderr=asyncio.subprocess.STDOUT
+            )
+        member.started_at = time.monotonic()
+        self._write_record()
+
+    def _flag_environment(self) -> dict[str, str]:
+        """Flags of ``sluice up`` reach the children the way the environment does."""
+        values = self.configuration.values()
+        return {
+            f"SLUICE__{name.replace('.', '__', 1).upper()}": str(values[name])
+            for name, origin in self.configuration.origins.items()
+            if origin == "flag"
+        }
+
+    def log_of(self, name: str) -> Path:
+        """The log file of the member ``name``."""
+        return self.home.logs / f"{name}.log"
+
+    def _write_record(self) -> None:
+        children = []
+        for member in self._members:
+            if member.child is not None and member.child.running:
+                with contextlib.suppress(psutil.Error):
+                    children.append(ProcessRecord.of(member.name, member.child.pid))
+        write_record(
+            self.home,
+            ClusterRecord(
+                ProcessRecord.of("launcher", os.getpid()),
+                tuple(children),
+                ready=self.ready,
+                started_at=self._started_at,
+                ready_at=self._ready_at,
+            ),
+        )
+
+    async def _wait_ready(self, taskmanagers: int) -> None:
+        """Poll until every part answers; a part that ends meanwhile is an error with the tail of its log."""
+        deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+        missing = "the JobManager"
+        while time.monotonic() < deadline:
+            for member in self._members:
+                if member.child is not None and not member.child.running:
+                    ended = await member.child.wait()
+                    raise CommandError(f"{member.name} did not start: {ended}", self._tail(member.name))
+            missing = await self._missing(taskmanagers)
+            if not missing:
+                return
+            await asyncio.sleep(0.05)
+        raise CommandError(f"{missing} did not come up within {READY_TIMEOUT_SECONDS:.0f} s", f"see {self.home.logs}")
+
+    async def _missing(self, taskmanagers: int) -> str:
+        if not (self.home.run / "endpoints" / "jobmanager.json").exists():
+            return "the JobManager"
+        connector = aiohttp.UnixConnector(str(self.home.sockets / "rest.sock"))
+        try:
+            async with aiohttp.ClientSession(connector=connector) as session:
+                answer = await session.get(
+                    "http://rest/v1/overview",
+                    headers={"x-sluice-principal": "launcher", "x-sluice-roles": "viewer"},
+                    timeout=aiohttp.ClientTimeout(total=5),
+                )
+                registered = (await answer.json()).get("taskmanagers", 0)
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return "the REST endpoint"
+        if registered < taskmanagers:
+            return f"{taskmanagers - registered} of {taskmanagers} TaskManagers"
+        if not (self.home.sockets / "auth.sock").exists():
+            return "the auth service"
+        if not (self.home.run / "endpoints" / "envoy.json").exists():
+            return "Envoy"
+        return ""
+
+    def _tail(self, name: str) -> str:
+        path = self.log_of(name)
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()[-12:]
+            return f"the end of {path}:\n  " + "\n  ".join(lines)
+        return f"see {path}"
+
+    async def _supervise(self, stop: asyncio.Event) -> None:
+        tasks = [asyncio.create_task(self._watch(member, stop)) for member in self._members]
+        tasks.append(asyncio.create_task(self._renew_forever()))
+        try:
+            await stop.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, member: _Member, stop: asyncio.Event) -> None:
+        while not stop.is_set() and member.child is not None:
+            ended: Exit = await member.child.wait()
+            if stop.is_set():
+                return
+            lived = time.monotonic() - member.started_at
+            member.failures = 0 if lived > STABLE_AFTER_SECONDS else member.failures + 1
+            delay = RESTART_DELAYS_SECONDS[min(member.failures, len(RESTART_DELAYS_SECONDS) - 1)]
+            self.report(f"{member.name} ended ({ended}); starting it again in {delay:.0f} s")
+            await asyncio.sleep(delay)
+            await self._start_member(member)
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_CHECK_SECONDS)
+            try:
+                renewed = await asyncio.to_thread(renew_identities, self.home, self.configuration)
+            except (SluiceError, OSError):
+                _LOG.exception("cannot renew identities now; the old ones stay, trying again")
+                continue
+            for line in renewed:
+                self.report(line)
+
+    async def _stop_all(self) -> None:
+        """The door first, so that nothing new comes in; then the JobManager, so that jobs end in order."""
+        waves: list[list[_Member]] = [[], [], []]
+        for member in self._members:
+            waves[{"envoy": 0, "jobmanager": 1}.get(member.name, 2)].append(member)
+        for wave in waves:
+            await asyncio.gather(*(m.child.stop(STOP_GRACE_SECONDS) for m in wave if m.child is not None))
+
+
+def _open_log(path: Path) -> BinaryIO:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return os.fdopen(descriptor, "ab")
+
+
+async def run_until_signal(launcher: Launcher, on_ready: Callable[[], None]) -> None:
+    """Run ``launcher`` until SIGINT or SIGTERM; a second signal does not interrupt the orderly stop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    run = asyncio.create_task(launcher.run(on_ready, stop))
+    interrupted = asyncio.create_task(stop.wait())
+    await asyncio.wait({run, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+    if not run.done() and not launcher.ready:
+        run.cancel()  # interrupted before the cluster was ready: the start itself must end
+    interrupted.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await run

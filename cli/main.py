@@ -1,0 +1,54 @@
+"""The ``sluice`` command: verbs are modules of this package, mounted here."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from rich.console import Console
+
+from cli import cluster, demo, jobs, pki, run, settings, token
+from cli.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, CommandError
+from pki.errors import SluiceError
+
+app = typer.Typer(
+    name="sluice",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Run PySpark pipelines on a cluster in which every internal connection is mutual TLS.\n\n"
+    "Start with: sluice up --detach; sluice token create me --role submitter --output .sluice/token; "
+    "sluice submit PIPELINE.py --wait",
+    epilog="Exit codes: 0 success, 1 the answer is no, 2 wrong usage, 3 not reached or not authenticated, 4 internal.",
+)
+app.command()(cluster.up)
+app.command()(cluster.status)
+app.command()(jobs.submit)
+app.command()(cluster.down)
+app.command()(demo.demo)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(pki.app, name="pki")
+app.add_typer(token.app, name="token")
+app.add_typer(run.app, name="run")
+app.add_typer(settings.app, name="config")
+
+
+def main() -> None:
+    """Run the command; every error on purpose is told in three parts: what, why, what to do."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except SluiceError as error:
+        console = Console(stderr=True)
+        console.print(f"error: {error.what}", style="red", highlight=False, markup=False, soft_wrap=True)
+        if error.remedy:
+            console.print(f"  {error.remedy}", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(error.exit_code if isinstance(error, CommandError) else EXIT_NO)
+    except OSError as error:
+        Console(stderr=True).print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(EXIT_INTERNAL)
+
+
+if __name__ == "__main__":
+    main()
