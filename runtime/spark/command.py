@@ -1,0 +1,220 @@
+"""Composing the command lines of Spark's JVMs. Values in, values out; nothing is started here.
+
+How a TaskManager uses it::
+
+    spark = find_spark_runtime()                                   # once per process; compiles the plugin if needed
+    temp_dir = make_temp_dir()                                     # short, private; remove_temp_dir() when it has ended
+    command = executor_command(launch, spark=spark, identity_dir=…, work_dir=…, temp_dir=temp_dir, host=config.host)
+    command.write_files()                                          # 0600
+    child = await ChildProcess.start(command.argv, env=command.env, cwd=work_dir, stdout=…, stderr=…)
+
+The identity directory must be complete, with its ``peers`` file, before the start: a JVM without identity halts
+with exit code :data:`IDENTITY_EXIT_CODE`. Nothing secret is in ``argv``; the environment is complete, nothing
+of the parent's is inherited.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pki.files import write_secret
+from runtime.messages import ExecutorLaunch
+from runtime.spark.conf import FORBIDDEN_PATTERNS_PROPERTY, executor_startup_conf, forbidden_patterns
+from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.java import Java, SparkDistribution, find_java, find_spark
+from runtime.spark.plugin_build import ensure_plugin
+
+IDENTITY_EXIT_CODE = 97
+"""Exit code of a JVM that the security provider stopped: no usable identity, or Spark could not be guarded."""
+
+MINIMUM_EXECUTOR_MEMORY_MB = 450
+"""Least heap Spark accepts (1.5 times its reserved memory), in MiB."""
+
+SCALA_BINARY_VERSION = "2.13"
+
+# What Spark itself adds to every JVM (org.apache.spark.launcher.JavaModuleOptions); without it Arrow does not work.
+_OPENED = (
+    *("java.base/" + package for package in (
+        "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
+        "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs",
+        "sun.security.action", "sun.util.calendar",
+    )),
+    "java.security.jgss/sun.security.krb5",
+)  # fmt: skip
+MODULE_OPTIONS: tuple[str, ...] = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "--add-modules=jdk.incubator.vector",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+
+
+class TlsEngine(enum.StrEnum):
+    """Which implementation of TLS 1.3 the provider uses; the rules are the same."""
+
+    JDK = "jdk"
+    OPENSSL = "openssl"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRuntime:
+    """What every Spark JVM is started from."""
+
+    java: Java
+    distribution: SparkDistribution
+    plugin: Path
+    engine: TlsEngine = TlsEngine.JDK
+
+
+def find_spark_runtime() -> SparkRuntime:
+    """Java, the installed Spark and the plugin (compiled if needed); raises what is missing."""
+    java = find_java()
+    distribution = find_spark()
+    return SparkRuntime(java, distribution, ensure_plugin(java=java, spark=distribution))
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A process to start: ``files`` must be written (0600) first, and may hold secrets, as may ``env``."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    files: Mapping[Path, bytes] = field(repr=False)
+
+    def write_files(self) -> None:
+        """Write :attr:`files`, each readable by its owner alone."""
+        for path, content in self.files.items():
+            write_secret(path, content)
+
+
+def executor_command(
+    launch: ExecutorLaunch, *, spark: SparkRuntime, identity_dir: Path, work_dir: Path, temp_dir: Path, host: str
+) -> Command:
+    """The command of one executor.
+
+    Args:
+        launch: what the JobMaster asks for; settings that come from the driver are vetted again.
+        spark: see :func:`find_spark_runtime`.
+        identity_dir: of the executor, with ``peers``.
+        work_dir: its private working directory (shuffle files go into ``local`` below it).
+        temp_dir: a short private directory, see :func:`runtime.spark.tempdir.make_temp_dir`.
+        host: the address it listens on and tells the driver.
+
+    Raises:
+        ForbiddenSparkConf: the driver wants something that the launcher decides.
+    """
+    _check_java_options(launch.java_options)
+    options = [
+        *_jvm_options(spark, identity_dir, temp_dir, memory_mb=launch.memory_mb),
+        *(f"-D{key}={value}" for key, value in sorted(executor_startup_conf(launch.startup_conf).items())),
+        "-cp",
+        spark.distribution.class_path,
+    ]
+    argfile = work_dir / "executor.args"
+    argv = (
+        str(spark.java.executable),
+        f"@{argfile}",
+        "org.apache.spark.executor.CoarseGrainedExecutorBackend",
+        *("--driver-url", launch.driver_url),
+        *("--executor-id", str(launch.executor_id)),
+        *("--bind-address", host),
+        *("--hostname", host),
+        *("--cores", str(launch.cores)),
+        *("--app-id", launch.app_id),
+        *("--resourceProfileId", str(launch.resource_profile_id)),
+    )
+    env = {
+        **_environment(spark, work_dir, temp_dir, host),
+        "SPARK_EXECUTOR_DIRS": str(work_dir / "local"),
+        "PYSPARK_PYTHON": launch.python,
+        "OMP_NUM_THREADS": str(launch.cores),
+        "_SPARK_AUTH_SECRET": launch.spark_auth_secret,
+    }
+    return Command(argv, env, {argfile: _argfile(options)})
+
+
+def driver_jvm_command(
+    conf: Mapping[str, str],
+    *,
+    spark: SparkRuntime,
+    identity_dir: Path,
+    work_dir: Path,
+    temp_dir: Path,
+    host: str,
+    memory_mb: int,
+    bridge: Path,
+    connection_info: Path,
+    job_id: str,
+    attempt: int,
+) -> Command:
+    """The command of a driver's JVM: a py4j gateway on loopback that ends at the end of its standard input.
+
+    Args:
+        conf: the complete Spark configuration, with ``spark.authenticate.secret``; it goes into an argument
+            file that only the owner can read.
+        bridge: unix socket of the driver agent, see :mod:`runtime.spark.bridge`.
+        connection_info: where the gateway writes its port and token.
+    """
+    options = [
+        *_jvm_options(spark, identity_dir, temp_dir, memory_mb=memory_mb),
+        f"-D{FORBIDDEN_PATTERNS_PROPERTY}={','.join(forbidden_patterns())}",
+        *(f"-D{key}={value}" for key, value in sorted(conf.items())),
+        "-cp",
+        spark.distribution.class_path,
+    ]
+    argfile = work_dir / "driver-jvm.args"
+    env = {
+        **_environment(spark, work_dir, temp_dir, host),
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_info),
+        "SPARK_SCALA_VERSION": SCALA_BINARY_VERSION,
+        "SLUICE_BRIDGE": str(bridge),
+        "SLUICE_JOB_ID": job_id,
+        "SLUICE_ATTEMPT": str(attempt),
+    }
+    argv = (str(spark.java.executable), f"@{argfile}", "org.apache.spark.api.python.PythonGatewayServer")
+    return Command(argv, env, {argfile: _argfile(options)})
+
+
+def _jvm_options(spark: SparkRuntime, identity_dir: Path, temp_dir: Path, *, memory_mb: int) -> list[str]:
+    return [
+        *MODULE_OPTIONS,
+        f"-Xmx{memory_mb}m",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-XX:+DisableAttachMechanism",
+        "-XX:-UsePerfData",
+        f"-Djava.io.tmpdir={temp_dir}",
+        f"-Dsluice.tls.engine={spark.engine}",
+        f"-javaagent:{spark.plugin}={identity_dir}",
+    ]
+
+
+def _environment(spark: SparkRuntime, work_dir: Path, temp_dir: Path, host: str) -> dict[str, str]:
+    return {
+        "PATH": f"{spark.java.executable.parent}:/usr/bin:/bin",
+        "HOME": str(work_dir),
+        "LANG": "C.UTF-8",
+        "TMPDIR": str(temp_dir),
+        "SPARK_HOME": str(spark.distribution.home),
+        "SPARK_LOCAL_IP": host,
+        "SPARK_CONF_DIR": str(work_dir),
+    }
+
+
+def _check_java_options(options: Iterable[str]) -> None:
+    """Refuse any JVM option of the driver's but the ones Spark adds by itself (which are ours already)."""
+    for option in options:
+        if option not in MODULE_OPTIONS:
+            raise ForbiddenSparkConf(f"the driver wants executors with the JVM option {option[:200]!r}")
+
+
+def _argfile(options: Iterable[str]) -> bytes:
+    """An argument file of the ``java`` command: one quoted argument a line."""
+    quoted = ('"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"' for option in options)
+    return ("\n".join(quoted) + "\n").encode()

@@ -1,0 +1,220 @@
+"""What a job may say about Spark, and what only the launcher may.
+
+A job's own configuration is data from outside. Some keys would let it weaken the mutual TLS of
+Spark's channels, open a plaintext listener, or put its own options on the command line of a JVM that
+holds an identity; :func:`check_job_conf` refuses those by name. Everything that the launcher decides
+instead is :func:`launcher_conf`. Decisions only; no I/O.
+
+The rules are also rendered into the driver JVM (:data:`FORBIDDEN_PATTERNS_PROPERTY`), where the cluster
+manager refuses a SparkContext whose *code* set such a key, so there is one list.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runtime.spark.errors import ForbiddenSparkConf
+
+MAX_CONF_ENTRIES = 500
+"""Most Spark settings one job may carry."""
+
+MAX_CONF_VALUE_CHARACTERS = 32_768
+"""Longest value of one Spark setting."""
+
+TLS_PROTOCOL = "SluiceTLSv1.3"
+"""The SSLContext algorithm of our security provider (``runtime/spark/plugin``): nothing but TLS 1.3 with client
+certificates."""
+
+FORBIDDEN_PATTERNS_PROPERTY = "sluice.forbidden"
+"""System property of the driver JVM that holds :func:`forbidden_patterns`, separated by commas."""
+
+_KEY = re.compile(r"spark(\.[A-Za-z0-9_-]+)+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Settings matching ``pattern`` (``*`` matches anything, dots included) belong to the launcher, because ``why``."""
+
+    pattern: str
+    why: str
+    remedy: str = "leave it out"
+
+
+_TLS = "the channels of a job are mutual TLS and a job cannot change that"
+_COMMAND = "the launcher composes every JVM command line and environment itself"
+_LISTENER = "it would open or move a listener"
+_PLACE = "the launcher decides where a job runs"
+_SIZE = "slots decide the size of an executor"
+_FETCH = "files of a job travel with its submission, not over connections of Spark's own"
+
+RULES: tuple[Rule, ...] = (
+    # 1. Anything that decides how Spark's own channels are secured.
+    Rule("spark.ssl", _TLS),
+    Rule("spark.ssl.*", _TLS),
+    Rule("spark.authenticate", _TLS),
+    Rule("spark.authenticate.*", _TLS),
+    Rule("spark.network.crypto.*", _TLS),
+    Rule("spark.network.sasl.*", _TLS),
+    Rule("spark.redaction.*", "it decides which secrets are kept out of logs"),
+    Rule("spark.sluice.*", "these names are the launcher's own"),
+    # 2. Anything that reaches a JVM's or a worker's command line, class path or environment.
+    Rule("spark.*.extrajavaoptions", _COMMAND),
+    Rule("spark.*.defaultjavaoptions", _COMMAND),
+    Rule("spark.*.extraclasspath", _COMMAND),
+    Rule("spark.*.extralibrarypath", _COMMAND),
+    Rule("spark.*.userclasspathfirst", _COMMAND),
+    Rule("spark.executorenv.*", _COMMAND),
+    Rule("spark.plugins", _COMMAND),
+    Rule("spark.plugins.*", _COMMAND),
+    Rule("spark.extralisteners", _COMMAND),
+    Rule("spark.pyspark.*", _COMMAND),
+    Rule("spark.python.daemon.module", _COMMAND),
+    Rule("spark.python.worker.module", _COMMAND),
+    Rule("spark.python.use.daemon", _COMMAND),
+    Rule("spark.home", _COMMAND),
+    Rule("spark.r.*", "only Python pipelines are run"),
+    # 3. Listeners besides the TLS ones.
+    Rule("spark.ui", _LISTENER),
+    Rule("spark.ui.*", _LISTENER),
+    Rule("spark.connect.*", _LISTENER),
+    Rule("spark.remote", _LISTENER),
+    Rule("spark.remote.*", _LISTENER),
+    Rule("spark.local.connect", _LISTENER),
+    Rule("spark.api.mode", _LISTENER),
+    Rule("spark.metrics.*", _LISTENER),
+    Rule("spark.history.*", _LISTENER),
+    Rule("spark.sql.hive.thriftserver.*", _LISTENER),
+    Rule("spark.shuffle.service.*", _LISTENER),
+    Rule("spark.port.*", _LISTENER),
+    Rule("spark.*.port", _LISTENER),
+    Rule("spark.*.bindaddress", _LISTENER),
+    Rule("spark.driver.host", _LISTENER),
+    Rule("spark.python.unix.domain.socket.*", "Python workers are reached over private unix sockets only"),
+    # 4. Where and how large.
+    Rule("spark.master", _PLACE),
+    Rule("spark.master.*", _PLACE),
+    Rule("spark.worker.*", _PLACE),
+    Rule("spark.deploy.*", _PLACE),
+    Rule("spark.yarn.*", _PLACE),
+    Rule("spark.kubernetes.*", _PLACE),
+    Rule("spark.app.id", _PLACE),
+    Rule("spark.local.dir", _PLACE),
+    Rule("spark.executor.instances", _SIZE, "use --executors"),
+    Rule("spark.executor.cores", _SIZE, "choose slots of another size in [taskmanager]"),
+    Rule("spark.executor.memory", _SIZE, "choose slots of another size in [taskmanager]"),
+    Rule("spark.driver.memory", _SIZE, "set driver_memory_mb in [spark]"),
+    Rule("spark.driver.cores", _SIZE),
+    # 5. Artifacts fetched outside the blob server.
+    Rule("spark.submit.*", _FETCH, "use --file"),
+    Rule("spark.jars", _FETCH, "use --file and SparkContext.addJar"),
+    Rule("spark.jars.*", _FETCH, "use --file and SparkContext.addJar"),
+    Rule("spark.files", _FETCH, "use --file"),
+    Rule("spark.archives", _FETCH, "use --file"),
+)
+"""Every setting a job may not make. Matched without regard to case."""
+
+
+def forbidden_patterns() -> tuple[str, ...]:
+    """The patterns of :data:`RULES`, lower case, for the check inside the driver JVM."""
+    return tuple(rule.pattern for rule in RULES)
+
+
+def forbidden_by(key: str) -> Rule | None:
+    """The rule that keeps ``key`` from a job, or None when the job may set it."""
+    lowered = key.lower()
+    return next((rule for rule in RULES if fnmatch.fnmatchcase(lowered, rule.pattern)), None)
+
+
+def check_job_conf(conf: Mapping[str, str]) -> dict[str, str]:
+    """A copy of a job's Spark settings; :class:`ForbiddenSparkConf` names the first that it may not make."""
+    if len(conf) > MAX_CONF_ENTRIES:
+        raise ForbiddenSparkConf(f"{len(conf)} Spark settings in one job", f"at most {MAX_CONF_ENTRIES} are taken")
+    for key, value in conf.items():
+        if not _KEY.fullmatch(key):
+            raise ForbiddenSparkConf(f"{key[:100]!r} is not a Spark setting", "settings are named spark.something")
+        rule = forbidden_by(key)
+        if rule is not None:
+            raise ForbiddenSparkConf(f"a job may not set {key}: {rule.why}", rule.remedy)
+        if len(value) > MAX_CONF_VALUE_CHARACTERS:
+            raise ForbiddenSparkConf(f"the value of {key} has {len(value)} characters", "shorten it")
+        if _CONTROL.search(value):
+            raise ForbiddenSparkConf(f"the value of {key} has control characters", "remove line breaks and the like")
+    return dict(conf)
+
+
+def security_conf() -> dict[str, str]:
+    """The settings that make Spark's channels ours, the same on driver and executors; no secret among them.
+
+    AES network crypto stays off: inside TLS 1.3 it would encrypt a second time and protect nothing more.
+    ``spark.authenticate`` is on besides TLS, so that a process also has to know the job's secret.
+    """
+    return {
+        "spark.ssl.rpc.enabled": "true",
+        "spark.ssl.rpc.protocol": TLS_PROTOCOL,
+        "spark.authenticate": "true",
+        "spark.network.crypto.enabled": "false",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class DriverShape:
+    """How large a job is: what its driver asks for and gets."""
+
+    executors: int
+    executor_cores: int
+    executor_memory_mb: int
+    driver_memory_mb: int
+
+
+def launcher_conf(*, job_id: str, name: str, host: str, shape: DriverShape) -> dict[str, str]:
+    """The settings of a driver that the launcher decides; they win over the job's own."""
+    return {
+        **security_conf(),
+        "spark.master": f"sluice://{job_id}",
+        "spark.app.name": name,
+        "spark.driver.host": host,
+        "spark.driver.bindAddress": host,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.shuffle.service.enabled": "false",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.executor.instances": str(shape.executors),
+        "spark.executor.cores": str(shape.executor_cores),
+        "spark.executor.memory": f"{shape.executor_memory_mb}m",
+        "spark.driver.memory": f"{shape.driver_memory_mb}m",
+    }
+
+
+def default_conf() -> dict[str, str]:
+    """Settings that suit a cluster of slots and that a job may override."""
+    return {
+        "spark.scheduler.minRegisteredResourcesRatio": "0.8",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "10s",
+        # A failed connection to an executor that is gone should not hold up a stage for half a minute.
+        "spark.shuffle.io.maxRetries": "2",
+        "spark.shuffle.io.retryWait": "1s",
+        "spark.sql.shuffle.partitions": "8",
+    }
+
+
+def executor_startup_conf(offered: Mapping[str, str]) -> dict[str, str]:
+    """Vet what a driver wants its executors to be started with, and complete it.
+
+    A driver runs the job's code, so its word is not enough: the security settings are ours, ports are
+    Spark's to choose, and any other forbidden key is refused.
+    """
+    wanted: dict[str, str] = {}
+    security = security_conf()
+    for key, value in offered.items():
+        if key in security:
+            if value != security[key]:
+                raise ForbiddenSparkConf(f"the driver wants executors with {key}={value}, not {security[key]}")
+            continue
+        if key.lower().endswith(".port"):
+            continue
+        wanted[key] = value
+    return {**check_job_conf(wanted), **security}

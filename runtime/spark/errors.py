@@ -1,0 +1,29 @@
+"""Errors of the Spark side of the runtime."""
+
+from __future__ import annotations
+
+from pki.errors import SluiceError
+
+
+class SparkError(SluiceError):
+    """Base of the errors of package ``runtime.spark``."""
+
+
+class JavaNotFound(SparkError):
+    """There is no Java runtime that Spark can use."""
+
+
+class PluginBuildFailed(SparkError):
+    """The Scala plugin did not compile against the installed pyspark."""
+
+
+class ForbiddenSparkConf(SparkError):
+    """A job asked for a Spark setting that only the launcher may decide."""
+
+
+class DriverFailed(SparkError):
+    """The driver's JVM or its Python process did not start or ended out of order."""
+
+
+class BridgeProtocolError(SparkError):
+    """Something on the bridge between the driver's JVM and its agent that does not follow the protocol."""

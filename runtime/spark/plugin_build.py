@@ -1,0 +1,136 @@
+"""Compiling the Scala plugin with the compiler that pyspark brings, once per Spark and source version.
+
+Only a Java *runtime* is needed: ``scala.tools.nsc.Main`` is among pyspark's jars, and the jar file is packed by
+Python. The result is cached in ``$XDG_CACHE_HOME/sluice``; two processes that build at once both end up with the
+same complete file, because it is renamed into place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from pki.files import make_private_directory, write_public
+from runtime.spark.errors import PluginBuildFailed
+from runtime.spark.java import Java, SparkDistribution, find_java, find_spark
+
+COMPILE_TIMEOUT_SECONDS = 300
+
+PLUGIN_SOURCES = Path(__file__).parent / "plugin"
+
+AGENT_CLASS = "io.sluice.tls.Agent"
+CLUSTER_MANAGER_CLASS = "org.apache.spark.scheduler.cluster.sluice.SluiceClusterManager"
+
+_MANIFEST = f"""Manifest-Version: 1.0
+Premain-Class: {AGENT_CLASS}
+Created-By: sluice
+
+"""
+_SERVICES = {"META-INF/services/org.apache.spark.scheduler.ExternalClusterManager": f"{CLUSTER_MANAGER_CLASS}\n"}
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the oldest a zip file can hold: equal sources give equal jars
+_COMPILER_OUTPUT_CHARACTERS = 4000
+
+
+def cache_directory() -> Path:
+    """Where built plugins are kept: ``$XDG_CACHE_HOME/sluice``, by default ``~/.cache/sluice``."""
+    configured = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(configured) if Path(configured).is_absolute() else Path.home() / ".cache"
+    return base / "sluice"
+
+
+def plugin_sources() -> tuple[Path, ...]:
+    """The plugin's Scala files, in a fixed order."""
+    return tuple(sorted(PLUGIN_SOURCES.rglob("*.scala")))
+
+
+def source_digest(sources: Iterable[Path], spark_version: str) -> str:
+    """What a built plugin depends on: Spark's version, the manifest, and names and contents of the sources."""
+    digest = hashlib.sha256()
+    for text in (spark_version, _MANIFEST, *(name + content for name, content in sorted(_SERVICES.items()))):
+        digest.update(text.encode() + b"\0")
+    for source in sources:
+        digest.update(source.name.encode() + b"\0" + hashlib.sha256(source.read_bytes()).digest())
+    return digest.hexdigest()[:20]
+
+
+def ensure_plugin(
+    *, java: Java | None = None, spark: SparkDistribution | None = None, cache: Path | None = None
+) -> Path:
+    """The path of the plugin's jar, compiled now if the cache has none for these sources.
+
+    Raises:
+        JavaNotFound: there is no Java 17 runtime.
+        PluginBuildFailed: the compiler refused the sources; the message has its output.
+    """
+    spark = spark or find_spark()
+    sources = plugin_sources()
+    if not sources:
+        raise PluginBuildFailed(f"{PLUGIN_SOURCES} has no Scala sources", "install sluice again")
+    directory = cache or cache_directory()
+    jar = directory / f"sluice-spark-{spark.version}-{source_digest(sources, spark.version)}.jar"
+    if jar.is_file():
+        return jar
+    make_private_directory(directory)
+    with tempfile.TemporaryDirectory(prefix="plugin-", dir=directory) as work:
+        classes = Path(work) / "classes"
+        classes.mkdir()
+        _compile(java or find_java(), spark, sources, classes)
+        write_public(jar, _pack(classes, Path(work) / "plugin.jar"))
+    return jar
+
+
+def _compile(java: Java, spark: SparkDistribution, sources: Iterable[Path], classes: Path) -> None:
+    argfile = classes.parent / "compiler.args"
+    argfile.write_text(f'-cp\n"{spark.class_path}"\n')
+    argv = [
+        str(java.executable),
+        "-Xss8m",
+        "-XX:TieredStopAtLevel=1",
+        f"@{argfile}",
+        "scala.tools.nsc.Main",
+        "-usejavacp",
+        "-deprecation",
+        "-feature",
+        "-Xfatal-warnings",
+        "-encoding",
+        "UTF-8",
+        "-d",
+        str(classes),
+        *map(str, sources),
+    ]
+    env = {"PATH": os.defpath, "LANG": "C.UTF-8"}
+    try:
+        run = subprocess.run(
+            argv,
+            cwd=classes.parent,
+            env=env,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=COMPILE_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PluginBuildFailed(f"the Scala compiler did not run: {error}") from error
+    if run.returncode != 0:
+        output = (run.stdout + run.stderr)[-_COMPILER_OUTPUT_CHARACTERS:]
+        raise PluginBuildFailed(
+            f"the Scala plugin does not compile against Spark {spark.version}:\n{output}",
+            "use the pyspark version that pyproject.toml names",
+        )
+
+
+def _pack(classes: Path, jar: Path) -> bytes:
+    with zipfile.ZipFile(jar, "w", zipfile.ZIP_DEFLATED) as archive:
+        entries = {"META-INF/MANIFEST.MF": _MANIFEST.encode()}  # java.util.jar wants the manifest first
+        entries.update((name, content.encode()) for name, content in _SERVICES.items())
+        for file in sorted(classes.rglob("*.class")):
+            entries[file.relative_to(classes).as_posix()] = file.read_bytes()
+        for name, content in entries.items():
+            archive.writestr(zipfile.ZipInfo(name, _TIMESTAMP), content, zipfile.ZIP_DEFLATED)
+    return jar.read_bytes()
