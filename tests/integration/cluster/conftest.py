@@ -1,0 +1,118 @@
+"""A real cluster for the tests of this folder: started by the command, as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+COMMAND = [sys.executable, "-m", "cli.main"]
+T = TypeVar("T")
+
+
+def eventually(probe: Callable[[], T], what: str, seconds: float = 60.0) -> T:
+    """Poll ``probe`` until it returns something true."""
+    deadline = time.monotonic() + seconds
+    pause = _Pause()
+    while time.monotonic() < deadline:
+        found = probe()
+        if found:
+            return found
+        pause.take()
+    raise AssertionError(f"{what} did not come about within {seconds:.0f} s")
+
+
+class _Pause:
+    """A short wait between two polls."""
+
+    def take(self) -> None:
+        import threading
+
+        threading.Event().wait(0.1)
+
+
+@dataclass(frozen=True)
+class LocalCluster:
+    """A cluster home and the command to talk to it."""
+
+    home: Path
+
+    def sluice(self, *arguments: str, timeout: float = 110, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run ``sluice ARGUMENTS --home HOME`` and return what it printed."""
+        verb, *rest = arguments
+        head = [verb, *(rest[:1] if verb in {"jobs", "token", "pki", "config"} else [])]
+        tail = rest[1:] if len(head) == 2 else rest
+        return subprocess.run(
+            [*COMMAND, *head, "--home", str(self.home), *tail],
+            cwd=REPOSITORY,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        """The decoded answer of a verb with ``--json``."""
+        done = self.sluice(*arguments, "--json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def submit(self, pipeline: Path, *options: str) -> str:
+        """Submit without waiting; returns the job id."""
+        done = self.sluice("submit", *options, str(pipeline))
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def job(self, job_id: str) -> Any:
+        """The job's details."""
+        return self.json("jobs", "show", job_id)
+
+    def wait_for_state(self, job_id: str, *states: str, seconds: float = 90) -> Any:
+        """Poll until the job is in one of ``states``."""
+        return eventually(
+            lambda: job if (job := self.job(job_id))["state"] in states else None, f"job in {states}", seconds
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that belongs to this cluster: the launcher and all below it."""
+        record = json.loads((self.home / "run" / "cluster.json").read_text())
+        launcher = psutil.Process(record["launcher"]["pid"])
+        return [launcher, *launcher.children(recursive=True)]
+
+
+def start_cluster(home: Path, *options: str) -> LocalCluster:
+    """Start a cluster in the background with an operator's token."""
+    cluster = LocalCluster(home)
+    done = cluster.sluice("up", "--detach", "--port", "0", *options)
+    assert done.returncode == 0, done.stderr
+    if not (home / "token").exists():
+        made = cluster.sluice("token", "create", "tester", "--role", "admin", "--output", str(home / "token"))
+        assert made.returncode == 0, made.stderr
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One cluster that the tests of this folder share."""
+    running = start_cluster(tmp_path_factory.mktemp("cluster") / "home")
+    yield running
+    running.sluice("down")
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """A cluster that one test may mistreat."""
+    running = start_cluster(tmp_path / "home", "--taskmanagers", "1")
+    yield running
+    running.sluice("down")

@@ -1,0 +1,62 @@
+"""Small pipelines that the tests submit, as source text."""
+
+from __future__ import annotations
+
+SUM = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.appName("sum").getOrCreate()
+print("sum", spark.range(0, 1000, 1, 8).groupBy((spark.range(1).id * 0).alias("k")).count().count())
+spark.stop()
+"""
+
+FAILING = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.appName("failing").getOrCreate()
+
+
+def pick(certificates):
+    return certificates["does-not-exist"]
+
+
+pick({"a": spark.range(10).count()})
+"""
+
+FAILING_UDF = """
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+spark = SparkSession.builder.appName("failing udf").getOrCreate()
+
+
+@udf("int")
+def explode(value):
+    raise ValueError(f"cannot parse record {value}")
+
+
+spark.range(10).select(explode("id")).collect()
+"""
+
+SLOW = """
+import sys
+import time
+
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+spark = SparkSession.builder.appName("slow").getOrCreate()
+seconds = float(sys.argv[1])
+
+
+@udf("long")
+def slowly(value):
+    time.sleep(seconds)
+    return value
+
+
+frame = spark.range(0, 40, 1, 40).select(slowly("id").alias("id"))
+total = frame.repartition(4, "id").groupBy().sum("id").first()[0]
+print("total", total)
+spark.stop()
+"""

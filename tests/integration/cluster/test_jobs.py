@@ -1,0 +1,153 @@
+"""Real pipelines on a real cluster, through the real gateway."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import certifi
+import psutil
+import pytest
+
+from tests.integration.cluster import pipelines
+from tests.integration.cluster.conftest import REPOSITORY, LocalCluster, eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str], Path]:
+    """Write a pipeline to a file."""
+
+    def writer(source: str) -> Path:
+        path = tmp_path / "pipeline.py"
+        path.write_text(source, encoding="utf-8")
+        return path
+
+    return writer
+
+
+def executor_processes(cluster: LocalCluster, job_id: str) -> list[psutil.Process]:
+    """The executor JVMs of a job."""
+    found = []
+    for process in cluster.processes():
+        try:
+            command = process.cmdline()
+        except psutil.Error:
+            continue
+        if any("CoarseGrainedExecutorBackend" in word for word in command) and job_id in " ".join(command):
+            found.append(process)
+    return found
+
+
+def test_the_inventory_counts_every_certificate_and_every_bad_input(cluster: LocalCluster, tmp_path: Path) -> None:
+    bundle = Path(certifi.where()).read_text(encoding="utf-8")
+    first = bundle[bundle.index("-----BEGIN") : bundle.index("-----END") + 200].split("-----END CERTIFICATE-----")[0]
+    folder = tmp_path / "input"
+    folder.mkdir()
+    (folder / "truncated.pem").write_text(first[:400], encoding="utf-8")
+    (folder / "empty.pem").write_bytes(b"")
+    (folder / "certificate.der").write_bytes(b"\x30\x82\x01\x0a" + bytes(300))
+    (folder / "bundle.pem").write_text(bundle, encoding="utf-8")
+    done = cluster.sluice(
+        "submit",
+        "--wait",
+        str(REPOSITORY / "pipelines" / "cert_inventory.py"),
+        "--",
+        "--input",
+        str(folder),
+        "--format",
+        "json",
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["certificates"] == bundle.count("-----BEGIN CERTIFICATE-----")
+    assert report["bad_inputs"] == 3
+
+
+def test_a_failing_pipeline_shows_its_traceback_and_exits_1(
+    cluster: LocalCluster, write: Callable[[str], Path]
+) -> None:
+    done = cluster.sluice("submit", "--wait", str(write(pipelines.FAILING)))
+    assert done.returncode == 1
+    assert "KeyError: 'does-not-exist'" in done.stderr
+    assert "in pick" in done.stderr
+    assert "Traceback (most recent call last)" in done.stderr
+
+
+def test_an_error_in_a_udf_reaches_the_caller_too(cluster: LocalCluster, write: Callable[[str], Path]) -> None:
+    done = cluster.sluice("submit", "--wait", str(write(pipelines.FAILING_UDF)))
+    assert done.returncode == 1
+    assert "cannot parse record" in done.stderr
+
+
+def test_a_killed_executor_is_replaced_and_the_job_finishes(
+    cluster: LocalCluster, write: Callable[[str], Path]
+) -> None:
+    job_id = cluster.submit(write(pipelines.SLOW), "--executors", "2", "--", "0.4")
+    eventually(lambda: cluster.job(job_id)["progress"]["tasks_finished"] >= 4, "some finished tasks")
+    victim = executor_processes(cluster, job_id)[0]
+    victim.send_signal(signal.SIGKILL)
+    job = cluster.wait_for_state(job_id, "FINISHED", "FAILED")
+    assert job["state"] == "FINISHED", job["failure"]
+    assert len(job["executors"]) >= 3, "no replacement was started"
+    log = cluster.json("jobs", "logs", job_id, "--source", "driver.stdout")
+    assert f"total {sum(range(40))}" in log["data"]
+
+
+def test_cancel_ends_the_job_its_driver_and_its_executors(cluster: LocalCluster, write: Callable[[str], Path]) -> None:
+    job_id = cluster.submit(write(pipelines.SLOW), "--", "30")
+    eventually(lambda: cluster.job(job_id)["progress"]["tasks_running"] > 0, "a running task")
+    assert cluster.sluice("jobs", "cancel", job_id).returncode == 0
+    assert cluster.wait_for_state(job_id, "CANCELED", "FAILED", "FINISHED")["state"] == "CANCELED"
+    eventually(lambda: not executor_processes(cluster, job_id), "the end of the executors")
+    again = cluster.sluice("jobs", "cancel", job_id)
+    assert again.returncode == 1
+    assert "CANCELED" in again.stderr
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        pytest.param("spark.ssl.rpc.enabled=false", id="TLS off"),
+        pytest.param("spark.executor.extraJavaOptions=-Dx=y", id="JVM options"),
+        pytest.param("spark.executorEnv.JAVA_TOOL_OPTIONS=-Dx=y", id="environment"),
+        pytest.param("spark.authenticate=false", id="authentication off"),
+    ],
+)
+def test_settings_that_would_weaken_the_cluster_are_refused_by_name(
+    cluster: LocalCluster, write: Callable[[str], Path], setting: str
+) -> None:
+    done = cluster.sluice("submit", "--conf", setting, str(write(pipelines.SUM)))
+    assert done.returncode == 1
+    assert setting.partition("=")[0] in done.stderr
+
+
+def test_every_connection_of_a_job_names_both_identities(cluster: LocalCluster, write: Callable[[str], Path]) -> None:
+    done = cluster.sluice("submit", "--wait", "--json", str(write(pipelines.SLOW)), "--", "0.01")
+    assert done.returncode == 0, done.stderr
+    job = json.loads(done.stdout)
+    connections = _connections(cluster, job["id"])
+    assert {connection["channel"] for connection in connections} >= {"rpc", "data", "blob"}
+    assert {connection["protocol"] for connection in connections} == {"TLSv1.3"}
+    for connection in connections:
+        assert connection["local"].startswith("spiffe://sluice.local/")
+        assert connection["peer"].startswith("spiffe://sluice.local/")
+
+
+def _connections(cluster: LocalCluster, job_id: str) -> list[dict[str, str]]:
+    import asyncio
+    from typing import cast
+
+    from cli.client import gateway_client, resolve_target
+    from pki.home import Home
+
+    async def fetch() -> list[dict[str, str]]:
+        async with gateway_client(resolve_target(Home.at(cluster.home))) as client:
+            job = await client.get(f"/v1/jobs/{job_id}/connections")
+            whole = await client.get("/v1/connections")
+            return cast("list[dict[str, str]]", job["connections"] + whole["connections"])
+
+    return asyncio.run(fetch())

@@ -1,0 +1,95 @@
+"""Start, stop, and what is left after a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.cluster import pipelines
+from tests.integration.cluster.conftest import COMMAND, REPOSITORY, LocalCluster, eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+
+def test_kill_9_of_the_launcher_leaves_nothing_and_the_next_up_works(own_cluster: LocalCluster, tmp_path: Path) -> None:
+    pipeline = tmp_path / "slow.py"
+    pipeline.write_text(pipelines.SLOW, encoding="utf-8")
+    job_id = own_cluster.submit(pipeline, "--", "30")
+    eventually(lambda: own_cluster.job(job_id)["progress"]["tasks_running"] > 0, "a running task")
+    processes = own_cluster.processes()
+    assert len(processes) >= 7  # launcher, jobmanager, taskmanager, auth, envoy, driver, executors
+    processes[0].send_signal(signal.SIGKILL)
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert alive == []
+    assert own_cluster.sluice("status").returncode == 1
+    again = own_cluster.sluice("up", "--detach", "--port", "0", "--taskmanagers", "1")
+    assert again.returncode == 0, again.stderr
+    assert own_cluster.json("status")["ready"]
+
+
+def test_a_second_up_in_the_same_home_says_that_one_is_running(cluster: LocalCluster) -> None:
+    done = cluster.sluice("up", "--port", "0")
+    assert done.returncode != 0
+    assert "already running" in done.stderr
+    assert cluster.json("status")["ready"]
+
+
+def test_without_the_auth_service_everything_is_refused(own_cluster: LocalCluster) -> None:
+    record = json.loads((own_cluster.home / "run" / "cluster.json").read_text())
+    pids = {child["name"]: child["pid"] for child in record["children"]}
+    os.kill(pids["auth"], signal.SIGSTOP)
+    try:
+        refused = own_cluster.sluice("jobs", "list")
+        assert refused.returncode == 3
+    finally:
+        os.kill(pids["auth"], signal.SIGCONT)
+    eventually(lambda: own_cluster.sluice("jobs", "list").returncode == 0, "the auth service")
+
+
+def test_a_foreground_up_stops_cleanly_on_ctrl_c(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    command = [*COMMAND, "up", "--home", str(home), "--port", "0", "--taskmanagers", "1"]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
+        record = home / "run" / "cluster.json"
+        eventually(lambda: record.exists() and json.loads(record.read_text())["ready"], "a ready cluster")
+        children = psutil.Process(up.pid).children(recursive=True)
+        up.send_signal(signal.SIGINT)
+        _, errors = up.communicate(timeout=60)
+        assert up.returncode == 0, errors
+    assert not [child for child in children if child.is_running()]
+    assert not record.exists()
+
+
+@pytest.mark.parametrize(
+    ("token", "code"),
+    [
+        pytest.param("", 2, id="none"),
+        pytest.param("slc_unknown_secret", 3, id="unknown"),
+        pytest.param("not a token at all", 3, id="nonsense"),
+    ],
+)
+def test_no_valid_token_no_answer(cluster: LocalCluster, tmp_path: Path, token: str, code: int) -> None:
+    arguments = ["--token-file", str(tmp_path / "token")]
+    if token:
+        (tmp_path / "token").write_text(token)
+        (tmp_path / "token").chmod(0o600)
+    done = cluster.sluice("jobs", "list", *arguments)
+    assert done.returncode == code, done.stderr
+
+
+def test_a_viewer_may_look_but_not_submit(cluster: LocalCluster, tmp_path: Path) -> None:
+    token = tmp_path / "viewer"
+    made = cluster.sluice("token", "create", "eve", "--role", "viewer", "--output", str(token))
+    assert made.returncode == 0, made.stderr
+    assert cluster.sluice("jobs", "list", "--token-file", str(token)).returncode == 0
+    pipeline = tmp_path / "pipeline.py"
+    pipeline.write_text(pipelines.SUM, encoding="utf-8")
+    refused = cluster.sluice("submit", "--token-file", str(token), str(pipeline))
+    assert refused.returncode == 1
+    assert "403" in refused.stderr or "role" in refused.stderr

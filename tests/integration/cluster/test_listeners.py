@@ -1,0 +1,73 @@
+"""While a job runs: which sockets are open, and that none of ours speaks plaintext to the network."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.cluster import pipelines
+from tests.integration.cluster.conftest import LocalCluster, eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+
+def listeners(cluster: LocalCluster) -> dict[tuple[str, int], str]:
+    """(address, port) -> command line of every TCP listener of the cluster, from the kernel's table."""
+    found = {}
+    for process in cluster.processes():
+        with contextlib.suppress(psutil.Error):
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    found[connection.laddr.ip, connection.laddr.port] = " ".join(process.cmdline())
+    return found
+
+
+def speaks_plaintext(address: tuple[str, int]) -> bool:
+    """Whether a listener answers an HTTP request, or anything at all but a TLS alert, to a plain client."""
+    with socket.create_connection(address, timeout=5) as plain:
+        plain.settimeout(3)
+        with contextlib.suppress(OSError):
+            plain.sendall(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            answer = plain.recv(64)
+            return bool(answer) and answer[0] != 0x15
+    return False
+
+
+def test_no_listener_leaves_the_machine_and_none_speaks_plaintext(cluster: LocalCluster, tmp_path: Path) -> None:
+    pipeline = tmp_path / "slow.py"
+    pipeline.write_text(pipelines.SLOW, encoding="utf-8")
+    job_id = cluster.submit(pipeline, "--", "30")
+    eventually(lambda: cluster.job(job_id)["progress"]["tasks_running"] > 0, "a running task")
+    found = listeners(cluster)
+    try:
+        assert len(found) >= 5, found  # gateway, rpc, blob, driver, executors
+        assert all(ipaddress.ip_address(address).is_loopback for address, _ in found), found
+        chatty = [command for address, command in found.items() if speaks_plaintext(address)]
+        # py4j between the driver's own two processes: loopback, token, closed to anyone else
+        assert all("PythonGatewayServer" in command for command in chatty), chatty
+    finally:
+        cluster.sluice("jobs", "cancel", job_id)
+        cluster.wait_for_state(job_id, "CANCELED", "FAILED")
+
+
+def test_rest_listens_on_a_unix_socket_only_and_for_its_owner_only(cluster: LocalCluster) -> None:
+    sockets = list((cluster.home / "run" / "sock").glob("*.sock")) or [
+        Path(connection.laddr)
+        for process in cluster.processes()
+        for connection in process.net_connections("unix")
+        if str(connection.laddr).endswith("rest.sock")
+    ]
+    rest = next(path for path in sockets if path.name == "rest.sock")
+    assert rest.stat().st_mode & 0o077 == 0
+    assert rest.parent.stat().st_mode & 0o077 == 0
+
+
+def test_key_files_are_readable_by_their_owner_alone(cluster: LocalCluster) -> None:
+    secrets = [path for path in cluster.home.rglob("*") if path.name == "key.pem" or path.suffix in {".p12", ".pass"}]
+    assert len(secrets) >= 6
+    assert [path for path in secrets if path.stat().st_mode & 0o077] == []

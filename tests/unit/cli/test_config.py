@@ -1,0 +1,75 @@
+"""The layers of the configuration, and what happens to keys nobody knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli import config
+from cli.errors import UsageError
+
+
+def load(text: str, tmp_path: Path, **environment: str) -> config.Configuration:
+    file = tmp_path / "sluice.toml"
+    file.write_text(text, encoding="utf-8")
+    return config.load(file, environment=environment)
+
+
+def test_defaults_need_no_file() -> None:
+    loaded = config.load(None, environment={})
+    assert loaded.pki.trust_domain == "sluice.local"
+    assert set(loaded.origins.values()) == {"default"}
+    assert loaded.runtime.trust_domain == loaded.pki.trust_domain
+
+
+def test_flags_beat_environment_beats_file(tmp_path: Path) -> None:
+    file = tmp_path / "sluice.toml"
+    file.write_text("[taskmanager]\ncount = 3\nslots = 4\nslot_cores = 2\n", encoding="utf-8")
+    loaded = config.load(
+        file,
+        environment={"SLUICE__TASKMANAGER__SLOTS": "5", "SLUICE__TASKMANAGER__COUNT": "6", "PATH": "/bin"},
+        flags={"taskmanager.count": 7, "taskmanager.host": None},
+    )
+    section = loaded.taskmanager
+    assert (section.count, section.slots, section.slot_cores) == (7, 5, 2)
+    assert loaded.origins["taskmanager.count"] == "flag"
+    assert loaded.origins["taskmanager.slots"] == "environment"
+    assert loaded.origins["taskmanager.slot_cores"] == str(file)
+    assert loaded.origins["taskmanager.host"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "named", "suggested"),
+    [
+        pytest.param("[taskmanger]\ncount = 1\n", "taskmanger", "taskmanager", id="section with a typo"),
+        pytest.param("[taskmanager]\nslot = 1\n", "taskmanager.slot", "slots", id="key with a typo"),
+        pytest.param("[gateway]\nxyzzy = 1\n", "gateway.xyzzy", "known:", id="key near nothing"),
+        pytest.param("taskmanager = 3\n", "taskmanager", "[taskmanager]", id="a value where a table belongs"),
+        pytest.param("[taskmanager]\nslots = 'many'\n", "taskmanager.slots", "sluice.toml", id="wrong type"),
+        pytest.param("[taskmanager\n", "sluice.toml", "TOML", id="not TOML"),
+    ],
+)
+def test_mistakes_are_named_with_the_remedy(text: str, named: str, suggested: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load(text, tmp_path)
+    assert named in str(caught.value)
+    assert suggested in str(caught.value)
+
+
+def test_an_unknown_environment_key_is_an_error_too() -> None:
+    with pytest.raises(UsageError, match="SLUICE__GATEWAY__PROT"):
+        config.load(None, environment={"SLUICE__GATEWAY__PROT": "1"})
+
+
+def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+    home.mkdir()
+    assert config.find_config_file(None, home) is None
+    (tmp_path / "sluice.toml").write_text("")
+    assert config.find_config_file(None, home) == tmp_path / "sluice.toml"
+    (home / "sluice.toml").write_text("")
+    assert config.find_config_file(None, home) == home / "sluice.toml"
+    with pytest.raises(UsageError, match="no configuration file"):
+        config.find_config_file(tmp_path / "missing.toml", home)

@@ -1,0 +1,77 @@
+"""What the launcher writes down: matched by pid and start time, one launcher at a time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.errors import CommandError
+from cli.records import (
+    ClusterRecord,
+    ProcessRecord,
+    end_survivors,
+    launcher_lock,
+    read_record,
+    record_path,
+    write_record,
+)
+from pki.home import Home
+
+SLEEPER = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); \
+print('up', flush=True); time.sleep(600)"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home.at(tmp_path / "home").create()
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    """A process with a child of its own."""
+    process = subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    with process:
+        yield process
+        process.kill()
+
+
+def test_a_record_survives_the_round_trip(home: Home) -> None:
+    record = ClusterRecord(ProcessRecord.of("launcher", os.getpid()), ready=True, ready_at=2.0)
+    write_record(home, record)
+    assert read_record(home) == record
+    assert record_path(home).stat().st_mode & 0o777 == 0o600
+
+
+def test_no_record_is_no_cluster_and_a_damaged_one_is_an_error(home: Home) -> None:
+    assert read_record(home) is None
+    record_path(home).write_text("{")
+    with pytest.raises(CommandError, match="damaged"):
+        read_record(home)
+
+
+def test_a_reused_pid_is_not_the_same_process() -> None:
+    current = ProcessRecord.of("me", os.getpid())
+    assert current.find() is not None
+    assert ProcessRecord("me", os.getpid(), current.started_at - 100).find() is None
+
+
+def test_survivors_are_ended_with_their_descendants(sleeper: subprocess.Popen[bytes]) -> None:
+    entry = ProcessRecord.of("taskmanager-1", sleeper.pid)
+    gone = ProcessRecord("launcher", sleeper.pid, entry.started_at - 100)
+    assert end_survivors(ClusterRecord(gone, (entry,))) == 2
+    assert sleeper.wait(10) != 0
+    assert entry.find() is None
+
+
+def test_only_one_launcher_at_a_time(home: Home) -> None:
+    with launcher_lock(home), pytest.raises(CommandError, match="already running"), launcher_lock(home):
+        pass
+    with launcher_lock(home):
+        pass
