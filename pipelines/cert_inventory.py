@@ -1,0 +1,764 @@
+"""An inventory of X.509 certificates, as a PySpark job.
+
+Reads PEM files (by default the Mozilla root bundle of the ``certifi`` package), parses every certificate in
+a Python UDF on the executors, and reports what there is and what is wrong with it. Runs on any Spark 4:
+
+    spark-submit --master 'local[2]' cert_inventory.py --input /etc/ssl/certs
+    sluice submit --wait cert_inventory.py -- --input /etc/ssl/certs
+
+The driver lists the paths; the executors open the files, so they must see the same paths, as with every
+file that Spark reads. Whatever is not a certificate becomes a counted row with its reason: it neither
+stops the job nor disappears. Private keys are recognised by their label, and their content is dropped at once.
+
+This file stands alone: it needs pyspark, pyarrow, cryptography and certifi, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import errno
+import json
+import os
+import re
+import stat
+import sys
+import unicodedata
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import certifi
+import pyarrow as pa
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark program gives it
+
+# --- limits on untrusted input ---------------------------------------------------------------------
+
+MAX_FILE_BYTES = 64 << 20
+"""Largest input file that is read, in bytes; a larger one is a bad input."""
+MAX_BLOCK_BYTES = 1 << 20
+"""Largest PEM block that is parsed, in bytes of text; a larger one is a bad input."""
+MAX_FILES = 1_000_000
+"""Most files one run looks at; more is an error before Spark starts."""
+MAX_BATCH_ROWS = 1_000
+MAX_BATCH_BYTES = 4 << 20
+"""An Arrow batch is closed when it reaches either of these."""
+MAX_TEXT = 200
+"""Longest name taken from a certificate or a path, in characters."""
+MAX_PARTITIONS = 64
+
+EXPIRES_SOON = timedelta(days=90)
+MIN_RSA_BITS = 2048
+SHORT_SERIAL_BITS = 48
+"""CAs owe 64 random bits (CA/Browser Forum BR 7.1); fewer than 48 significant ones happen once in 2^16 by chance."""
+MAX_SERIAL_BITS = 159
+"""20 octets, of which the first bit is the sign (RFC 5280 4.1.2.2)."""
+
+LISTED_ROWS = 20
+"""How many rows of a table the text report shows, unless the table is one of :data:`COMPLETE`."""
+COMPLETE = frozenset({"by_expiry_year", "by_key", "by_signature", "findings", "bad_inputs_by_reason"})
+LISTED_JSON = 1_000
+"""How many affected certificates and bad inputs are brought to the driver to be listed; all are counted."""
+LISTED_RANK = 1
+"""Findings up to this rank are listed with their certificates."""
+CELL_WIDTH = 48
+
+# --- findings --------------------------------------------------------------------------------------
+
+
+class Severity(NamedTuple):
+    """One row of the table that findings are joined with; ``rank`` 0 is the worst."""
+
+    finding: str
+    rank: int
+    severity: str
+    meaning: str
+
+
+SEVERITIES = (
+    Severity("expired", 0, "high", "validity ended before the date of the report"),
+    Severity("md5-signature", 0, "high", "signed with MD5 (or MD2): forgeable"),
+    Severity("sha1-signature", 0, "high", "signed with SHA-1: collisions are practical"),
+    Severity("rsa-key-short", 0, "high", f"RSA key of less than {MIN_RSA_BITS} bits"),
+    Severity("serial-negative", 1, "medium", "negative serial number (RFC 5280 4.1.2.2)"),
+    Severity("serial-zero", 1, "medium", "serial number zero (RFC 5280 4.1.2.2)"),
+    Severity("serial-long", 1, "medium", "serial number of more than 20 octets (RFC 5280 4.1.2.2)"),
+    Severity("basic-constraints-missing", 1, "medium", "acts as a CA without basic constraints (RFC 5280 4.2.1.9)"),
+    Severity("ca-without-key-cert-sign", 1, "medium", "CA whose key usage lacks keyCertSign (RFC 5280 4.2.1.3)"),
+    Severity("extensions-malformed", 1, "medium", "an extension does not parse or occurs twice"),
+    Severity("key-unreadable", 1, "medium", "public key of an unknown or malformed kind"),
+    Severity("not-yet-valid", 1, "medium", "validity starts after the date of the report"),
+    Severity("expires-soon", 1, "medium", f"validity ends within {EXPIRES_SOON.days} days"),
+    Severity("version-1", 2, "low", "X.509 version 1: no extensions, so no limits on use"),
+    Severity("ca-without-key-usage", 2, "low", "CA without a key usage extension (RFC 5280 4.2.1.3)"),
+    Severity("serial-short", 2, "low", f"serial number of less than {SHORT_SERIAL_BITS} bits: hardly random"),
+    Severity("duplicate", 2, "low", "the same certificate was seen before in the input"),
+    Severity("weak-self-signature", 3, "info", "self-signed with SHA-1 or MD5: nobody relies on that signature"),
+)
+
+# --- reasons why an input is not a certificate --------------------------------------------------------
+
+EMPTY_FILE = "empty file"
+DER_CERTIFICATE = "DER certificate, not PEM"
+DER_DATA = "DER data, not PEM"
+BINARY_DATA = "binary data, not PEM"
+NO_BLOCK = "no PEM block"
+NOT_REGULAR = "not a regular file"
+FILE_TOO_LARGE = f"file larger than {MAX_FILE_BYTES >> 20} MiB"
+BLOCK_TOO_LARGE = f"PEM block larger than {MAX_BLOCK_BYTES >> 10} KiB"
+TRUNCATED = "truncated PEM: BEGIN without END"
+END_ALONE = "truncated PEM: END without BEGIN"
+MISMATCH = "PEM labels of BEGIN and END differ"
+BEGIN_MALFORMED = "malformed PEM BEGIN line"
+EMPTY_BLOCK = "empty PEM block"
+PRIVATE_KEY = "private key, content not read"
+NOT_BASE64 = "PEM block is not base64"
+NOT_PARSED = "certificate does not parse"
+
+CERTIFICATE_LABELS = frozenset({"CERTIFICATE", "X509 CERTIFICATE", "X.509 CERTIFICATE"})
+"""RFC 7468 section 5.1: the last two are older names of the first."""
+
+_BEGIN = re.compile(rb"-----BEGIN ([A-Z0-9][A-Z0-9 .#]{0,63})-----")
+_END = re.compile(rb"-----END ([A-Z0-9][A-Z0-9 .#]{0,63})-----")
+_WEAK_OIDS = {"1.2.840.113549.1.1.2": "MD2", "1.2.840.113549.1.1.4": "MD5"}
+_MALFORMED = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What ``cryptography`` raises for certificates that somebody else wrote."""
+
+
+class Block(NamedTuple):
+    """One input: a PEM block, or a file without any. ``reason`` says why it is bad; then ``body`` is empty."""
+
+    source: str
+    block: int
+    reason: str
+    body: bytes
+
+
+class Row(NamedTuple):
+    """One input after parsing: a certificate when ``reason`` is empty, else a bad input."""
+
+    source: str
+    block: int
+    reason: str
+    fingerprint: str = ""
+    subject: str = ""
+    issuer: str = ""
+    key: str = ""
+    signature: str = ""
+    expires: str = ""
+    expiry_year: int = 0
+    findings: Sequence[str] = ()
+
+
+PATH_SCHEMA = pa.schema([pa.field("path", pa.binary())])
+_COLUMN_TYPES = {
+    "block": pa.int32(),
+    "body": pa.binary(),
+    "expiry_year": pa.int32(),
+    "findings": pa.list_(pa.string()),
+}
+BLOCK_SCHEMA = pa.schema([pa.field(name, _COLUMN_TYPES.get(name, pa.string())) for name in Block._fields])
+ROW_SCHEMA = pa.schema([pa.field(name, _COLUMN_TYPES.get(name, pa.string())) for name in Row._fields])
+_SPARK_TYPES = {"string": "string", "int32": "int", "binary": "binary", "list<item: string>": "array<string>"}
+
+
+def spark_schema(schema: pa.Schema) -> str:
+    """The DDL that Spark wants for an Arrow ``schema``."""
+    return ", ".join(f"{field.name} {_SPARK_TYPES[str(field.type)]}" for field in schema)
+
+
+# --- from files to blocks (pure, but for reading) -----------------------------------------------------
+
+
+def printable(text: str, limit: int = MAX_TEXT) -> str:
+    """``text`` without control or other unprintable characters (it may be hostile), at most ``limit`` long."""
+    clean = "".join(character if character.isprintable() else "�" for character in text[: limit + 1])
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def display_path(path: bytes) -> str:
+    """A path for people: names need not be UTF-8."""
+    return printable(path.decode("utf-8", errors="backslashreplace"))
+
+
+def read_input(path: bytes) -> tuple[bytes, str]:
+    """The content of ``path`` and an empty reason, or nothing and why it cannot be read. Never blocks on a FIFO."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return b"", NOT_REGULAR
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket
+            return b"", NOT_REGULAR
+        return b"", f"unreadable: {os.strerror(error.errno or 0)}"
+    return (b"", FILE_TOO_LARGE) if len(data) > MAX_FILE_BYTES else (data, "")
+
+
+def is_der_sequence(data: bytes) -> bool:
+    """Whether ``data`` is exactly one DER SEQUENCE (X.690 8.1): a certificate, a CRL, PKCS#12, …"""
+    if len(data) < 2 or data[0] != 0x30:
+        return False
+    first = data[1]
+    if first < 0x80:
+        return len(data) == 2 + first
+    size = first & 0x7F
+    return 1 <= size <= 4 and len(data) == 2 + size + int.from_bytes(data[2 : 2 + size])
+
+
+def reason_without_block(data: bytes) -> str:
+    """Why a file without any PEM block is a bad input."""
+    if not data.strip():
+        return EMPTY_FILE
+    if is_der_sequence(data):
+        return DER_DATA if load_certificate(data) is None else DER_CERTIFICATE
+    text_like = b"\0" not in data and data.decode("utf-8", errors="replace").count("�") == 0
+    return NO_BLOCK if text_like else BINARY_DATA
+
+
+def block_of(source: str, number: int, label: str, end: str, lines: Sequence[bytes]) -> Block:
+    """Judge one complete block by its labels; the body of anything but a certificate is dropped here."""
+    body = b"".join(lines)
+    if "PRIVATE KEY" in label:
+        return Block(source, number, PRIVATE_KEY, b"")
+    if label != end:
+        return Block(source, number, MISMATCH, b"")
+    if label not in CERTIFICATE_LABELS:
+        return Block(source, number, f"{label}, not a certificate", b"")
+    if not body:
+        return Block(source, number, EMPTY_BLOCK, b"")
+    if len(body) > MAX_BLOCK_BYTES:
+        return Block(source, number, BLOCK_TOO_LARGE, b"")
+    return Block(source, number, "", body)
+
+
+def split_pem(source: str, data: bytes) -> Iterator[Block]:
+    """Every input of one file, in order, numbered from 1; text outside of blocks is commentary (RFC 7468 section 2).
+
+    Each line that starts with ``-----BEGIN`` yields exactly one block, good or bad, so that nothing disappears;
+    a file without any block yields one bad input.
+    """
+    number = 0
+    label: str | None = None
+    lines: list[bytes] = []
+
+    def unfinished(label: str) -> Block:
+        return Block(source, number, PRIVATE_KEY if "PRIVATE KEY" in label else TRUNCATED, b"")
+
+    for raw in data.removeprefix(b"\xef\xbb\xbf").splitlines():
+        line = raw.strip()
+        if line.startswith(b"-----BEGIN"):
+            if label is not None:
+                yield unfinished(label)
+            number += 1
+            begin = _BEGIN.fullmatch(line)
+            label, lines = (begin[1].decode("ascii") if begin else None), []
+            if begin is None:
+                yield Block(source, number, BEGIN_MALFORMED, b"")
+        elif line.startswith(b"-----END"):
+            match = _END.fullmatch(line)
+            end = match[1].decode("ascii") if match else ""
+            if label is not None:
+                yield block_of(source, number, label, end, lines)
+            elif number == 0:
+                number += 1
+                yield Block(source, number, END_ALONE, b"")
+            label = None
+        elif label is not None:
+            lines.append(line)
+    if label is not None:
+        yield unfinished(label)
+    if number == 0:
+        yield Block(source, 0, reason_without_block(data), b"")
+
+
+def split_file(path: bytes) -> Iterator[Block]:
+    """Every input of the file at ``path``; an unreadable file is one bad input."""
+    source = display_path(path)
+    data, reason = read_input(path)
+    if reason:
+        yield Block(source, 0, reason, b"")
+    else:
+        yield from split_pem(source, data)
+
+
+# --- from blocks to rows (pure) ------------------------------------------------------------------------
+
+
+def load_certificate(der: bytes) -> x509.Certificate | None:
+    """Parse ``der``; None when it is not a certificate."""
+    try:
+        return x509.load_der_x509_certificate(der)
+    except _MALFORMED:
+        return None
+
+
+_SIGNATURE_FAMILIES = {
+    "1.2.840.113549.1.1.10": "RSA-PSS",
+    "1.2.840.113549.1.1.": "RSA",
+    "1.3.14.3.2.": "RSA",
+    "1.2.840.10045.4.": "ECDSA",
+    "1.2.840.10040.4.": "DSA",
+    "2.16.840.1.101.3.4.3.": "DSA",
+}
+"""Prefix of the OID -> family; the first match counts."""
+
+
+def key_description(certificate: x509.Certificate) -> tuple[str, int]:
+    """Type and size of the public key, as ``("RSA 2048", 2048)``; ``("unknown", 0)`` when it cannot be read."""
+    try:
+        key = certificate.public_key()
+    except _MALFORMED:
+        return "unknown", 0
+    if isinstance(key, ec.EllipticCurvePublicKey):
+        return f"EC {key.curve.name}", key.key_size
+    kind, bits = type(key).__name__.removesuffix("PublicKey"), getattr(key, "key_size", 0)
+    return (f"{kind} {bits}" if bits else kind), bits
+
+
+def signature_description(certificate: x509.Certificate) -> tuple[str, str]:
+    """Name of the signature algorithm and of its hash, as ``("RSA with SHA-256", "SHA-256")``."""
+    oid = certificate.signature_algorithm_oid.dotted_string
+    try:
+        algorithm = certificate.signature_hash_algorithm
+        digest = "" if algorithm is None else hash_name(algorithm)
+    except _MALFORMED:
+        digest = _WEAK_OIDS.get(oid, "")
+    if not digest:
+        return {"1.3.101.112": "Ed25519", "1.3.101.113": "Ed448"}.get(oid, f"OID {oid}"), ""
+    family = next((name for prefix, name in _SIGNATURE_FAMILIES.items() if oid.startswith(prefix)), f"OID {oid}")
+    return f"{family} with {digest}", digest
+
+
+def hash_name(algorithm: hashes.HashAlgorithm) -> str:
+    """``SHA-256`` for ``sha256`` and so on."""
+    return re.sub(r"^SHA(\d)", r"SHA-\1", algorithm.name.upper())
+
+
+def name_text(name: x509.Name) -> str:
+    """The common name, or else the whole name as text (RFC 4514)."""
+    common = name.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return printable(_text(common[-1].value) if common else name.rfc4514_string())
+
+
+def organisation(name: x509.Name) -> str:
+    """The organisation, or else the most telling attribute there is."""
+    for oid in (NameOID.ORGANIZATION_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME, NameOID.COMMON_NAME):
+        values = [_text(attribute.value) for attribute in name.get_attributes_for_oid(oid)]
+        if any(value.strip() for value in values):
+            return printable(" / ".join(values))
+    return "(none)"
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.hex()
+
+
+def time_findings(not_before: datetime, not_after: datetime, as_of: datetime) -> Iterator[str]:
+    """Findings about the validity at ``as_of``; both ends are inclusive (RFC 5280 4.1.2.5)."""
+    if as_of > not_after:
+        yield "expired"
+    elif as_of < not_before:
+        yield "not-yet-valid"
+    elif not_after - as_of < EXPIRES_SOON:
+        yield "expires-soon"
+
+
+def signature_findings(digest: str, *, self_issued: bool) -> Iterator[str]:
+    """Findings about the hash of the signature; on a self-signed certificate nobody relies on it."""
+    if digest in {"SHA-1", "MD5", "MD2"}:
+        if self_issued:
+            yield "weak-self-signature"
+        else:
+            yield "sha1-signature" if digest == "SHA-1" else "md5-signature"
+
+
+def serial_findings(serial: int) -> Iterator[str]:
+    """Findings about the serial number."""
+    if serial < 0:
+        yield "serial-negative"
+    elif serial == 0:
+        yield "serial-zero"
+    elif serial.bit_length() < SHORT_SERIAL_BITS:
+        yield "serial-short"
+    elif serial.bit_length() > MAX_SERIAL_BITS:
+        yield "serial-long"
+
+
+def extension_findings(certificate: x509.Certificate, *, self_issued: bool) -> Iterator[str]:
+    """Findings about basic constraints and key usage; an end entity needs neither (RFC 5280 4.2.1)."""
+    if certificate.version is x509.Version.v1:
+        yield "version-1"
+        return
+    try:
+        extensions = certificate.extensions
+    except _MALFORMED:
+        yield "extensions-malformed"
+        return
+    constraints = next((e.value for e in extensions if isinstance(e.value, x509.BasicConstraints)), None)
+    usage = next((e.value for e in extensions if isinstance(e.value, x509.KeyUsage)), None)
+    signs = usage is not None and usage.key_cert_sign
+    if constraints is None:
+        if self_issued or signs:
+            yield "basic-constraints-missing"
+    elif constraints.ca and usage is None:
+        yield "ca-without-key-usage"
+    elif constraints.ca and not signs:
+        yield "ca-without-key-cert-sign"
+
+
+def findings_of(certificate: x509.Certificate, as_of: datetime) -> Iterator[str]:
+    """Every finding that one certificate alone can give (``duplicate`` needs the others)."""
+    self_issued = certificate.subject == certificate.issuer
+    key, bits = key_description(certificate)
+    yield from time_findings(certificate.not_valid_before_utc, certificate.not_valid_after_utc, as_of)
+    yield from signature_findings(signature_description(certificate)[1], self_issued=self_issued)
+    if key == "unknown":
+        yield "key-unreadable"
+    if key.startswith("RSA ") and bits < MIN_RSA_BITS:
+        yield "rsa-key-short"
+    yield from serial_findings(certificate.serial_number)
+    yield from extension_findings(certificate, self_issued=self_issued)
+
+
+def parse_block(block: Block, as_of: datetime) -> Row:
+    """Turn one block into a certificate's row, or into a bad input's."""
+    bad = Row(block.source, block.block, block.reason)
+    if block.reason:
+        return bad
+    try:
+        der = base64.b64decode(b"".join(block.body.split()), validate=True)
+    except binascii.Error:
+        return bad._replace(reason=NOT_BASE64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what cryptography warns about becomes a finding here
+        certificate = load_certificate(der)
+        if certificate is None:
+            return bad._replace(reason=NOT_PARSED)
+        try:
+            return Row(
+                source=block.source,
+                block=block.block,
+                reason="",
+                fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+                subject=name_text(certificate.subject),
+                issuer=organisation(certificate.issuer),
+                key=key_description(certificate)[0],
+                signature=signature_description(certificate)[0],
+                expires=certificate.not_valid_after_utc.date().isoformat(),
+                expiry_year=certificate.not_valid_after_utc.year,
+                findings=tuple(findings_of(certificate, as_of)),
+            )
+        except _MALFORMED:  # cryptography reads names, times and the version only when asked for them
+            return bad._replace(reason=NOT_PARSED)
+
+
+# --- on Spark -------------------------------------------------------------------------------------------
+
+
+def to_batches(rows: Iterable[Block | Row], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Pack ``rows`` into Arrow batches of bounded size."""
+    batch: list[Mapping[str, Any]] = []
+    size = 0
+    for row in rows:
+        batch.append(row._asdict())
+        size += len(row.body) if isinstance(row, Block) else 0
+        if len(batch) >= MAX_BATCH_ROWS or size >= MAX_BATCH_BYTES:
+            yield pa.RecordBatch.from_pylist(batch, schema=schema)
+            batch, size = [], 0
+    if batch:
+        yield pa.RecordBatch.from_pylist(batch, schema=schema)
+
+
+def split_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """UDF: paths in, blocks out."""
+    paths = (path for batch in batches for path in batch.column("path").to_pylist() if path)
+    return to_batches((block for path in paths for block in split_file(path)), BLOCK_SCHEMA)
+
+
+def parse_stage(as_of: datetime) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """UDF: blocks in, rows out, judged at ``as_of``."""
+
+    def parse(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        blocks = (Block(**values) for batch in batches for values in batch.to_pylist())
+        return to_batches((parse_block(block, as_of) for block in blocks), ROW_SCHEMA)
+
+    return parse
+
+
+class Section(NamedTuple):
+    """One table of the report. ``rows`` may be the first of ``total``; numbers are ints, all else is text."""
+
+    name: str
+    title: str
+    header: Sequence[str]
+    rows: Sequence[tuple[str | int, ...]]
+    total: int
+
+
+class Report(NamedTuple):
+    """The result: ``inputs`` = ``certificates`` + ``bad_inputs``, and the tables."""
+
+    as_of: str
+    inputs: int
+    certificates: int
+    bad_inputs: int
+    duplicates: int
+    sections: Sequence[Section]
+
+
+BREAKDOWNS = {
+    "key": "Key type and size",
+    "signature": "Signature algorithm",
+    "issuer": "Issuer organisation",
+    "expiry_year": "Expiry year",
+}
+"""Column of a row -> the title of its table."""
+
+
+def breakdowns(certificates: DataFrame) -> list[Section]:
+    """How many certificates there are by each column of :data:`BREAKDOWNS`; one shuffle counts them all."""
+    facts = [F.struct(F.lit(name).alias("by"), F.col(name).cast("string").alias("value")) for name in BREAKDOWNS]
+    counted = certificates.select(F.explode(F.array(*facts)).alias("fact")).groupBy("fact.by", "fact.value").count()
+    collected = counted.collect()
+    sections = []
+    for name, title in BREAKDOWNS.items():
+        pairs = [(str(row["value"]), int(row["count"])) for row in collected if row["by"] == name]
+        pairs.sort(key=lambda pair: pair[0] if name == "expiry_year" else (-pair[1], pair[0]))
+        sections.append(Section(f"by_{name}", title, (name, "certificates"), pairs, len(pairs)))
+    return sections
+
+
+def findings_with_severity(spark: SparkSession, certificates: DataFrame) -> DataFrame:
+    """One row per certificate and finding, joined with its severity; later copies of a certificate are duplicates."""
+    copies = Window.partitionBy("fingerprint").orderBy("source", "block")
+    duplicate = F.when(F.row_number().over(copies) > 1, F.array(F.lit("duplicate")))
+    numbered = certificates.withColumn("duplicate", F.coalesce(duplicate, F.array().cast("array<string>")))
+    found = numbered.withColumn("finding", F.explode(F.concat("findings", "duplicate")))
+    severities = spark.createDataFrame(SEVERITIES, "finding string, rank int, severity string, meaning string")
+    return found.join(F.broadcast(severities), "finding")
+
+
+def finding_sections(found: DataFrame) -> list[Section]:
+    """The findings counted, worst first, and the certificates that the high and medium ones are about."""
+    counted = found.groupBy("rank", "severity", "finding", "meaning").count().orderBy("rank", "finding").collect()
+    counts = [(row["severity"], row["finding"], row["count"], row["meaning"]) for row in counted]
+    header = ("severity", "finding", "certificates", "meaning")
+    sections = [Section("findings", "Findings", header, counts, len(counts))]
+    affected = sum(row["count"] for row in counted if row["rank"] <= LISTED_RANK)
+    if affected:
+        where = F.concat_ws(":", "source", "block")
+        columns = ("severity", "finding", "subject", "expires", where.alias("where"))
+        worst = found.where(F.col("rank") <= LISTED_RANK).orderBy("rank", "finding", "subject", "source", "block")
+        rows = [tuple(row) for row in worst.select(*columns).limit(LISTED_JSON).collect()]
+        title = "Certificates with findings of high or medium severity"
+        sections.append(
+            Section("affected", title, ("severity", "finding", "subject", "expires", "where"), rows, affected)
+        )
+    return sections
+
+
+def bad_input_sections(reasons: Mapping[str, int], bad: DataFrame) -> list[Section]:
+    """The bad inputs counted by reason, and where they are."""
+    if not reasons:
+        return []
+    counts = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+    listed = bad.orderBy("source", "block").select("source", "block", "reason").limit(LISTED_JSON).collect()
+    return [
+        Section("bad_inputs_by_reason", "Bad inputs by reason", ("reason", "inputs"), counts, len(counts)),
+        Section(
+            "bad", "Bad inputs", ("source", "block", "reason"), [tuple(row) for row in listed], sum(reasons.values())
+        ),
+    ]
+
+
+def take_inventory(spark: SparkSession, paths: Sequence[bytes], as_of: datetime) -> Report:
+    """Run the Spark job over the files at ``paths``."""
+    partitions = min(MAX_PARTITIONS, max(2, 2 * spark.sparkContext.defaultParallelism))
+    files = spark.createDataFrame(pa.table({"path": list(paths)}, schema=PATH_SCHEMA))
+    spread = files.repartition(min(partitions, max(1, len(paths))))
+    blocks = spread.mapInArrow(split_stage, spark_schema(BLOCK_SCHEMA)).repartition(partitions).persist()
+    rows = blocks.mapInArrow(parse_stage(as_of), spark_schema(ROW_SCHEMA)).persist()
+    certificates, bad = rows.where("reason = ''"), rows.where("reason <> ''")
+
+    inputs = blocks.count()
+    reasons = {row["reason"]: row["count"] for row in rows.groupBy("reason").count().collect()}
+    total = reasons.pop("", 0)
+    if total + sum(reasons.values()) != inputs:
+        raise RuntimeError(
+            f"{inputs} inputs were seen, but {total} certificates and {sum(reasons.values())} bad inputs do not add up "
+            "to that: a file changed while it was read; run again"
+        )
+    findings = finding_sections(findings_with_severity(spark, certificates).persist())
+    return Report(
+        as_of=as_of.isoformat(timespec="seconds"),
+        inputs=inputs,
+        certificates=total,
+        bad_inputs=inputs - total,
+        duplicates=sum(int(row[2]) for row in findings[0].rows if row[1] == "duplicate"),
+        sections=[*breakdowns(certificates), *findings, *bad_input_sections(reasons, bad)],
+    )
+
+
+# --- the report as text and as JSON ---------------------------------------------------------------------
+
+
+def width(text: str) -> int:
+    """Columns that ``text`` takes in a fixed-width font (Unicode UAX 11)."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) != 0 for character in text)
+
+
+def cell(value: str | int, limit: int) -> str:
+    """``value`` as text of at most ``limit`` columns."""
+    text = str(value)
+    if width(text) <= limit:
+        return text
+    while width(text) >= limit:
+        text = text[:-1]
+    return text + "…"
+
+
+def render_table(section: Section) -> list[str]:
+    """Aligned lines: numbers to the right, text to the left and cut to :data:`CELL_WIDTH`, but for the last column."""
+    limits = [CELL_WIDTH] * (len(section.header) - 1) + [MAX_TEXT * 2]
+    shown = section.rows[:LISTED_ROWS] if section.name not in COMPLETE else section.rows
+    body = [[cell(value, limit) for value, limit in zip(row, limits, strict=True)] for row in shown]
+    widths = [max(map(width, column)) for column in zip(section.header, *body, strict=True)]
+    numeric = [isinstance(value, int) for value in shown[0]] if shown else [False] * len(widths)
+
+    def line(values: Sequence[str]) -> str:
+        padded = []
+        for value, size, right in zip(values, widths, numeric, strict=True):
+            gap = " " * (size - width(value))
+            padded.append(gap + value if right else value + gap)
+        return ("  " + "  ".join(padded)).rstrip()
+
+    lines = [section.title, line(section.header), line(["-" * size for size in widths]), *map(line, body)]
+    if len(shown) < section.total:
+        lines.append(f"  … and {section.total - len(shown)} more")
+    return [*lines, ""]
+
+
+def render_text(report: Report) -> str:
+    """The report for people; plain text that needs no terminal."""
+    totals = (
+        ("inputs seen", report.inputs),
+        ("certificates", report.certificates),
+        ("bad inputs", report.bad_inputs),
+        ("duplicates", report.duplicates),
+    )
+    sections = [Section("totals", "Totals", ("what", "count"), totals, len(totals)), *report.sections]
+    lines = [line for section in sections for line in render_table(section)]
+    return "\n".join([f"Certificate inventory as of {report.as_of}", "", *lines])
+
+
+def render_json(report: Report) -> str:
+    """The report for programs: one JSON object."""
+    tables = {s.name: [dict(zip(s.header, row, strict=True)) for row in s.rows] for s in report.sections}
+    totals = {name: value for name, value in report._asdict().items() if name != "sections"}
+    return json.dumps({**totals, **tables}, indent=2, ensure_ascii=False) + "\n"
+
+
+# --- the command -----------------------------------------------------------------------------------------
+
+
+def find_files(inputs: Sequence[Path]) -> list[bytes]:
+    """Every file below ``inputs``, each once however it is linked; raises ValueError for a path that is not there.
+
+    Folders that cannot be listed are kept as paths, so that they are counted as bad inputs.
+    """
+    found: dict[bytes, None] = {}
+    for path in inputs:
+        if not os.path.lexists(path):
+            raise ValueError(f"--input {path}: no such file or folder")
+        for name in _files_below(os.fsencode(path)):
+            found[os.path.realpath(name)] = None
+            if len(found) > MAX_FILES:
+                raise ValueError(f"--input: more than {MAX_FILES} files; run it on parts of them")
+    return sorted(found)
+
+
+def _files_below(path: bytes) -> Iterator[bytes]:
+    if not Path(os.fsdecode(path)).is_dir():
+        yield path
+        return
+    unlisted: list[bytes] = []
+    for folder, _folders, names in os.walk(path, onerror=lambda error: unlisted.append(error.filename)):
+        yield from (os.path.join(folder, name) for name in names)  # noqa: PTH118 - pathlib has no bytes paths
+    yield from unlisted
+
+
+def moment(text: str) -> datetime:
+    """Parse an ISO 8601 date or date and time; without an offset it is UTC."""
+    try:
+        value = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a date, as in 2026-12-31 or 2026-12-31T12:00:00Z") from error
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; wrong usage exits with code 2 and a message."""
+    parser = argparse.ArgumentParser(prog="cert_inventory", description="An inventory of X.509 certificates.")
+    parser.add_argument(
+        "--input",
+        type=Path,
+        action="append",
+        metavar="PATH",
+        help="a PEM file, or a folder with all below it; may be repeated (default: the Mozilla root bundle of certifi)",
+    )
+    parser.add_argument("--as-of", type=moment, metavar="DATE", help="judge validity at this time (default: now)")
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="what to write (default: table)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write there instead of to standard output")
+    options = parser.parse_args(argv)
+    options.as_of = options.as_of or datetime.now(UTC)
+    try:
+        options.paths = find_files(options.input or [Path(certifi.where())])
+    except ValueError as error:
+        parser.error(str(error))
+    if not options.paths:
+        parser.error("--input: there is no file in any of the folders")
+    return options
+
+
+def main(argv: Sequence[str]) -> int:
+    """Take the inventory and write the report; returns the exit code."""
+    options = arguments(argv)
+    spark = SparkSession.builder.appName("certificate inventory").getOrCreate()
+    try:
+        report = take_inventory(spark, options.paths, options.as_of)
+    finally:
+        spark.stop()
+    text = render_json(report) if options.format == "json" else render_text(report)
+    if options.output is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        options.output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        print(f"cert_inventory: cannot write {options.output}: {error.strerror}", file=sys.stderr)
+        return 1
+    print(f"{report.certificates} certificates, {report.bad_inputs} bad inputs: written to {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
