@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from pki.errors import StoreError
@@ -18,8 +19,14 @@ MAX_MATERIAL_BYTES = 1 << 20
 
 def make_private_directory(path: Path) -> Path:
     """Create ``path`` (and parents) readable by the owner alone; refuse one that others may write."""
-    path.mkdir(mode=PRIVATE_DIRECTORY_MODE, parents=True, exist_ok=True)
-    info = path.stat()
+    try:
+        for parent in reversed(path.parents):
+            if not parent.exists():
+                parent.mkdir(mode=PRIVATE_DIRECTORY_MODE, exist_ok=True)
+        path.mkdir(mode=PRIVATE_DIRECTORY_MODE, exist_ok=True)
+        info = path.stat()
+    except OSError as error:
+        raise StoreError(f"cannot create {path}: {error.strerror or error}", "check space and permissions") from error
     if info.st_uid != os.geteuid():
         raise StoreError(f"{path} belongs to user id {info.st_uid}", "use a directory of your own, see --home")
     if stat.S_IMODE(info.st_mode) & 0o077:
@@ -33,25 +40,45 @@ def write_atomic(path: Path, data: bytes, *, mode: int) -> None:
     The temporary file is created with ``mode`` (so a secret is at no moment readable by others),
     flushed to disk, renamed over ``path``, and the directory entry is flushed too.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    replace_set(path.parent, {path.name: (data, mode)})
+
+
+def replace_set(directory: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
+    """Replace several files of ``directory`` (name -> content and mode), in the given order.
+
+    All of them are staged and flushed beside their targets before the first is renamed: a full disk or
+    a missing permission changes nothing. Each single file changes atomically; a reader between two
+    renames sees old and new files side by side and must check that they belong together.
+    """
+    staged: list[tuple[Path, Path]] = []
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-        try:
-            os.fchmod(descriptor, mode)
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        temporary.replace(path)
+        for name, (data, mode) in files.items():
+            target = directory / name
+            temporary = target.with_name(f".{name}.{secrets.token_hex(6)}.tmp")
+            staged.append((temporary, target))
+            _write_new(temporary, data, mode)
+        for temporary, target in staged:
+            temporary.replace(target)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        for temporary, _ in staged:
+            temporary.unlink(missing_ok=True)
         raise StoreError(
-            f"cannot write {path}: {error.strerror or error}",
+            f"cannot write {staged[-1][1] if len(files) == 1 else directory}: {error.strerror or error}",
             "check space and permissions; nothing was changed",
         ) from error
-    sync_directory(path.parent)
+    sync_directory(directory)
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    try:
+        os.fchmod(descriptor, mode)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_secret(path: Path, data: bytes) -> None:

@@ -1,0 +1,104 @@
+"""What connections a process has and had, with the identity on both ends: evidence for people and audits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from pki.channels import Channel
+from pki.identity import SpiffeId
+from pki.tls import peer_of, tls_object_of
+
+MAX_OPEN = 1024
+"""Open connections remembered; the oldest are forgotten first."""
+MAX_RECENT = 256
+"""Closed connections remembered."""
+
+
+class Connection(msgspec.Struct, frozen=True):
+    """One connection after its handshake; ``opened_at`` is in epoch milliseconds, ``address`` is the peer's."""
+
+    channel: str
+    local: str
+    peer: str
+    direction: Literal["accepted", "dialed"]
+    protocol: str
+    cipher: str
+    address: str = ""
+    opened_at: int = 0
+
+
+def now_ms() -> int:
+    """The present in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class ConnectionLog:
+    """Bounded memory of open and recent connections; for use on one event loop."""
+
+    def __init__(self, *, clock_ms: Callable[[], int] = now_ms) -> None:
+        self._clock_ms = clock_ms
+        self._open: deque[tuple[weakref.ref[asyncio.BaseTransport], Connection]] = deque(maxlen=MAX_OPEN)
+        self._recent: deque[Connection] = deque(maxlen=MAX_RECENT)
+
+    def record(
+        self,
+        channel: Channel,
+        direction: Literal["accepted", "dialed"],
+        local: SpiffeId,
+        transport: asyncio.BaseTransport,
+    ) -> Connection:
+        """Remember ``transport``, whose handshake is complete."""
+        tls = tls_object_of(transport)
+        cipher = tls.cipher()
+        connection = Connection(
+            channel=str(channel),
+            local=str(local),
+            peer=str(peer_of(tls)),
+            direction=direction,
+            protocol=tls.version() or "",
+            cipher=cipher[0] if cipher else "",
+            address=format_address(transport.get_extra_info("peername")),
+            opened_at=self._clock_ms(),
+        )
+        self._settle()
+        self._open.append((weakref.ref(transport), connection))
+        return connection
+
+    def snapshot(self) -> tuple[Connection, ...]:
+        """Recent ones first, then the open ones, each oldest first."""
+        self._settle()
+        return (*self._recent, *(connection for _, connection in self._open))
+
+    def open(self) -> tuple[Connection, ...]:
+        """The open ones, oldest first."""
+        self._settle()
+        return tuple(connection for _, connection in self._open)
+
+    def _settle(self) -> None:
+        """Move what was closed meanwhile to the recent ones."""
+        still_open = []
+        for reference, connection in self._open:
+            transport = reference()
+            if transport is None or transport.is_closing():
+                self._recent.append(connection)
+            else:
+                still_open.append((reference, connection))
+        if len(still_open) != len(self._open):
+            self._open.clear()
+            self._open.extend(still_open)
+
+
+def format_address(peername: object) -> str:
+    """A socket's peer name as ``host:port``, or empty when it is none."""
+    match peername:
+        case (str(host), int(port), *_):
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        case _:
+            return ""

@@ -1,0 +1,182 @@
+"""Issuing identities: what a process asks for when it needs one, and the issuer that holds the keys itself."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
+from pki.config import PkiConfig
+from pki.csr import check_csr, new_csr
+from pki.errors import CertificateRejected
+from pki.home import Home
+from pki.identity import SpiffeId
+from pki.identity_files import write_identity
+from pki.keys import describe_key, edge_algorithm, generate_key, key_to_pem
+from pki.profiles import AuthorityKind, Names, Profile, edge_server_profile, workload_profile
+from pki.store import AuthorityStore
+
+__all__ = ["Issuer", "LocalIssuer", "SignedChain", "new_csr", "write_identity"]
+
+Clock = Callable[[], dt.datetime]
+
+
+def utc_now() -> dt.datetime:
+    """The present, in UTC."""
+    return dt.datetime.now(dt.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedChain:
+    """What comes back for a request: leaf and intermediate, and the anchors of the same side."""
+
+    chain_pem: bytes
+    ca_pem: bytes
+
+
+class Issuer(Protocol):
+    """Whoever can turn an identity into certificates."""
+
+    def issue_to(
+        self,
+        directory: Path,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+        accept: Sequence[str] = (),
+    ) -> None:
+        """Make a key, certify it, and write an identity directory (see :mod:`pki.identity_files`).
+
+        Args:
+            directory: created, or renewed in place.
+            spiffe_id: the identity; users are certified by the edge authority, all others by the internal one.
+            dns: host names that listeners of this process are reached by.
+            ips: addresses likewise.
+            lifetime: default: what the configuration says for the role; never beyond the authority's end.
+            accept: SPIFFE patterns of peers, for the JVM.
+        """
+
+    def sign_csr(
+        self,
+        csr_pem: bytes,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+    ) -> SignedChain:
+        """Certify the key of a request that asks for exactly these names; else :class:`CertificateRejected`."""
+
+
+class LocalIssuer:
+    """Issues with the authorities' keys on this machine."""
+
+    def __init__(self, pki: Home | Path, config: PkiConfig, *, clock: Clock = utc_now) -> None:
+        self._store = AuthorityStore(pki.pki if isinstance(pki, Home) else pki)
+        self._config = config
+        self._clock = clock
+
+    def ensure_authorities(self) -> list[str]:
+        """Create the authorities that are missing; returns the names of those made now."""
+        return [str(kind) for kind in self._store.ensure(self._config, self._clock()).made]
+
+    def issue_to(
+        self,
+        directory: Path,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+        accept: Sequence[str] = (),
+    ) -> None:
+        """See :meth:`Issuer.issue_to`."""
+        profile = workload_profile(spiffe_id.role, self._config)
+        self._issue(directory, Names.checked(spiffe_id, dns, ips), profile, lifetime, accept)
+
+    def issue_edge_server(
+        self,
+        directory: Path,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+    ) -> None:
+        """The gateway's public certificate: signed by the edge authority, for servers only.
+
+        ``ca.pem`` beside it holds the edge authority: what user certificates are verified with.
+        """
+        if not dns and not ips:
+            raise CertificateRejected(
+                "a public certificate without a host name", "give the names and addresses that clients use"
+            )
+        profile = edge_server_profile(spiffe_id.role, self._config)
+        self._issue(directory, Names.checked(spiffe_id, dns, ips), profile, lifetime, ())
+
+    def sign_csr(
+        self,
+        csr_pem: bytes,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+    ) -> SignedChain:
+        """See :meth:`Issuer.sign_csr`."""
+        names = Names.checked(spiffe_id, dns, ips)
+        profile = workload_profile(spiffe_id.role, self._config)
+        key = check_csr(csr_pem, names)
+        if profile.authority is AuthorityKind.EDGE and edge_algorithm(kind := describe_key(key)) != kind:
+            raise CertificateRejected(
+                f"browsers and Envoy do not take {kind} certificates", f"use {edge_algorithm(kind)}"
+            )
+        authority = self._authority(profile, spiffe_id)
+        leaf = sign_leaf(authority, key, names, profile, now=self._clock(), backdate=self._backdate, lifetime=lifetime)
+        return SignedChain(to_pem(leaf, authority.certificate), to_pem(authority.certificate))
+
+    def _issue(
+        self, directory: Path, names: Names, profile: Profile, lifetime: dt.timedelta | None, accept: Sequence[str]
+    ) -> None:
+        authority = self._authority(profile, names.spiffe_id)
+        algorithm = self._config.key_algorithm
+        at_the_edge = profile.authority is AuthorityKind.EDGE
+        key = generate_key(edge_algorithm(algorithm) if at_the_edge else algorithm)
+        leaf = sign_leaf(
+            authority,
+            key.public_key(),
+            names,
+            profile,
+            now=self._clock(),
+            backdate=self._backdate,
+            lifetime=lifetime,
+        )
+        write_identity(
+            directory,
+            key_pem=key_to_pem(key),
+            chain_pem=to_pem(leaf, authority.certificate),
+            ca_pem=to_pem(authority.certificate),
+            accept=accept,
+        )
+
+    def _authority(self, profile: Profile, spiffe_id: SpiffeId) -> Authority:
+        if spiffe_id.trust_domain != self._config.trust_domain:
+            raise CertificateRejected(
+                f"{spiffe_id} is not of trust domain {self._config.trust_domain}", "use an identity of this domain"
+            )
+        authority = self._store.load(profile.authority)
+        if (domain := trust_domain_of(authority.certificate)) != self._config.trust_domain:
+            raise CertificateRejected(
+                f"the {authority.kind} authority is of trust domain {domain}, not {self._config.trust_domain}",
+                "set pki.trust_domain back, or use another home",
+            )
+        return authority
+
+    @property
+    def _backdate(self) -> dt.timedelta:
+        return dt.timedelta(minutes=self._config.backdate_minutes)

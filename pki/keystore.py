@@ -1,0 +1,54 @@
+"""PKCS#12 files for the JVM (RFC 7292): a key with its chain, or trust anchors alone."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import PrivateFormat
+from cryptography.hazmat.primitives.serialization.pkcs12 import (
+    PBES,
+    PKCS12Certificate,
+    serialize_java_truststore,
+    serialize_key_and_certificates,
+)
+
+from pki.keys import PrivateKey
+
+ALIAS = b"identity"
+PASSWORD_BYTES = 24
+"""Random bytes in a keystore password (before base64)."""
+KDF_ROUNDS = 10_000
+"""PBKDF2 rounds; what Java's own keytool uses. The passwords are random, so more would only cost time."""
+
+
+def random_password() -> bytes:
+    """A password of printable ASCII that nobody has to type."""
+    return secrets.token_urlsafe(PASSWORD_BYTES).encode()
+
+
+def key_store(key: PrivateKey, leaf: x509.Certificate, chain: Sequence[x509.Certificate], password: bytes) -> bytes:
+    """A keystore with one entry, ``identity``; AES-256 and HMAC-SHA-256, which Java 8u301 and later read."""
+    encryption = (
+        PrivateFormat.PKCS12.encryption_builder()
+        .kdf_rounds(KDF_ROUNDS)
+        .key_cert_algorithm(PBES.PBESv2SHA256AndAES256CBC)
+        .hmac_hash(hashes.SHA256())
+        .build(password)
+    )
+    return serialize_key_and_certificates(ALIAS, key, leaf, list(chain), encryption)
+
+
+def trust_store(anchors: Sequence[x509.Certificate], password: bytes) -> bytes:
+    """A trust store with the ``anchors``, marked as trusted in the way Java wants."""
+    encryption = (
+        PrivateFormat.PKCS12.encryption_builder()
+        .kdf_rounds(KDF_ROUNDS)
+        .key_cert_algorithm(PBES.PBESv2SHA256AndAES256CBC)
+        .hmac_hash(hashes.SHA256())
+        .build(password)
+    )
+    entries = [PKCS12Certificate(anchor, f"anchor-{number}".encode()) for number, anchor in enumerate(anchors, 1)]
+    return serialize_java_truststore(entries, encryption)

@@ -1,0 +1,164 @@
+"""Accepting mutual TLS: the loop that stands behind every port a Sluice process listens on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import weakref
+from collections.abc import Callable, Sequence
+
+from pki.channels import Channel, PeerPolicy
+from pki.connections import ConnectionLog, format_address
+from pki.errors import PkiError, StoreError
+from pki.tls import TlsIdentity
+
+_LOG = logging.getLogger(__name__)
+
+HANDSHAKE_TIMEOUT_SECONDS = 10.0
+"""How long a peer may take for its handshake."""
+MAX_CONCURRENT_HANDSHAKES = 128
+"""Handshakes at the same time per listener; more wait in the kernel's queue."""
+MAX_OPEN_CONNECTIONS = 4096
+"""Open connections per listener; more are refused."""
+BACKLOG = 256
+ACCEPT_RETRY_SECONDS = 0.2
+"""Pause after the system is out of file descriptors or memory."""
+
+
+class MutualTlsListener:
+    """Listens on one address and hands every admitted connection to a fresh protocol.
+
+    Each connection takes its TLS context anew from ``identity``, so that a renewed certificate is presented, and
+    new trust anchors count, from the next connection on.
+
+    Args:
+        identity: who this process is.
+        channel: what kind of connections these are; for the log.
+        policy: whom to admit.
+        protocol_factory: makes the protocol of an admitted connection, called after the handshake began and
+            connected only once the peer is admitted.
+        alpn: application protocols offered; when given, the client must choose one.
+        connections: where admitted connections are recorded.
+        handshake_timeout: in seconds.
+    """
+
+    def __init__(
+        self,
+        identity: TlsIdentity,
+        channel: Channel,
+        policy: PeerPolicy,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        *,
+        alpn: Sequence[str] = (),
+        connections: ConnectionLog | None = None,
+        handshake_timeout: float = HANDSHAKE_TIMEOUT_SECONDS,
+    ) -> None:
+        self._identity = identity
+        self._channel = channel
+        self._policy = policy
+        self._protocol_factory = protocol_factory
+        self._alpn = tuple(alpn)
+        self._connections = connections
+        self._handshake_timeout = handshake_timeout
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_HANDSHAKES)
+        self._socket: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+        self.refused = 0
+        """Connections refused so far."""
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen on ``host`` (port 0: any free port); returns the address bound."""
+        if self._socket is not None:
+            raise StoreError("the listener was started already")
+        loop = asyncio.get_running_loop()
+        family, kind, protocol, _, address = (
+            await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        )[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.setblocking(False)
+            listening.bind(address)
+            listening.listen(BACKLOG)
+        except OSError as error:
+            listening.close()
+            raise StoreError(
+                f"cannot listen on {host}:{port} for {self._channel}: {error.strerror or error}",
+                "is another process using the port?",
+            ) from error
+        self._socket = listening
+        bound_host, bound_port = listening.getsockname()[:2]
+        self._accepting = asyncio.create_task(self._accept_loop(listening), name=f"accept-{self._channel}")
+        return bound_host, bound_port
+
+    async def close(self) -> None:
+        """Stop accepting, and abort handshakes and open connections."""
+        tasks = [*self._handshakes]
+        if self._accepting is not None:
+            tasks.append(self._accepting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._socket is not None:
+            self._socket.close()
+        for transport in list(self._transports):
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+
+    async def _accept_loop(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._slots.acquire()
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except OSError as error:
+                self._slots.release()
+                _LOG.error("%s: cannot accept: %s", self._channel, error)
+                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
+                continue
+            task = asyncio.create_task(self._admit(accepted, format_address(address)))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _admit(self, accepted: socket.socket, address: str) -> None:
+        try:
+            await self._handshake(accepted, address)
+        except (OSError, PkiError) as error:
+            # Everything a peer can do wrong ends here: SSLError, a reset, a time-out (ConnectionAbortedError).
+            self.refused += 1
+            _LOG.warning("%s: refused %s: %s", self._channel, address, _reason(error))
+        finally:
+            self._slots.release()
+
+    async def _handshake(self, accepted: socket.socket, address: str) -> None:
+        handed_over = False
+        try:
+            if sum(not transport.is_closing() for transport in self._transports) >= MAX_OPEN_CONNECTIONS:
+                raise PkiError(f"{MAX_OPEN_CONNECTIONS} connections are open already")
+            with contextlib.suppress(OSError):
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            context = self._identity.server_context(self._policy, alpn=self._alpn)
+            handed_over = True
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+                self._protocol_factory,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=self._handshake_timeout,
+            )
+        finally:
+            if not handed_over:
+                accepted.close()
+        self._transports.add(transport)
+        if self._connections is not None and not transport.is_closing():
+            connection = self._connections.record(self._channel, "accepted", self._identity.spiffe_id, transport)
+            _LOG.debug("%s: admitted %s from %s", self._channel, connection.peer, address)
+
+
+def _reason(error: Exception) -> str:
+    """What to log of a refusal: bounded, without control characters that the peer may have chosen."""
+    text = str(error) or type(error).__name__
+    return "".join(character if character.isprintable() else "?" for character in text)[:500]

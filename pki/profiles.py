@@ -1,0 +1,175 @@
+"""What a certificate of each kind contains: authority, key usage, extended key usage, names, lifetime.
+
+Decisions only; no I/O. Sources: RFC 5280, X509-SVID
+(https://github.com/spiffe/spiffe/blob/main/standards/X509-SVID.md), section 2 of the design.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from pki.config import PkiConfig
+from pki.errors import CertificateRejected
+from pki.identity import Role, SpiffeId
+
+MAX_COMMON_NAME_CHARACTERS = 64
+"""ub-common-name of RFC 5280, appendix A.1."""
+MAX_LEAF_LIFETIME = dt.timedelta(days=398)
+"""Longest lifetime a leaf may be given: what browsers accept of a server at most."""
+MIN_LEAF_LIFETIME = dt.timedelta(minutes=1)
+MAX_NAMES = 64
+"""Most DNS names, and most addresses, in one certificate."""
+
+_LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_DNS_NAME = re.compile(rf"(?=.{{1,253}}\Z){_LABEL}(\.{_LABEL})*")
+
+
+class AuthorityKind(enum.StrEnum):
+    """The three authorities: the root signs the other two and nothing else."""
+
+    ROOT = "root"
+    INTERNAL = "internal"
+    EDGE = "edge"
+
+
+ISSUING = (AuthorityKind.INTERNAL, AuthorityKind.EDGE)
+
+
+class Purpose(enum.StrEnum):
+    """What the holder of a certificate may be in a handshake."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+    @property
+    def oid(self) -> x509.ObjectIdentifier:
+        """The extended key usage that stands for it (RFC 5280, 4.2.1.12)."""
+        return ExtendedKeyUsageOID.CLIENT_AUTH if self is Purpose.CLIENT else ExtendedKeyUsageOID.SERVER_AUTH
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The rules for one kind of leaf."""
+
+    authority: AuthorityKind
+    purposes: tuple[Purpose, ...]
+    lifetime: dt.timedelta
+
+
+def workload_profile(role: Role, config: PkiConfig) -> Profile:
+    """The profile of a process (both ends of internal channels) or of a user (client of the edge)."""
+    if role is Role.USER:
+        return Profile(AuthorityKind.EDGE, (Purpose.CLIENT,), dt.timedelta(hours=config.leaf_hours))
+    hours = config.job_hours if role in {Role.DRIVER, Role.EXECUTOR} else config.leaf_hours
+    return Profile(AuthorityKind.INTERNAL, (Purpose.CLIENT, Purpose.SERVER), dt.timedelta(hours=hours))
+
+
+def edge_server_profile(role: Role, config: PkiConfig) -> Profile:
+    """The profile of the gateway's public certificate."""
+    if role is not Role.GATEWAY:
+        raise CertificateRejected(f"role {role} has no public certificate", "only the gateway has one")
+    return Profile(AuthorityKind.EDGE, (Purpose.SERVER,), dt.timedelta(hours=config.leaf_hours))
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The subject alternative names of a leaf: exactly one SPIFFE ID, and what a listener is reached by."""
+
+    spiffe_id: SpiffeId
+    dns: tuple[str, ...] = ()
+    ips: tuple[str, ...] = ()
+
+    @classmethod
+    def checked(cls, spiffe_id: SpiffeId, dns: Sequence[str], ips: Sequence[str]) -> Names:
+        """Normalize and check; a name that is none is a :class:`CertificateRejected`."""
+        if len(dns) > MAX_NAMES or len(ips) > MAX_NAMES:
+            raise CertificateRejected(f"more than {MAX_NAMES} DNS names or addresses for {spiffe_id}")
+        return cls(
+            spiffe_id,
+            tuple(dict.fromkeys(_dns_name(name) for name in dns)),
+            tuple(dict.fromkeys(_address(address) for address in ips)),
+        )
+
+    def extension(self) -> x509.SubjectAlternativeName:
+        """As the X.509 extension; the SPIFFE ID comes first."""
+        return x509.SubjectAlternativeName(
+            [
+                x509.UniformResourceIdentifier(str(self.spiffe_id)),
+                *(x509.DNSName(name) for name in self.dns),
+                *(x509.IPAddress(ipaddress.ip_address(address)) for address in self.ips),
+            ]
+        )
+
+    def subject(self) -> x509.Name:
+        """A subject for human eyes; nothing decides on it."""
+        path = str(self.spiffe_id).removeprefix(f"spiffe://{self.spiffe_id.trust_domain}/")
+        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, path[:MAX_COMMON_NAME_CHARACTERS])])
+
+
+def _dns_name(name: str) -> str:
+    lowered = name.lower()
+    if not _DNS_NAME.fullmatch(lowered):
+        raise CertificateRejected(f"{name[:80]!r} is not a DNS name", "use labels of letters, digits and '-'")
+    if re.fullmatch(r"[0-9.]+", lowered):
+        raise CertificateRejected(f"{name[:80]!r} looks like an address", "give addresses with --ip")
+    return lowered
+
+
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError as error:
+        raise CertificateRejected(f"{text[:80]!r} is not an IP address", "give host names with --dns") from error
+
+
+def leaf_key_usage() -> x509.KeyUsage:
+    """digitalSignature only: all that TLS 1.3 needs of any key type (RFC 8446, 4.4.2.2)."""
+    return _key_usage(digital_signature=True)
+
+
+def authority_key_usage() -> x509.KeyUsage:
+    """keyCertSign and cRLSign (RFC 5280, 4.2.1.3)."""
+    return _key_usage(key_cert_sign=True)
+
+
+def _key_usage(*, digital_signature: bool = False, key_cert_sign: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=key_cert_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """From when to when a certificate holds, both inclusive, in UTC."""
+
+    start: dt.datetime
+    end: dt.datetime
+
+
+def leaf_validity(
+    now: dt.datetime, lifetime: dt.timedelta, *, backdate: dt.timedelta, issuer_end: dt.datetime
+) -> Validity:
+    """Backdated for clock skew between hosts, and never beyond the issuer's own end."""
+    if not MIN_LEAF_LIFETIME <= lifetime <= MAX_LEAF_LIFETIME:
+        raise CertificateRejected(
+            f"a lifetime of {lifetime} is not possible", f"use {MIN_LEAF_LIFETIME} to {MAX_LEAF_LIFETIME}"
+        )
+    if now >= issuer_end:
+        raise CertificateRejected(f"the issuing authority expired at {issuer_end:%Y-%m-%d %H:%M} UTC")
+    return Validity(now - backdate, min(now + lifetime, issuer_end))

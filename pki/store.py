@@ -1,0 +1,163 @@
+"""The authorities on disk: ``<pki>/authorities/{root,internal,edge}/{cert.pem,key.pem}``.
+
+An authority's directory appears in one rename with both files in it, so that a crash leaves it whole or
+absent; what exists is never overwritten. One lock file keeps two processes from creating at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+
+from pki.authority import Authority, create_intermediate, create_root, to_pem, trust_domain_of
+from pki.config import PkiConfig
+from pki.errors import StoreError
+from pki.files import (
+    PUBLIC_MODE,
+    SECRET_MODE,
+    make_private_directory,
+    read_bounded,
+    read_secret,
+    replace_set,
+    sync_directory,
+)
+from pki.keys import key_from_pem, key_to_pem, same_public_key
+from pki.profiles import ISSUING, AuthorityKind
+
+CERTIFICATE_FILE = "cert.pem"
+KEY_FILE = "key.pem"
+LOCK_FILE = ".lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What :meth:`AuthorityStore.ensure` did: kinds made now, and kinds that were there."""
+
+    made: tuple[AuthorityKind, ...]
+    kept: tuple[AuthorityKind, ...]
+
+
+class AuthorityStore:
+    """The authorities below one ``pki`` directory."""
+
+    def __init__(self, pki: Path) -> None:
+        self._pki = pki
+        self._authorities = pki / "authorities"
+
+    def directory(self, kind: AuthorityKind) -> Path:
+        """Where ``kind`` is kept."""
+        return self._authorities / kind
+
+    def certificate_file(self, kind: AuthorityKind) -> Path:
+        """The certificate of ``kind``; the edge authority's is what outsiders trust."""
+        return self.directory(kind) / CERTIFICATE_FILE
+
+    def exists(self, kind: AuthorityKind) -> bool:
+        """Whether ``kind`` was created (its key may be kept elsewhere)."""
+        return self.directory(kind).exists()
+
+    def certificate(self, kind: AuthorityKind) -> x509.Certificate:
+        """Read the certificate of ``kind``."""
+        path = self.certificate_file(kind)
+        if not self.exists(kind):
+            raise StoreError(f"there is no {kind} authority in {self._pki}", "run `sluice pki init`")
+        try:
+            certificates = x509.load_pem_x509_certificates(read_bounded(path))
+        except ValueError as error:
+            raise StoreError(f"{path} is damaged: {error}", "restore it from a copy") from error
+        if len(certificates) != 1:
+            raise StoreError(f"{path} holds {len(certificates)} certificates instead of one", "restore it from a copy")
+        return certificates[0]
+
+    def load(self, kind: AuthorityKind) -> Authority:
+        """Read ``kind`` with its key; a missing, foreign or unprotected key is a :class:`StoreError`."""
+        certificate = self.certificate(kind)
+        path = self.directory(kind) / KEY_FILE
+        if not path.exists():
+            raise StoreError(f"the key of the {kind} authority is not in {path}", "bring it back to sign with it")
+        key = key_from_pem(read_secret(path), str(path))
+        if not same_public_key(certificate.public_key(), key.public_key()):
+            raise StoreError(f"{path} is not the key of {self.certificate_file(kind)}", "restore both from one copy")
+        return Authority(kind, certificate, key)
+
+    def ensure(self, config: PkiConfig, now: dt.datetime) -> Created:
+        """Create the authorities that are missing; what exists stays as it is.
+
+        Raises:
+            StoreError: an authority is damaged, belongs to another trust domain, or the root's key
+                is needed and not there.
+        """
+        make_private_directory(self._pki)
+        make_private_directory(self._authorities)
+        with self._lock():
+            self._remove_leftovers()
+            made: list[AuthorityKind] = []
+            for kind in AuthorityKind:
+                if self.exists(kind):
+                    self._check(kind, config)
+                    continue
+                self._refuse_without_root(kind)
+                self._install(
+                    create_root(config, now)
+                    if kind is AuthorityKind.ROOT
+                    else create_intermediate(kind, self.load(AuthorityKind.ROOT), config, now)
+                )
+                made.append(kind)
+        return Created(tuple(made), tuple(kind for kind in AuthorityKind if kind not in made))
+
+    def _refuse_without_root(self, kind: AuthorityKind) -> None:
+        if kind is AuthorityKind.ROOT and any(self.exists(other) for other in ISSUING):
+            raise StoreError(
+                f"{self.directory(kind)} is missing although authorities signed by it exist",
+                "restore its cert.pem from a copy (its key may stay away)",
+            )
+
+    def _check(self, kind: AuthorityKind, config: PkiConfig) -> None:
+        domain = trust_domain_of(self.certificate(kind))
+        if domain != config.trust_domain:
+            raise StoreError(
+                f"the {kind} authority in {self._pki} is of trust domain {domain!r}, not {config.trust_domain!r}",
+                "use another --home, or set pki.trust_domain back",
+            )
+
+    def _install(self, authority: Authority) -> None:
+        staging = self._authorities / f".{authority.kind}.{secrets.token_hex(6)}.tmp"
+        try:
+            make_private_directory(staging)
+            replace_set(
+                staging,
+                {
+                    KEY_FILE: (key_to_pem(authority.key), SECRET_MODE),
+                    CERTIFICATE_FILE: (to_pem(authority.certificate), PUBLIC_MODE),
+                },
+            )
+            # rename(2) refuses to replace a directory that is not empty: an existing key is never lost.
+            staging.rename(self.directory(authority.kind))
+        except OSError as error:
+            raise StoreError(f"cannot write {self.directory(authority.kind)}: {error.strerror or error}") from error
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        sync_directory(self._authorities)
+
+    def _remove_leftovers(self) -> None:
+        """Staging directories of a process that died; only ever called with the lock held."""
+        for path in self._authorities.glob(".*.tmp"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _lock(self) -> Iterator[None]:
+        descriptor = os.open(self._pki / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, SECRET_MODE)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
