@@ -200,16 +200,21 @@ def display_path(path: bytes) -> str:
 def read_input(path: bytes) -> tuple[bytes, str]:
     """The content of ``path`` and an empty reason, or nothing and why it cannot be read. Never blocks on a FIFO."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return b"", NOT_REGULAR
+        with open(path, "rb", opener=_open_regular) as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # a socket
+        if error.errno in {errno.ENXIO, errno.EISDIR}:
             return b"", NOT_REGULAR
         return b"", f"unreadable: {os.strerror(error.errno or 0)}"
     return (b"", FILE_TOO_LARGE) if len(data) > MAX_FILE_BYTES else (data, "")
+
+
+def _open_regular(path: str | bytes, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.ENXIO, NOT_REGULAR)  # what the kernel says of a socket
 
 
 def is_der_sequence(data: bytes) -> bool:
@@ -252,39 +257,37 @@ def block_of(source: str, number: int, label: str, end: str, lines: Sequence[byt
 def split_pem(source: str, data: bytes) -> Iterator[Block]:
     """Every input of one file, in order, numbered from 1; text outside of blocks is commentary (RFC 7468 section 2).
 
-    Each line that starts with ``-----BEGIN`` yields exactly one block, good or bad, so that nothing disappears;
-    a file without any block yields one bad input.
+    Each line that starts with ``-----BEGIN`` is one input, good or bad, and so is each ``-----END`` that closes
+    nothing, so that nothing disappears; a file without either is one bad input.
     """
     number = 0
-    label: str | None = None
+    label: str | None = None  # of the open block; empty when its BEGIN line was malformed and has been counted
     lines: list[bytes] = []
 
-    def unfinished(label: str) -> Block:
-        return Block(source, number, PRIVATE_KEY if "PRIVATE KEY" in label else TRUNCATED, b"")
+    def unfinished(label: str) -> Iterator[Block]:
+        if label:
+            yield Block(source, number, PRIVATE_KEY if "PRIVATE KEY" in label else TRUNCATED, b"")
 
     for raw in data.removeprefix(b"\xef\xbb\xbf").splitlines():
         line = raw.strip()
         if line.startswith(b"-----BEGIN"):
-            if label is not None:
-                yield unfinished(label)
+            yield from unfinished(label or "")
             number += 1
             begin = _BEGIN.fullmatch(line)
-            label, lines = (begin[1].decode("ascii") if begin else None), []
-            if begin is None:
+            label, lines = (begin[1].decode("ascii") if begin else ""), []
+            if not begin:
                 yield Block(source, number, BEGIN_MALFORMED, b"")
         elif line.startswith(b"-----END"):
-            match = _END.fullmatch(line)
-            end = match[1].decode("ascii") if match else ""
-            if label is not None:
-                yield block_of(source, number, label, end, lines)
-            elif number == 0:
+            if label is None:
                 number += 1
                 yield Block(source, number, END_ALONE, b"")
+            elif label:
+                end = _END.fullmatch(line)
+                yield block_of(source, number, label, end[1].decode("ascii") if end else "", lines)
             label = None
-        elif label is not None:
+        elif label:
             lines.append(line)
-    if label is not None:
-        yield unfinished(label)
+    yield from unfinished(label or "")
     if number == 0:
         yield Block(source, 0, reason_without_block(data), b"")
 
@@ -710,9 +713,9 @@ def moment(text: str) -> datetime:
     """Parse an ISO 8601 date or date and time; without an offset it is UTC."""
     try:
         value = datetime.fromisoformat(text)
-    except ValueError as error:
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a date, as in 2026-12-31 or 2026-12-31T12:00:00Z") from error
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
