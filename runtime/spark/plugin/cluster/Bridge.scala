@@ -1,0 +1,106 @@
+package org.apache.spark.scheduler.cluster.sluice
+
+import java.io.{ByteArrayOutputStream, EOFException, IOException}
+import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
+import java.nio.ByteBuffer
+import java.nio.channels.SocketChannel
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.concurrent.{CountDownLatch, LinkedBlockingQueue, TimeUnit}
+
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+import org.apache.spark.internal.Logging
+
+/** The line to the driver agent: JSON objects, one a line, over a unix socket (`runtime/spark/bridge.py`).
+  *
+  * Messages leave in the order they were sent: a kill never overtakes the lower total that goes with it. No thread of
+  * Spark's waits for the agent.
+  */
+private[sluice] final class Bridge(received: JsonNode => Unit, lost: Throwable => Unit) extends Logging {
+  import Bridge._
+
+  private val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
+  private val outgoing = new LinkedBlockingQueue[Option[ObjectNode]](MaxQueued)
+  private val drained = new CountDownLatch(1)
+  @volatile private var closing = false
+
+  def start(): Unit = {
+    val path = Option(System.getenv("SLUICE_BRIDGE")).getOrElse(throw new IOException("SLUICE_BRIDGE is not set"))
+    channel.connect(UnixDomainSocketAddress.of(path))
+    daemon("sluice-bridge-writer")(write())
+    daemon("sluice-bridge-reader")(read())
+  }
+
+  def message(kind: String): ObjectNode = Json.createObjectNode().put("type", kind)
+
+  def send(message: ObjectNode): Unit =
+    if (!outgoing.offer(Some(message))) fail(new IOException(s"the driver agent is $MaxQueued messages behind"))
+
+  /** Sends something that the next one replaces: left out while the agent is behind. */
+  def sendIfIdle(message: ObjectNode): Unit = if (outgoing.isEmpty) send(message)
+
+  /** Sends what is queued, then closes. */
+  def close(): Unit = {
+    closing = true
+    outgoing.offer(None)
+    drained.await(CloseSeconds, TimeUnit.SECONDS)
+    channel.close()
+  }
+
+  private def write(): Unit =
+    try {
+      Iterator.continually(outgoing.take()).takeWhile(_.isDefined).flatten.foreach { message =>
+        val line = ByteBuffer.wrap((Json.writeValueAsString(message) + "\n").getBytes(UTF_8))
+        while (line.hasRemaining) channel.write(line)
+      }
+    } catch {
+      case error: IOException => fail(error)
+    } finally drained.countDown()
+
+  private def read(): Unit =
+    try {
+      val buffer = ByteBuffer.allocate(ReadBytes)
+      val line = new ByteArrayOutputStream()
+      while (channel.read(buffer) >= 0) {
+        buffer.flip()
+        while (buffer.hasRemaining) {
+          val byte = buffer.get()
+          if (byte == '\n') {
+            handle(line.toByteArray)
+            line.reset()
+          } else if (line.size == MaxLineBytes) throw new IOException(s"a line of more than $MaxLineBytes bytes")
+          else line.write(byte)
+        }
+        buffer.clear()
+      }
+      throw new EOFException("the driver agent closed the bridge")
+    } catch {
+      case error: IOException => fail(error)
+    }
+
+  private def handle(line: Array[Byte]): Unit = {
+    val message = Json.readTree(line) // a JsonProcessingException is an IOException
+    try received(message)
+    catch { case NonFatal(error) => logWarning(s"message ${message.path("type").asText()} failed", error) }
+  }
+
+  private def fail(error: IOException): Unit = if (!closing) lost(error)
+
+  private def daemon(name: String)(body: => Unit): Unit = {
+    val thread = new Thread(() => body, name)
+    thread.setDaemon(true)
+    thread.start()
+  }
+}
+
+private[sluice] object Bridge {
+  val Json = new ObjectMapper()
+
+  private val MaxQueued = 10000
+  private val MaxLineBytes = 1 << 20 // MAX_LINE_BYTES in runtime/spark/bridge.py
+  private val ReadBytes = 8192
+  private val CloseSeconds = 5L
+}

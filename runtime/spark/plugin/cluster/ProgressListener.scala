@@ -1,0 +1,89 @@
+package org.apache.spark.scheduler.cluster.sluice
+
+import java.util.concurrent.TimeUnit
+
+import scala.collection.mutable
+
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+import org.apache.spark.Success
+import org.apache.spark.scheduler._
+import org.apache.spark.util.ThreadUtils
+
+/** Counts what happens in a SparkContext and reports the counters, at most five times a second. */
+private[sluice] final class ProgressListener(bridge: Bridge) extends SparkListener {
+  import ProgressListener._
+
+  private val counters = mutable.LinkedHashMap(Counters.map(_ -> 0L): _*)
+  private var firstTaskAt = 0.0
+  private var changed = false
+  // Stages of running jobs that have not been submitted: a stage whose output exists is skipped, never completed.
+  private val waiting = mutable.Map.empty[Int, mutable.Map[Int, Int]]
+  private val timer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("sluice-progress")
+  timer.scheduleWithFixedDelay(() => report(), IntervalMillis, IntervalMillis, TimeUnit.MILLISECONDS)
+
+  /** Reports the last state and stops. */
+  def close(): Unit = {
+    timer.shutdownNow()
+    bridge.send(snapshot())
+  }
+
+  private def report(): Unit = if (synchronized(changed)) bridge.sendIfIdle(snapshot())
+
+  private def snapshot(): ObjectNode = synchronized {
+    changed = false
+    val message = bridge.message("progress").put("first_task_at", firstTaskAt)
+    counters.foreach { case (name, value) => message.put(name, value) }
+    message
+  }
+
+  private def count(changes: (String, Long)*): Unit = synchronized {
+    changes.foreach { case (name, change) => counters(name) += change }
+    changed = true
+  }
+
+  override def onJobStart(event: SparkListenerJobStart): Unit = synchronized {
+    val stages = event.stageInfos.map(stage => stage.stageId -> stage.numTasks)
+    waiting(event.jobId) = mutable.Map(stages: _*)
+    count("spark_jobs_started" -> 1, "stages_total" -> stages.size.toLong, "tasks_total" -> stages.map(_._2.toLong).sum)
+  }
+
+  override def onJobEnd(event: SparkListenerJobEnd): Unit = synchronized {
+    val skipped = waiting.remove(event.jobId).toSeq.flatMap(_.values)
+    count("spark_jobs_finished" -> 1, "stages_total" -> -skipped.size.toLong, "tasks_total" -> -skipped.map(_.toLong).sum)
+  }
+
+  override def onStageSubmitted(event: SparkListenerStageSubmitted): Unit = synchronized {
+    val stage = event.stageInfo
+    val first = waiting.values.map(_.remove(stage.stageId)).toSeq.flatten.nonEmpty
+    if (!first) count("stages_total" -> 1, "tasks_total" -> stage.numTasks.toLong) // an attempt again
+  }
+
+  override def onStageCompleted(event: SparkListenerStageCompleted): Unit = count("stages_finished" -> 1)
+
+  override def onTaskStart(event: SparkListenerTaskStart): Unit = synchronized {
+    if (firstTaskAt == 0.0) firstTaskAt = event.taskInfo.launchTime / 1000.0
+    count("tasks_running" -> 1)
+  }
+
+  override def onTaskEnd(event: SparkListenerTaskEnd): Unit = {
+    val metrics = Option(event.taskMetrics)
+    count(
+      "tasks_running" -> -1,
+      (if (event.reason == Success) "tasks_finished" else "tasks_failed") -> 1,
+      "shuffle_bytes_written" -> metrics.map(_.shuffleWriteMetrics.bytesWritten).getOrElse(0L),
+      "shuffle_bytes_read" -> metrics.map(_.shuffleReadMetrics.totalBytesRead).getOrElse(0L))
+  }
+
+  override def onExecutorAdded(event: SparkListenerExecutorAdded): Unit = count("executors_added" -> 1)
+  override def onExecutorRemoved(event: SparkListenerExecutorRemoved): Unit = count("executors_removed" -> 1)
+}
+
+private[sluice] object ProgressListener {
+  private val IntervalMillis = 200L
+
+  /** The counters of `JobProgress` in `runtime/messages.py`. */
+  private val Counters = Seq(
+    "spark_jobs_started", "spark_jobs_finished", "stages_total", "stages_finished", "tasks_total", "tasks_finished",
+    "tasks_failed", "tasks_running", "executors_added", "executors_removed", "shuffle_bytes_written", "shuffle_bytes_read")
+}

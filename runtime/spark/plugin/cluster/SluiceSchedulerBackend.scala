@@ -1,0 +1,174 @@
+package org.apache.spark.scheduler.cluster.sluice
+
+import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
+import java.util.concurrent.atomic.{AtomicBoolean, AtomicInteger, AtomicLong}
+
+import scala.concurrent.Future
+
+import com.fasterxml.jackson.databind.JsonNode
+
+import org.apache.spark.{SparkConf, SparkContext}
+import org.apache.spark.internal.config
+import org.apache.spark.resource.ResourceProfile
+import org.apache.spark.rpc.{RpcAddress, RpcEndpointAddress}
+import org.apache.spark.scheduler.{ExecutorExited, ExecutorLossReason, ExecutorProcessLost, TaskSchedulerImpl}
+import org.apache.spark.scheduler.cluster.{CoarseGrainedSchedulerBackend, SchedulerBackendUtils}
+import org.apache.spark.util.{ThreadUtils, Utils}
+
+/** Tells the JobMaster how many executors are wanted, and Spark why one is gone.
+  *
+  * Level-triggered: each statement of totals replaces the one before, and the JobMaster keeps to it (Spark itself never asks
+  * for a replacement when allocation is static).
+  */
+private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkContext)
+    extends CoarseGrainedSchedulerBackend(scheduler, sc.env.rpcEnv) {
+  import SluiceSchedulerBackend._
+
+  private val appId = nextApplicationId()
+  private val initialExecutors = SchedulerBackendUtils.getInitialTargetExecutorNumber(conf)
+  private val bridge = new Bridge(received, lost)
+  private val progress = new ProgressListener(bridge)
+  private val targetsVersion = new AtomicLong()
+  private val stopping = new AtomicBoolean()
+  private val graceTimer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("sluice-loss-grace")
+  private val awaitingReason = ConcurrentHashMap.newKeySet[String]()
+
+  override def applicationId(): String = appId
+
+  override def sufficientResourcesRegistered(): Boolean =
+    totalRegisteredExecutors.get() >= initialExecutors * minRegisteredRatio
+
+  override def start(): Unit = {
+    super.start()
+    bridge.start() // no agent, no SparkContext
+    sc.addSparkListener(progress)
+    sendStarted()
+    sendTargets(Map(ResourceProfile.getOrCreateDefaultProfile(conf) -> initialExecutors))
+  }
+
+  override def stop(): Unit =
+    if (stopping.compareAndSet(false, true)) {
+      try super.stop()
+      finally {
+        graceTimer.shutdownNow()
+        progress.close()
+        bridge.send(bridge.message("stopped"))
+        bridge.close()
+      }
+    }
+
+  // --- what Spark wants ---
+
+  override protected def doRequestTotalExecutors(wanted: Map[ResourceProfile, Int]): Future[Boolean] = {
+    sendTargets(wanted)
+    Future.successful(true)
+  }
+
+  override protected def doKillExecutors(executorIds: Seq[String]): Future[Boolean] = {
+    val message = bridge.message("kill")
+    val ids = message.putArray("executor_ids")
+    executorIds.foreach(id => ids.add(id.toInt))
+    bridge.send(message)
+    Future.successful(true)
+  }
+
+  private def sendStarted(): Unit = {
+    val message = bridge
+      .message("started")
+      .put("app_id", appId)
+      .put("driver_url", driverUrl)
+      .put("executor_memory_mb", sc.executorMemory)
+      .put("executor_cores", conf.get(config.EXECUTOR_CORES))
+    // What an executor has to know before it can talk to the driver.
+    val startup = message.putObject("startup_conf")
+    conf.getAll.foreach { case (key, value) => if (SparkConf.isExecutorStartupConf(key)) startup.put(key, value) }
+    val options = message.putArray("java_options")
+    Utils.splitCommandString(conf.get(config.EXECUTOR_JAVA_OPTIONS).getOrElse("")).foreach(options.add)
+    val live = message.putArray("live_executors")
+    getExecutorIds().foreach(id => live.add(id.toInt))
+    bridge.send(message)
+  }
+
+  private def driverUrl: String =
+    RpcEndpointAddress(
+      conf.get(config.DRIVER_HOST_ADDRESS), conf.get(config.DRIVER_PORT), CoarseGrainedSchedulerBackend.ENDPOINT_NAME).toString
+
+  private def sendTargets(wanted: Map[ResourceProfile, Int]): Unit = synchronized {
+    val message = bridge.message("targets").put("version", targetsVersion.incrementAndGet())
+    val targets = message.putArray("targets")
+    wanted.foreach { case (profile, total) =>
+      targets
+        .addObject()
+        .put("resource_profile_id", profile.id)
+        .put("total", total)
+        .put("cores", profile.getExecutorCores.getOrElse(conf.get(config.EXECUTOR_CORES)))
+        .put("memory_mb", profile.getExecutorMemory.getOrElse(sc.executorMemory.toLong))
+    }
+    bridge.send(message)
+  }
+
+  // --- what the JobMaster says ---
+
+  private def received(message: JsonNode): Unit = message.path("type").asText() match {
+    case "executor_exited" => executorExited(message)
+    case "cancel"          => sc.cancelAllJobs()
+    case other             => logWarning(s"the driver agent sent something unknown: $other")
+  }
+
+  private def executorExited(message: JsonNode): Unit = {
+    val id = message.path("executor_id").asText()
+    val byApplication = message.path("by_application").asBoolean(true)
+    val why = message.path("reason").asText("")
+    val reason: ExecutorLossReason =
+      if (message.path("host_lost").asBoolean(false)) {
+        ExecutorProcessLost(why, Some(message.path("host").asText()), byApplication)
+      } else ExecutorExited(message.path("exit_code").asInt(-1), byApplication, why)
+    awaitingReason.remove(id)
+    // One that Spark has removed already would be reported twice.
+    if (getExecutorIds().contains(id)) removeExecutor(id, reason)
+  }
+
+  /** Nobody keeps to our totals any more, and another attempt may be on its way: end (fencing). */
+  private def lost(error: Throwable): Unit =
+    if (!stopping.get()) {
+      logError("the driver agent is gone: this driver stops", error)
+      new Thread(() => System.exit(FencedExitCode), "sluice-fenced").start()
+    }
+
+  // --- lost connections ---
+
+  override def createDriverEndpoint(): DriverEndpoint = new SluiceDriverEndpoint
+
+  private final class SluiceDriverEndpoint extends DriverEndpoint {
+    /** The socket is gone at once, the reason comes a moment later from the TaskManager: offer nothing more to this
+      * executor now, and decide when the report or the end of the grace is there.
+      */
+    override def onDisconnected(address: RpcAddress): Unit =
+      addressToExecutorId.get(address).foreach { id =>
+        if (!stopping.get() && disableExecutor(id)) {
+          awaitingReason.add(id)
+          graceTimer.schedule(new Runnable { override def run(): Unit = graceEnded(id) }, LossGraceMillis, TimeUnit.MILLISECONDS)
+        }
+      }
+  }
+
+  private def graceEnded(id: String): Unit =
+    if (awaitingReason.remove(id)) {
+      removeExecutor(id, ExecutorProcessLost("connection lost, nothing known about the process", None, causedByApp = false))
+    }
+}
+
+private[sluice] object SluiceSchedulerBackend {
+  /** Exit code of a driver whose agent is gone (`FENCED_EXIT_CODE` in `runtime/spark/bridge.py`). */
+  private val FencedExitCode = 58
+  private val LossGraceMillis = 3000L
+
+  private val contexts = new AtomicInteger()
+
+  /** Unique in the job: attempts differ, and a program may start several SparkContexts in a row. */
+  private def nextApplicationId(): String =
+    s"sluice-${environment("SLUICE_JOB_ID")}-${environment("SLUICE_ATTEMPT")}-${contexts.incrementAndGet()}"
+
+  private def environment(name: String): String =
+    sys.env.getOrElse(name, throw new IllegalStateException(s"$name is not set: this JVM was not started by sluice"))
+}

@@ -1,0 +1,68 @@
+package io.sluice.tls
+
+import java.lang.instrument.Instrumentation
+import java.nio.file.Paths
+import java.security.Security
+import javax.net.ssl.SSLContext
+
+import scala.util.control.NonFatal
+
+/** `-javaagent:plugin.jar=IDENTITY_DIRECTORY`: makes every channel of the Spark in this JVM mutual TLS, or stops it.
+  *
+  * Runs before `main`: loads the identity, registers the security provider, rewrites the classes through which Spark's
+  * configuration could bypass it, and checks that all of this holds. Whatever goes wrong halts the JVM; there is
+  * no state in which Spark runs on without it.
+  */
+object Agent {
+
+  /** Exit code of a JVM that was stopped here (`IDENTITY_EXIT_CODE` in `runtime/spark/command.py`). */
+  val ExitCode = 97
+
+  /** Spark's settings as the launcher gave them on the command line, before any code of the job ran. */
+  @volatile private var settings: Map[String, String] = Map.empty
+
+  def launcherSettings: Map[String, String] = settings
+
+  def premain(arguments: String, instrumentation: Instrumentation): Unit =
+    try {
+      if (arguments == null || arguments.isEmpty) throw new IllegalArgumentException("no identity directory was given")
+      settings = sparkProperties()
+      val directory = Paths.get(arguments)
+      val identity = new Identity(directory)
+      val engines = Engines.named(System.getProperty("sluice.tls.engine", "jdk"))
+      Security.addProvider(new SluiceProvider(identity, engines, new Evidence(directory)))
+      instrumentation.addTransformer(new Guard)
+      Guard.verify()
+      SSLContext.getInstance(SluiceProvider.Algorithm).init(null, null, null)
+    } catch {
+      case error: Throwable => stop("this process cannot be given its identity", error)
+    }
+
+  /** Halts at once: no shutdown hook may still talk to anybody. */
+  def stop(what: String, error: Throwable): Nothing = {
+    try {
+      System.err.println(s"sluice: $what: ${describe(error)}")
+      System.err.flush()
+    } finally Runtime.getRuntime.halt(ExitCode)
+    throw new IllegalStateException(what, error)
+  }
+
+  private def describe(error: Throwable): String =
+    Iterator.iterate(error)(_.getCause).takeWhile(_ != null).take(5).mkString(", because of ")
+
+  private def sparkProperties(): Map[String, String] = {
+    val properties = System.getProperties
+    val found = Map.newBuilder[String, String]
+    properties.stringPropertyNames.forEach { key =>
+      if (key.startsWith("spark.")) found += key -> properties.getProperty(key)
+    }
+    found.result()
+  }
+}
+
+/** What is worth a line in the process's log: reloads, refusals. Never a secret. */
+private[tls] object Log {
+  def line(text: String): Unit =
+    try System.err.println(s"sluice: $text")
+    catch { case NonFatal(_) => () }
+}

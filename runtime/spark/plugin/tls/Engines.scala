@@ -1,0 +1,55 @@
+package io.sluice.tls
+
+import javax.net.ssl.{SSLContext, SSLEngine}
+
+import scala.jdk.CollectionConverters._
+
+import io.netty.buffer.PooledByteBufAllocator
+import io.netty.handler.ssl.{ClientAuth, OpenSsl, SslContext, SslContextBuilder, SslProvider}
+
+/** Makes the engine that does the work, once it is known which end of the connection it is. */
+private[tls] trait EngineFactory {
+  def create(client: Boolean): SSLEngine
+}
+
+/** An implementation of TLS 1.3 under the same rules: `-Dsluice.tls.engine`. */
+private[tls] sealed trait Engines {
+  def factory(identity: Identity, trust: PeerTrustManager, jdk: SSLContext): EngineFactory
+}
+
+private[tls] object Engines {
+  def named(name: String): Engines = name match {
+    case "jdk"     => Jdk
+    case "openssl" => BoringSsl
+    case other     => throw new IllegalArgumentException(s"there is no TLS engine $other")
+  }
+
+  private object Jdk extends Engines {
+    override def factory(identity: Identity, trust: PeerTrustManager, jdk: SSLContext): EngineFactory = { client =>
+      val engine = jdk.createSSLEngine()
+      engine.setUseClientMode(client)
+      engine
+    }
+  }
+
+  /** netty-tcnative, which is among Spark's jars. Netty turns tickets off (SSL_OP_NO_TICKET) and caches no sessions
+    * unless it is asked to.
+    */
+  private object BoringSsl extends Engines {
+    override def factory(identity: Identity, trust: PeerTrustManager, jdk: SSLContext): EngineFactory = {
+      OpenSsl.ensureAvailability() // no silent fall-back to something else
+      val keys = new GenerationKeyManager(identity)
+      val server = pinned(SslContextBuilder.forServer(keys).clientAuth(ClientAuth.REQUIRE), trust)
+      val client = pinned(SslContextBuilder.forClient().keyManager(keys).endpointIdentificationAlgorithm(null), trust)
+      wanted => (if (wanted) client else server).newEngine(PooledByteBufAllocator.DEFAULT)
+    }
+
+    private def pinned(builder: SslContextBuilder, trust: PeerTrustManager): SslContext =
+      builder
+        .trustManager(trust)
+        .sslProvider(SslProvider.OPENSSL)
+        .protocols(SluiceProvider.Protocols: _*)
+        .ciphers(SluiceProvider.Ciphers.toSeq.asJava)
+        .build()
+  }
+}

@@ -1,0 +1,116 @@
+package io.sluice.tls
+
+import java.lang.instrument.ClassFileTransformer
+import java.security.ProtectionDomain
+
+import org.apache.spark.network.util.{MapConfigProvider, TransportConf}
+import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, MethodVisitor, Opcodes}
+
+/** Takes from Spark's classes the decisions that a job's configuration could turn against mutual TLS.
+  *
+  * `TransportConf`: whether RPC is TLS, and by which SSLContext, become constants. `SSLFactory`: key and trust stores of
+  * the configuration are not even opened (without a trust store it would trust everyone), and the path that builds Netty
+  * contexts past the provider is closed.
+  */
+private[tls] final class Guard extends ClassFileTransformer {
+  import Guard._
+
+  override def transform(
+      loader: ClassLoader, name: String, redefined: Class[_], domain: ProtectionDomain, code: Array[Byte]): Array[Byte] =
+    Rewrites.get(name) match {
+      case None => null // leave the class as it is
+      case Some(methods) =>
+        // The JVM swallows what a transformer throws and loads the class unchanged: stop instead.
+        try rewrite(name, code, methods)
+        catch { case error: Throwable => Agent.stop(s"$name could not be guarded", error) }
+    }
+}
+
+private[tls] object Guard {
+
+  /** The new body of a method: straight-line code that ends it, with the operand stack it needs. */
+  private type Body = MethodVisitor => Unit
+
+  private def constant(value: Boolean): Body = { method =>
+    method.visitInsn(if (value) Opcodes.ICONST_1 else Opcodes.ICONST_0)
+    method.visitInsn(Opcodes.IRETURN)
+  }
+  private def text(value: String): Body = { method =>
+    method.visitLdcInsn(value)
+    method.visitInsn(Opcodes.ARETURN)
+  }
+  private val nothing: Body = { method =>
+    method.visitInsn(Opcodes.ACONST_NULL)
+    method.visitInsn(Opcodes.ARETURN)
+  }
+  private def empty(element: String): Body = { method =>
+    method.visitInsn(Opcodes.ICONST_0)
+    method.visitTypeInsn(Opcodes.ANEWARRAY, element)
+    method.visitInsn(Opcodes.ARETURN)
+  }
+  /** Throwing null throws a NullPointerException (JLS 14.18): the method can never be completed. */
+  private val forbidden: Body = { method =>
+    method.visitInsn(Opcodes.ACONST_NULL)
+    method.visitInsn(Opcodes.ATHROW)
+  }
+
+  private val Rewrites: Map[String, Map[String, Body]] = Map(
+    "org/apache/spark/network/util/TransportConf" -> Map(
+      "sslRpcEnabled()Z" -> constant(true),
+      "sslRpcEnabledAndKeysAreValid()Z" -> constant(true),
+      "sslRpcOpenSslEnabled()Z" -> constant(false),
+      "sslRpcProtocol()Ljava/lang/String;" -> text(SluiceProvider.Algorithm),
+      "sslRpcCertChain()Ljava/io/File;" -> nothing,
+      "sslRpcPrivateKey()Ljava/io/File;" -> nothing,
+      "sslRpcKeyStore()Ljava/io/File;" -> nothing,
+      "sslRpcTrustStore()Ljava/io/File;" -> nothing),
+    "org/apache/spark/network/ssl/SSLFactory" -> Map(
+      "keyManagers(Ljava/io/File;Ljava/lang/String;Ljava/lang/String;)[Ljavax/net/ssl/KeyManager;" ->
+        empty("javax/net/ssl/KeyManager"),
+      "trustStoreManagers(Ljava/io/File;Ljava/lang/String;ZI)[Ljavax/net/ssl/TrustManager;" ->
+        empty("javax/net/ssl/TrustManager"),
+      "initNettySslContexts(Lorg/apache/spark/network/ssl/SSLFactory$Builder;)V" -> forbidden))
+
+  /** Loads the guarded classes now and checks that a configuration that says otherwise changes nothing. */
+  def verify(): Unit = {
+    val hostile = new MapConfigProvider(java.util.Map.of(
+      "spark.ssl.rpc.enabled", "false",
+      "spark.ssl.rpc.openSslEnabled", "true",
+      "spark.ssl.rpc.protocol", "TLSv1.2",
+      "spark.ssl.rpc.certChain", "/dev/null",
+      "spark.ssl.rpc.privateKey", "/dev/null"))
+    val conf = new TransportConf("rpc", hostile)
+    val held = conf.sslRpcEnabled && conf.sslRpcEnabledAndKeysAreValid && !conf.sslRpcOpenSslEnabled &&
+      conf.sslRpcProtocol == SluiceProvider.Algorithm && conf.sslRpcCertChain == null && conf.sslRpcPrivateKey == null
+    if (!held) throw new IllegalStateException("Spark's configuration can still change its TLS")
+    // Loaded, not initialized: its logger would set up logging before Spark does.
+    Class.forName("org.apache.spark.network.ssl.SSLFactory", false, getClass.getClassLoader)
+  }
+
+  private def rewrite(name: String, code: Array[Byte], methods: Map[String, Body]): Array[Byte] = {
+    val reader = new ClassReader(code)
+    val writer = new ClassWriter(ClassWriter.COMPUTE_MAXS)
+    var replaced = Set.empty[String]
+    reader.accept(
+      new ClassVisitor(Opcodes.ASM9, writer) {
+        override def visitMethod(
+            access: Int, method: String, descriptor: String, signature: String, thrown: Array[String]): MethodVisitor = {
+          val written = super.visitMethod(access, method, descriptor, signature, thrown)
+          methods.get(method + descriptor) match {
+            case None => written
+            case Some(body) =>
+              replaced += method + descriptor
+              written.visitCode()
+              body(written)
+              written.visitMaxs(0, 0) // computed
+              written.visitEnd()
+              null // the old body goes nowhere
+          }
+        }
+      },
+      0)
+    val missing = methods.keySet -- replaced
+    if (missing.nonEmpty) throw new IllegalStateException(s"$name of this Spark has no ${missing.mkString(", ")}")
+    writer.toByteArray
+  }
+}

@@ -1,0 +1,122 @@
+package io.sluice.tls
+
+import java.nio.ByteBuffer
+import java.security.cert.{CertificateException, X509Certificate}
+import java.util.{List => JList}
+import java.util.function.BiFunction
+import javax.net.ssl._
+import javax.net.ssl.SSLEngineResult.HandshakeStatus
+
+/** Forwards to the engine that does the work; protocol, cipher suites and client authentication cannot be changed.
+  *
+  * Until its mode is set it is a server, the strict end. Spark's `SSLFactory` calls `setNeedClientAuth(false)` on every
+  * engine: ignored here.
+  */
+private[tls] final class HardenedEngine(
+    factory: EngineFactory, trust: PeerTrustManager, evidence: Evidence, host: String, port: Int)
+    extends SSLEngine(host, port) {
+  import SluiceProvider.{Ciphers, Protocols}
+
+  private var isClient = false
+  private var working: SSLEngine = _
+  private var finished = false
+
+  private def engine: SSLEngine = synchronized {
+    if (working == null) working = harden(factory.create(isClient))
+    working
+  }
+
+  private def harden(made: SSLEngine): SSLEngine = {
+    made.setEnabledProtocols(Protocols.clone())
+    made.setEnabledCipherSuites(Ciphers.clone())
+    if (!isClient) made.setNeedClientAuth(true)
+    made
+  }
+
+  override def setUseClientMode(client: Boolean): Unit = synchronized {
+    if (client != isClient) {
+      if (working != null && working.getHandshakeStatus != HandshakeStatus.NOT_HANDSHAKING) {
+        throw new IllegalArgumentException("the mode is fixed once the handshake has begun")
+      }
+      isClient = client
+      working = null
+    }
+  }
+  override def getUseClientMode: Boolean = isClient
+
+  // --- what callers try to change is ignored ---
+  override def setNeedClientAuth(need: Boolean): Unit = ()
+  override def setWantClientAuth(want: Boolean): Unit = ()
+  override def setEnabledProtocols(protocols: Array[String]): Unit = ()
+  override def setEnabledCipherSuites(suites: Array[String]): Unit = ()
+  override def setEnableSessionCreation(enable: Boolean): Unit = ()
+  override def getNeedClientAuth: Boolean = !isClient
+  override def getWantClientAuth: Boolean = false
+  override def getSupportedProtocols: Array[String] = Protocols.clone()
+  override def getEnabledProtocols: Array[String] = Protocols.clone()
+  override def getSupportedCipherSuites: Array[String] = Ciphers.clone()
+  override def getEnabledCipherSuites: Array[String] = Ciphers.clone()
+  override def getEnableSessionCreation: Boolean = true
+  override def getSSLParameters: SSLParameters = fixed(engine.getSSLParameters)
+  override def setSSLParameters(parameters: SSLParameters): Unit = {
+    engine.setSSLParameters(fixed(parameters))
+    harden(engine)
+  }
+
+  private def fixed(parameters: SSLParameters): SSLParameters = {
+    parameters.setProtocols(Protocols.clone())
+    parameters.setCipherSuites(Ciphers.clone())
+    if (!isClient) parameters.setNeedClientAuth(true)
+    parameters
+  }
+
+  // --- the connection itself ---
+  override def wrap(in: ByteBuffer, out: ByteBuffer): SSLEngineResult = noticed(engine.wrap(in, out))
+  override def wrap(in: Array[ByteBuffer], offset: Int, length: Int, out: ByteBuffer): SSLEngineResult =
+    noticed(engine.wrap(in, offset, length, out))
+  override def unwrap(in: ByteBuffer, out: ByteBuffer): SSLEngineResult = noticed(engine.unwrap(in, out))
+  override def unwrap(in: ByteBuffer, out: Array[ByteBuffer], offset: Int, length: Int): SSLEngineResult =
+    noticed(engine.unwrap(in, out, offset, length))
+
+  private def noticed(result: SSLEngineResult): SSLEngineResult = {
+    if (!finished && result.getHandshakeStatus == HandshakeStatus.FINISHED) {
+      finished = true
+      confirm(engine.getSession)
+    }
+    result
+  }
+
+  /** Checks once more what the finished handshake agreed on, whatever the engine below did, and records it. */
+  private def confirm(session: SSLSession): Unit =
+    try {
+      if (!Protocols.contains(session.getProtocol) || !Ciphers.contains(session.getCipherSuite)) {
+        throw new SSLHandshakeException(s"${session.getProtocol} with ${session.getCipherSuite} is not allowed")
+      }
+      val peer = trust.admitFinished(leaf(session.getPeerCertificates), peerIsClient = !isClient)
+      evidence.record(
+        Peers.spiffeId(leaf(session.getLocalCertificates)), peer, dialed = isClient, session.getProtocol, session.getCipherSuite)
+    } catch {
+      case error: CertificateException => throw new SSLHandshakeException(error.getMessage)
+    }
+
+  private def leaf(chain: Array[java.security.cert.Certificate]): X509Certificate = chain match {
+    case Array(first: X509Certificate, _*) => first
+    case _                                 => throw new SSLPeerUnverifiedException("a handshake without certificates")
+  }
+
+  override def getDelegatedTask: Runnable = engine.getDelegatedTask
+  override def closeInbound(): Unit = engine.closeInbound()
+  override def isInboundDone: Boolean = engine.isInboundDone
+  override def closeOutbound(): Unit = engine.closeOutbound()
+  override def isOutboundDone: Boolean = engine.isOutboundDone
+  override def getSession: SSLSession = engine.getSession
+  override def getHandshakeSession: SSLSession = engine.getHandshakeSession
+  override def beginHandshake(): Unit = engine.beginHandshake()
+  override def getHandshakeStatus: HandshakeStatus = engine.getHandshakeStatus
+  override def getApplicationProtocol: String = engine.getApplicationProtocol
+  override def getHandshakeApplicationProtocol: String = engine.getHandshakeApplicationProtocol
+  override def setHandshakeApplicationProtocolSelector(s: BiFunction[SSLEngine, JList[String], String]): Unit =
+    engine.setHandshakeApplicationProtocolSelector(s)
+  override def getHandshakeApplicationProtocolSelector: BiFunction[SSLEngine, JList[String], String] =
+    engine.getHandshakeApplicationProtocolSelector
+}

@@ -1,0 +1,74 @@
+package io.sluice.tls
+
+import java.net.Socket
+import java.security.{Principal, PrivateKey}
+import java.security.cert.X509Certificate
+import javax.net.ssl.{SSLEngine, X509ExtendedKeyManager, X509ExtendedTrustManager}
+
+/** Verifies a peer: the path to our authority (RFC 5280) first, then who it is. */
+private[tls] final class PeerTrustManager(identity: Identity) extends X509ExtendedTrustManager {
+
+  override def checkClientTrusted(chain: Array[X509Certificate], authType: String, engine: SSLEngine): Unit = {
+    val generation = identity.current
+    generation.authorities.checkClientTrusted(chain, authType, engine)
+    generation.peers.admit(chain.head, Peers.ClientAuth)
+  }
+
+  override def checkServerTrusted(chain: Array[X509Certificate], authType: String, engine: SSLEngine): Unit = {
+    val generation = identity.current
+    generation.authorities.checkServerTrusted(chain, authType, engine)
+    generation.peers.admit(chain.head, Peers.ServerAuth)
+  }
+
+  /** Admits the peer of a finished handshake once more, and returns its SPIFFE ID. */
+  def admitFinished(leaf: X509Certificate, peerIsClient: Boolean): String =
+    identity.current.peers.admit(leaf, if (peerIsClient) Peers.ClientAuth else Peers.ServerAuth)
+
+  // Only engines are handed out; whoever comes here without one gets nothing.
+  override def checkClientTrusted(chain: Array[X509Certificate], authType: String, socket: Socket): Unit = refuse()
+  override def checkServerTrusted(chain: Array[X509Certificate], authType: String, socket: Socket): Unit = refuse()
+  override def checkClientTrusted(chain: Array[X509Certificate], authType: String): Unit = refuse()
+  override def checkServerTrusted(chain: Array[X509Certificate], authType: String): Unit = refuse()
+
+  private def refuse(): Unit = throw new UnsupportedOperationException("sluice verifies engines only")
+
+  override def getAcceptedIssuers: Array[X509Certificate] = identity.current.authorities.getAcceptedIssuers
+}
+
+/** Hands out key and chain of one generation under one alias, so that a handshake never mixes two generations. */
+private[tls] final class GenerationKeyManager(identity: Identity) extends X509ExtendedKeyManager {
+
+  // The generations that handshakes under way may still refer to, newest first.
+  @volatile private var recent: List[Generation] = Nil
+
+  private def newest(): String = synchronized {
+    val generation = identity.current
+    if (!recent.headOption.contains(generation)) recent = (generation :: recent).take(GenerationKeyManager.Kept)
+    generation.alias
+  }
+
+  private def byAlias(alias: String): Option[Generation] = recent.find(_.alias == alias)
+
+  private def choose(keyTypes: String*): String = {
+    val ours = identity.current.key.getAlgorithm
+    if (keyTypes.exists(wanted => wanted == ours || (ours == "EC" && wanted.startsWith("EC_")))) newest() else null
+  }
+
+  override def chooseEngineClientAlias(types: Array[String], issuers: Array[Principal], engine: SSLEngine): String =
+    choose(types.toSeq: _*)
+  override def chooseEngineServerAlias(keyType: String, issuers: Array[Principal], engine: SSLEngine): String =
+    choose(keyType)
+  override def chooseClientAlias(types: Array[String], issuers: Array[Principal], socket: Socket): String =
+    choose(types.toSeq: _*)
+  override def chooseServerAlias(keyType: String, issuers: Array[Principal], socket: Socket): String = choose(keyType)
+  override def getClientAliases(keyType: String, issuers: Array[Principal]): Array[String] =
+    Option(choose(keyType)).toArray
+  override def getServerAliases(keyType: String, issuers: Array[Principal]): Array[String] =
+    Option(choose(keyType)).toArray
+  override def getCertificateChain(alias: String): Array[X509Certificate] = byAlias(alias).map(_.chain).orNull
+  override def getPrivateKey(alias: String): PrivateKey = byAlias(alias).map(_.key).orNull
+}
+
+private[tls] object GenerationKeyManager {
+  private val Kept = 4
+}

@@ -1,0 +1,69 @@
+package io.sluice.tls
+
+import java.security.{Provider, SecureRandom}
+import javax.net.ssl._
+
+/** The security provider behind `spark.ssl.rpc.protocol`: its one SSLContext knows no other way than mutual TLS 1.3. */
+private[tls] final class SluiceProvider(identity: Identity, engines: Engines, evidence: Evidence)
+    extends Provider("Sluice", "1.0", "TLS 1.3 with client certificates and SPIFFE identities, nothing else") {
+
+  putService(new Provider.Service(
+    this, "SSLContext", SluiceProvider.Algorithm, classOf[MutualTlsContext].getName, null, null) {
+    override def newInstance(parameter: AnyRef): AnyRef = new MutualTlsContext(identity, engines, evidence)
+  })
+}
+
+object SluiceProvider {
+  /** `TLS_PROTOCOL` in `runtime/spark/conf.py`. */
+  val Algorithm = "SluiceTLSv1.3"
+
+  val Protocols: Array[String] = Array("TLSv1.3")
+
+  /** AES-GCM alone: ChaCha20 of the JDK costs several times as much, and every CPU Spark runs on has AES. */
+  val Ciphers: Array[String] = Array("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384")
+}
+
+/** Ignores the managers it is initialized with; key, certificates and rules come from the identity directory. */
+private[tls] final class MutualTlsContext(identity: Identity, engines: Engines, evidence: Evidence)
+    extends SSLContextSpi {
+  import SluiceProvider.{Ciphers, Protocols}
+
+  private val trust = new PeerTrustManager(identity)
+  private val sessions = MutualTlsContext.jdkContext(identity, trust)
+  private val factory = engines.factory(identity, trust, sessions)
+
+  override def engineInit(keys: Array[KeyManager], trusted: Array[TrustManager], random: SecureRandom): Unit = ()
+
+  override def engineCreateSSLEngine(): SSLEngine = new HardenedEngine(factory, trust, evidence, null, -1)
+  override def engineCreateSSLEngine(host: String, port: Int): SSLEngine =
+    new HardenedEngine(factory, trust, evidence, host, port)
+
+  override def engineGetSocketFactory(): SSLSocketFactory = enginesOnly()
+  override def engineGetServerSocketFactory(): SSLServerSocketFactory = enginesOnly()
+  private def enginesOnly(): Nothing = throw new UnsupportedOperationException("sluice hands out engines only")
+
+  override def engineGetServerSessionContext(): SSLSessionContext = sessions.getServerSessionContext
+  override def engineGetClientSessionContext(): SSLSessionContext = sessions.getClientSessionContext
+  override def engineGetDefaultSSLParameters(): SSLParameters = parameters
+  override def engineGetSupportedSSLParameters(): SSLParameters = parameters
+
+  private def parameters: SSLParameters = {
+    val fixed = new SSLParameters(Ciphers.clone(), Protocols.clone())
+    fixed.setNeedClientAuth(true)
+    fixed
+  }
+}
+
+private[tls] object MutualTlsContext {
+  /** SunJSSE issues no TLS 1.3 tickets when sessions would outlive the 7 days that RFC 8446 (4.6.1) allows, so there is
+    * no resumption that would skip the trust manager.
+    */
+  private val NoTicketsSessionTimeout = 8 * 24 * 3600
+
+  private def jdkContext(identity: Identity, trust: PeerTrustManager): SSLContext = {
+    val context = SSLContext.getInstance("TLSv1.3", "SunJSSE")
+    context.init(Array(new GenerationKeyManager(identity)), Array(trust), null)
+    context.getServerSessionContext.setSessionTimeout(NoTicketsSessionTimeout)
+    context
+  }
+}
