@@ -12,7 +12,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     port: int = 8443
     """Port of Envoy's HTTPS listener; 0 means any free port."""
     server_names: tuple[str, ...] = ("localhost",)
-    """DNS names in the edge certificate, besides the listener's address."""
+    """DNS names in the edge certificate, besides the listener's address; requests for other hosts are refused."""
     request_timeout: float = 60.0
+    """How long REST may take to answer a request that has arrived completely."""
+    upload_timeout: float = 600.0
+    """How long a request may take to arrive, body included."""
+    stream_idle_timeout: float = 60.0
+    """How long nothing may move in a request or its answer."""
     max_request_bytes: int = 256 << 20
+    max_connections: int = 1000
     authorization_timeout: float = 0.5
+    """How long Envoy waits for the auth service before it refuses with 503."""

@@ -1,0 +1,139 @@
+"""``sluice token``: API tokens of the gateway."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.errors import UsageError
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from gateway.principal import AccessRole
+from gateway.token_book import TokenRecord
+from gateway.tokens import TokenStore
+from pki.files import write_secret
+from pki.home import Home
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_LIFETIME = re.compile(r"([1-9][0-9]{0,6})([smhd])")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="API tokens: who may use the cluster through the gateway, and as what.\n\n"
+    "Roles: a viewer sees jobs, logs and connections; a submitter also submits and cancels jobs; "
+    "an admin may do everything. Only a hash of a token is kept, so nobody can show it again: "
+    "one that is lost is revoked and made anew. Changes count from the next request on, without a restart.",
+)
+
+
+@app.command(
+    epilog="Example: sluice token create ada --role submitter --ttl 7d --output .sluice/token. "
+    "Then `sluice submit` finds it by itself; other programs send it as `Authorization: Bearer TOKEN`."
+)
+def create(
+    name: Annotated[str, typer.Argument(help="Who will use it; this name owns the jobs submitted with it.")],
+    role: Annotated[AccessRole, typer.Option(help="What it may do.")],
+    ttl: Annotated[str, typer.Option(help="How long it is good, such as 30d, 12h, 90m; at most 366d.")] = "30d",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write it to this file (mode 0600) and not to the screen.")
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a token and print it, once."""
+    lifetime = parse_lifetime(ttl)
+    if output is not None:
+        _check_output(output)
+    record, token = TokenStore(Home.at(home)).create(name, role, lifetime)
+    if output is not None:
+        write_secret(output, token.encode() + b"\n")
+    document = {"id": record.id, "name": record.name, "role": record.role, "expires_at": _utc(record.expires_at)}
+    if as_json:
+        document |= {"token": token} if output is None else {"file": str(output)}
+        typer.echo(json.dumps(document))
+        return
+    note = f"token {record.id} for {record.name} ({record.role}), valid until {_utc(record.expires_at)}"
+    if output is None:
+        # The token alone on standard output, so that TOKEN=$(sluice token create ...) works.
+        typer.echo(note + "; it is not shown again:", err=True)
+        typer.echo(token)
+    else:
+        typer.echo(f"{note}, written to {output}")
+
+
+@app.command("list")
+def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """All tokens with their state; never the tokens themselves."""
+    now = time.time()
+    records = TokenStore(Home.at(home)).read().records
+    if as_json:
+        typer.echo(json.dumps({"tokens": [_document(record, now) for record in records]}))
+        return
+    if not records:
+        typer.echo("there are no tokens; make one with `sluice token create NAME --role submitter`", err=True)
+        return
+    rows = [("ID", "NAME", "ROLE", "STATE", "CREATED", "EXPIRES")]
+    rows += [(r.id, r.name, r.role.value, r.state(now), _utc(r.created_at), _utc(r.expires_at)) for r in records]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@app.command(epilog="Example: sluice token revoke 3f9c0a1b2d4e. The ids are in `sluice token list`.")
+def revoke(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of the tokens (the part after slc_).")],
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Revoke tokens for good; the next request with one of them is refused."""
+    store = TokenStore(Home.at(home))
+    revoked = [store.revoke(identifier) for identifier in ids]
+    if as_json:
+        now = time.time()
+        typer.echo(json.dumps({"revoked": [_document(record, now) for record in revoked]}))
+        return
+    for record in revoked:
+        typer.echo(f"revoked token {record.id} of {record.name}")
+
+
+def parse_lifetime(text: str) -> dt.timedelta:
+    """``30d``, ``12h``, ``90m``, ``45s``; anything else is a :class:`UsageError`."""
+    match = _LIFETIME.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--ttl {text!r} is not a lifetime", "a number and a unit: 30d, 12h, 90m, 45s")
+    return dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def _check_output(path: Path) -> None:
+    """Only a new file or an older token is written over: a slip must not destroy another file."""
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no directory {path.parent}", "create it, or choose another --output")
+    if path.exists() and not (path.is_file() and _holds_token(path)):
+        raise UsageError(f"{path} exists and is not a token", "choose another --output, or remove it")
+
+
+def _holds_token(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"slc_"
+
+
+def _document(record: TokenRecord, now: float) -> dict[str, str | None]:
+    return {
+        "id": record.id,
+        "name": record.name,
+        "role": record.role,
+        "state": record.state(now),
+        "created_at": _utc(record.created_at),
+        "expires_at": _utc(record.expires_at),
+        "revoked_at": None if record.revoked_at is None else _utc(record.revoked_at),
+    }
+
+
+def _utc(seconds: int) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

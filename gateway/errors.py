@@ -1,0 +1,45 @@
+"""Errors of the gateway: one base, specific subclasses."""
+
+from __future__ import annotations
+
+from pki.errors import SluiceError
+
+
+class GatewayError(SluiceError):
+    """Base of the errors of package ``gateway``."""
+
+
+class InvalidTokenRequest(GatewayError):
+    """A token cannot be made as asked: its name or lifetime is not acceptable."""
+
+
+class TokenNotFound(GatewayError):
+    """No token has this id."""
+
+
+class TokenStoreError(GatewayError):
+    """The token file is damaged, badly protected, too large, or locked by another process."""
+
+
+class RouteListError(GatewayError):
+    """The published route list is missing, malformed or ambiguous."""
+
+
+class AuditLogError(GatewayError):
+    """The audit log cannot be written or continued; without it nothing is decided."""
+
+
+class EdgeCertificateError(GatewayError):
+    """The edge certificate is missing, damaged, expired, or not the gateway's."""
+
+
+class BootstrapError(GatewayError):
+    """Envoy's configuration source is missing, or asks for a value that nobody gives."""
+
+
+class ListenError(GatewayError):
+    """The address or socket to listen on is taken or not ours to take."""
+
+
+class EnvoyFailed(GatewayError):
+    """Envoy did not start, or ended by itself."""

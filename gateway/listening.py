@@ -1,0 +1,71 @@
+"""Sockets to listen on: taken only when nobody else has them, and errors that say who might."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import socket
+from pathlib import Path
+
+from gateway.errors import ListenError
+from pki.files import SECRET_MODE, make_private_directory
+
+_BACKLOG = 512
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """A listening unix socket, 0600 in a 0700 directory; a socket that a dead process left is replaced."""
+    clear_stale_socket(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener.bind(str(path))
+        # Nobody can connect before listen(), so there is no moment with wider permissions.
+        path.chmod(SECRET_MODE)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ListenError(f"cannot listen on {path}: {error.strerror}") from error
+    return listener
+
+
+def clear_stale_socket(path: Path) -> None:
+    """Remove the socket at ``path`` unless someone listens on it: then raise :class:`ListenError`."""
+    make_private_directory(path.parent)
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        try:
+            probe.connect(str(path))
+        except FileNotFoundError:
+            return
+        except ConnectionRefusedError:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise ListenError(f"{path} is in the way: {error.strerror}", "remove it") from error
+        else:
+            raise ListenError(f"another process listens on {path}", "see `sluice status`, stop it with `sluice down`")
+
+
+def require_free_port(host: str, port: int) -> None:
+    """Raise :class:`ListenError` when ``host:port`` cannot be listened on; port 0 is always free."""
+    try:
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
+    except ValueError as error:
+        raise ListenError(f"gateway host {host!r} is not an IP address", "set [gateway] host to one") from error
+    with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+        # As Envoy does it: connections in TIME_WAIT are no obstacle, a listener is.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            raise port_error(host, port, error) from error
+
+
+def port_error(host: str, port: int, error: OSError) -> ListenError:
+    """What to tell when ``host:port`` could not be bound."""
+    if error.errno == errno.EADDRINUSE:
+        return ListenError(
+            f"port {port} on {host} is already in use",
+            f"stop what listens there (ss -ltnp 'sport = :{port}'), or set [gateway] port, see `sluice up --help`",
+        )
+    return ListenError(f"cannot listen on {host}:{port}: {error.strerror}", "set [gateway] host and port")
