@@ -9,7 +9,7 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pass
 
 
-class JobManagerConfig(_Section):
+class JobManagerConfig(_Section, frozen=True):
     """Port 0 means: any free port (published under ``run/`` for the other processes). Times are in seconds."""
 
     host: str = "127.0.0.1"
@@ -25,7 +25,7 @@ class JobManagerConfig(_Section):
     finished_jobs_kept: int = 100
 
 
-class TaskManagerConfig(_Section):
+class TaskManagerConfig(_Section, frozen=True):
     """Slots of one TaskManager, all of the same size."""
 
     count: int = 2
@@ -36,7 +36,7 @@ class TaskManagerConfig(_Section):
     host: str = "127.0.0.1"
 
 
-class SparkConfig(_Section):
+class SparkConfig(_Section, frozen=True):
     """Defaults for every job; a job may override what :mod:`runtime.spark.conf` allows."""
 
     driver_memory_mb: int = 768
@@ -44,7 +44,7 @@ class SparkConfig(_Section):
     conf: dict[str, str] = {}
 
 
-class RuntimeConfig(_Section):
+class RuntimeConfig(_Section, frozen=True):
     """All of the above, and the trust domain from ``[pki]``."""
 
     trust_domain: str = "sluice.local"

@@ -45,7 +45,7 @@ class SlotState(enum.StrEnum):
     RELEASING = "RELEASING"
 
 
-class BlobRef(Message):
+class BlobRef(Message, frozen=True):
     """An artifact in the blob server: lower-case SHA-256 of its content, its file name and size in bytes."""
 
     sha256: str
@@ -53,7 +53,7 @@ class BlobRef(Message):
     size: int
 
 
-class JobSubmission(Message):
+class JobSubmission(Message, frozen=True):
     """What the Dispatcher accepts: one pipeline and how to run it.
 
     ``spark_conf`` holds only keys that survived :func:`runtime.spark.conf.check_job_conf`.
@@ -68,7 +68,7 @@ class JobSubmission(Message):
     files: tuple[BlobRef, ...] = ()
 
 
-class SlotProfile(Message):
+class SlotProfile(Message, frozen=True):
     """Resources of one slot: whole cores and JVM heap in MiB."""
 
     cores: int
@@ -78,7 +78,7 @@ class SlotProfile(Message):
 # --- TaskManager -> ResourceManager -------------------------------------------------------------
 
 
-class TaskManagerRegistration(Message):
+class TaskManagerRegistration(Message, frozen=True):
     """A TaskManager introduces itself and its slots (all of one profile)."""
 
     name: str
@@ -89,7 +89,7 @@ class TaskManagerRegistration(Message):
     version: str
 
 
-class RegistrationAccepted(Message):
+class RegistrationAccepted(Message, frozen=True):
     """The ResourceManager's answer: the token that fences what follows, and the heartbeat in seconds."""
 
     fencing_token: bytes
@@ -99,7 +99,7 @@ class RegistrationAccepted(Message):
     blob_port: int
 
 
-class SlotStatus(Message):
+class SlotStatus(Message, frozen=True):
     """One slot as its TaskManager sees it."""
 
     slot: int
@@ -108,7 +108,7 @@ class SlotStatus(Message):
     job_id: str = ""
 
 
-class SlotReport(Message):
+class SlotReport(Message, frozen=True):
     """All slots of one TaskManager."""
 
     slots: tuple[SlotStatus, ...]
@@ -117,7 +117,7 @@ class SlotReport(Message):
 # --- ResourceManager / JobMaster -> TaskManager ---------------------------------------------------
 
 
-class SlotRequest(Message):
+class SlotRequest(Message, frozen=True):
     """The ResourceManager reserves ``slot`` for a job; the TaskManager then offers it to the JobMaster."""
 
     slot: int
@@ -127,7 +127,7 @@ class SlotRequest(Message):
     jobmaster_token: bytes
 
 
-class SlotOffer(Message):
+class SlotOffer(Message, frozen=True):
     """A TaskManager offers a reserved slot to the JobMaster of the job."""
 
     taskmanager: str
@@ -137,7 +137,7 @@ class SlotOffer(Message):
     profile: SlotProfile
 
 
-class ExecutorLaunch(Message):
+class ExecutorLaunch(Message, frozen=True):
     """Everything a TaskManager needs to start one Spark executor in a slot.
 
     ``startup_conf`` and ``java_options`` come from the driver (already stripped of what a job may not
@@ -158,7 +158,7 @@ class ExecutorLaunch(Message):
     python: str
 
 
-class ExecutorExit(Message):
+class ExecutorExit(Message, frozen=True):
     """How an executor ended. ``by_application`` tells Spark whether to count it against the job."""
 
     executor_id: int
@@ -169,21 +169,21 @@ class ExecutorExit(Message):
     host_lost: bool = False
 
 
-class CsrToSign(Message):
+class CsrToSign(Message, frozen=True):
     """A certificate request (PEM) for executor ``executor_id``; its key never leaves the TaskManager."""
 
     executor_id: int
     csr_pem: bytes
 
 
-class SignedIdentity(Message):
+class SignedIdentity(Message, frozen=True):
     """The answer to a CSR: the chain (leaf first) and the trust bundle, both PEM."""
 
     chain_pem: bytes
     ca_pem: bytes
 
 
-class LogChunk(Message):
+class LogChunk(Message, frozen=True):
     """A piece of a log file: ``data`` (UTF-8, undecodable bytes replaced) from ``offset`` to ``next_offset``."""
 
     data: str
@@ -192,7 +192,7 @@ class LogChunk(Message):
     end: bool
 
 
-class ConnectionEvidence(Message):
+class ConnectionEvidence(Message, frozen=True):
     """One mutual TLS connection as one of its ends saw it."""
 
     channel: str
@@ -208,7 +208,7 @@ class ConnectionEvidence(Message):
 # --- driver <-> JobMaster --------------------------------------------------------------------------
 
 
-class SparkRegistration(Message):
+class SparkRegistration(Message, frozen=True):
     """The driver's SparkContext is up: where executors find it and what they must be started with."""
 
     app_id: str
@@ -220,7 +220,7 @@ class SparkRegistration(Message):
     live_executors: tuple[int, ...] = ()
 
 
-class ExecutorTarget(Message):
+class ExecutorTarget(Message, frozen=True):
     """How many executors of one Spark resource profile the driver wants."""
 
     resource_profile_id: int
@@ -229,14 +229,14 @@ class ExecutorTarget(Message):
     memory_mb: int
 
 
-class ExecutorTargets(Message):
+class ExecutorTargets(Message, frozen=True):
     """The driver's latest wish; level-triggered: a higher ``version`` replaces everything before."""
 
     version: int
     targets: tuple[ExecutorTarget, ...]
 
 
-class JobProgress(Message):
+class JobProgress(Message, frozen=True):
     """Counters since the start of the driver attempt; the JobMaster shows them as they are."""
 
     spark_jobs_started: int = 0
@@ -254,7 +254,7 @@ class JobProgress(Message):
     first_task_at: float = 0.0
 
 
-class DriverExit(Message):
+class DriverExit(Message, frozen=True):
     """The end of a driver attempt, judged by the exit code *and* by whether Spark ended in order."""
 
     succeeded: bool
@@ -263,7 +263,7 @@ class DriverExit(Message):
     traceback: str = ""
 
 
-class DriverAssignment(Message):
+class DriverAssignment(Message, frozen=True):
     """What the JobMaster hands the driver when it registers."""
 
     pipeline: BlobRef

@@ -1,0 +1,88 @@
+"""Fetching a blob: streamed to a file, checked against its digest and size, all or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+from pki.channels import Channel, server_policy
+from pki.files import SECRET_MODE, sync_directory
+from pki.identity import Role
+from pki.tls import TlsIdentity
+from runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobUnavailable
+from runtime.blob.store import check_digest, check_job_id
+from runtime.messages import BlobRef
+
+CHUNK_BYTES = 256 << 10
+CONNECT_SECONDS = 10.0
+STALL_SECONDS = 30.0
+"""A transfer that brings no byte for this long is given up."""
+
+
+async def fetch_blob(  # noqa: PLR0917  # the order of the path: who, where, what, whereto
+    identity: TlsIdentity, host: str, port: int, job_id: str, ref: BlobRef, target: Path
+) -> None:
+    """Fetch ``ref`` of ``job_id`` from the JobManager's blob server into ``target`` (mode 0600, replaced atomically).
+
+    Raises:
+        BlobNotFound: the server has no such blob, or it is not for us.
+        BlobCorrupt: what came has another size or digest than ``ref`` says.
+        BlobUnavailable: the server could not be reached, did not prove to be the JobManager, or broke off.
+    """
+    path = f"/v1/blobs/{check_job_id(job_id)}/{check_digest(ref.sha256)}"
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
+    try:
+        async with _get(identity, host, port, path) as response:
+            await _receive(response, ref, temporary)
+        temporary.replace(target)
+        sync_directory(target.parent)
+    except OSError as error:
+        raise BlobError(f"cannot write {target}: {error.strerror or error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def _get(identity: TlsIdentity, host: str, port: int, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
+    policy = server_policy(Channel.BLOB, identity.spiffe_id.trust_domain, role=Role.JOBMANAGER)
+    context = identity.client_context(policy, alpn=("http/1.1",))
+    timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=STALL_SECONDS)
+    connector = aiohttp.TCPConnector(ssl=context, force_close=True)
+    url = f"https://{f'[{host}]' if ':' in host else host}:{port}{path}"
+    try:
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session,
+            session.get(url, headers={"accept-encoding": "identity"}, allow_redirects=False) as response,
+        ):
+            if response.status in {403, 404}:
+                raise BlobNotFound(f"the blob server does not give us {path} (status {response.status})")
+            if response.status != 200:
+                raise BlobUnavailable(f"the blob server answered {path} with status {response.status}")
+            yield response
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise BlobUnavailable(
+            f"cannot fetch {path} from {host}:{port}: {error or type(error).__name__}", "is the JobManager running?"
+        ) from error
+
+
+async def _receive(response: aiohttp.ClientResponse, ref: BlobRef, temporary: Path) -> None:
+    received, digest = 0, hashlib.sha256()
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, SECRET_MODE)
+    with os.fdopen(descriptor, "wb") as file:
+        async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+            received += len(chunk)
+            if received > ref.size:
+                raise BlobCorrupt(f"{ref.name} is larger than the {ref.size} bytes it should have")
+            digest.update(chunk)
+            file.write(chunk)
+        file.flush()
+        await asyncio.to_thread(os.fsync, file.fileno())
+    if received != ref.size or digest.hexdigest() != ref.sha256:
+        raise BlobCorrupt(f"{ref.name} has {received} bytes of SHA-256 {digest.hexdigest()}, not what was promised")

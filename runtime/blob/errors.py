@@ -1,0 +1,29 @@
+"""Errors of the blob server, its store and its client."""
+
+from __future__ import annotations
+
+from pki.errors import SluiceError
+
+
+class BlobError(SluiceError):
+    """Base of the errors of package ``runtime.blob``."""
+
+
+class InvalidBlobName(BlobError):
+    """A job id, digest or file name that is not well-formed (and could lead outside the store)."""
+
+
+class BlobNotFound(BlobError):
+    """The job has no such blob."""
+
+
+class BlobTooLarge(BlobError):
+    """More content than the store or the request allows."""
+
+
+class BlobCorrupt(BlobError):
+    """The content is not what its digest or size promises."""
+
+
+class BlobUnavailable(BlobError):
+    """The blob server could not be reached, refused us, or broke off."""

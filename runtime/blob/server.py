@@ -1,0 +1,93 @@
+"""The blob server: HTTPS with mutual TLS; who may read or write what is read off the peer's certificate.
+
+``GET /v1/blobs/{job_id}/{sha256}`` for TaskManagers, the JobManager, and a job's own driver and executors;
+``PUT`` of the same path for the JobManager alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+
+from aiohttp import web
+
+from pki.channels import Channel, client_policy
+from pki.connections import ConnectionLog
+from pki.errors import PeerRefused, SluiceError
+from pki.identity import SpiffeId
+from pki.listener import MutualTlsListener
+from pki.tls import TlsIdentity, peer_of
+from runtime.blob.access import check_read, check_write
+from runtime.blob.errors import BlobCorrupt, BlobNotFound, BlobTooLarge, InvalidBlobName
+from runtime.blob.store import BlobStore
+
+_LOG = logging.getLogger(__name__)
+
+CHUNK_BYTES = 256 << 10
+IDLE_SECONDS = 60.0
+"""A connection without a request for this long is closed; so is an upload that stands still for this long."""
+
+_PATH = re.compile(r"/v1/blobs/([0-9a-f]{32})/([0-9a-f]{64})")
+_STATUS: dict[type[SluiceError], int] = {
+    PeerRefused: 403,
+    BlobNotFound: 404,
+    InvalidBlobName: 404,
+    BlobTooLarge: 413,
+    BlobCorrupt: 422,
+}
+
+
+class BlobServer:
+    """Serves one :class:`BlobStore`."""
+
+    def __init__(self, identity: TlsIdentity, store: BlobStore, connections: ConnectionLog | None = None) -> None:
+        self._store = store
+        self._http = web.Server(self._handle, access_log=None, keepalive_timeout=IDLE_SECONDS)
+        self._listener = MutualTlsListener(
+            identity,
+            Channel.BLOB,
+            client_policy(Channel.BLOB, identity.spiffe_id.trust_domain),
+            self._http,
+            alpn=("http/1.1",),
+            connections=connections,
+        )
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; returns the address bound."""
+        return await self._listener.start(host, port)
+
+    async def close(self) -> None:
+        """Stop listening and end all transfers."""
+        await self._listener.close()
+        await self._http.shutdown(0)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            peer = peer_of(request.transport)  # type: ignore[arg-type]  # a request being handled has its transport
+            match = _PATH.fullmatch(request.path)
+            if match is None:
+                raise BlobNotFound(f"no blob has the path {request.path[:120]!r}")
+            return await self._answer(request, peer, match[1], match[2])
+        except SluiceError as error:
+            status = _STATUS.get(type(error), 500)
+            _LOG.log(logging.INFO if status < 500 else logging.ERROR, "%s %s: %s", request.method, request.path, error)
+            return web.json_response({"status": status, "title": type(error).__name__}, status=status)
+
+    async def _answer(self, request: web.BaseRequest, peer: SpiffeId, job_id: str, sha256: str) -> web.StreamResponse:
+        match request.method:
+            case "GET":
+                check_read(peer, job_id)
+                return web.FileResponse(self._store.path(job_id, sha256), chunk_size=CHUNK_BYTES)
+            case "PUT":
+                check_write(peer, job_id)
+                return await self._receive(request, job_id, sha256)
+            case _:
+                return web.json_response({"status": 405, "title": "MethodNotAllowed"}, status=405)
+
+    async def _receive(self, request: web.BaseRequest, job_id: str, sha256: str) -> web.Response:
+        with self._store.writer(job_id, sha256) as writer:
+            while chunk := await asyncio.wait_for(request.content.read(CHUNK_BYTES), IDLE_SECONDS):
+                writer.write(chunk)
+            await asyncio.to_thread(writer.commit, sha256)
+        return web.Response(status=201)

@@ -1,0 +1,141 @@
+"""Content-addressed files per job: ``<root>/<job_id>/<sha256>``.
+
+A blob appears under its digest only when it is complete and verified; until then it is a temporary file
+that the writer removes on any failure. What a crash leaves behind is removed when the store is opened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from pki.files import SECRET_MODE, make_private_directory, sync_directory
+from runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobTooLarge, InvalidBlobName
+from runtime.messages import BlobRef
+
+MAX_BLOBS_PER_JOB = 256
+"""Most different blobs of one job."""
+
+MAX_FILE_NAME_CHARACTERS = 200
+"""Longest file name of a blob."""
+
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_FILE_NAME = re.compile(r"[^\x00-\x1f\x7f/\\]+")
+_TEMPORARY_SUFFIX = ".part"
+
+
+def check_job_id(job_id: str) -> str:
+    """``job_id`` when it is 32 lower-case hexadecimal digits; raises :class:`InvalidBlobName`."""
+    if not _JOB_ID.fullmatch(job_id):
+        raise InvalidBlobName(f"{job_id[:80]!r} is not a job id")
+    return job_id
+
+
+def check_digest(sha256: str) -> str:
+    """``sha256`` when it is a lower-case SHA-256 digest; raises :class:`InvalidBlobName`."""
+    if not _SHA256.fullmatch(sha256):
+        raise InvalidBlobName(f"{sha256[:80]!r} is not a SHA-256 digest")
+    return sha256
+
+
+def check_file_name(name: str) -> str:
+    """``name`` when it is a plain file name without folders; raises :class:`InvalidBlobName`."""
+    if not _FILE_NAME.fullmatch(name) or name in {".", ".."} or name.startswith("."):
+        raise InvalidBlobName(f"{name[:80]!r} is not a plain file name", "no folders, no leading dot")
+    if len(name) > MAX_FILE_NAME_CHARACTERS:
+        raise InvalidBlobName(f"a file name of {len(name)} characters", f"at most {MAX_FILE_NAME_CHARACTERS}")
+    return name
+
+
+class BlobWriter:
+    """One blob being written; a context manager that leaves nothing behind unless :meth:`commit` succeeded."""
+
+    def __init__(self, directory: Path, name: str, limit: int) -> None:
+        self._directory = directory
+        self._name = name
+        self._limit = limit
+        self._size = 0
+        self._hash = hashlib.sha256()
+        self._temporary = directory / f"{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}"
+        descriptor = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, SECRET_MODE)
+        self._file = os.fdopen(descriptor, "wb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._size
+
+    def write(self, chunk: bytes) -> None:
+        """Append ``chunk``; raises :class:`BlobTooLarge` beyond the limit."""
+        self._size += len(chunk)
+        if self._size > self._limit:
+            raise BlobTooLarge(f"{self._name} is larger than {self._limit} bytes", "see max_blob_bytes in [jobmanager]")
+        self._hash.update(chunk)
+        try:
+            self._file.write(chunk)
+        except OSError as error:
+            raise BlobError(f"cannot store {self._name}: {error.strerror or error}") from error
+
+    def commit(self, expected_sha256: str = "") -> BlobRef:
+        """Flush to disk and make the blob visible; with ``expected_sha256`` only if that is its digest."""
+        digest = self._hash.hexdigest()
+        if expected_sha256 and digest != expected_sha256:
+            raise BlobCorrupt(f"{self._name} has SHA-256 {digest}, expected {expected_sha256}")
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._temporary.replace(self._directory / digest)
+            sync_directory(self._directory)
+        except OSError as error:
+            raise BlobError(f"cannot store {self._name}: {error.strerror or error}") from error
+        return BlobRef(sha256=digest, name=self._name, size=self._size)
+
+
+class BlobStore:
+    """All blobs of all jobs below ``root``; ``max_blob_bytes`` bounds each blob and each job's sum."""
+
+    def __init__(self, root: Path, max_blob_bytes: int) -> None:
+        self._root = make_private_directory(root)
+        self.max_blob_bytes = max_blob_bytes
+        for leftover in root.glob(f"*/*{_TEMPORARY_SUFFIX}"):
+            leftover.unlink(missing_ok=True)
+
+    def jobs(self) -> frozenset[str]:
+        """Ids of the jobs that have blobs."""
+        return frozenset(path.name for path in self._root.iterdir() if _JOB_ID.fullmatch(path.name))
+
+    def writer(self, job_id: str, name: str) -> BlobWriter:
+        """Start writing a blob of ``job_id``; ``name`` is the file name it will travel under."""
+        check_file_name(name)
+        directory = make_private_directory(self._root / check_job_id(job_id))
+        present = [path.stat().st_size for path in directory.iterdir() if path.suffix != _TEMPORARY_SUFFIX]
+        if len(present) >= MAX_BLOBS_PER_JOB:
+            raise BlobTooLarge(f"job {job_id} has {len(present)} blobs already", f"at most {MAX_BLOBS_PER_JOB}")
+        return BlobWriter(directory, name, self.max_blob_bytes - sum(present))
+
+    def path(self, job_id: str, sha256: str) -> Path:
+        """Where the complete blob is; raises :class:`BlobNotFound`."""
+        path = self._root / check_job_id(job_id) / check_digest(sha256)
+        if not path.is_file():
+            raise BlobNotFound(f"job {job_id} has no blob {sha256}")
+        return path
+
+    def remove_job(self, job_id: str) -> None:
+        """Remove all blobs of ``job_id``; none is no error."""
+        shutil.rmtree(self._root / check_job_id(job_id), ignore_errors=True)

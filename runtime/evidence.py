@@ -1,0 +1,33 @@
+"""Evidence of mutual TLS connections: what this process saw itself, put together with what others report."""
+
+from __future__ import annotations
+
+from pki.connections import ConnectionLog
+from runtime.messages import ConnectionEvidence
+
+MAX_EVIDENCE_ENTRIES = 1000
+"""Most connections in one answer."""
+
+
+def from_log(connections: ConnectionLog, job_id: str = "") -> tuple[ConnectionEvidence, ...]:
+    """What this process has recorded; with ``job_id`` only connections with that job's driver and executors."""
+    return tuple(
+        ConnectionEvidence(
+            channel=each.channel,
+            local=each.local,
+            peer=each.peer,
+            direction=each.direction,
+            protocol=each.protocol,
+            cipher=each.cipher,
+            address=each.address,
+            opened_at=each.opened_at,
+        )
+        for each in connections.snapshot()
+        if not job_id or f"/job/{job_id}/" in each.peer
+    )[-MAX_EVIDENCE_ENTRIES:]
+
+
+def merge(*parts: tuple[ConnectionEvidence, ...]) -> tuple[ConnectionEvidence, ...]:
+    """All parts together without repetition, oldest first, bounded."""
+    unique = dict.fromkeys(each for part in parts for each in part)
+    return tuple(sorted(unique, key=lambda each: each.opened_at))[:MAX_EVIDENCE_ENTRIES]

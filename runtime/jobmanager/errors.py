@@ -1,0 +1,47 @@
+"""Errors of the JobManager; those that callers tell apart travel as themselves."""
+
+from __future__ import annotations
+
+from pki.errors import SluiceError
+from runtime.rpc import remotable
+from runtime.spark.errors import ForbiddenSparkConf
+
+remotable(ForbiddenSparkConf)
+
+
+class JobManagerError(SluiceError):
+    """Base of the errors of package ``runtime.jobmanager``."""
+
+
+class IllegalTransition(JobManagerError):
+    """A job cannot go from its state to the one asked for."""
+
+
+@remotable
+class JobNotFound(JobManagerError):
+    """There is no such job, or it is so long ago that its record is gone."""
+
+
+@remotable
+class JobAlreadyTerminal(JobManagerError):
+    """The job has ended; nothing can be changed about it."""
+
+
+@remotable
+class SubmissionRejected(JobManagerError):
+    """The submission is not acceptable as it is."""
+
+
+@remotable
+class LogNotFound(JobManagerError):
+    """The job has no log of that name, or it is gone with its TaskManager."""
+
+
+@remotable
+class ExecutorUnknown(JobManagerError):
+    """The JobMaster did not ask this TaskManager to launch that executor."""
+
+
+@remotable
+class NotRegistered(JobManagerError):
+    """The TaskManager has to register first."""

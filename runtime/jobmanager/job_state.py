@@ -1,0 +1,89 @@
+"""The life of a job: Flink's job states and the transitions between them. No I/O; the clock is a value.
+
+Source: Flink documentation, "Jobs and Scheduling", and ``org.apache.flink.api.common.JobStatus``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from runtime.jobmanager.errors import IllegalTransition
+from runtime.messages import DriverExit, JobState
+
+_S = JobState
+
+TRANSITIONS: dict[JobState, frozenset[JobState]] = {
+    _S.INITIALIZING: frozenset({_S.CREATED, _S.FAILING, _S.FAILED, _S.CANCELLING, _S.SUSPENDED, _S.RECONCILING}),
+    _S.RECONCILING: frozenset({_S.CREATED, _S.RUNNING, _S.FAILING, _S.CANCELLING, _S.SUSPENDED}),
+    _S.CREATED: frozenset({_S.RUNNING, _S.FAILING, _S.CANCELLING, _S.SUSPENDED}),
+    _S.RUNNING: frozenset({_S.FINISHED, _S.FAILING, _S.CANCELLING, _S.SUSPENDED}),
+    _S.FAILING: frozenset({_S.FAILED, _S.RESTARTING, _S.CANCELLING, _S.SUSPENDED}),
+    _S.RESTARTING: frozenset({_S.CREATED, _S.FAILING, _S.CANCELLING, _S.SUSPENDED}),
+    _S.CANCELLING: frozenset({_S.CANCELED, _S.SUSPENDED}),
+    _S.SUSPENDED: frozenset({_S.RECONCILING, _S.FAILED}),
+    _S.FAILED: frozenset(),
+    _S.CANCELED: frozenset(),
+    _S.FINISHED: frozenset(),
+}
+"""For each state, where a job may go from there. SUSPENDED is where a JobManager that stops leaves its jobs."""
+
+ENDING = frozenset({_S.FAILING, _S.CANCELLING})
+"""States in which the driver is being ended."""
+
+
+@dataclass
+class JobLifecycle:
+    """The state of one job and when (epoch milliseconds) it entered each state for the last time."""
+
+    state: JobState
+    timestamps: dict[JobState, int] = field(default_factory=dict)
+
+    @classmethod
+    def begin(cls, now_ms: int) -> JobLifecycle:
+        """A job that was just accepted."""
+        return cls(_S.INITIALIZING, {_S.INITIALIZING: now_ms})
+
+    def to(self, state: JobState, now_ms: int) -> None:
+        """Enter ``state``; raises :class:`IllegalTransition` when there is no way from here."""
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(f"a job cannot go from {self.state} to {state}")
+        self.state = state
+        self.timestamps[state] = now_ms
+
+    def may(self, state: JobState) -> bool:
+        """Whether the job can go to ``state`` from here."""
+        return state in TRANSITIONS[self.state]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How an attempt ended: the states to pass through, and why when it failed."""
+
+    path: tuple[JobState, ...]
+    error: str = ""
+    traceback: str = ""
+
+
+def judge_attempt(state: JobState, result: DriverExit | None, process_end: str) -> Verdict:
+    """What the end of the driver process means.
+
+    Args:
+        state: of the job when the process ended.
+        result: what the driver had said about its work, None when it said nothing.
+        process_end: how the process ended, in words.
+
+    An exit code alone proves nothing (a driver that fenced itself may exit 0), so a driver that did not
+    report is a failure. A cancelled job is CANCELED whatever its driver still said.
+    """
+    if state is _S.CANCELLING:
+        return Verdict((_S.CANCELED,))
+    if state is _S.FAILING:
+        return Verdict((_S.FAILED,), result.error if result else "", result.traceback if result else "")
+    if result is None:
+        return Verdict((_S.FAILING, _S.FAILED), f"the driver ended without reporting its result: {process_end}")
+    if not result.succeeded:
+        error = result.error or f"the pipeline ended with exit code {result.exit_code}"
+        return Verdict((_S.FAILING, _S.FAILED), error, result.traceback)
+    if state is not _S.RUNNING:
+        return Verdict((_S.FAILING, _S.FAILED), f"the driver reported success of a job that was {state}")
+    return Verdict((_S.FINISHED,))
