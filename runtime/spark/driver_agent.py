@@ -1,0 +1,185 @@
+"""One driver attempt from start to end: fetch the work, run JVM and Python, relay between Spark and the JobMaster.
+
+Knows nothing of sockets to the JobManager (that is :mod:`runtime.spark.jobmaster_link`), nor of how blobs travel (a
+function that is passed in).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from pki.errors import SluiceError
+from pki.files import make_private_directory
+from runtime.messages import (
+    BlobRef,
+    ConnectionEvidence,
+    DriverAssignment,
+    DriverExit,
+    ExecutorExit,
+    ExecutorTargets,
+    JobProgress,
+    SparkRegistration,
+)
+from runtime.process import Exit
+from runtime.spark.bridge import Bridge, BridgeEvent, KillExecutors, SparkStopped
+from runtime.spark.command import SparkRuntime
+from runtime.spark.driver_process import DriverProcess, Pipeline, driver_conf
+from runtime.spark.driver_spec import DriverSpec
+from runtime.spark.errors import DriverFailed
+from runtime.spark.evidence import read_evidence
+from runtime.spark.jobmaster_link import JobMasterLink, first_of
+from runtime.spark.verdict import Ending, judge
+
+KILL_GRACE_SECONDS = 2.0
+"""How long a Python process that must go gets between SIGTERM and SIGKILL."""
+
+JVM_LOSS_GRACE_SECONDS = 5.0
+"""How long the pipeline gets to notice by itself that its JVM is gone."""
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+FetchBlob = Callable[[DriverAssignment, BlobRef, Path], Awaitable[None]]
+"""Fetches an artifact of the job into a file, verified against its digest."""
+
+
+class DriverAgent:
+    """Runs one attempt; the JobMaster's calls come in by :meth:`executor_exited` and :meth:`cancel`."""
+
+    def __init__(
+        self, spec: DriverSpec, spark: SparkRuntime, link: JobMasterLink, fetch: FetchBlob, temp_dir: Path
+    ) -> None:
+        self._spec = spec
+        self._link = link
+        self._fetch = fetch
+        self._bridge = Bridge(temp_dir / "bridge", self._spark_says)
+        self._process = DriverProcess(spec, spark, temp_dir, self._bridge.path)
+        self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._spark_lost = False
+
+    def executor_exited(self, exit_report: ExecutorExit) -> None:
+        """Tell Spark why an executor is gone."""
+        self._bridge.executor_exited(exit_report)
+
+    def cancel(self, grace_seconds: float) -> None:
+        """Cancel all Spark jobs, then end the driver within the grace; safe to call again."""
+        if not self._cancelled.done():
+            self._cancelled.set_result(grace_seconds)
+
+    def connections(self) -> tuple[ConnectionEvidence, ...]:
+        """Mutual TLS connections of the driver's JVM."""
+        return read_evidence(Path(self._spec.identity_dir))
+
+    async def run(self) -> DriverExit:
+        """Run the attempt to its end, report it, and return the report."""
+        try:
+            await self._bridge.start()
+            result = judge(await self._attempt())
+        finally:
+            await self._bridge.close()
+        if not self._link.lost.done():
+            await self._link.finish(result)
+        return result
+
+    async def _attempt(self) -> Ending:
+        try:
+            assignment = await self._first(self._link.assignment)
+            if assignment is None:
+                return self._ending(None)
+            pipeline = await self._first(asyncio.ensure_future(self._fetch_all(assignment)))
+            if pipeline is None:
+                return self._ending(None)
+            conf = driver_conf(self._spec, assignment.spark_conf, assignment.spark_auth_secret, pipeline.files)
+            gateway = await self._first(asyncio.ensure_future(self._process.start_jvm(conf)))
+            if gateway is None:
+                return self._ending(None)
+            await self._process.start_python(pipeline, gateway)
+            return await self._wait()
+        except (SluiceError, OSError) as error:
+            _log.exception("the driver could not be run")
+            return self._ending(None, failure=str(error))
+        finally:
+            await self._process.stop_python(KILL_GRACE_SECONDS)
+            await self._process.stop_jvm(0 if self._link.lost.done() else self._spec.stop_grace_seconds)
+
+    async def _first(self, work: asyncio.Future[_T]) -> _T | None:
+        """The result of ``work``, or None when the driver was cancelled or lost its JobMaster before."""
+        await first_of(work, self._cancelled, self._link.lost)
+        if work.done():
+            return work.result()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        return None
+
+    async def _fetch_all(self, assignment: DriverAssignment) -> Pipeline:
+        """Fetch the pipeline and its files into one private directory."""
+        directory = make_private_directory(Path(self._spec.work_dir) / "app")
+        paths = []
+        for ref in (assignment.pipeline, *assignment.files):
+            path = directory / safe_name(ref.name)
+            if path in paths:
+                raise DriverFailed(f"two files of the job are called {ref.name}", "rename one of them")
+            await self._fetch(assignment, ref, path)
+            paths.append(path)
+        return Pipeline(paths[0], assignment.args, paths[1:])
+
+    async def _wait(self) -> Ending:
+        python = asyncio.ensure_future(self._process.wait_python())
+        jvm = asyncio.ensure_future(self._process.wait_jvm())
+        try:
+            await first_of(python, jvm, self._cancelled, self._link.lost)
+            jvm_died = jvm.result() if jvm.done() and not python.done() else None
+            if not python.done():
+                await self._end_early(python, jvm_died)
+            ended = await python
+            # 1. Only now may the JVM end: Spark's own stop has to be seen before the verdict.
+            await self._process.stop_jvm(0 if self._link.lost.done() else self._spec.stop_grace_seconds)
+            return self._ending(ended, jvm_died=jvm_died)
+        finally:
+            for task in (python, jvm):
+                task.cancel()
+
+    async def _end_early(self, python: asyncio.Future[Exit], jvm_died: Exit | None) -> None:
+        """Something other than the pipeline's own end comes first."""
+        grace = KILL_GRACE_SECONDS
+        if self._cancelled.done():
+            self._bridge.cancel()
+            await asyncio.wait({python}, timeout=self._cancelled.result())
+        elif jvm_died is not None:
+            await asyncio.wait({python}, timeout=JVM_LOSS_GRACE_SECONDS)
+        await self._process.stop_python(grace)
+
+    def _ending(self, python: Exit | None, *, jvm_died: Exit | None = None, failure: str = "") -> Ending:
+        return Ending(
+            python=python,
+            jvm_died=jvm_died,
+            spark_lost=self._spark_lost,
+            cancelled=self._cancelled.done(),
+            fenced=self._link.lost.done(),
+            failure=failure,
+            stderr_tail=self._process.stderr_tail(),
+        )
+
+    def _spark_says(self, event: BridgeEvent) -> None:
+        match event:
+            case SparkRegistration():
+                self._link.spark_started(event)
+            case ExecutorTargets():
+                self._link.set_targets(event)
+            case KillExecutors(executor_ids):
+                self._link.kill_executors(executor_ids)
+            case JobProgress():
+                self._link.report_progress(event)
+            case SparkStopped(in_order):
+                self._spark_lost = self._spark_lost or not in_order
+
+
+def safe_name(name: str) -> str:
+    """``name`` when it is a plain file name that Spark's lists can carry; :class:`DriverFailed` otherwise."""
+    if name != Path(name).name or name.startswith(".") or "," in name or not name.isprintable() or len(name) > 200:
+        raise DriverFailed(f"{name[:100]!r} is not a usable file name", "use letters, digits, '.', '_' and '-'")
+    return name

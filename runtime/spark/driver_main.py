@@ -1,0 +1,126 @@
+"""The driver agent: ``python -m runtime.spark.driver_main SPEC.json``, one process per driver attempt.
+
+Started by the JobMaster with a :class:`runtime.spark.driver_spec.DriverSpec`. It dials the JobManager with
+the identity of the job's driver, serves :class:`runtime.gateways.DriverGateway` over that connection, and runs the
+driver (:mod:`runtime.spark.driver_agent`). SIGTERM cancels. Exit codes: 0 the end was reported (whatever
+it was), 1 it could not be, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from pki.errors import SluiceError
+from pki.identity import Role
+from pki.tls import TlsIdentity
+from runtime.blob.client import fetch_blob
+from runtime.gateways import DRIVER, DriverGateway, JobMasterGateway, jobmaster_endpoint
+from runtime.messages import BlobRef, ConnectionEvidence, DriverAssignment, ExecutorExit
+from runtime.rpc import RemotePeer, RpcEndpoint, RpcService
+from runtime.spark.command import find_spark_runtime
+from runtime.spark.driver_agent import DriverAgent
+from runtime.spark.driver_spec import DriverSpec
+from runtime.spark.errors import DriverFailed
+from runtime.spark.jobmaster_link import JobMasterLink
+from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
+
+_log = logging.getLogger(__name__)
+
+
+class DriverEndpoint(RpcEndpoint):
+    """What the JobMaster may ask of a driver."""
+
+    def __init__(self, agent: DriverAgent, job_id: str) -> None:
+        super().__init__(DRIVER, DriverGateway, job_id=job_id)
+        self._agent = agent
+
+    async def executor_exited(self, exit_report: ExecutorExit) -> None:
+        """Tell Spark why an executor is gone."""
+        self._agent.executor_exited(exit_report)
+
+    async def cancel(self, grace_seconds: float) -> None:
+        """Cancel all Spark jobs, then end the driver within ``grace_seconds``."""
+        self._agent.cancel(grace_seconds)
+
+    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+        """Mutual TLS connections that the driver's JVM made or accepted."""
+        return self._agent.connections()
+
+
+class _DialedPeer:
+    """A connection to the JobManager, seen as the one to our JobMaster."""
+
+    def __init__(self, peer: RemotePeer, spec: DriverSpec) -> None:
+        self._peer = peer
+        self._spec = spec
+
+    @property
+    def jobmaster(self) -> JobMasterGateway:
+        return self._peer.gateway(JobMasterGateway, jobmaster_endpoint(self._spec.job_id), token=self._spec.token)
+
+    async def wait_closed(self) -> None:
+        await self._peer.wait_closed()
+
+    async def close(self) -> None:
+        await self._peer.close()
+
+
+async def run_driver(spec: DriverSpec) -> int:
+    """Run one driver attempt; returns the exit code of the agent."""
+    identity = TlsIdentity(Path(spec.identity_dir))
+    expected = f"spiffe://{spec.trust_domain}/job/{spec.job_id}/driver"
+    if str(identity.spiffe_id) != expected:
+        raise DriverFailed(f"the identity is {identity.spiffe_id}, not {expected}")
+    spark = await asyncio.to_thread(find_spark_runtime)
+    service = RpcService(identity)
+
+    async def dial() -> _DialedPeer:
+        peer = await service.connect(
+            spec.jobmanager_host, spec.jobmanager_port, role=Role.JOBMANAGER, name=spec.jobmanager_name
+        )
+        return _DialedPeer(peer, spec)
+
+    async def fetch(assignment: DriverAssignment, ref: BlobRef, target: Path) -> None:
+        await fetch_blob(identity, assignment.blob_host, assignment.blob_port, spec.job_id, ref, target)
+
+    temp_dir = make_temp_dir()
+    link = JobMasterLink(dial, attempt=spec.attempt, pid=os.getpid(), patience_seconds=spec.reconnect_seconds)
+    agent = DriverAgent(spec, spark, link, fetch, temp_dir)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.cancel, spec.stop_grace_seconds)
+    try:
+        await service.start(DriverEndpoint(agent, spec.job_id))
+        keeping = asyncio.create_task(link.run())
+        try:
+            result = await agent.run()
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+    finally:
+        with contextlib.suppress(SluiceError):
+            await service.close()
+        remove_temp_dir(temp_dir)
+    _log.info("driver of job %s: %s", spec.job_id, "succeeded" if result.succeeded else result.error)
+    return 1 if link.lost.done() else 0
+
+
+def main(argv: list[str]) -> int:
+    """Command line entry point; ``argv`` without the program's name."""
+    if len(argv) != 1:
+        sys.stderr.write("usage: python -m runtime.spark.driver_main SPEC.json\n")
+        return 2
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        return asyncio.run(run_driver(DriverSpec.read(Path(argv[0]))))
+    except SluiceError as error:
+        _log.error("%s", error)  # the text has the remedy; a traceback would bury it
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,197 @@
+"""The driver agent's connection to its JobMaster: ordered, made again when it breaks, given up after a while.
+
+Calls leave in the order they were queued, each one until it is answered. After a reconnection the
+driver introduces itself again and repeats what the JobMaster has to know, so it does not matter what the other side
+remembers. A JobMaster that stays away for too long, or that says it is not ours, ends the link: whoever waits on
+:attr:`JobMasterLink.lost` must stop the driver (fencing).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from pki.errors import SluiceError
+from runtime.gateways import JobMasterGateway
+from runtime.messages import DriverAssignment, DriverExit, ExecutorTargets, JobProgress, SparkRegistration
+from runtime.rpc import MailboxFull, PeerUnreachable, RpcError, RpcTimeout
+from runtime.spark.errors import DriverFailed
+
+MAX_QUEUED_CALLS = 10_000
+"""Most calls that wait for the JobMaster; more mean that it has been away for too long."""
+
+RETRY_SECONDS = 0.5
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class JobMasterPeer(Protocol):
+    """What the link needs of a connection; :class:`runtime.rpc.RemotePeer` bound to the JobMaster's endpoint."""
+
+    @property
+    def jobmaster(self) -> JobMasterGateway:
+        """The JobMaster's methods over this connection."""
+        ...
+
+    async def wait_closed(self) -> None:
+        """Return when the connection is gone."""
+        ...
+
+    async def close(self) -> None:
+        """End the connection."""
+        ...
+
+
+Call = Callable[[JobMasterGateway], Awaitable[object]]
+
+
+@dataclass(slots=True)
+class _Queued:
+    call: Call
+    done: asyncio.Future[None]
+    replaceable: bool = False
+
+
+class JobMasterLink:
+    """See the module.
+
+    Args:
+        dial: makes a connection; raises an :class:`RpcError` or :class:`OSError` when it cannot.
+        attempt, pid: what the driver introduces itself with.
+        patience_seconds: how long the JobMaster may be away.
+    """
+
+    def __init__(
+        self, dial: Callable[[], Awaitable[JobMasterPeer]], *, attempt: int, pid: int, patience_seconds: float
+    ) -> None:
+        self._dial = dial
+        self._attempt = attempt
+        self._pid = pid
+        self._patience = patience_seconds
+        self._queue: deque[_Queued] = deque()
+        self._waiting = asyncio.Event()
+        self._registration: SparkRegistration | None = None
+        self._targets: ExecutorTargets | None = None
+        self.assignment: asyncio.Future[DriverAssignment] = asyncio.get_running_loop().create_future()
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def spark_started(self, registration: SparkRegistration) -> None:
+        """A SparkContext is up; targets of an earlier one are void."""
+        self._registration, self._targets = registration, None
+        self._put(lambda jobmaster: jobmaster.spark_started(registration))
+
+    def set_targets(self, targets: ExecutorTargets) -> None:
+        """The latest wish for executors."""
+        self._targets = targets
+        self._put(lambda jobmaster: jobmaster.set_executor_targets(targets))
+
+    def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
+        """Spark gives these up; stays behind the targets that were queued before."""
+        self._put(lambda jobmaster: jobmaster.kill_executors(executor_ids))
+
+    def report_progress(self, progress: JobProgress) -> None:
+        """The latest counters; ones that have not left yet are replaced."""
+        if self._queue and self._queue[-1].replaceable and len(self._queue) > 1:
+            self._queue.pop()
+        self._put(lambda jobmaster: jobmaster.report_progress(progress), replaceable=True)
+
+    async def finish(self, result: DriverExit) -> None:
+        """Report the end and wait until it has arrived; raises :class:`DriverFailed` when the link is lost."""
+        done = self._put(lambda jobmaster: jobmaster.driver_finished(result))
+        await first_of(done, self.lost)
+        if not done.done():
+            raise DriverFailed(f"the end of the driver could not be reported: {self.lost.result()}")
+
+    async def run(self) -> None:
+        """Keep the link up until it is lost; cancel it to end it."""
+        try:
+            while True:
+                peer = await self._connect()
+                try:
+                    await self._serve(peer)
+                finally:
+                    with contextlib.suppress(RpcError, OSError):
+                        await peer.close()
+                _log.warning("the connection to the JobMaster is gone, making a new one")
+        except SluiceError as error:
+            _log.error("the JobMaster is lost: %s", error)
+            self._lose(str(error))
+
+    def _put(self, call: Call, *, replaceable: bool = False) -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if len(self._queue) >= MAX_QUEUED_CALLS:
+            self._lose(f"{MAX_QUEUED_CALLS} messages wait for the JobMaster")
+        else:
+            self._queue.append(_Queued(call, done, replaceable))
+            self._waiting.set()
+        return done
+
+    def _lose(self, why: str) -> None:
+        if not self.lost.done():
+            self.lost.set_result(why)
+
+    async def _connect(self) -> JobMasterPeer:
+        """Dial until it works, within the patience."""
+        try:
+            async with asyncio.timeout(self._patience):
+                while True:
+                    try:
+                        return await self._dial()
+                    except (PeerUnreachable, RpcTimeout, OSError) as error:
+                        _log.info("the JobManager does not answer: %s", error)
+                    await asyncio.sleep(RETRY_SECONDS)
+        except TimeoutError as error:
+            raise DriverFailed(f"no JobManager for {self._patience:g} seconds") from error
+
+    async def _serve(self, peer: JobMasterPeer) -> None:
+        """Introduce ourselves, then deliver until the connection is gone."""
+        closed = asyncio.ensure_future(peer.wait_closed())
+        delivery = asyncio.ensure_future(self._introduce_and_deliver(peer.jobmaster))
+        try:
+            await first_of(closed, delivery)
+            if delivery.done():
+                with contextlib.suppress(PeerUnreachable, RpcTimeout):
+                    delivery.result()
+        finally:
+            for task in (closed, delivery):
+                task.cancel()
+            await asyncio.gather(closed, delivery, return_exceptions=True)
+
+    async def _introduce_and_deliver(self, jobmaster: JobMasterGateway) -> None:
+        assignment = await _accepted(lambda: jobmaster.register_driver(self._attempt, self._pid))
+        if not self.assignment.done():
+            self.assignment.set_result(assignment)
+        elif self._registration is not None:
+            registration, targets = self._registration, self._targets
+            await _accepted(lambda: jobmaster.spark_started(registration))
+            if targets is not None:
+                await _accepted(lambda: jobmaster.set_executor_targets(targets))
+        while True:
+            while self._queue:
+                queued = self._queue[0]
+                await _accepted(lambda call=queued.call: call(jobmaster))  # type: ignore[misc]  # default argument
+                self._queue.remove(queued)
+                if not queued.done.done():
+                    queued.done.set_result(None)
+            self._waiting.clear()
+            await self._waiting.wait()
+
+
+async def first_of(*futures: asyncio.Future[Any]) -> None:
+    """Return when any of ``futures`` is done; none of them is cancelled."""
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _accepted(call: Callable[[], Awaitable[_T]]) -> _T:
+    """Call again while the other side is too busy to take it."""
+    while True:
+        try:
+            return await call()
+        except MailboxFull:
+            await asyncio.sleep(RETRY_SECONDS)
