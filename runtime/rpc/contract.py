@@ -18,7 +18,7 @@ import msgspec
 from msgspec import inspect as types
 
 from pki.identity import Role
-from runtime.rpc.errors import ContractError, InvalidArguments
+from runtime.rpc.errors import ContractError, InvalidArguments, RemoteFailure
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
 """How long an ask waits for its answer unless the method says otherwise."""
@@ -120,7 +120,7 @@ class Method:
         try:
             return self._result.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise InvalidArguments(f"the result of {self.name} is not of the declared type: {error}") from None
+            raise RemoteFailure(f"the result of {self.name} is not of the declared type: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,50 @@
+"""May this call proceed? Values in, a typed refusal out; nothing else happens here."""
+
+from __future__ import annotations
+
+import hmac
+
+from pki.identity import SpiffeId
+from runtime.rpc.contract import Gateway, Method
+from runtime.rpc.errors import CallNotPermitted, FencingTokenMismatch, MethodNotFound
+
+
+def find_method(gateway: Gateway, name: str, endpoint: str) -> Method:
+    """The declared method, or :class:`MethodNotFound`: what is not declared cannot be called."""
+    method = gateway.methods.get(name)
+    if method is None:
+        raise MethodNotFound(f"endpoint {endpoint} declares no remote method {name!r}")
+    return method
+
+
+def check_caller(method: Method, caller: SpiffeId, *, endpoint: str, job_id: str) -> None:
+    """Raise :class:`CallNotPermitted` unless the certificate of ``caller`` allows the call.
+
+    ``job_id`` is that of the endpoint. A method for the own job is closed to callers without a job, and
+    to everyone at an endpoint that belongs to none.
+    """
+    if caller.role not in method.rules.allow:
+        raise CallNotPermitted(
+            f"{caller} may not call {method.name} of {endpoint}",
+            f"its role must be one of {', '.join(sorted(method.rules.allow))}",
+        )
+    if method.rules.own_job and (not job_id or caller.job_id != job_id):
+        raise CallNotPermitted(f"{caller} may not call {method.name} of {endpoint}: it belongs to another job")
+
+
+def check_token(method: Method, *, endpoint: str, expected: bytes | None, given: bytes | None) -> None:
+    """Raise :class:`FencingTokenMismatch` unless ``given`` is the token in force.
+
+    ``expected`` is None while the endpoint leads nothing: then every fenced call is refused. Tokens are
+    compared in constant time and never shown.
+    """
+    if method.rules.unfenced:
+        return
+    if expected is None:
+        raise FencingTokenMismatch(f"endpoint {endpoint} is not the leader now", "look up the leader and retry")
+    if given is None:
+        raise FencingTokenMismatch(f"{method.name} of {endpoint} needs a fencing token and got none")
+    if not hmac.compare_digest(expected, given):
+        raise FencingTokenMismatch(
+            f"{method.name} of {endpoint} got the token of another leader or session", "register again"
+        )

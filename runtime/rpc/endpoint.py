@@ -1,0 +1,397 @@
+"""Endpoints: actors whose methods, timers and posted functions all run on one main thread.
+
+After Flink's ``RpcEndpoint`` (flink-rpc-core): state needs no locks, for nothing of an endpoint runs
+at the same time as anything else of it; long work is handed off and comes back as a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+
+from pki.errors import SluiceError
+from runtime.rpc.admission import check_token
+from runtime.rpc.caller import Caller
+from runtime.rpc.contract import Gateway, Method, check_implements, gateway_of
+from runtime.rpc.errors import EndpointStopped, RpcError
+from runtime.rpc.mailbox import MAILBOX_CAPACITY, Mailbox, Message
+
+if TYPE_CHECKING:
+    from runtime.rpc.service import RpcService
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class Answer(Protocol):
+    """Where the outcome of one call goes; exactly one of the methods is called, once."""
+
+    def succeed(self, result: Any) -> None:  # noqa: ANN401  # any declared type
+        """The method returned ``result``."""
+
+    def fail(self, error: BaseException) -> None:
+        """The method raised, or was never run."""
+
+
+class _Deferred:
+    """What a handler returns when its answer comes later."""
+
+    __slots__ = ("coroutine",)
+
+    def __init__(self, coroutine: Awaitable[Any]) -> None:
+        self.coroutine = coroutine
+
+
+class Invocation(Message):
+    """One call of one method, waiting in a mailbox or running."""
+
+    __slots__ = ("_endpoint", "answer", "arguments", "caller", "cancelled", "method", "task", "token")
+
+    def __init__(
+        self,
+        endpoint: RpcEndpoint,
+        method: Method,
+        arguments: tuple[Any, ...],
+        *,
+        token: bytes | None,
+        caller: Caller,
+        answer: Answer,
+    ) -> None:
+        self._endpoint = endpoint
+        self.cancelled = False
+        self.method = method
+        self.arguments = arguments
+        self.token = token
+        self.caller = caller
+        self.answer = answer
+        self.task: asyncio.Future[Any] | None = None
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer: skip the call if it has not begun, cancel its deferred part if it has.
+
+        A handler in progress runs to its end, for cancelling it midway could leave half a change behind.
+        """
+        self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
+
+    async def run(self) -> None:
+        if self.cancelled:
+            self.discard()
+        else:
+            await self._endpoint.serve(self)
+
+    def discard(self) -> None:
+        self.answer.fail(EndpointStopped(f"endpoint {self._endpoint.name} stopped before {self.method.name} ran"))
+
+
+class _Posted(Message):
+    """A function to be run on the main thread."""
+
+    __slots__ = ("_arguments", "_endpoint", "_function")
+
+    def __init__(self, endpoint: RpcEndpoint, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self._endpoint = endpoint
+        self._function = function
+        self._arguments = arguments
+
+    async def run(self) -> None:
+        with self._endpoint.supervised():
+            result = self._function(*self._arguments)
+            if inspect.isawaitable(result):
+                await result
+
+
+class RpcEndpoint:
+    """An actor; subclasses implement the methods of their gateway as ``async def``.
+
+    Handlers run one at a time to completion, so they must not wait for long, and not for another
+    endpoint at all: :meth:`hand_off` and :meth:`deferred` are for that.
+
+    Args:
+        name: under which peers address it.
+        gateway: the Protocol it serves.
+        mailbox_capacity: messages that may wait; more are refused with ``MailboxFull``.
+        job_id: the job it belongs to; needed for methods declared with ``own_job``.
+    """
+
+    service: RpcService
+
+    def __init__(self, name: str, gateway: type, *, mailbox_capacity: int = MAILBOX_CAPACITY, job_id: str = "") -> None:
+        self.name = name
+        self.job_id = job_id
+        self.gateway: Gateway = gateway_of(gateway)
+        check_implements(self, self.gateway)
+        self._mailbox = Mailbox(name, mailbox_capacity)
+        self._caller: Caller | None = None
+        self._tasks: set[asyncio.Future[Any]] = set()
+        self._timers: weakref.WeakSet[asyncio.TimerHandle] = weakref.WeakSet()
+
+    # --- for subclasses ---------------------------------------------------------------------------
+
+    async def on_start(self) -> None:
+        """Runs on the main thread before the first message; an error here makes ``RpcService.start`` fail."""
+
+    async def on_stop(self) -> None:
+        """Runs on the main thread as the last thing."""
+
+    def on_failure(self, error: BaseException) -> None:
+        """An error that nobody waits for: of a posted function, a timer, ``on_stop`` or unwatched handed-off work."""
+        _log.error("endpoint %s failed: %s", self.name, type(error).__name__, exc_info=error)
+        self.service.endpoint_failed(self, error)
+
+    @property
+    def caller(self) -> Caller:
+        """Who calls; known only inside a handler, not in work it handed off or deferred (take it along)."""
+        if self._caller is None or not self._mailbox.on_main_thread:
+            raise RpcError(
+                f"endpoint {self.name} is not serving a call here", "read self.caller at the handler's start"
+            )
+        return self._caller
+
+    def post(self, function: Callable[..., object], *args: Any) -> None:  # noqa: ANN401  # passed through
+        """Run ``function`` (plain or ``async``) on the main thread, after what waits already.
+
+        Raises ``MailboxFull`` or ``EndpointStopped``. Not for other threads: use ``loop.call_soon_threadsafe``.
+        """
+        self._mailbox.put(_Posted(self, function, args))
+
+    def call_later(self, delay_s: float, function: Callable[..., object], *args: Any) -> asyncio.TimerHandle:  # noqa: ANN401
+        """Run ``function`` on the main thread in ``delay_s`` seconds; cancelled when the endpoint stops."""
+        handle = asyncio.get_running_loop().call_later(delay_s, self._post_own, function, args)
+        self._timers.add(handle)
+        return handle
+
+    def hand_off(
+        self,
+        coroutine: Coroutine[Any, Any, _T],
+        then: Callable[[_T], object] | None = None,
+        failed: Callable[[BaseException], object] | None = None,
+    ) -> asyncio.Task[_T]:
+        """Run ``coroutine`` beside the mailbox; ``then`` or ``failed`` runs on the main thread with the outcome.
+
+        Without ``failed`` an error goes to :meth:`on_failure`. Cancelled (and then silent) when the endpoint stops.
+        """
+        task = asyncio.create_task(coroutine, name=f"{self.name} handed off")
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._handed_back(done, then, failed))
+        return task
+
+    def deferred(self, coroutine: Awaitable[_T]) -> _T:
+        """``return self.deferred(work())`` from a handler: the answer is sent when ``work`` ends.
+
+        The mailbox goes on meanwhile. ``work`` runs beside the main thread: it may read and change the
+        endpoint's state between its awaits, but must expect it to have changed across them.
+        """
+        return cast("_T", _Deferred(coroutine))
+
+    # --- for the service ---------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether messages are accepted."""
+        return self._mailbox.running
+
+    @property
+    def started(self) -> bool:
+        """Whether it was ever started; an endpoint starts once."""
+        return self._mailbox.started
+
+    @property
+    def mailbox_depth(self) -> int:
+        """Messages that wait."""
+        return len(self._mailbox)
+
+    def accept(self, invocation: Invocation) -> None:
+        """Queue a call that was admitted; raises ``MailboxFull`` or ``EndpointStopped``."""
+        self._mailbox.put(invocation)
+
+    def check_fencing(self, method: Method, token: bytes | None) -> None:
+        """Refuse a stale call; an endpoint without fencing refuses none."""
+
+    async def launch(self, service: RpcService) -> None:
+        """Start the main thread and wait for :meth:`on_start`."""
+        self.service = service
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def start() -> None:
+            try:
+                await self.on_start()
+            except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to who starts the endpoint
+                self._mailbox.stop_soon()
+                started.set_exception(error)
+            else:
+                started.set_result(None)
+
+        async def stop() -> None:
+            if started.exception() is None:
+                with self.supervised():
+                    await self.on_stop()
+
+        self._mailbox.start(start, stop)
+        try:
+            await started
+        except BaseException:
+            self._mailbox.abort()
+            await self._end_tasks()
+            raise
+
+    async def terminate(self) -> None:
+        """End the message in progress, run :meth:`on_stop`, refuse what waits, cancel timers and handed-off work.
+
+        From the endpoint's own main thread it only starts to stop.
+        """
+        for timer in list(self._timers):
+            timer.cancel()
+        if self._mailbox.on_main_thread:
+            self._mailbox.stop_soon()
+            task = asyncio.create_task(self._finish(), name=f"{self.name} stopping")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        await self._finish()
+
+    async def serve(self, invocation: Invocation) -> None:
+        """Run one call on the main thread and answer it."""
+        self._caller = invocation.caller
+        try:
+            # Checked here and not on arrival: the token may have changed while the call waited.
+            self.check_fencing(invocation.method, invocation.token)
+            result = await getattr(self, invocation.method.name)(*invocation.arguments)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it belongs to the caller
+            self._answer_failure(invocation, error)
+            return
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            self._answer_failure(invocation, error)
+            if task is not None and task.cancelling():
+                raise
+            return
+        finally:
+            self._caller = None
+        if isinstance(result, _Deferred):
+            task = asyncio.ensure_future(result.coroutine)
+            invocation.task = task
+            self._tasks.add(task)
+            task.add_done_callback(lambda done: self._answer_deferred(invocation, done))
+            if invocation.cancelled:
+                task.cancel()
+        else:
+            invocation.answer.succeed(result)
+
+    @contextlib.contextmanager
+    def supervised(self) -> Any:  # noqa: ANN401  # a context manager
+        """Send errors of the block to :meth:`on_failure`: none of them may end the main thread."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # the main thread survives whatever a message does
+            self.on_failure(error)
+
+    # --- inside --------------------------------------------------------------------------------------
+
+    def _post_own(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        with contextlib.suppress(EndpointStopped):
+            self._mailbox.put(_Posted(self, function, arguments), bounded=False)
+
+    def _handed_back(
+        self,
+        task: asyncio.Task[_T],
+        then: Callable[[_T], object] | None,
+        failed: Callable[[BaseException], object] | None,
+    ) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._post_own(failed or self.on_failure, (error,))
+        elif then is not None:
+            self._post_own(then, (task.result(),))
+
+    def _answer_deferred(self, invocation: Invocation, done: asyncio.Future[Any]) -> None:
+        self._tasks.discard(done)
+        if done.cancelled():
+            invocation.answer.fail(EndpointStopped(f"{invocation.method.name} of {self.name} was cancelled"))
+        elif (error := done.exception()) is not None:
+            self._answer_failure(invocation, error)
+        else:
+            invocation.answer.succeed(done.result())
+
+    def _answer_failure(self, invocation: Invocation, error: BaseException) -> None:
+        expected = isinstance(error, SluiceError)
+        _log.log(
+            logging.INFO if expected else logging.ERROR,
+            "%s of %s failed for %s: %s",
+            invocation.method.name,
+            self.name,
+            invocation.caller.identity,
+            error if expected else type(error).__name__,
+            exc_info=None if expected else error,
+        )
+        invocation.answer.fail(error)
+
+    async def _finish(self) -> None:
+        await self._mailbox.stop()
+        await self._end_tasks()
+
+    async def _end_tasks(self) -> None:
+        pending = {task for task in self._tasks if task is not asyncio.current_task()}
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.wait(pending)
+
+
+class FencedRpcEndpoint(RpcEndpoint):
+    """An endpoint that leads, or does not: calls with another leader's token are refused.
+
+    ``fencing_token`` is None while it does not lead; then only methods declared ``unfenced`` are served.
+    """
+
+    def __init__(self, name: str, gateway: type, *, mailbox_capacity: int = MAILBOX_CAPACITY, job_id: str = "") -> None:
+        super().__init__(name, gateway, mailbox_capacity=mailbox_capacity, job_id=job_id)
+        self._fencing_token: bytes | None = None
+
+    @property
+    def fencing_token(self) -> bytes | None:
+        """The token of the leadership in force."""
+        return self._fencing_token
+
+    @fencing_token.setter
+    def fencing_token(self, token: bytes | None) -> None:
+        self._fencing_token = token
+
+    def check_fencing(self, method: Method, token: bytes | None) -> None:
+        """Raise ``FencingTokenMismatch`` unless ``token`` is the one in force."""
+        check_token(method, endpoint=self.name, expected=self._fencing_token, given=token)
+
+
+class PermanentlyFencedRpcEndpoint(FencedRpcEndpoint):
+    """An endpoint for one session: its token is given once and never changes."""
+
+    def __init__(
+        self,
+        name: str,
+        gateway: type,
+        fencing_token: bytes,
+        *,
+        mailbox_capacity: int = MAILBOX_CAPACITY,
+        job_id: str = "",
+    ) -> None:
+        super().__init__(name, gateway, mailbox_capacity=mailbox_capacity, job_id=job_id)
+        self._fencing_token = fencing_token
+
+    @property
+    def fencing_token(self) -> bytes | None:
+        """The token of this session."""
+        return self._fencing_token
+
+    @fencing_token.setter
+    def fencing_token(self, token: bytes | None) -> None:
+        del token
+        raise RpcError(f"endpoint {self.name} is permanently fenced", "start another one for another session")

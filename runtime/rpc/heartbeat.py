@@ -1,0 +1,70 @@
+"""Noticing death: who has not been heard of for too long, or failed too many calls in a row.
+
+Decisions only; the clock is injected. Intervals follow Flink's ``heartbeat.interval``,
+``heartbeat.timeout`` and ``heartbeat.rpc-failure-threshold``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+HEARTBEAT_INTERVAL_SECONDS = 10.0
+HEARTBEAT_TIMEOUT_SECONDS = 50.0
+RPC_FAILURE_THRESHOLD = 2
+"""Calls in a row that fail to reach a target before it counts as dead."""
+
+_T = TypeVar("_T", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Signs:
+    last_heard: float
+    failures: int = 0
+
+
+class HeartbeatMonitor(Generic[_T]):
+    """Watches targets; :meth:`beat` starts watching one that is new."""
+
+    def __init__(
+        self,
+        timeout: float = HEARTBEAT_TIMEOUT_SECONDS,
+        *,
+        failure_threshold: int = RPC_FAILURE_THRESHOLD,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._timeout = timeout
+        self._failure_threshold = failure_threshold
+        self._clock = clock
+        self._targets: dict[_T, _Signs] = {}
+
+    def beat(self, target: _T) -> None:
+        """``target`` lives: something was heard of it now."""
+        self._targets[target] = _Signs(self._clock())
+
+    def call_failed(self, target: _T) -> None:
+        """A call did not reach ``target``; several in a row make it expire at once."""
+        if target in self._targets:
+            self._targets[target].failures += 1
+
+    def forget(self, target: _T) -> None:
+        """Stop watching ``target``."""
+        self._targets.pop(target, None)
+
+    def watched(self) -> tuple[_T, ...]:
+        """All targets, in the order in which they were first heard."""
+        return tuple(self._targets)
+
+    def expired(self, now: float | None = None) -> list[_T]:
+        """The targets to be given up now, each told once: they are forgotten by this call."""
+        moment = self._clock() if now is None else now
+        dead = [
+            target
+            for target, signs in self._targets.items()
+            if moment - signs.last_heard > self._timeout or signs.failures >= self._failure_threshold
+        ]
+        for target in dead:
+            del self._targets[target]
+        return dead

@@ -1,0 +1,83 @@
+"""Calls within the process: the same checks, mailbox and errors as from outside, without serialization."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from runtime.rpc.caller import Caller
+from runtime.rpc.contract import Method
+from runtime.rpc.endpoint import Answer, Invocation
+from runtime.rpc.errors import RpcTimeout, describe, rebuild
+from runtime.rpc.mailbox import refuse_to_wait_on_main_thread
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be called, and with what: ``arguments`` are still encoded when they came over the wire."""
+
+    endpoint: str
+    method: str
+    token: bytes | None = field(repr=False)
+    arguments: bytes | tuple[Any, ...] = field(repr=False)
+
+
+Deliver = Callable[[Caller, Request, Answer], Invocation]
+"""Check a call and put it into the mailbox of its endpoint; raises ``RpcError``."""
+
+
+class _Promise:
+    """The answer to a local ask. Errors are rebuilt, so that local and remote callers see the same."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[Any]) -> None:
+        self._future = future
+
+    def succeed(self, result: Any) -> None:  # noqa: ANN401  # any declared type
+        if not self._future.done():
+            self._future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        if not self._future.done():
+            self._future.set_exception(rebuild(describe(error)))
+
+
+class _Nobody:
+    """The answer to a local tell; the endpoint has logged a failure already."""
+
+    __slots__ = ()
+
+    def succeed(self, result: Any) -> None:  # noqa: ANN401  # any declared type
+        """Nobody waits."""
+
+    def fail(self, error: BaseException) -> None:
+        """Nobody waits."""
+
+
+class LocalLink:
+    """The way to the endpoints of this process; the caller's identity is that of the process."""
+
+    def __init__(self, caller: Caller, deliver: Deliver) -> None:
+        self._caller = caller
+        self._deliver = deliver
+
+    async def ask(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
+        """Call and wait for the result."""
+        refuse_to_wait_on_main_thread(f"{method.name} of {endpoint}")
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        invocation = self._deliver(self._caller, Request(endpoint, method.name, token, arguments), _Promise(future))
+        try:
+            async with asyncio.timeout(method.rules.timeout):
+                return await future
+        except TimeoutError as error:
+            raise RpcTimeout(f"{method.name} of {endpoint} gave no answer in {method.rules.timeout} s") from error
+        finally:
+            if not future.done() or future.cancelled():
+                invocation.cancel()
+
+    async def tell(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> None:
+        """Put the call into the mailbox."""
+        self._deliver(self._caller, Request(endpoint, method.name, token, arguments), _Nobody())

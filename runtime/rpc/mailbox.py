@@ -1,0 +1,132 @@
+"""One bounded queue, one task: everything of an endpoint happens here, one thing after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from runtime.rpc.errors import EndpointStopped, MailboxFull, RpcError
+
+MAILBOX_CAPACITY = 10_000
+"""Messages that wait in one mailbox unless the endpoint says otherwise."""
+
+FAIR_SHARE = 64
+"""Messages taken in a row before other tasks of the process get a turn."""
+
+_MAIN_THREADS: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()
+
+
+def refuse_to_wait_on_main_thread(what: str) -> None:
+    """Raise :class:`RpcError` when the code that asks is a handler: it would block its endpoint, and may deadlock."""
+    if asyncio.current_task() in _MAIN_THREADS:
+        raise RpcError(
+            f"{what} was asked from the main thread of an endpoint, which must not wait for another",
+            "use self.hand_off(...) or return self.deferred(...)",
+        )
+
+
+class Message:
+    """Something to be done on the main thread of an endpoint."""
+
+    __slots__ = ()
+
+    async def run(self) -> None:
+        """Do it; must not raise."""
+        raise NotImplementedError
+
+    def discard(self) -> None:
+        """The endpoint stopped before this was done."""
+
+
+class Mailbox:
+    """Drains its messages in order, one at a time, each to completion.
+
+    ``on_stop`` is awaited on the main thread after the message in progress when :meth:`stop` is called;
+    what waited behind is discarded.
+    """
+
+    def __init__(self, name: str, capacity: int = MAILBOX_CAPACITY) -> None:
+        self._name = name
+        self._capacity = capacity
+        self._queue: deque[Message] = deque()
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def running(self) -> bool:
+        """Whether messages are accepted."""
+        return self._task is not None and not self._stopping
+
+    @property
+    def on_main_thread(self) -> bool:
+        """Whether the code that asks runs as part of a message."""
+        return self._task is not None and asyncio.current_task() is self._task
+
+    @property
+    def started(self) -> bool:
+        """Whether it was ever started."""
+        return self._task is not None
+
+    def start(self, on_start: Callable[[], Awaitable[None]], on_stop: Callable[[], Awaitable[None]]) -> None:
+        """Start draining; ``on_start`` runs before the first message."""
+        self._task = asyncio.create_task(self._drain(on_start, on_stop), name=f"endpoint {self._name}")
+        _MAIN_THREADS.add(self._task)
+
+    def put(self, message: Message, *, bounded: bool = True) -> None:
+        """Append ``message``.
+
+        ``bounded=False`` is for what the endpoint caused itself (timers, results of work it handed off).
+        Raises :class:`MailboxFull` or :class:`EndpointStopped`.
+        """
+        if not self.running:
+            raise EndpointStopped(f"endpoint {self._name} is not running")
+        if bounded and len(self._queue) >= self._capacity:
+            raise MailboxFull(
+                f"endpoint {self._name} has {self._capacity} messages waiting", "send less at a time, or retry later"
+            )
+        self._queue.append(message)
+        self._wake.set()
+
+    async def stop(self) -> None:
+        """Stop after the message in progress and wait until ``on_stop`` has ended (not from the main thread)."""
+        self.stop_soon()
+        if self._task is not None and not self.on_main_thread:
+            await asyncio.wait([self._task])
+
+    def stop_soon(self) -> None:
+        """Stop after the message in progress, without waiting."""
+        self._stopping = True
+        self._wake.set()
+
+    def abort(self) -> None:
+        """Stop in the middle of whatever runs; for an endpoint that did not come up."""
+        self._stopping = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _drain(self, on_start: Callable[[], Awaitable[None]], on_stop: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await on_start()
+            taken = 0
+            while not self._stopping:
+                if not self._queue:
+                    self._wake.clear()
+                    await self._wake.wait()
+                    taken = 0
+                    continue
+                await self._queue.popleft().run()
+                taken += 1
+                if taken >= FAIR_SHARE:
+                    taken = 0
+                    await asyncio.sleep(0)
+            await on_stop()
+        finally:
+            self._stopping = True
+            while self._queue:
+                self._queue.popleft().discard()

@@ -1,0 +1,169 @@
+"""The RPC service of a process: its endpoints, and the streams to and from others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from pki.channels import Channel, client_policy, server_policy
+from pki.connections import ConnectionLog
+from pki.identity import Role, SpiffeId
+from pki.listener import MutualTlsListener
+from pki.tls import TlsIdentity
+from runtime.rpc.admission import check_caller, find_method
+from runtime.rpc.caller import Caller
+from runtime.rpc.endpoint import Answer, Invocation, RpcEndpoint
+from runtime.rpc.errors import EndpointNotFound, PeerUnreachable, RpcError
+from runtime.rpc.exchange import Exchange, Patience
+from runtime.rpc.local import LocalLink, Request
+from runtime.rpc.peer import RemotePeer
+from runtime.rpc.proxy import make_proxy
+from runtime.rpc.transport import ALPN, GrpcStream, accepting_protocol, dial
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class RpcService:
+    """Starts endpoints, listens for peers, and connects to them; all over mutual TLS as ``identity``.
+
+    Args:
+        identity: who this process is to its peers.
+        connections: where dialed and accepted connections are recorded.
+        patience: how long to wait for peers.
+        on_failure: told of errors in endpoints that no caller waits for.
+    """
+
+    def __init__(
+        self,
+        identity: TlsIdentity,
+        *,
+        connections: ConnectionLog | None = None,
+        patience: Patience | None = None,
+        on_failure: Callable[[RpcEndpoint, BaseException], None] | None = None,
+    ) -> None:
+        self.identity = identity
+        self._connections = connections
+        self._patience = patience or Patience()
+        self._on_failure = on_failure
+        self._endpoints: dict[str, RpcEndpoint] = {}
+        self._peers: dict[Exchange, RemotePeer] = {}
+        self._listeners: list[MutualTlsListener] = []
+        self._closed = False
+
+    @property
+    def spiffe_id(self) -> SpiffeId:
+        """Who this process is."""
+        return self.identity.spiffe_id
+
+    async def listen(self, host: str, port: int) -> tuple[str, int]:
+        """Accept peers that the channel table admits; port 0 takes a free one. Returns the address bound."""
+        self._check_open()
+        listener = MutualTlsListener(
+            self.identity,
+            Channel.RPC,
+            client_policy(Channel.RPC, self.spiffe_id.trust_domain),
+            lambda: accepting_protocol(self._adopt),
+            alpn=ALPN,
+            connections=self._connections,
+        )
+        address = await listener.start(host, port)
+        self._listeners.append(listener)
+        return address
+
+    async def connect(self, host: str, port: int, *, role: Role = Role.JOBMANAGER, name: str = "") -> RemotePeer:
+        """Open a stream to the process in ``role`` (called ``name``, when given) at that address.
+
+        Raises:
+            PeerRefused: whoever listens there is someone else.
+            PeerUnreachable: nobody answers, or the peer refuses this process.
+        """
+        self._check_open()
+        policy = server_policy(Channel.RPC, self.spiffe_id.trust_domain, role=role, name=name)
+        stream, transport = await dial(host, port, self.identity.client_context(policy, alpn=ALPN))
+        exchange = self._adopt(stream)
+        try:
+            if self._connections is not None:
+                self._connections.record(Channel.RPC, "dialed", self.spiffe_id, transport)
+            # In TLS 1.3 a client learns only from what comes next whether its certificate was accepted.
+            await exchange.ready()
+        except BaseException as error:
+            exchange.end(PeerUnreachable(f"{stream.peer} was not ready"))
+            if isinstance(error, RpcError):
+                raise PeerUnreachable(
+                    f"{stream.peer} at {host}:{port} did not accept the connection: {error.what}",
+                    "its log says why; is this process' certificate valid and its role allowed there?",
+                ) from error
+            raise
+        return self._peers[exchange]
+
+    async def start(self, endpoint: RpcEndpoint) -> None:
+        """Start ``endpoint`` under its name; returns when its ``on_start`` has ended, raises what that raised."""
+        self._check_open()
+        if endpoint.name in self._endpoints:
+            raise RpcError(f"an endpoint named {endpoint.name} runs already", "stop it first")
+        if endpoint.started:
+            raise RpcError(f"endpoint {endpoint.name} was started before", "make a new one")
+        self._endpoints[endpoint.name] = endpoint
+        try:
+            await endpoint.launch(self)
+        except BaseException:
+            self._endpoints.pop(endpoint.name, None)
+            raise
+
+    async def stop(self, endpoint: RpcEndpoint) -> None:
+        """Stop ``endpoint``: its ``on_stop`` has run when this returns (called by itself: it only begins to stop)."""
+        if self._endpoints.get(endpoint.name) is endpoint:
+            del self._endpoints[endpoint.name]
+            await endpoint.terminate()
+
+    def local(self, protocol: type[_T], endpoint: str, *, token: bytes | None = None) -> _T:
+        """A proxy of an endpoint of this process; the role that calls is that of this process."""
+        return make_proxy(protocol, LocalLink(Caller(self.spiffe_id), self._deliver), endpoint, token)
+
+    def peers(self) -> tuple[RemotePeer, ...]:
+        """All open streams."""
+        return tuple(self._peers.values())
+
+    async def close(self) -> None:
+        """Stop all endpoints, the latest first, then say goodbye to all peers and stop listening."""
+        self._closed = True
+        for endpoint in reversed(list(self._endpoints.values())):
+            await self.stop(endpoint)
+        await asyncio.gather(*(exchange.close("the process shuts down") for exchange in list(self._peers)))
+        await asyncio.gather(*(listener.close() for listener in self._listeners))
+
+    def endpoint_failed(self, endpoint: RpcEndpoint, error: BaseException) -> None:
+        """Tell the owner of the process about an error in ``endpoint`` that no caller waits for."""
+        if self._on_failure is not None:
+            self._on_failure(endpoint, error)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RpcError("the RPC service is closed")
+
+    def _adopt(self, stream: GrpcStream) -> Exchange:
+        exchange = Exchange(self.spiffe_id, stream.peer, stream, self._deliver, self._patience)
+        stream.attach(exchange)
+        peer = RemotePeer(exchange)
+        exchange.caller = Caller(stream.peer, peer)
+        self._peers[exchange] = peer
+        exchange.on_close(lambda: self._peers.pop(exchange, None))
+        _log.info("rpc stream %s - %s opened", self.spiffe_id, stream.peer)
+        return exchange
+
+    def _deliver(self, caller: Caller, request: Request, answer: Answer) -> Invocation:
+        # 1. Does it exist. 2. May this caller. 3. Are the arguments of the declared types. 4. Is there room.
+        # The fencing token is checked when the call's turn comes (RpcEndpoint.serve).
+        endpoint = self._endpoints.get(request.endpoint)
+        if endpoint is None:
+            raise EndpointNotFound(f"no endpoint named {request.endpoint!r} runs at {self.spiffe_id}")
+        method = find_method(endpoint.gateway, request.method, endpoint.name)
+        check_caller(method, caller.identity, endpoint=endpoint.name, job_id=endpoint.job_id)
+        arguments = request.arguments
+        values = method.decode_arguments(arguments) if isinstance(arguments, bytes) else arguments
+        invocation = Invocation(endpoint, method, values, token=request.token, caller=caller, answer=answer)
+        endpoint.accept(invocation)
+        return invocation

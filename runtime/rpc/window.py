@@ -1,0 +1,90 @@
+"""How much may be under way to one peer: calls wait here, in order, until earlier ones are done.
+
+Both ends count by the same rule (:func:`has_room`), so that a correct sender never exceeds what the
+receiver has promised to hold, and one that does is known to be broken.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from runtime.rpc.errors import MailboxFull, RpcError
+
+MAX_OPEN_CALLS = 1024
+"""Calls to one peer that are sent and not yet done."""
+
+MAX_OPEN_BYTES = 32 << 20
+"""Bytes of arguments under way to one peer at which further calls wait; one call may overshoot it."""
+
+MAX_WAITING_CALLS = 16_384
+"""Calls to one peer that wait for room; more are refused."""
+
+
+def has_room(calls: int, size: int) -> bool:
+    """Whether one more call may be sent while ``calls`` of together ``size`` bytes are under way."""
+    return calls < MAX_OPEN_CALLS and size < MAX_OPEN_BYTES
+
+
+class Waiting:
+    """One call that was submitted: sent, or waiting for room."""
+
+    __slots__ = ("abandoned", "send", "sent", "size")
+
+    def __init__(self, size: int, send: Callable[[], None]) -> None:
+        self.size = size
+        self.send = send
+        self.sent = False
+        self.abandoned = False
+
+
+class SendWindow:
+    """Sends in the order of submission, never more at a time than :func:`has_room` allows."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._size = 0
+        self._waiting: deque[Waiting] = deque()
+        self._live = 0
+
+    def submit(self, size: int, send: Callable[[], None]) -> Waiting:
+        """Call ``send`` now, or when there is room; raises :class:`MailboxFull` when too many wait."""
+        waiting = Waiting(size, send)
+        if not self._waiting and has_room(self._calls, self._size):
+            self._send(waiting)
+            return waiting
+        if self._live >= MAX_WAITING_CALLS:
+            raise MailboxFull(f"{MAX_WAITING_CALLS} calls wait for this peer", "send less at a time, or retry later")
+        self._waiting.append(waiting)
+        self._live += 1
+        return waiting
+
+    def abandon(self, waiting: Waiting) -> None:
+        """Forget a call that was not sent yet."""
+        if not waiting.sent and not waiting.abandoned:
+            waiting.abandoned = True
+            self._live -= 1
+            self._advance()
+
+    def release(self, calls: int, size: int) -> None:
+        """So many calls are done; sends what waited for them. Raises :class:`RpcError` when fewer were under way."""
+        if calls > self._calls or size > self._size:
+            raise RpcError(f"{calls} calls of {size} bytes are said to be done, more than are under way")
+        self._calls -= calls
+        self._size -= size
+        self._advance()
+
+    def _advance(self) -> None:
+        while self._waiting:
+            if not self._waiting[0].abandoned:
+                if not has_room(self._calls, self._size):
+                    return
+                self._live -= 1
+                self._send(self._waiting[0])
+            self._waiting.popleft()
+
+    def _send(self, waiting: Waiting) -> None:
+        waiting.sent = True
+        self._calls += 1
+        self._size += waiting.size
+        waiting.send()
