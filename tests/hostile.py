@@ -1,0 +1,296 @@
+"""Identities that must be refused, and a PKI of its own for each test; shared by everybody's tests.
+
+    pki = TestPki(tmp_path)
+    good = pki.identity(SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1"))       # a TlsIdentity
+    bad = pki.hostile(Hostile.EXPIRED, pretending=good.spiffe_id)
+    await assert_refused(host, port, bad.client_context(alpn=["h2"]))
+    bad.directory                                                                       # the same as files
+
+A hostile client does not check whom it talks to: when its connection ends, the listener refused it. Each
+hostile certificate is wrong in exactly one way; everything else is as an honest one has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import enum
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from pki import keystore
+from pki.authority import Authority, authority_key_identifier, create_intermediate, create_root, to_pem
+from pki.config import PkiConfig
+from pki.files import PUBLIC_MODE, SECRET_MODE, make_private_directory, replace_set
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.issuer import LocalIssuer
+from pki.keys import key_to_pem
+from pki.profiles import AuthorityKind, Names, leaf_key_usage
+from pki.store import AuthorityStore
+from pki.tls import TlsIdentity
+
+TRUST_DOMAIN = "sluice.local"
+OTHER_JOB_ID = "f" * 32
+REFUSAL_DEADLINE_SECONDS = 20.0
+
+_BOTH = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)
+
+
+class Hostile(enum.StrEnum):
+    """What is wrong with an identity."""
+
+    NO_CERTIFICATE = "no certificate"
+    SELF_SIGNED = "self-signed"
+    FOREIGN_CA = "foreign CA"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not yet valid"
+    WRONG_ROLE = "wrong role"
+    OTHER_JOB = "other job"
+    EDGE_CERTIFICATE = "edge certificate"
+    WRONG_EKU = "wrong EKU"
+    NO_EKU = "no EKU"
+    FOREIGN_TRUST_DOMAIN = "foreign trust domain"
+    NO_SPIFFE_ID = "no SPIFFE ID"
+    TWO_SPIFFE_IDS = "two SPIFFE IDs"
+    AUTHORITY_AS_LEAF = "authority as leaf"
+    SIGNED_BY_LEAF = "signed by a leaf"
+
+
+HOSTILE_CLIENTS = tuple(case for case in Hostile if case is not Hostile.OTHER_JOB)
+"""Cases that every listener refuses; :attr:`Hostile.OTHER_JOB` only where the channel belongs to one job."""
+HOSTILE_SERVERS = tuple(case for case in HOSTILE_CLIENTS if case is not Hostile.NO_CERTIFICATE)
+"""Cases that every client refuses; a TLS 1.3 server always has a certificate."""
+
+
+@dataclass(frozen=True)
+class HostileIdentity:
+    """One identity that must be refused, as contexts and as an identity directory (without leaf for no certificate)."""
+
+    case: Hostile
+    directory: Path
+
+    def client_context(self, *, alpn: Sequence[str] = (), tls12: bool = False) -> ssl.SSLContext:
+        """For dialing; accepts any server. ``tls12`` makes a client that knows nothing newer."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        return self._finish(context, alpn, tls12=tls12)
+
+    def server_context(self, *, alpn: Sequence[str] = (), tls12: bool = False) -> ssl.SSLContext:
+        """For accepting; asks no client for a certificate."""
+        return self._finish(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), alpn, tls12=tls12)
+
+    def _finish(self, context: ssl.SSLContext, alpn: Sequence[str], *, tls12: bool) -> ssl.SSLContext:
+        context.verify_mode = ssl.CERT_NONE
+        if tls12:
+            context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+        else:
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+        if self.case is not Hostile.NO_CERTIFICATE:
+            context.load_cert_chain(self.directory / "chain.pem", self.directory / "key.pem")
+        if alpn:
+            context.set_alpn_protocols(list(alpn))
+        return context
+
+
+@dataclass(frozen=True)
+class _Wish:
+    """What a forged leaf contains; by default everything is right."""
+
+    uris: tuple[str, ...]
+    start: dt.datetime
+    end: dt.datetime
+    usages: tuple[x509.ObjectIdentifier, ...] = _BOTH
+    authority: bool = False
+
+
+@dataclass
+class TestPki:
+    """Authorities in a directory of the test's own, and identities of theirs, good and hostile."""
+
+    __test__ = False  # not a test case, whatever pytest thinks of the name
+
+    root: Path
+    config: PkiConfig = field(default_factory=lambda: PkiConfig(trust_domain=TRUST_DOMAIN))
+
+    def __post_init__(self) -> None:
+        self.home = Home.at(self.root / "home")
+        self.issuer = LocalIssuer(self.home, self.config)
+        self.issuer.ensure_authorities()
+        self._store = AuthorityStore(self.home.pki)
+        self._count = 0
+
+    def directory(
+        self, spiffe_id: SpiffeId, *, accept: Sequence[str] = (), lifetime: dt.timedelta | None = None
+    ) -> Path:
+        """Issue a good identity directory."""
+        directory = self._next(spiffe_id.role)
+        self.issuer.issue_to(
+            directory, spiffe_id, dns=["localhost"], ips=["127.0.0.1"], accept=accept, lifetime=lifetime
+        )
+        return directory
+
+    def identity(self, spiffe_id: SpiffeId) -> TlsIdentity:
+        """Issue a good identity and load it."""
+        return TlsIdentity(self.directory(spiffe_id))
+
+    def process(self, role: Role, name: str = "") -> TlsIdentity:
+        """Issue the identity of a process in ``role`` and load it."""
+        return self.identity(SpiffeId.process(self.config.trust_domain, role, name or f"{role}-1"))
+
+    def edge_server(self, *, dns: Sequence[str] = ("localhost",), ips: Sequence[str] = ("127.0.0.1",)) -> Path:
+        """Issue the gateway's public certificate."""
+        directory = self._next("edge-server")
+        gateway = SpiffeId.process(self.config.trust_domain, Role.GATEWAY, "envoy")
+        self.issuer.issue_edge_server(directory, gateway, dns=dns, ips=ips)
+        return directory
+
+    def hostile(self, case: Hostile, *, pretending: SpiffeId, accept: Sequence[str] = ()) -> HostileIdentity:
+        """Forge an identity that would pass for ``pretending`` were it not for ``case``."""
+        directory = self._next("hostile")
+        internal = self._store.load(AuthorityKind.INTERNAL)
+        anchors = to_pem(internal.certificate)
+        if case is Hostile.NO_CERTIFICATE:
+            make_private_directory(directory)
+            replace_set(directory, {"ca.pem": (anchors, PUBLIC_MODE)})
+            return HostileIdentity(case, directory)
+        now = dt.datetime.now(dt.UTC)
+        signer, chain = self._signer(case, internal, now)
+        wish = _wish(case, pretending, now)
+        key = ec.generate_private_key(ec.SECP256R1())
+        leaf = _sign(key, signer, wish)
+        password = keystore.random_password()
+        make_private_directory(directory)
+        replace_set(
+            directory,
+            {
+                "key.pem": (key_to_pem(key), SECRET_MODE),
+                "chain.pem": (to_pem(leaf, *chain), PUBLIC_MODE),
+                "ca.pem": (anchors, PUBLIC_MODE),
+                "identity.p12": (keystore.key_store(key, leaf, chain, password), SECRET_MODE),
+                "identity.p12.pass": (password, SECRET_MODE),
+                **({"peers": ("".join(f"{p}\n" for p in accept).encode(), PUBLIC_MODE)} if accept else {}),
+            },
+        )
+        return HostileIdentity(case, directory)
+
+    def _signer(
+        self, case: Hostile, internal: Authority, now: dt.datetime
+    ) -> tuple[Authority | None, list[x509.Certificate]]:
+        """Who signs the forged leaf (None: its own key), and the chain shown with it."""
+        match case:
+            case Hostile.SELF_SIGNED:
+                return None, []
+            case Hostile.FOREIGN_CA:
+                foreign = create_intermediate(AuthorityKind.INTERNAL, create_root(self.config, now), self.config, now)
+                return foreign, [foreign.certificate]
+            case Hostile.EDGE_CERTIFICATE:
+                edge = self._store.load(AuthorityKind.EDGE)
+                return edge, [edge.certificate]
+            case Hostile.SIGNED_BY_LEAF:
+                return self._signing_leaf(internal, now)
+            case _:
+                return internal, [internal.certificate]
+
+    def _signing_leaf(self, internal: Authority, now: dt.datetime) -> tuple[Authority, list[x509.Certificate]]:
+        """An honest leaf that misuses its key to sign others."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        driver = SpiffeId.driver(self.config.trust_domain, OTHER_JOB_ID)
+        names = Names.checked(driver, (), ())
+        wish = _Wish((str(names.spiffe_id),), now - dt.timedelta(hours=1), now + dt.timedelta(hours=1))
+        certificate = _sign(key, internal, wish)
+        return Authority(AuthorityKind.INTERNAL, certificate, key), [certificate, internal.certificate]
+
+    def _next(self, name: str) -> Path:
+        self._count += 1
+        return self.root / "identities" / f"{self._count}-{name}"
+
+
+def _wish(case: Hostile, pretending: SpiffeId, now: dt.datetime) -> _Wish:
+    hour = dt.timedelta(hours=1)
+    auth = f"spiffe://{pretending.trust_domain}/auth/auth-1"
+    honest = _Wish((str(pretending),), now - hour, now + hour)
+    wrong: dict[Hostile, _Wish] = {
+        Hostile.EXPIRED: replace(honest, end=now - dt.timedelta(seconds=2)),
+        Hostile.NOT_YET_VALID: replace(honest, start=now + hour / 2),
+        Hostile.WRONG_ROLE: replace(honest, uris=(auth,)),
+        Hostile.OTHER_JOB: replace(honest, uris=(_other_job(pretending),)),
+        Hostile.WRONG_EKU: replace(honest, usages=(ExtendedKeyUsageOID.CODE_SIGNING,)),
+        Hostile.NO_EKU: replace(honest, usages=()),
+        Hostile.FOREIGN_TRUST_DOMAIN: replace(honest, uris=(str(replace(pretending, trust_domain="evil.example")),)),
+        Hostile.NO_SPIFFE_ID: replace(honest, uris=()),
+        Hostile.TWO_SPIFFE_IDS: replace(honest, uris=(str(pretending), auth)),
+        Hostile.AUTHORITY_AS_LEAF: replace(honest, authority=True),
+    }
+    return wrong.get(case, honest)
+
+
+def _other_job(pretending: SpiffeId) -> str:
+    if pretending.role is Role.DRIVER:
+        return str(SpiffeId.driver(pretending.trust_domain, OTHER_JOB_ID))
+    return str(SpiffeId.executor(pretending.trust_domain, OTHER_JOB_ID, 1))
+
+
+def _sign(key: ec.EllipticCurvePrivateKey, signer: Authority | None, wish: _Wish) -> x509.Certificate:
+    own = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "forged")])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(own)
+        .issuer_name(own if signer is None else signer.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(wish.start)
+        .not_valid_after(wish.end)
+        .add_extension(x509.BasicConstraints(ca=wish.authority, path_length=None), critical=True)
+        .add_extension(leaf_key_usage(), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [*(x509.UniformResourceIdentifier(uri) for uri in wish.uris), x509.DNSName("localhost")]
+            ),
+            critical=False,
+        )
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+            if signer is None
+            else authority_key_identifier(signer.certificate),
+            critical=False,
+        )
+    )
+    if wish.usages:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(list(wish.usages)), critical=False)
+    return builder.sign(key if signer is None else signer.key, hashes.SHA256())
+
+
+async def answer_of(host: str, port: int, context: ssl.SSLContext | None, *, hello: bytes = b"hello\r\n\r\n") -> bytes:
+    """What a listener answers to ``hello``; empty when it ended the connection, however it did so."""
+    writer = None
+    try:
+        async with asyncio.timeout(REFUSAL_DEADLINE_SECONDS):
+            # In TLS 1.3 the client is done first: the refusal arrives with the first read (RFC 8446, 4.4.2.4).
+            reader, writer = await asyncio.open_connection(host, port, ssl=context)
+            writer.write(hello)
+            return await reader.read(65536)
+    except (ssl.SSLError, ConnectionError):
+        return b""
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+async def assert_refused(
+    host: str, port: int, context: ssl.SSLContext | None, *, hello: bytes = b"hello\r\n\r\n"
+) -> None:
+    """Dial and speak; fail when anything at all comes back. ``context`` None: plaintext."""
+    answer = await answer_of(host, port, context, hello=hello)
+    assert answer == b"", f"the listener answered {answer[:80]!r}"
