@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import logging
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from pki.errors import SluiceError
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+
+
+def _being_cancelled() -> bool:
+    """Whether a CancelledError is meant for this task, and not only for something that it awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 class Answer(Protocol):
@@ -267,9 +273,8 @@ class RpcEndpoint:
             self._answer_failure(invocation, error)
             return
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
             self._answer_failure(invocation, error)
-            if task is not None and task.cancelling():
+            if _being_cancelled():
                 raise
             return
         finally:
@@ -285,10 +290,14 @@ class RpcEndpoint:
             invocation.answer.succeed(result)
 
     @contextlib.contextmanager
-    def supervised(self) -> Any:  # noqa: ANN401  # a context manager
+    def supervised(self) -> Iterator[None]:
         """Send errors of the block to :meth:`on_failure`: none of them may end the main thread."""
         try:
             yield
+        except asyncio.CancelledError as error:
+            if _being_cancelled():
+                raise
+            self.on_failure(error)
         except Exception as error:  # noqa: BLE001  # the main thread survives whatever a message does
             self.on_failure(error)
 

@@ -67,6 +67,9 @@ class MessageStream(Protocol):
     def abort(self) -> None:
         """Drop the connection at once."""
 
+    async def gone(self) -> None:
+        """Wait, for a bounded time, until nothing of the connection is left."""
+
 
 class Exchange:
     """Both directions of one stream, from ``Hello`` to the end. Created inside a running event loop."""
@@ -99,6 +102,7 @@ class Exchange:
         self._writer = asyncio.create_task(self._write(), name=f"rpc writer to {peer}")
         # Life.
         self._last_heard = self._loop.time()
+        self._asked_for_life = False
         self._watch = self._loop.call_later(patience.hello, self._check_hello)
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._end: RpcError | None = None
@@ -191,6 +195,7 @@ class Exchange:
             self._wake.set()
             await asyncio.wait({self._writer}, timeout=self._patience.goodbye)
         self.end(PeerUnreachable(f"the connection to {self.peer} was closed here: {reason}"))
+        await self._stream.gone()
 
     def end(self, reason: RpcError) -> None:
         """The stream is over: fail what waits, tell who asked to be told. Idempotent."""
@@ -220,6 +225,7 @@ class Exchange:
     def message_received(self, data: bytes) -> None:
         """One gRPC message arrived. Whatever is wrong with it ends this stream and no other."""
         self._last_heard = self._loop.time()
+        self._asked_for_life = False
         try:
             for each in wire.decode_batch(data):
                 if self._end is not None:
@@ -361,10 +367,12 @@ class Exchange:
 
     def _check_silence(self) -> None:
         silence = self._loop.time() - self._last_heard
-        if silence >= self._patience.ping_timeout:
+        # Only an unanswered question counts: after a stall of this process the answers are yet to be read.
+        if silence >= self._patience.ping_timeout and self._asked_for_life:
             self.end(PeerUnreachable(f"{self.peer} gave no sign of life for {self._patience.ping_timeout} s"))
             return
         if silence >= self._patience.ping_interval:
+            self._asked_for_life = True
             self._enqueue(wire.encode_envelope(wire.Ping()))
         self._watch = self._loop.call_later(self._patience.ping_interval, self._check_silence)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 from runtime.rpc.caller import Caller
 from runtime.rpc.contract import Method
 from runtime.rpc.endpoint import Answer, Invocation
-from runtime.rpc.errors import RpcTimeout, describe, rebuild
+from runtime.rpc.errors import RpcError, RpcTimeout, describe, rebuild
 from runtime.rpc.mailbox import refuse_to_wait_on_main_thread
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +82,8 @@ class LocalLink:
                 invocation.cancel()
 
     async def tell(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> None:
-        """Put the call into the mailbox."""
-        self._deliver(self._caller, Request(endpoint, method.name, token, arguments), _Nobody())
+        """Put the call into the mailbox; as over a stream, a refusal is logged and nothing comes back."""
+        try:
+            self._deliver(self._caller, Request(endpoint, method.name, token, arguments), _Nobody())
+        except RpcError as error:
+            _log.warning("refused a call of %s: %s", self._caller.identity, error.what)

@@ -26,7 +26,7 @@ class RemotePeer:
         """From the peer's certificate."""
         return self._exchange.peer
 
-    def gateway(self, protocol: type[_T], endpoint: str, *, token: bytes | None = None) -> _T:
+    def gateway(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
         """A proxy of ``endpoint`` there; its calls carry the fencing ``token``.
 
         Asks raise what the method raised (see ``remotable``), ``RpcTimeout``, ``PeerUnreachable`` or another

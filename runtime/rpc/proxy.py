@@ -33,10 +33,12 @@ class _Proxy:
         return f"<{type(self).__name__} of {self._endpoint}>"  # never the token
 
 
-def make_proxy(protocol: type[_T], link: Link, endpoint: str, token: bytes | None) -> _T:
-    """An implementation of ``protocol`` whose methods are calls of ``endpoint`` over ``link``."""
-    gateway: type = protocol
-    return cast("_T", _proxy_class(gateway)(link, endpoint, token))
+def make_proxy(protocol: Callable[..., _T], link: Link, endpoint: str, token: bytes | None) -> _T:
+    """An implementation of ``protocol`` whose methods are calls of ``endpoint`` over ``link``.
+
+    ``protocol`` is the Protocol class itself; typed as a callable because ``type[T]`` admits no abstract class.
+    """
+    return cast("_T", _proxy_class(cast("type", protocol))(link, endpoint, token))
 
 
 @cache

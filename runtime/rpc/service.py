@@ -119,7 +119,7 @@ class RpcService:
             del self._endpoints[endpoint.name]
             await endpoint.terminate()
 
-    def local(self, protocol: type[_T], endpoint: str, *, token: bytes | None = None) -> _T:
+    def local(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
         """A proxy of an endpoint of this process; the role that calls is that of this process."""
         return make_proxy(protocol, LocalLink(Caller(self.spiffe_id), self._deliver), endpoint, token)
 

@@ -84,12 +84,16 @@ class GrpcStream:
         await self._stream.send_data(b"\x00" + len(message).to_bytes(4, "big") + message)
 
     async def finish(self) -> None:
-        """End the stream and close its connection in order; waits until it is gone, for a bounded time."""
+        """End the stream and close its connection in order; waits until it is gone."""
         if self._serving:
             await self._stream.send_headers([_GRPC_OK], end_stream=True)
         else:
             await self._stream.end()
         self._protocol.close()
+        await self.gone()
+
+    async def gone(self) -> None:
+        """Wait, for a bounded time, until the connection is gone."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 await self._protocol.lost.wait()
