@@ -104,7 +104,7 @@ def render(source: object, config: GatewayConfig, trust_domain: str, paths: Envo
         "rest_socket": str(paths.rest_socket),
         "edge_secret": str(paths.edge_secret),
         "access_log": str(paths.access_log),
-        "header_removals": header_removals(),
+        "header_mutations": header_mutations(),
         "routes": routes(config),
         "local_replies": local_replies(),
     }
@@ -122,12 +122,17 @@ def domains(config: GatewayConfig) -> list[str]:
     return [f"[{name}]" if ":" in name else name for name in names]
 
 
-def header_removals() -> list[dict[str, object]]:
-    """Mutations that take out every header a client could use to pass for someone or something else."""
+def header_mutations() -> list[dict[str, object]]:
+    """Take out every header a client could use to pass for someone or something else; write the true address.
+
+    Envoy itself would write its own address for a client on the same machine.
+    """
     by_prefix: list[dict[str, object]] = [
         {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in REMOVED_PREFIXES
     ]
-    return by_prefix + [{"remove": name} for name in REMOVED_HEADERS]
+    by_name: list[dict[str, object]] = [{"remove": name} for name in REMOVED_HEADERS]
+    address = {"key": "x-forwarded-for", "value": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%"}
+    return [*by_prefix, *by_name, {"append": {"header": address, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}]
 
 
 def routes(config: GatewayConfig) -> list[dict[str, object]]:

@@ -1,0 +1,366 @@
+"""A whole gateway for the tests: the real Envoy, the auth service, and a REST that records what reaches it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import dataclasses
+import datetime as dt
+import http.client
+import ipaddress
+import json
+import shutil
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from gateway.config import GatewayConfig
+from gateway.listening import listen_unix
+from gateway.principal import AccessRole
+from gateway.process import route_file, run_auth, run_envoy
+from gateway.token_book import TokenBook
+from gateway.tokens import create_token, token_file
+from pki.files import make_private_directory, write_public, write_secret
+from pki.home import Home
+from pki.identity import Role
+
+TRUST_DOMAIN = "gateway.test"
+ROUTES = [
+    {"method": "GET", "path": "/v1/overview", "operation": "overview.read"},
+    {"method": "GET", "path": "/v1/jobs", "operation": "jobs.list"},
+    {"method": "POST", "path": "/v1/jobs", "operation": "jobs.submit"},
+    {"method": "GET", "path": "/v1/jobs/{id}", "operation": "jobs.read"},
+    {"method": "PATCH", "path": "/v1/jobs/{id}", "operation": "jobs.cancel"},
+]
+DEADLINE_SECONDS = 20.0
+
+
+def eventually(condition: Callable[[], object], what: str) -> None:
+    """Poll until ``condition`` holds; fail with ``what`` when it does not in time."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+class EdgeAuthority:
+    """A throw-away authority that issues edge identities."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "edge authority of the tests")])
+        now = dt.datetime.now(dt.UTC)
+        self.certificate = (
+            x509.CertificateBuilder()
+            .subject_name(self._name)
+            .issuer_name(self._name)
+            .public_key(self._key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(minutes=5))
+            .not_valid_after(now + dt.timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(
+                x509.KeyUsage(
+                    digital_signature=False,
+                    content_commitment=False,
+                    key_encipherment=False,
+                    data_encipherment=False,
+                    key_agreement=False,
+                    key_cert_sign=True,
+                    crl_sign=True,
+                    encipher_only=False,
+                    decipher_only=False,
+                ),
+                critical=True,
+            )
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    @property
+    def pem(self) -> str:
+        return self.certificate.public_bytes(Encoding.PEM).decode()
+
+    def issue(
+        self,
+        directory: Path,
+        *,
+        spiffe_id: str = f"spiffe://{TRUST_DOMAIN}/gateway/envoy",
+        lifetime: dt.timedelta = dt.timedelta(hours=1),
+    ) -> int:
+        """Write an identity directory; returns the leaf's serial number."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        now = dt.datetime.now(dt.UTC)
+        leaf = (
+            x509.CertificateBuilder()
+            .subject_name(x509.Name([]))
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - dt.timedelta(days=2))
+            .not_valid_after(now + lifetime)
+            .add_extension(
+                x509.SubjectAlternativeName(
+                    [
+                        x509.UniformResourceIdentifier(spiffe_id),
+                        x509.DNSName("localhost"),
+                        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+                    ]
+                ),
+                critical=True,
+            )
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        make_private_directory(directory)
+        write_secret(directory / "key.pem", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        write_public(directory / "chain.pem", leaf.public_bytes(Encoding.PEM))
+        return leaf.serial_number
+
+
+@dataclasses.dataclass
+class Recorded:
+    """A request as REST saw it."""
+
+    method: str
+    target: str
+    headers: list[tuple[str, str]]
+    body_bytes: int = 0
+    complete: bool = False
+
+    def values(self, name: str) -> list[str]:
+        return [value for key, value in self.headers if key.lower() == name]
+
+
+class Upstream:
+    """Stands for REST: answers 200 to everything and remembers it."""
+
+    def __init__(self) -> None:
+        self.requests: list[Recorded] = []
+
+    async def serve(self, path: Path) -> None:
+        runner = web.ServerRunner(web.Server(self._handle, access_log=None), handle_signals=False)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listen_unix(path)).start()
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        headers = [(key, value) for key, value in request.headers.items()]
+        recorded = Recorded(request.method, request.raw_path, headers)
+        self.requests.append(recorded)
+        async for chunk in request.content.iter_any():
+            recorded.body_bytes += len(chunk)
+        recorded.complete = True
+        return web.json_response({"served": request.raw_path})
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """An answer of the gateway."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """The body as a problem document; fails when it is none."""
+        assert self.headers["content-type"] == "application/problem+json", self.headers["content-type"]
+        document: dict[str, Any] = json.loads(self.body)
+        assert document["status"] == self.status
+        assert document["title"]
+        return document
+
+
+class BackgroundLoop:
+    """An event loop in a thread of its own, for servers that run beside synchronous tests."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="gateway servers")
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def stop(self, future: concurrent.futures.Future[None]) -> None:
+        """Cancel, and wait until its clean-up is done."""
+        finished = asyncio.run_coroutine_threadsafe(self._cancel_all_of(future), self._loop)
+        finished.result(DEADLINE_SECONDS)
+
+    async def _cancel_all_of(self, future: concurrent.futures.Future[None]) -> None:
+        before = asyncio.all_tasks() - {asyncio.current_task()}
+        future.cancel()
+        await asyncio.sleep(0)
+        ended = [task for task in before if task.cancelling()]
+        await asyncio.gather(*ended, return_exceptions=True)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Gateway:
+    """A running gateway, and ways to talk to it."""
+
+    def __init__(self, home: Home, authority: EdgeAuthority, loop: BackgroundLoop, config: GatewayConfig) -> None:
+        self.home = home
+        self.authority = authority
+        self.upstream = Upstream()
+        self.port = 0
+        self.host = "127.0.0.1"
+        self._config = config
+        self._loop = loop
+        self._auth: concurrent.futures.Future[None] | None = None
+        self._others: list[concurrent.futures.Future[None]] = []
+
+    def start(self) -> None:
+        self.home.create()
+        self.authority.issue(self.identity)
+        write_secret(route_file(self.home), json.dumps(ROUTES).encode())
+        self._others.append(self._loop.start(self.upstream.serve(self.home.sockets / "rest.sock")))
+        self.start_auth()
+        envoy = self._loop.start(run_envoy(self.home, self._config, TRUST_DOMAIN))
+        self._others.append(envoy)
+        endpoint = self.home.run / "endpoints" / "envoy.json"
+        eventually(lambda: endpoint.exists() or envoy.done(), "Envoy does not come up")
+        if envoy.done():
+            envoy.result()
+        self.port = json.loads(endpoint.read_bytes())["port"]
+
+    def start_auth(self) -> None:
+        auth = self._auth = self._loop.start(run_auth(self.home, self._config, TRUST_DOMAIN))
+        socket_path = self.home.sockets / "auth.sock"
+        eventually(lambda: auth.done() or socket_path.exists(), "the auth service does not come up")
+        if auth.done():
+            auth.result()
+
+    def stop_auth(self) -> None:
+        if self._auth is not None:
+            self._loop.stop(self._auth)
+            self._auth = None
+
+    def stop(self) -> None:
+        self.stop_auth()
+        for future in reversed(self._others):
+            self._loop.stop(future)
+
+    @property
+    def identity(self) -> Path:
+        return self.home.identity(Role.GATEWAY, "envoy")
+
+    def token(self, role: AccessRole, name: str = "ada") -> str:
+        """A new token, good for an hour."""
+        return create_token(self.home, name=name, role=role, lifetime=dt.timedelta(hours=1))
+
+    def expired_token(self) -> str:
+        """A token that was good until a minute ago."""
+        store, then = token_file(self.home), time.time() - 120
+        book = TokenBook.decode(store.read_bytes()) if store.exists() else TokenBook()
+        book, _, token = book.mint("ada", AccessRole.ADMIN, ttl=dt.timedelta(seconds=60), now=then)
+        write_secret(store, book.encode())
+        return token
+
+    def tls(self, *, alpn: tuple[str, ...] = ("http/1.1",)) -> ssl.SSLContext:
+        context = ssl.create_default_context(cadata=self.authority.pem)
+        context.set_alpn_protocols(list(alpn))
+        return context
+
+    @contextlib.contextmanager
+    def connect(self, context: ssl.SSLContext | None = None) -> Iterator[ssl.SSLSocket]:
+        with (
+            socket.create_connection((self.host, self.port), timeout=DEADLINE_SECONDS) as plain,
+            (context or self.tls()).wrap_socket(plain, server_hostname="localhost") as connection,
+        ):
+            yield connection
+
+    def raw(self, request: bytes) -> Reply:
+        """Send exactly these bytes; the reply to the first request in them."""
+        with self.connect() as connection:
+            connection.sendall(request)
+            return self.read(connection, request.split(b" ", 1)[0].decode("latin-1"))
+
+    @staticmethod
+    def read(connection: ssl.SSLSocket, method: str = "GET") -> Reply:
+        """Read one HTTP/1.1 response."""
+        with contextlib.closing(http.client.HTTPResponse(connection, method=method)) as response:
+            response.begin()
+            return Reply(response.status, response.msg, response.read())
+
+    def send(
+        self, method: str, target: str, *headers: tuple[str, str], token: str | None = None, body: bytes | None = None
+    ) -> Reply:
+        """One HTTP/1.1 request with nothing added but Host, Authorization and Content-Length."""
+        lines = [f"{method} {target} HTTP/1.1", "Host: localhost"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        if token is not None:
+            lines.append(f"Authorization: Bearer {token}")
+        if body is not None:
+            lines.append(f"Content-Length: {len(body)}")
+        return self.raw("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + (body or b""))
+
+    def reached(self) -> list[Recorded]:
+        """What reached REST since the last call."""
+        requests, self.upstream.requests = self.upstream.requests, []
+        return requests
+
+
+@pytest.fixture(scope="session")
+def background() -> Iterator[BackgroundLoop]:
+    loop = BackgroundLoop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture(scope="session")
+def edge_authority() -> EdgeAuthority:
+    return EdgeAuthority()
+
+
+@pytest.fixture
+def short_home() -> Iterator[Home]:
+    """A home of its own, in a directory short enough for unix sockets."""
+    directory = Path(tempfile.mkdtemp(prefix="slc"))
+    yield Home.at(directory).create()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def running_gateway(edge_authority: EdgeAuthority, background: BackgroundLoop) -> Iterator[Gateway]:
+    directory = Path(tempfile.mkdtemp(prefix="slc"))
+    config = GatewayConfig(port=0, max_request_bytes=64 << 20, authorization_timeout=5.0)
+    gateway = Gateway(Home.at(directory), edge_authority, background, config)
+    gateway.start()
+    yield gateway
+    gateway.stop()
+    shutil.rmtree(directory)
+
+
+@pytest.fixture
+def gateway(running_gateway: Gateway) -> Gateway:
+    """The one gateway of all tests; nothing has reached REST yet in this one."""
+    running_gateway.reached()
+    return running_gateway

@@ -1,0 +1,159 @@
+"""How the two processes start, refuse to start, and end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gateway.config import GatewayConfig
+from gateway.errors import AuditLogError, EdgeCertificateError, EnvoyFailed, GatewayError, ListenError
+from gateway.listening import listen_unix
+from gateway.process import route_file, run_auth, run_envoy
+from gateway.tokens import token_file
+from pki.errors import StoreError
+from pki.files import write_secret
+from pki.home import Home
+from pki.identity import Role
+from tests.integration.gateway.conftest import ROUTES, TRUST_DOMAIN, EdgeAuthority, Gateway, eventually
+
+ANY_PORT = GatewayConfig(port=0)
+RUN_ENVOY = """
+import asyncio, sys
+from pathlib import Path
+from gateway.config import GatewayConfig
+from gateway.process import run_envoy
+from pki.home import Home
+asyncio.run(run_envoy(Home.at(Path(sys.argv[1])), GatewayConfig(port=0), sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def home(short_home: Home, edge_authority: EdgeAuthority) -> Home:
+    """A home that is ready for both processes."""
+    edge_authority.issue(short_home.identity(Role.GATEWAY, "envoy"))
+    write_secret(route_file(short_home), json.dumps(ROUTES).encode())
+    return short_home
+
+
+async def test_port_in_use_is_named(home: Home, gateway: Gateway) -> None:
+    with pytest.raises(ListenError, match=f"port {gateway.port} on 127.0.0.1 is already in use"):
+        await run_envoy(home, GatewayConfig(port=gateway.port), TRUST_DOMAIN)
+
+
+async def test_port_in_use_by_a_program_that_shares_it_is_refused_too(home: Home) -> None:
+    """SO_REUSEPORT would let two servers take turns behind one port."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(ListenError, match="already in use"):
+            await run_envoy(home, GatewayConfig(port=other.getsockname()[1]), TRUST_DOMAIN)
+
+
+async def test_envoy_does_not_start_without_its_certificate(short_home: Home) -> None:
+    with pytest.raises(StoreError, match=r"chain\.pem"):
+        await run_envoy(short_home, ANY_PORT, TRUST_DOMAIN)
+
+
+async def test_envoy_does_not_start_with_a_certificate_of_another_trust_domain(home: Home) -> None:
+    with pytest.raises(EdgeCertificateError, match="not of a gateway"):
+        await run_envoy(home, ANY_PORT, "elsewhere.test")
+
+
+async def test_envoy_that_ends_by_itself_is_an_error_and_its_address_is_withdrawn(home: Home) -> None:
+    running = asyncio.create_task(run_envoy(home, ANY_PORT, TRUST_DOMAIN))
+    endpoint = home.run / "endpoints" / "envoy.json"
+    await until(lambda: endpoint.exists() or running.done())
+    envoys_of(os.getpid(), home)[0].kill()
+    with pytest.raises(EnvoyFailed, match="ended by itself"):
+        await running
+    assert not endpoint.exists()
+    assert not (home.run / "envoy" / "edge.json").exists()
+
+
+async def test_cancelling_ends_envoy(home: Home) -> None:
+    running = asyncio.create_task(run_envoy(home, ANY_PORT, TRUST_DOMAIN))
+    await until(lambda: (home.run / "endpoints" / "envoy.json").exists() or running.done())
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert envoys_of(os.getpid(), home) == []
+
+
+def test_envoy_dies_when_its_parent_is_killed(home: Home) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", RUN_ENVOY, str(home.root), TRUST_DOMAIN], cwd=Path.cwd())
+    try:
+        endpoint = home.run / "endpoints" / "envoy.json"
+        eventually(lambda: endpoint.exists() or parent.poll() is not None, "Envoy does not come up")
+        (envoy,) = envoys_of(parent.pid, home)
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        eventually(lambda: not envoy.is_running(), "Envoy outlives its parent")
+    finally:
+        parent.kill()
+        parent.wait()
+
+
+async def test_leftovers_of_a_killed_process_are_no_obstacle(home: Home) -> None:
+    """Sockets stay behind after SIGKILL."""
+    for name in ("auth.sock", "envoy-admin.sock"):
+        listen_unix(home.sockets / name).close()
+    auth = asyncio.create_task(run_auth(home, ANY_PORT, TRUST_DOMAIN))
+    envoy = asyncio.create_task(run_envoy(home, ANY_PORT, TRUST_DOMAIN))
+    await until(lambda: (home.run / "endpoints" / "envoy.json").exists() or envoy.done() or auth.done())
+    assert not auth.done()
+    assert not envoy.done()
+    for task in (envoy, auth):
+        task.cancel()
+    await asyncio.gather(envoy, auth, return_exceptions=True)
+
+
+async def test_second_auth_service_does_not_start(home: Home) -> None:
+    first = asyncio.create_task(run_auth(home, ANY_PORT, TRUST_DOMAIN))
+    await until(lambda: (home.sockets / "auth.sock").exists() or first.done())
+    with pytest.raises(AuditLogError, match="another process is writing"):
+        await run_auth(home, ANY_PORT, TRUST_DOMAIN)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert not (home.sockets / "auth.sock").exists()
+
+
+async def test_auth_service_does_not_take_a_socket_from_another_process(home: Home) -> None:
+    with listen_unix(home.sockets / "auth.sock"), pytest.raises(ListenError, match="another process listens"):
+        await run_auth(home, ANY_PORT, TRUST_DOMAIN)
+
+
+async def test_auth_service_does_not_start_without_a_route_list(short_home: Home) -> None:
+    with pytest.raises(GatewayError, match=r"routes\.json does not exist"):
+        await run_auth(short_home, ANY_PORT, TRUST_DOMAIN)
+
+
+async def test_auth_service_does_not_start_with_a_damaged_token_file(home: Home) -> None:
+    write_secret(token_file(home), b"{")
+    with pytest.raises(GatewayError, match="damaged"):
+        await run_auth(home, ANY_PORT, TRUST_DOMAIN)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Poll beside the loop that the condition depends on."""
+    await asyncio.to_thread(eventually, condition, "the process does not come up")
+
+
+def envoys_of(parent: int, home: Home) -> list[psutil.Process]:
+    """The Envoy processes that ``parent`` runs for ``home``."""
+    return [
+        child
+        for child in psutil.Process(parent).children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE and any(str(home.root) in part for part in child.cmdline())
+    ]
