@@ -19,6 +19,11 @@ class Relay:
     async def start(self) -> tuple[str, int]:
         """Listen; returns the address."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        return self.address
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where to connect."""
         host, port = self._server.sockets[0].getsockname()
         return host, port
 

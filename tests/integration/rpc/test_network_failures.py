@@ -1,0 +1,73 @@
+"""What happens when the network or the other process dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from runtime.rpc import Patience, PeerUnreachable
+from tests.integration.rpc.relay import Relay
+from tests.integration.rpc.world import Echo, EchoGateway, World, eventually, jobmanager, taskmanager
+
+IMPATIENT = Patience(hello=5.0, ping_interval=0.05, ping_timeout=0.4, goodbye=0.2)
+
+
+class Relayed:
+    """A server and a client with a relay between them."""
+
+    def __init__(self, world: World) -> None:
+        self.echo = Echo()
+        self.server = world.service(jobmanager(), IMPATIENT)
+        self.client = world.service(taskmanager(), IMPATIENT)
+        self.relay: Relay
+
+    async def start(self) -> None:
+        await self.server.start(self.echo)
+        self.relay = Relay(*await self.server.listen("127.0.0.1", 0))
+        self.peer = await self.client.connect(*await self.relay.start())
+        self.gateway = self.peer.gateway(EchoGateway, "echo")
+
+
+@pytest_asyncio.fixture
+async def relayed(world: World) -> AsyncIterator[Relayed]:
+    made = Relayed(world)
+    await made.start()
+    yield made
+    await made.relay.close()
+
+
+async def test_a_cut_connection_fails_pending_asks_at_once(relayed: Relayed) -> None:
+    asking = asyncio.create_task(relayed.gateway.hang())
+    await eventually(relayed.echo.hanging.is_set)
+    relayed.relay.cut()
+    with pytest.raises(PeerUnreachable, match="jobmanager/jm ended"):
+        await asking
+    await eventually(lambda: relayed.server.peers() == ())
+
+
+async def test_a_silent_connection_is_noticed_on_both_sides(relayed: Relayed) -> None:
+    """Half-open: nothing is reset, nothing arrives; only the missing answers to pings tell."""
+    asking = asyncio.create_task(relayed.gateway.hang())
+    await eventually(relayed.echo.hanging.is_set)
+    relayed.relay.freeze()
+    with pytest.raises(PeerUnreachable, match="no sign of life"):
+        await asking
+    await eventually(lambda: relayed.server.peers() == ())
+
+
+async def test_an_idle_connection_is_kept_by_pings(relayed: Relayed) -> None:
+    heard = [asyncio.create_task(relayed.peer.wait_closed())]
+    await asyncio.wait(heard, timeout=3 * IMPATIENT.ping_timeout)
+    assert not relayed.peer.closed
+    assert await relayed.gateway.add(1) == 2
+    heard[0].cancel()
+
+
+async def test_a_client_connects_again_and_goes_on(relayed: Relayed) -> None:
+    relayed.relay.cut()
+    await relayed.peer.wait_closed()
+    again = await relayed.client.connect(*relayed.relay.address)
+    assert await again.gateway(EchoGateway, "echo").add(1) == 2
