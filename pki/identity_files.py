@@ -163,7 +163,8 @@ def write_identity(
         if not accept:
             (directory / PEERS_FILE).unlink(missing_ok=True)
         return
-    make_private_directory(directory.parent) if not directory.parent.exists() else None
+    if not directory.parent.exists():
+        make_private_directory(directory.parent)
     staging = directory.with_name(f".{directory.name}.{secrets.token_hex(6)}.tmp")
     try:
         make_private_directory(staging)
@@ -174,6 +175,11 @@ def write_identity(
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     sync_directory(directory.parent)
+
+
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """All certificates of a PEM file, in order, at least one; :class:`StoreError` otherwise."""
+    return _certificates(read_bounded(path), str(path), MAX_ANCHORS)
 
 
 def _peers(accept: Sequence[str]) -> bytes:

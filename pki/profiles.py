@@ -168,7 +168,8 @@ def leaf_validity(
     """Backdated for clock skew between hosts, and never beyond the issuer's own end."""
     if not MIN_LEAF_LIFETIME <= lifetime <= MAX_LEAF_LIFETIME:
         raise CertificateRejected(
-            f"a lifetime of {lifetime} is not possible", f"use {MIN_LEAF_LIFETIME} to {MAX_LEAF_LIFETIME}"
+            f"a lifetime of {lifetime} is not possible",
+            f"use {MIN_LEAF_LIFETIME.seconds // 60} minute to {MAX_LEAF_LIFETIME.days} days",
         )
     if now >= issuer_end:
         raise CertificateRejected(f"the issuing authority expired at {issuer_end:%Y-%m-%d %H:%M} UTC")

@@ -1,0 +1,60 @@
+"""Identities in the formats that other programs want; takes an identity and returns bytes."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from cryptography import x509
+
+from pki import keystore
+from pki.authority import to_pem
+from pki.errors import StoreError
+from pki.identity_files import IdentityMaterial
+
+
+class Format(enum.StrEnum):
+    """What an export contains."""
+
+    CA = "ca"
+    CHAIN = "chain"
+    BUNDLE = "bundle"
+    PKCS12 = "pkcs12"
+    PKCS12_TRUST = "pkcs12-trust"
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The content of a file; ``password`` opens it when it is a keystore, ``secret`` when it holds a private key."""
+
+    data: bytes = field(repr=False)
+    secret: bool = False
+    password: bytes | None = field(default=None, repr=False)
+
+
+def export_identity(identity: IdentityMaterial, kind: Format) -> Export:
+    """Convert ``identity``; keystores get a new random password."""
+    match kind:
+        case Format.CA | Format.PKCS12_TRUST:
+            return export_anchors(identity.anchors, kind)
+        case Format.CHAIN:
+            return Export(to_pem(identity.leaf, *identity.chain))
+        case Format.BUNDLE:
+            # Key first, then leaf and intermediate: the order that nginx, HAProxy, curl and Python read.
+            return Export(identity.key_pem + to_pem(identity.leaf, *identity.chain), secret=True)
+        case Format.PKCS12:
+            password = keystore.random_password()
+            data = keystore.key_store(identity.key, identity.leaf, identity.chain, password)
+            return Export(data, secret=True, password=password)
+
+
+def export_anchors(anchors: tuple[x509.Certificate, ...], kind: Format) -> Export:
+    """Trust anchors alone, for those who only verify."""
+    match kind:
+        case Format.CA:
+            return Export(to_pem(*anchors))
+        case Format.PKCS12_TRUST:
+            password = keystore.random_password()
+            return Export(keystore.trust_store(anchors, password), password=password)
+        case _:
+            raise StoreError(f"an authority is exported as {Format.CA} or {Format.PKCS12_TRUST}, not as {kind}")
