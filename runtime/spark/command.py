@@ -48,6 +48,7 @@ MODULE_OPTIONS: tuple[str, ...] = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     "--add-modules=jdk.incubator.vector",
     *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    "-Djava.net.preferIPv6Addresses=false",
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.allocator.type=pooled",
     "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
@@ -172,6 +173,7 @@ def driver_jvm_command(
     argfile = work_dir / "driver-jvm.args"
     env = {
         **_environment(spark, work_dir, temp_dir, host),
+        "SPARK_LOCAL_DIRS": str(work_dir / "local"),
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_info),
         "SPARK_SCALA_VERSION": SCALA_BINARY_VERSION,
         "SLUICE_BRIDGE": str(bridge),

@@ -56,7 +56,6 @@ def driver_conf(
         **check_job_conf(job_conf),
         **launcher_conf(job_id=spec.job_id, name=spec.name, host=spec.host, shape=spec.shape),
         "spark.authenticate.secret": spark_auth_secret,
-        "spark.local.dir": str(work / "local"),
     }
     conf.setdefault("spark.sql.warehouse.dir", str(work / "warehouse"))
     if files:

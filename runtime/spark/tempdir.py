@@ -19,14 +19,14 @@ from runtime.spark.errors import SparkError
 MAX_TEMP_DIRECTORY_BYTES = 61
 """Longest directory Spark accepts for its unix sockets (``spark.python.unix.domain.socket.dir``)."""
 
-_NAME = re.compile(r"sluice-(\d+)-\w+")
+_NAME = re.compile(r"sluice-jvm-(\d+)-\w+")
 
 
 def make_temp_dir(parent: Path | None = None) -> Path:
     """Create a private (0700) directory with a short path; remove it with :func:`remove_temp_dir`."""
     base = parent or Path(tempfile.gettempdir())
     _sweep(base)
-    path = Path(tempfile.mkdtemp(prefix=f"sluice-{os.getpid()}-", dir=base))
+    path = Path(tempfile.mkdtemp(prefix=f"sluice-jvm-{os.getpid()}-", dir=base))
     if len(os.fsencode(path)) > MAX_TEMP_DIRECTORY_BYTES:
         path.rmdir()
         raise SparkError(f"the temporary directory {base} is too long for unix sockets", "set TMPDIR to a shorter one")
@@ -40,7 +40,7 @@ def remove_temp_dir(path: Path) -> None:
 
 def _sweep(base: Path) -> None:
     """Remove our own directories whose maker is gone (it was killed before it could)."""
-    for path in base.glob("sluice-*-*"):
+    for path in base.glob("sluice-jvm-*"):
         match = _NAME.fullmatch(path.name)
         if match is None or _alive(int(match[1])):
             continue

@@ -31,7 +31,7 @@ object Agent {
       val identity = new Identity(directory)
       val engines = Engines.named(System.getProperty("sluice.tls.engine", "jdk"))
       Security.addProvider(new SluiceProvider(identity, engines, new Evidence(directory)))
-      instrumentation.addTransformer(new Guard)
+      instrumentation.addTransformer(Guard.ready())
       Guard.verify()
       SSLContext.getInstance(SluiceProvider.Algorithm).init(null, null, null)
     } catch {

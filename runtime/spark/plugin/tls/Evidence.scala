@@ -6,6 +6,7 @@ import java.nio.charset.StandardCharsets.US_ASCII
 import java.nio.file.{Files, Path}
 import java.nio.file.StandardOpenOption.{APPEND, CREATE, WRITE}
 import java.nio.file.attribute.PosixFilePermissions
+import java.time.Instant
 import java.util.concurrent.atomic.AtomicInteger
 
 import scala.util.control.NonFatal
@@ -22,7 +23,8 @@ private[tls] final class Evidence(directory: Path) {
   def record(local: String, peer: String, dialed: Boolean, protocol: String, cipher: String): Unit =
     if (written.incrementAndGet() <= MaxLines) {
       val direction = if (dialed) "dialed" else "accepted"
-      val at = System.currentTimeMillis() / 1000.0
+      val now = Instant.now()
+      val at = f"${now.getEpochSecond}%d.${now.getNano / 1000000}%03d"
       val line = s"""{"channel":"data","local":"$local","peer":"$peer","direction":"$direction",""" +
         s""""protocol":"$protocol","cipher":"$cipher","opened_at":$at}""" + "\n"
       try append(line)

@@ -12,16 +12,15 @@ import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, MethodVisi
   * the configuration are not even opened (without a trust store it would trust everyone), and the path that builds Netty
   * contexts past the provider is closed.
   */
-private[tls] final class Guard extends ClassFileTransformer {
-  import Guard._
+private[tls] final class Guard(rewrites: Map[String, Guard.Methods]) extends ClassFileTransformer {
 
   override def transform(
       loader: ClassLoader, name: String, redefined: Class[_], domain: ProtectionDomain, code: Array[Byte]): Array[Byte] =
-    Rewrites.get(name) match {
+    rewrites.get(name) match {
       case None => null // leave the class as it is
       case Some(methods) =>
         // The JVM swallows what a transformer throws and loads the class unchanged: stop instead.
-        try rewrite(name, code, methods)
+        try Guard.rewrite(name, code, methods)
         catch { case error: Throwable => Agent.stop(s"$name could not be guarded", error) }
     }
 }
@@ -29,7 +28,17 @@ private[tls] final class Guard extends ClassFileTransformer {
 private[tls] object Guard {
 
   /** The new body of a method: straight-line code that ends it, with the operand stack it needs. */
-  private type Body = MethodVisitor => Unit
+  type Body = MethodVisitor => Unit
+
+  /** New bodies by name and descriptor. */
+  type Methods = Map[String, Body]
+
+  /** A guard whose own classes are loaded: the JVM asks it about every class, also those it would still need itself. */
+  def ready(): Guard = {
+    val guard = new Guard(Rewrites)
+    guard.transform(null, "", null, null, Array.emptyByteArray)
+    guard
+  }
 
   private def constant(value: Boolean): Body = { method =>
     method.visitInsn(if (value) Opcodes.ICONST_1 else Opcodes.ICONST_0)
@@ -54,7 +63,7 @@ private[tls] object Guard {
     method.visitInsn(Opcodes.ATHROW)
   }
 
-  private val Rewrites: Map[String, Map[String, Body]] = Map(
+  private val Rewrites: Map[String, Methods] = Map(
     "org/apache/spark/network/util/TransportConf" -> Map(
       "sslRpcEnabled()Z" -> constant(true),
       "sslRpcEnabledAndKeysAreValid()Z" -> constant(true),
@@ -87,7 +96,7 @@ private[tls] object Guard {
     Class.forName("org.apache.spark.network.ssl.SSLFactory", false, getClass.getClassLoader)
   }
 
-  private def rewrite(name: String, code: Array[Byte], methods: Map[String, Body]): Array[Byte] = {
+  private def rewrite(name: String, code: Array[Byte], methods: Methods): Array[Byte] = {
     val reader = new ClassReader(code)
     val writer = new ClassWriter(ClassWriter.COMPUTE_MAXS)
     var replaced = Set.empty[String]
