@@ -27,7 +27,7 @@ MAX_FILE_NAME_CHARACTERS = 200
 
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_FILE_NAME = re.compile(r"[^\x00-\x1f\x7f/\\]+")
+_FILE_NAME = re.compile(r"[^,/\\]+")
 _TEMPORARY_SUFFIX = ".part"
 
 
@@ -47,8 +47,8 @@ def check_digest(sha256: str) -> str:
 
 def check_file_name(name: str) -> str:
     """``name`` when it is a plain file name without folders; raises :class:`InvalidBlobName`."""
-    if not _FILE_NAME.fullmatch(name) or name in {".", ".."} or name.startswith("."):
-        raise InvalidBlobName(f"{name[:80]!r} is not a plain file name", "no folders, no leading dot")
+    if not _FILE_NAME.fullmatch(name) or not name.isprintable() or name.startswith("."):
+        raise InvalidBlobName(f"{name[:80]!r} is not a plain file name", "no folders, no leading dot, no comma")
     if len(name) > MAX_FILE_NAME_CHARACTERS:
         raise InvalidBlobName(f"a file name of {len(name)} characters", f"at most {MAX_FILE_NAME_CHARACTERS}")
     return name

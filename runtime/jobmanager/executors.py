@@ -12,7 +12,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from runtime.messages import ExecutorExit, ExecutorTarget, ExecutorTargets, SlotOffer, SlotProfile
+from runtime.messages import ExecutorExit, ExecutorTarget, ExecutorTargets, SlotOffer, SlotProfile, SparkRegistration
 
 SIGNAL_EXIT_BASE = 128
 """A process ended by signal n is reported with exit code 128 + n, as shells do."""
@@ -87,7 +87,7 @@ class ExecutorPool:
     _executors: dict[int, Executor] = field(default_factory=dict)
     _slots: dict[str, SlotOffer] = field(default_factory=dict)
     _targets: ExecutorTargets | None = None
-    _spark_ready: bool = False
+    _registration: SparkRegistration | None = None
     _closed: bool = False
     _next_id: int = 1
     _pause_until: float = 0.0
@@ -113,9 +113,21 @@ class ExecutorPool:
 
     # --- events ---------------------------------------------------------------------------------------
 
-    def spark_started(self) -> None:
-        """The driver can be reached by executors."""
-        self._spark_ready = True
+    def spark_started(self, registration: SparkRegistration) -> list[Executor]:
+        """The driver can be reached by executors, and will say anew how many it wants.
+
+        Returns the executors that have to be stopped: those of an earlier SparkContext of the same driver.
+        """
+        self._targets = None
+        earlier, self._registration = self._registration, registration
+        if earlier is None or earlier.app_id == registration.app_id:
+            return []
+        return self.stop(each.id for each in self.executors)
+
+    @property
+    def registration(self) -> SparkRegistration | None:
+        """The SparkContext that is up; None before there is one."""
+        return self._registration
 
     def set_targets(self, targets: ExecutorTargets) -> None:
         """The driver's wish; an older version than the last is ignored."""
@@ -186,11 +198,11 @@ class ExecutorPool:
             return Decision((), (), 0, self.slot_profile)
         paused = now < self._pause_until
         launch: list[Executor] = []
-        if self._spark_ready and not paused and not self.budget_exhausted:
+        if self._registration is not None and not paused and not self.budget_exhausted:
             for target in self._all_targets():
                 launch += self._launch(target, now)
         profile = self._largest()
-        release = self._surplus() if self._spark_ready and self._targets is not None else ()
+        release = self._surplus() if self._targets is not None else ()
         return Decision(tuple(launch), release, self._wanted(), profile, self._pause_until if paused else None)
 
     def _launch(self, target: ExecutorTarget, now: float) -> list[Executor]:

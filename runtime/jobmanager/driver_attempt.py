@@ -1,0 +1,152 @@
+"""One attempt of a job's driver: its directory, its identity, its process.
+
+The identity (``spiffe://<td>/job/<job-id>/driver``) is issued for this job alone, and renewed in place at
+half of its life for as long as the driver runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from pki.files import make_private_directory
+from pki.identity import SpiffeId
+from pki.issuer import Issuer
+from runtime.log_files import shorten_log
+from runtime.messages import ConnectionEvidence, JobSubmission
+from runtime.process import ChildProcess, Exit
+from runtime.spark.driver_spec import DriverSpec
+from runtime.spark.evidence import read_evidence
+
+PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
+"""What a driver agent inherits of the JobManager's environment; nothing else."""
+
+RENEWAL_JITTER = 0.1
+"""Renewal happens at half of the life of a certificate, earlier by up to this fraction of the life."""
+
+LOG_FILES = {
+    "driver.stdout": "driver.stdout",
+    "driver.stderr": "driver.stderr",
+    "driver.jvm": "driver.jvm.log",
+    "driver.agent": "driver.agent.log",
+}
+"""Logs of an attempt: the name it is asked for by, and the file in the attempt's directory."""
+
+DriverArgv = Callable[[Path], Sequence[str]]
+"""The command that runs a driver agent with the spec at this path."""
+
+
+def attempt_directory(jobs: Path, job_id: str, attempt: int) -> Path:
+    """Where an attempt lives below ``jobs`` (see :attr:`pki.home.Home.jobs`)."""
+    return jobs / job_id / f"attempt-{attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverHost:
+    """What all drivers of this JobManager share: who signs, how they are started, and where they call home."""
+
+    jobs: Path
+    issuer: Issuer
+    trust_domain: str
+    identity_lifetime: timedelta
+    jobmanager_name: str
+    jobmanager_address: tuple[str, int]
+    host: str
+    executor_cores: int
+    executor_memory_mb: int
+    driver_memory_mb: int
+    start_timeout: float
+    stop_grace: float
+    argv: DriverArgv
+
+
+class DriverAttempt:
+    """A driver process that has not been started yet, runs, or has ended."""
+
+    def __init__(self, host: DriverHost, job_id: str, attempt: int, submission: JobSubmission, token: bytes) -> None:
+        self._host = host
+        self._job_id = job_id
+        self._attempt = attempt
+        self._submission = submission
+        self._token = token
+        self.directory = attempt_directory(host.jobs, job_id, attempt)
+        self._identity = self.directory / "identity"
+
+    async def start(self) -> ChildProcess:
+        """Prepare everything and start the process."""
+        spec = await asyncio.to_thread(self._prepare)
+        environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
+        with (self.directory / LOG_FILES["driver.agent"]).open("ab") as log:
+            return await ChildProcess.start(
+                self._host.argv(spec),
+                env=environment,
+                cwd=self.directory,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+
+    def _prepare(self) -> Path:
+        make_private_directory(self.directory)
+        self._issue()
+        return DriverSpec(
+            job_id=self._job_id,
+            attempt=self._attempt,
+            name=self._submission.name,
+            trust_domain=self._host.trust_domain,
+            jobmanager_name=self._host.jobmanager_name,
+            jobmanager_host=self._host.jobmanager_address[0],
+            jobmanager_port=self._host.jobmanager_address[1],
+            jobmaster_token=self._token.hex(),
+            identity_dir=str(self._identity),
+            work_dir=str(self.directory),
+            host=self._host.host,
+            executors=self._submission.executors,
+            executor_cores=self._host.executor_cores,
+            executor_memory_mb=self._host.executor_memory_mb,
+            driver_memory_mb=self._host.driver_memory_mb,
+            stop_grace_seconds=self._host.stop_grace,
+            start_timeout_seconds=self._host.start_timeout,
+        ).write(self.directory / "driver.json")
+
+    def _issue(self) -> None:
+        self._host.issuer.issue_to(
+            self._identity,
+            SpiffeId.driver(self._host.trust_domain, self._job_id),
+            lifetime=self._host.identity_lifetime,
+            accept=[f"spiffe://{self._host.trust_domain}/job/{self._job_id}/*"],
+        )
+
+    async def renew_identity(self) -> None:
+        """Replace the driver's certificate and key by new ones; the running JVM picks them up by itself."""
+        await asyncio.to_thread(self._issue)
+
+    @property
+    def renewal_delay(self) -> float:
+        """Seconds until the next renewal: half of the life, with jitter."""
+        return self._host.identity_lifetime.total_seconds() * (0.5 - random.uniform(0, RENEWAL_JITTER))  # noqa: S311  # spreads load only
+
+    def connections(self) -> tuple[ConnectionEvidence, ...]:
+        """What the driver's JVM recorded."""
+        return read_evidence(self._identity)
+
+    def clean_up(self) -> None:
+        """After the end: only the logs stay, shortened; key, token and the job's files go."""
+        logs = set(LOG_FILES.values())
+        for path in self.directory.iterdir() if self.directory.is_dir() else ():
+            if path.name in logs:
+                shorten_log(path)
+            elif path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def describe_end(ended: Exit) -> str:
+    """How a driver process ended, for people."""
+    return f"{ended}; see driver.agent and driver.stderr"

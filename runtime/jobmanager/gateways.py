@@ -1,0 +1,147 @@
+"""The typed interfaces between the endpoints of the JobManager process, and for its REST endpoint.
+
+They extend what other processes may call (:mod:`runtime.gateways`); only the JobManager's own identity may
+call what is added here.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pki.identity import Role
+from runtime.gateways import JobMasterGateway, ResourceManagerGateway
+from runtime.jobmanager.views import JobDetail, JobRecord, JobSummary, TaskManagerView
+from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotProfile
+from runtime.rpc import rpc
+
+DISPATCHER = "dispatcher"
+
+_OWN = frozenset({Role.JOBMANAGER})
+
+
+class SlotRequirement(Message, frozen=True):
+    """A job wants ``count`` slots in total, each at least of ``profile``."""
+
+    job_id: str
+    count: int
+    profile: SlotProfile
+    jobmaster_endpoint: str
+    jobmaster_token: bytes
+
+
+class ExecutorLogRequest(Message, frozen=True):
+    """A piece of ``stdout`` or ``stderr`` of an executor."""
+
+    taskmanager: str
+    job_id: str
+    executor_id: int
+    stream: str
+    offset: int
+    limit: int
+
+
+class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
+    """What JobMasters and REST ask of the ResourceManager."""
+
+    @rpc(allow=_OWN)
+    async def require_slots(self, requirement: SlotRequirement) -> str:
+        """State a total; answers why it is not met, empty when it is."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def release_slot(self, allocation_id: str) -> None:
+        """An allocation is not needed any more."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def release_job(self, job_id: str) -> None:
+        """The job is over: it wants nothing and gives everything back."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
+        """All registered TaskManagers."""
+        ...
+
+    @rpc(allow=_OWN, timeout=20.0)
+    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+        """Mutual TLS connections of this process and of all TaskManagers."""
+        ...
+
+    @rpc(allow=_OWN, timeout=20.0)
+    async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
+        """A piece of an executor's log, from its TaskManager; raises ``LogNotFound``."""
+        ...
+
+
+class JobMasterInternalGateway(JobMasterGateway, Protocol):
+    """What Dispatcher and ResourceManager ask of a JobMaster."""
+
+    @rpc(allow=_OWN)
+    async def cancel(self) -> None:
+        """Cancel the job; raises ``JobAlreadyTerminal``."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def slots_lost(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
+        """These slots and what ran in them are gone."""
+        ...
+
+    @rpc(allow=_OWN, timeout=20.0)
+    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+        """Mutual TLS connections of the job's driver and executors."""
+        ...
+
+
+class DispatcherGateway(Protocol):
+    """Submission and queries; served to REST and to JobMasters."""
+
+    @rpc(allow=_OWN)
+    async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
+        """Accept a job whose blobs are stored; raises ``SubmissionRejected`` or ``ForbiddenSparkConf``."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def jobs(self) -> tuple[JobSummary, ...]:
+        """Running and archived jobs, the latest first."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def job(self, job_id: str) -> JobDetail:
+        """One job; raises ``JobNotFound``."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def cancel_job(self, job_id: str) -> None:
+        """Cancel a job; raises ``JobNotFound`` or ``JobAlreadyTerminal``."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def job_logs(self, job_id: str) -> tuple[str, ...]:
+        """Names of the logs of a job."""
+        ...
+
+    @rpc(allow=_OWN, timeout=30.0)
+    async def read_job_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
+        """A piece of one log; raises ``LogNotFound``."""
+        ...
+
+    @rpc(allow=_OWN, timeout=30.0)
+    async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
+        """Evidence of the job's mutual TLS connections, also after its end."""
+        ...
+
+    @rpc(allow=_OWN, oneway=True)
+    async def job_updated(self, detail: JobDetail) -> None:
+        """A JobMaster shows the latest state of its job."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def job_ended(self, record: JobRecord) -> None:
+        """A job is globally terminal."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def job_released(self, job_id: str) -> None:
+        """Everything of a job that has ended is given back; its JobMaster may go."""
+        ...

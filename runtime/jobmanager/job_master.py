@@ -1,0 +1,501 @@
+"""The JobMaster: one job from acceptance to its end.
+
+It carries out what :class:`~runtime.jobmanager.executors.ExecutorPool` and
+:mod:`~runtime.jobmanager.job_state` decide: starts the driver, asks for slots, has executors launched in them,
+replaces those that end, cancels, and judges the end. Permanently fenced: its token lives as long as the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pki.connections import ConnectionLog
+from pki.errors import PeerRefused, SluiceError
+from pki.identity import SpiffeId
+from runtime.evidence import from_log, merge
+from runtime.gateways import DRIVER, TASK_EXECUTOR, DriverGateway, TaskExecutorGateway, jobmaster_endpoint
+from runtime.jobmanager.driver_attempt import DriverAttempt, DriverHost, describe_end
+from runtime.jobmanager.errors import ExecutorUnknown, JobAlreadyTerminal
+from runtime.jobmanager.executors import Executor, ExecutorPool, ExecutorState
+from runtime.jobmanager.gateways import (
+    DispatcherGateway,
+    JobMasterInternalGateway,
+    ResourceManagerInternalGateway,
+    SlotRequirement,
+)
+from runtime.jobmanager.job_state import ENDING, JobLifecycle, judge_attempt
+from runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord
+from runtime.messages import (
+    ConnectionEvidence,
+    CsrToSign,
+    DriverAssignment,
+    DriverExit,
+    ExecutorExit,
+    ExecutorLaunch,
+    ExecutorTargets,
+    JobProgress,
+    JobState,
+    JobSubmission,
+    SignedIdentity,
+    SlotOffer,
+    SlotProfile,
+    SparkRegistration,
+)
+from runtime.process import ChildProcess, Exit
+from runtime.rpc import PeerUnreachable, PermanentlyFencedRpcEndpoint, RemotePeer
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+TOKEN_BYTES = 16
+AUTH_SECRET_BYTES = 32
+REQUIREMENT_REPEAT_SECONDS = 2.0
+"""How often an unmet requirement is stated again, and the reason for it refreshed."""
+DRIVER_EXIT_GRACE_SECONDS = 20.0
+"""How long a driver agent may live on after it has reported the end of its work."""
+CANCEL_MARGIN_SECONDS = 5.0
+"""A driver that was told to end gets its grace and this, then it is killed."""
+COLLECT_TIMEOUT_SECONDS = 5.0
+"""How long TaskManagers are waited for when the evidence of an ended job is collected, and when it is released."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobServices:
+    """What every JobMaster of a process uses."""
+
+    driver_host: DriverHost
+    resource_manager: ResourceManagerInternalGateway
+    dispatcher: DispatcherGateway
+    blob_address: tuple[str, int]
+    connections: ConnectionLog
+    spark_defaults: dict[str, str]
+    failure_budget: int
+    driver_start_timeout: float
+    cancel_grace: float
+    clock: Callable[[], float] = time.time
+
+
+class JobMaster(PermanentlyFencedRpcEndpoint):
+    """See the module's documentation."""
+
+    def __init__(self, job_id: str, submission: JobSubmission, services: JobServices) -> None:
+        token = secrets.token_bytes(TOKEN_BYTES)
+        super().__init__(jobmaster_endpoint(job_id), JobMasterInternalGateway, token, job_id=job_id)
+        self.token = token
+        self._submission = submission
+        self._services = services
+        self._clock = services.clock
+        self._life = JobLifecycle.begin(self._now_ms())
+        self._started_at = self._now_ms()
+        host = services.driver_host
+        self._pool = ExecutorPool(
+            initial=submission.executors,
+            slot_profile=SlotProfile(cores=host.executor_cores, memory_mb=host.executor_memory_mb),
+            failure_budget=services.failure_budget,
+        )
+        self._attempt_number = 1
+        self._attempt = DriverAttempt(host, job_id, self._attempt_number, submission, token)
+        self._child: ChildProcess | None = None
+        self._driver: DriverGateway | None = None
+        self._driver_peer: RemotePeer | None = None
+        self._result: DriverExit | None = None
+        self._failure: Failure | None = None
+        self._progress = JobProgress()
+        self._spark_auth_secret = secrets.token_hex(AUTH_SECRET_BYTES)
+        self._taskmanagers: dict[str, TaskExecutorGateway] = {}
+        self._pending_reason = ""
+        self._stated: SlotRequirement | None = None
+
+    # --- start and end ------------------------------------------------------------------------------------
+
+    async def on_start(self) -> None:
+        """Start the driver, and ask for slots meanwhile."""
+        self._life.to(JobState.CREATED, self._now_ms())
+        self._reconcile()
+        self._repeat_requirement()
+        self.hand_off(self._attempt.start(), then=self._driver_started, failed=self._driver_not_started)
+
+    async def on_stop(self) -> None:
+        """The JobManager stops, or the job is over: nothing of it stays behind in this process."""
+        if self._life.may(JobState.SUSPENDED):
+            self._life.to(JobState.SUSPENDED, self._now_ms())
+        if self._child is not None and self._child.running:
+            await self._child.stop(self._services.cancel_grace)
+            await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
+        await asyncio.to_thread(self._attempt.clean_up)
+
+    def _driver_started(self, child: ChildProcess) -> None:
+        self._child = child
+        self.hand_off(child.wait(), then=self._driver_ended)
+        self.call_later(self._services.driver_start_timeout, self._check_registered)
+        self.call_later(self._attempt.renewal_delay, self._renew_driver_identity)
+        if self._life.state in ENDING:
+            self._kill_driver()
+
+    def _driver_not_started(self, error: BaseException) -> None:
+        _LOG.error("job %s: the driver cannot be started: %s", self.job_id, error)
+        self._fail(f"the driver cannot be started: {error}")
+        self._conclude_attempt("it was never started")
+
+    def _check_registered(self) -> None:
+        if self._driver is None:
+            self._fail(f"the driver did not register within {self._services.driver_start_timeout:g} s")
+
+    def _renew_driver_identity(self) -> None:
+        if self._child is None or not self._child.running:
+            return
+
+        def failed(error: BaseException) -> None:
+            _LOG.error("job %s: cannot renew the driver's identity: %s", self.job_id, error)
+
+        self.hand_off(self._attempt.renew_identity(), failed=failed)
+        self.call_later(self._attempt.renewal_delay, self._renew_driver_identity)
+
+    def _driver_ended(self, ended: Exit) -> None:
+        _LOG.info("job %s: the driver process ended: %s", self.job_id, ended)
+        self._conclude_attempt(describe_end(ended))
+
+    def _conclude_attempt(self, process_end: str) -> None:
+        self._pool.close()
+        self.hand_off(self._collect_connections(), then=lambda evidence: self._conclude(process_end, evidence))
+
+    def _conclude(self, process_end: str, evidence: tuple[ConnectionEvidence, ...]) -> None:
+        verdict = judge_attempt(self._life.state, self._result, process_end)
+        if verdict.error and self._failure is None:
+            self._failure = Failure(error=verdict.error, traceback=verdict.traceback)
+        for state in verdict.path:
+            self._life.to(state, self._now_ms())
+        for executor in self._pool.executors:
+            if executor.state is not ExecutorState.EXITED:
+                executor.state, executor.exit_reason = ExecutorState.EXITED, "the job ended"
+        _LOG.info("job %s is %s", self.job_id, self._life.state)
+        record = JobRecord(submission=self._submission, detail=self._detail(), connections=evidence)
+        self.hand_off(self._release(record))
+
+    async def _release(self, record: JobRecord) -> None:
+        """Tell the result, then give everything back, then go."""
+        await self._services.dispatcher.job_ended(record)
+        await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
+        await self._services.resource_manager.release_job(self.job_id)
+        await self._services.dispatcher.job_released(self.job_id)
+
+    def _fail(self, error: str, traceback: str = "") -> None:
+        if not self._life.may(JobState.FAILING):
+            return
+        _LOG.warning("job %s fails: %s", self.job_id, error)
+        self._failure = Failure(error=error, traceback=traceback)
+        self._life.to(JobState.FAILING, self._now_ms())
+        self._end_driver()
+        self._publish()
+
+    async def cancel(self) -> None:
+        """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        if self._life.state.terminal:
+            raise JobAlreadyTerminal(f"job {self.job_id} is {self._life.state}")
+        if self._life.state is JobState.CANCELLING:
+            return
+        self._life.to(JobState.CANCELLING, self._now_ms())
+        self._end_driver()
+        self._publish()
+
+    def _end_driver(self) -> None:
+        """Ask the driver to end, and see to it that it does."""
+        if self._child is None or not self._child.running:
+            return  # `_driver_started` or `_driver_ended` is on its way and sees the state
+        grace = self._services.cancel_grace
+        if self._driver is None or self._driver_peer is None or self._driver_peer.closed:
+            self._kill_driver()
+            return
+        self.hand_off(self._driver.cancel(grace), failed=lambda _: self._kill_driver())
+        self.call_later(grace + CANCEL_MARGIN_SECONDS, self._kill_driver)
+
+    def _kill_driver(self) -> None:
+        if self._child is not None and self._child.running:
+            self.hand_off(self._child.stop(self._services.cancel_grace))
+
+    # --- the driver -----------------------------------------------------------------------------------------
+
+    async def register_driver(self, attempt: int, pid: int) -> DriverAssignment:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        peer = self.caller.peer
+        if peer is None or attempt != self._attempt_number or self._life.state.terminal:
+            raise PeerRefused(f"attempt {attempt} of job {self.job_id} is not the current one", "it must end")
+        _LOG.info("job %s: driver attempt %d registered, pid %d", self.job_id, attempt, pid)
+        self._driver_peer, self._driver = peer, peer.gateway(DriverGateway, DRIVER)
+        if self._life.state is JobState.CREATED:
+            self._life.to(JobState.RUNNING, self._now_ms())
+        self._publish()
+        return DriverAssignment(
+            pipeline=self._submission.pipeline,
+            files=self._submission.files,
+            args=self._submission.args,
+            spark_conf={**self._services.spark_defaults, **self._submission.spark_conf},
+            spark_auth_secret=self._spark_auth_secret,
+            blob_host=self._services.blob_address[0],
+            blob_port=self._services.blob_address[1],
+        )
+
+    async def spark_started(self, registration: SparkRegistration) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._stop_executors(self._pool.spark_started(registration))
+        self._reconcile()
+
+    async def set_executor_targets(self, targets: ExecutorTargets) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._pool.set_targets(targets)
+        self._reconcile()
+
+    async def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._stop_executors(self._pool.stop(executor_ids))
+        self._reconcile()
+
+    async def report_progress(self, progress: JobProgress) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._progress = progress
+        self._publish()
+
+    async def driver_finished(self, result: DriverExit) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        if self._result is None:
+            self._result = result
+            self.call_later(DRIVER_EXIT_GRACE_SECONDS, self._kill_driver)
+
+    # --- slots and executors ----------------------------------------------------------------------------------
+
+    async def offer_slot(self, offer: SlotOffer) -> bool:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        peer = self._taskmanager_peer(offer.taskmanager)
+        if self._life.state in ENDING or not self._pool.offer(offer):
+            return False
+        self._taskmanagers[offer.taskmanager] = peer.gateway(TaskExecutorGateway, TASK_EXECUTOR)
+        self.post(self._reconcile)
+        return True
+
+    async def sign_executor_identity(self, request: CsrToSign) -> SignedIdentity:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        taskmanager = self.caller.identity.name
+        if not self._pool.launched_on(request.executor_id, taskmanager):
+            raise ExecutorUnknown(f"{taskmanager} was not asked to run executor {request.executor_id} of {self.job_id}")
+        host = self._services.driver_host
+        spiffe_id = SpiffeId.executor(host.trust_domain, self.job_id, request.executor_id)
+
+        async def sign() -> SignedIdentity:
+            chain = await asyncio.to_thread(
+                host.issuer.sign_csr, request.csr_pem, spiffe_id, lifetime=host.identity_lifetime
+            )
+            return SignedIdentity(chain_pem=chain.chain_pem, ca_pem=chain.ca_pem)
+
+        return self.deferred(sign())
+
+    async def executor_exited(self, exit_report: ExecutorExit) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        executor = self._pool.get(exit_report.executor_id)
+        if executor is None or executor.slot.taskmanager != self.caller.identity.name:
+            raise ExecutorUnknown(
+                f"{self.caller.identity.name} does not run executor {exit_report.executor_id} of {self.job_id}"
+            )
+        self._ended(exit_report)
+        self._reconcile()
+
+    async def slots_lost(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
+        """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        for executor in self._pool.slots_lost(allocation_ids):
+            self._ended(
+                ExecutorExit(
+                    executor_id=executor.id,
+                    exit_code=-1,
+                    by_application=False,
+                    reason=f"TaskManager {taskmanager} is lost",
+                    host=executor.slot.host,
+                    host_lost=True,
+                )
+            )
+        self._stated = None  # to be stated again, so that the reason for waiting is known
+        self._reconcile()
+
+    def _taskmanager_peer(self, name: str) -> RemotePeer:
+        peer, identity = self.caller.peer, self.caller.identity
+        if peer is None or identity.name != name:
+            raise PeerRefused(f"{identity} speaks for TaskManager {name!r}", "a TaskManager speaks for itself")
+        return peer
+
+    def _ended(self, exit_report: ExecutorExit) -> None:
+        """An executor is gone: tell Spark, and fail the job when too many went by themselves."""
+        if not self._pool.exited(exit_report, self._clock()):
+            return
+        _LOG.info("job %s: executor %d ended: %s", self.job_id, exit_report.executor_id, exit_report.reason)
+        if self._driver is not None and self._driver_peer is not None and not self._driver_peer.closed:
+            self.hand_off(self._driver.executor_exited(exit_report), failed=self._note("telling the driver"))
+        if self._pool.budget_exhausted:
+            self._fail(f"{self._pool.failures} executors ended by themselves, the last one: {self._pool.last_failure}")
+
+    def _reconcile(self) -> None:
+        """Level-triggered: whatever happened, compare wish and reality and act on the difference."""
+        if self._life.state in ENDING or self._life.state.terminal:
+            self._publish()
+            return
+        decision = self._pool.decide(self._clock())
+        for executor in decision.launch:
+            self._launch(executor)
+        for allocation_id in decision.release:
+            self.hand_off(
+                self._services.resource_manager.release_slot(allocation_id), failed=self._note("releasing a slot")
+            )
+        self._require(decision.slots_wanted, decision.profile)
+        if decision.retry_at is not None:
+            self.call_later(max(0.0, decision.retry_at - self._clock()) + 0.01, self._reconcile)
+        self._publish()
+
+    def _require(self, count: int, profile: SlotProfile) -> None:
+        requirement = SlotRequirement(
+            job_id=self.job_id,
+            count=count,
+            profile=profile,
+            jobmaster_endpoint=self.name,
+            jobmaster_token=self.token,
+        )
+        if requirement != self._stated:
+            self._stated = requirement
+            self._state_requirement()
+
+    def _state_requirement(self) -> None:
+        def answered(reason: str) -> None:
+            if reason != self._pending_reason:
+                self._pending_reason = reason
+                self._publish()
+
+        if self._stated is not None:
+            self.hand_off(
+                self._services.resource_manager.require_slots(self._stated),
+                then=answered,
+                failed=self._note("asking for slots"),
+            )
+
+    def _repeat_requirement(self) -> None:
+        if self._life.state in ENDING or self._life.state.terminal:
+            return
+        if self._pending_reason:
+            self._state_requirement()
+        self.call_later(REQUIREMENT_REPEAT_SECONDS, self._repeat_requirement)
+
+    def _launch(self, executor: Executor) -> None:
+        registration, gateway = self._pool.registration, self._taskmanagers.get(executor.slot.taskmanager)
+        if registration is None or gateway is None:
+            return  # cannot be: the pool launches only after registration, in slots that were offered
+        launch = ExecutorLaunch(
+            job_id=self.job_id,
+            allocation_id=executor.slot.allocation_id,
+            executor_id=executor.id,
+            app_id=registration.app_id,
+            driver_url=registration.driver_url,
+            resource_profile_id=executor.target.resource_profile_id,
+            cores=executor.target.cores,
+            memory_mb=executor.target.memory_mb,
+            startup_conf=registration.startup_conf,
+            java_options=registration.java_options,
+            spark_auth_secret=self._spark_auth_secret,
+            python=sys.executable,
+        )
+
+        def launched(_: None) -> None:
+            self._pool.launched(executor.id)
+            self._publish()
+
+        def failed(error: BaseException) -> None:
+            lost = isinstance(error, PeerUnreachable)
+            self._ended(
+                ExecutorExit(
+                    executor_id=executor.id,
+                    exit_code=1,
+                    by_application=False,
+                    reason=f"it could not be launched: {error}",
+                    host=executor.slot.host,
+                    host_lost=lost,
+                )
+            )
+            if not lost:  # it may run after all: an answer that came too late
+                self.hand_off(gateway.kill_executor(self.job_id, executor.id), failed=self._note("ending an executor"))
+            self._reconcile()
+
+        self.hand_off(gateway.launch_executor(launch), then=launched, failed=failed)
+
+    def _stop_executors(self, executors: list[Executor]) -> None:
+        for executor in executors:
+            gateway = self._taskmanagers.get(executor.slot.taskmanager)
+            if gateway is not None:
+                self.hand_off(gateway.kill_executor(self.job_id, executor.id), failed=self._note("ending an executor"))
+
+    # --- what is shown ------------------------------------------------------------------------------------------
+
+    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+        """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        return self.deferred(self._collect_connections())
+
+    async def _collect_connections(self) -> tuple[ConnectionEvidence, ...]:
+        answers = await self._ask_taskmanagers(lambda gateway: gateway.connections(self.job_id))
+        driver = await asyncio.to_thread(self._attempt.connections)
+        return merge(from_log(self._services.connections, self.job_id), driver, *answers)
+
+    async def _ask_taskmanagers(self, ask: Callable[[TaskExecutorGateway], Coroutine[Any, Any, _T]]) -> list[_T]:
+        """The answers of all TaskManagers of this job that give one in time."""
+        asked = [asyncio.ensure_future(ask(gateway)) for gateway in self._taskmanagers.values()]
+        if not asked:
+            return []
+        _, late = await asyncio.wait(asked, timeout=COLLECT_TIMEOUT_SECONDS)
+        for each in late:
+            each.cancel()
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+    def _detail(self) -> JobDetail:
+        now = self._now_ms()
+        end = self._life.timestamps[self._life.state] if self._life.state.terminal else None
+        return JobDetail(
+            id=self.job_id,
+            name=self._submission.name,
+            owner=self._submission.owner,
+            state=self._life.state,
+            start_time=self._started_at,
+            end_time=end,
+            duration_ms=(end if end is not None else now) - self._started_at,
+            attempt=self._attempt_number,
+            progress=self._progress,
+            executors=tuple(
+                ExecutorView(
+                    id=each.id,
+                    taskmanager=each.slot.taskmanager,
+                    slot=each.slot.slot,
+                    state=each.state,
+                    exit_reason=each.exit_reason,
+                    started_at=each.started_at,
+                )
+                for each in self._pool.executors
+            ),
+            timestamps={str(state): at for state, at in self._life.timestamps.items()},
+            failure=self._failure,
+            pending_reason="" if self._life.state.terminal else self._pending_reason,
+        )
+
+    def _publish(self) -> None:
+        if not self._life.state.terminal:
+            self.hand_off(self._services.dispatcher.job_updated(self._detail()), failed=self._note("publishing"))
+
+    def _note(self, what: str) -> Callable[[BaseException], None]:
+        def note(error: BaseException) -> None:
+            if isinstance(error, SluiceError):
+                _LOG.info("job %s: %s failed: %s", self.job_id, what, error)
+            else:
+                self.on_failure(error)
+
+        return note
+
+    def _now_ms(self) -> int:
+        return int(self._services.clock() * 1000)

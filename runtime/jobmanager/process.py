@@ -1,0 +1,147 @@
+"""The JobManager process: everything it runs, started in order and stopped in the opposite one."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from pki.config import PkiConfig
+from pki.connections import ConnectionLog
+from pki.home import Home
+from pki.identity import Role
+from pki.issuer import Issuer, LocalIssuer
+from pki.tls import TlsIdentity
+from runtime.addresses import JobManagerAddress, publish_jobmanager, withdraw_jobmanager
+from runtime.blob.server import BlobServer
+from runtime.blob.store import BlobStore
+from runtime.config import RuntimeConfig
+from runtime.gateways import RESOURCE_MANAGER
+from runtime.jobmanager.dispatcher import Dispatcher
+from runtime.jobmanager.driver_attempt import DriverArgv, DriverHost
+from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
+from runtime.jobmanager.job_master import JobServices
+from runtime.jobmanager.job_records import JobRecords
+from runtime.jobmanager.resource_manager import ResourceManager
+from runtime.rest.handlers import ClusterFacts, Handlers
+from runtime.rest.server import RestServer, make_application
+from runtime.rpc import RpcService
+
+_LOG = logging.getLogger(__name__)
+
+REST_SOCKET = "rest.sock"
+
+
+def driver_argv(spec: Path) -> Sequence[str]:
+    """The real driver agent; ``-P`` keeps a job's files off its module path."""
+    return (sys.executable, "-P", "-m", "runtime.spark.driver_main", str(spec))
+
+
+async def run_jobmanager(home: Home, config: RuntimeConfig, pki: PkiConfig, name: str) -> None:
+    """Run a JobManager until cancelled; then end its jobs and stop.
+
+    Its identity is at ``home.identity(Role.JOBMANAGER, name)``, prepared before.
+
+    Raises:
+        StoreError: there is no usable identity, or an address is taken.
+    """
+    async with jobmanager(home, config, pki, name):
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def jobmanager(
+    home: Home,
+    config: RuntimeConfig,
+    pki: PkiConfig,
+    name: str,
+    *,
+    issuer: Issuer | None = None,
+    argv: DriverArgv = driver_argv,
+) -> AsyncIterator[JobManagerAddress]:
+    """A running JobManager; yields its addresses once it takes work.
+
+    Args:
+        issuer: who signs the identities of jobs; by default the authorities in ``home``.
+        argv: the command of a driver agent.
+    """
+    home.create()
+    identity = TlsIdentity(home.identity(Role.JOBMANAGER, name))
+    connections = ConnectionLog()
+    settings = config.jobmanager
+    store = BlobStore(home.blobs, settings.max_blob_bytes)
+    async with AsyncExitStack() as stack:
+        blobs = BlobServer(identity, store, connections)
+        stack.push_async_callback(blobs.close)
+        blob_address = await blobs.start(settings.host, settings.blob_port)
+        service = RpcService(identity, connections=connections)
+        stack.push_async_callback(service.close)
+        rpc_address = await service.listen(settings.host, settings.rpc_port)
+
+        resource_manager = ResourceManager(
+            heartbeat_interval=settings.heartbeat_interval,
+            heartbeat_timeout=settings.heartbeat_timeout,
+            blob_address=blob_address,
+            connections=connections,
+        )
+        await service.start(resource_manager)
+        slots = service.local(ResourceManagerInternalGateway, RESOURCE_MANAGER, token=resource_manager.fencing_token)
+        services = JobServices(
+            driver_host=DriverHost(
+                jobs=home.jobs,
+                issuer=issuer or LocalIssuer(home.pki, pki),
+                trust_domain=config.trust_domain,
+                identity_lifetime=timedelta(hours=pki.job_hours),
+                jobmanager_name=name,
+                jobmanager_address=rpc_address,
+                host=settings.host,
+                executor_cores=config.taskmanager.slot_cores,
+                executor_memory_mb=config.taskmanager.slot_memory_mb,
+                driver_memory_mb=config.spark.driver_memory_mb,
+                start_timeout=settings.driver_start_timeout,
+                stop_grace=settings.cancel_grace,
+                argv=argv,
+            ),
+            resource_manager=slots,
+            dispatcher=service.local(DispatcherGateway, DISPATCHER),
+            blob_address=blob_address,
+            connections=connections,
+            spark_defaults=dict(config.spark.conf),
+            failure_budget=settings.executor_failure_budget,
+            driver_start_timeout=settings.driver_start_timeout,
+            cancel_grace=settings.cancel_grace,
+        )
+        dispatcher = Dispatcher(
+            records=JobRecords(home.jobs),
+            blobs=store,
+            jobs=home.jobs,
+            resource_manager=slots,
+            services=services,
+            finished_jobs_kept=settings.finished_jobs_kept,
+        )
+        await service.start(dispatcher)
+        stack.push_async_callback(service.stop, dispatcher)
+
+        facts = ClusterFacts(
+            sluice_version=importlib.metadata.version("sluice"),
+            spark_version=importlib.metadata.version("pyspark"),
+            jobmanager=str(identity.spiffe_id),
+            trust_domain=config.trust_domain,
+        )
+        handlers = Handlers(services.dispatcher, slots, store, facts, default_executors=config.spark.executors)
+        rest = RestServer(make_application(handlers), home.sockets / REST_SOCKET)
+        stack.push_async_callback(rest.close)
+        await rest.start()
+
+        address = JobManagerAddress(name=name, rpc=rpc_address, blob=blob_address, rest=str(rest.path), pid=os.getpid())
+        stack.callback(withdraw_jobmanager, home, os.getpid())
+        publish_jobmanager(home, address)
+        _LOG.info("JobManager %s is ready: rpc %s:%d, blob %s:%d", identity.spiffe_id, *rpc_address, *blob_address)
+        yield address
+        _LOG.info("JobManager %s stops", identity.spiffe_id)

@@ -1,0 +1,282 @@
+"""The ResourceManager: TaskManagers register here, JobMasters get slots here.
+
+It carries out what :class:`runtime.jobmanager.slots.SlotManager` decides. A TaskManager is lost when its
+stream closes (at once) or when it has not been heard of for the heartbeat timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pki.connections import ConnectionLog
+from pki.errors import PeerRefused, SluiceError
+from runtime.evidence import from_log, merge
+from runtime.gateways import RESOURCE_MANAGER, TASK_EXECUTOR, TaskExecutorGateway
+from runtime.jobmanager.errors import LogNotFound, NotRegistered
+from runtime.jobmanager.gateways import (
+    ExecutorLogRequest,
+    JobMasterInternalGateway,
+    ResourceManagerInternalGateway,
+    SlotRequirement,
+)
+from runtime.jobmanager.slots import AllocationLost, Release, Requirement, Reserve, SlotManager
+from runtime.jobmanager.views import SlotView, TaskManagerView
+from runtime.messages import (
+    ConnectionEvidence,
+    LogChunk,
+    RegistrationAccepted,
+    SlotReport,
+    TaskManagerRegistration,
+)
+from runtime.rpc import FencedRpcEndpoint, HeartbeatMonitor, RemotePeer
+
+_LOG = logging.getLogger(__name__)
+
+MAX_SLOTS_PER_TASKMANAGER = 1024
+MAX_TASKMANAGERS = 10_000
+TOKEN_BYTES = 16
+
+
+@dataclass(slots=True)
+class _Registered:
+    peer: RemotePeer
+    gateway: TaskExecutorGateway
+    last_heartbeat: int
+
+
+class ResourceManager(FencedRpcEndpoint):
+    """See the module's documentation.
+
+    Args:
+        heartbeat_interval: seconds between a TaskManager's heartbeats.
+        heartbeat_timeout: seconds after which a silent one is lost.
+        blob_address: of the blob server, told to TaskManagers.
+        connections: what this process has seen.
+    """
+
+    def __init__(
+        self,
+        *,
+        heartbeat_interval: float,
+        heartbeat_timeout: float,
+        blob_address: tuple[str, int],
+        connections: ConnectionLog,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(RESOURCE_MANAGER, ResourceManagerInternalGateway)
+        self.fencing_token = secrets.token_bytes(TOKEN_BYTES)
+        self._interval = heartbeat_interval
+        self._timeout = heartbeat_timeout
+        self._blob_address = blob_address
+        self._connections = connections
+        self._clock = clock
+        self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(heartbeat_timeout)
+        self._slots = SlotManager(lambda: secrets.token_hex(16))
+        self._registered: dict[str, _Registered] = {}
+        self._jobs: dict[str, SlotRequirement] = {}
+
+    async def on_start(self) -> None:
+        """Start to watch heartbeats."""
+        self._watch()
+
+    # --- TaskManagers -----------------------------------------------------------------------------------
+
+    async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
+        """See :class:`runtime.gateways.ResourceManagerGateway`."""
+        peer, identity, name = self.caller.peer, self.caller.identity, registration.name
+        if peer is None or identity.name != name:
+            raise PeerRefused(f"{identity} cannot register as {name!r}", "the name must be that of the certificate")
+        if not 1 <= registration.slots <= MAX_SLOTS_PER_TASKMANAGER:
+            raise PeerRefused(f"{registration.slots} slots", f"offer 1 to {MAX_SLOTS_PER_TASKMANAGER}")
+        if name not in self._registered and len(self._registered) >= MAX_TASKMANAGERS:
+            raise PeerRefused(f"{MAX_TASKMANAGERS} TaskManagers are registered already")
+        earlier = self._registered.get(name)
+        if earlier is not None and earlier.peer is not peer:
+            self.hand_off(earlier.peer.close("registered again"))
+        self._registered[name] = _Registered(peer, peer.gateway(TaskExecutorGateway, TASK_EXECUTOR), self._now_ms())
+        self._tell_lost(name, self._slots.register(name, registration.host, registration.slots, registration.profile))
+        self._monitor.beat(name)
+        peer.on_close(lambda: self._post_closed(name, peer))
+        _LOG.info("registered %s with %d slots at %s", identity, registration.slots, registration.host)
+        self.post(self._decide)
+        return RegistrationAccepted(
+            fencing_token=self.fencing_token or b"",
+            heartbeat_interval=self._interval,
+            heartbeat_timeout=self._timeout,
+            blob_host=self._blob_address[0],
+            blob_port=self._blob_address[1],
+        )
+
+    async def heartbeat(self, report: SlotReport) -> None:
+        """See :class:`runtime.gateways.ResourceManagerGateway`."""
+        name = self.caller.identity.name
+        registered = self._registered.get(name)
+        if registered is None or registered.peer is not self.caller.peer:
+            raise NotRegistered(f"TaskManager {name} is not registered over this connection", "register again")
+        registered.last_heartbeat = self._now_ms()
+        self._monitor.beat(name)
+        lost = []
+        for action in self._slots.report(name, report):
+            if isinstance(action, Release):
+                self._release(action)
+            else:
+                lost.append(action)
+        self._tell_lost(name, lost)
+        self._decide()
+
+    def _post_closed(self, name: str, peer: RemotePeer) -> None:
+        if self.running:
+            self.post(self._peer_closed, name, peer)
+
+    def _peer_closed(self, name: str, peer: RemotePeer) -> None:
+        registered = self._registered.get(name)
+        if registered is not None and registered.peer is peer:
+            self._lose(name, "its connection closed")
+
+    def _watch(self) -> None:
+        for name in self._monitor.expired():
+            registered = self._registered.get(name)
+            if registered is not None:
+                self.hand_off(registered.peer.close("no heartbeat"))
+                self._lose(name, f"nothing was heard of it for {self._timeout:g} s")
+        self.call_later(min(self._interval, self._timeout / 4), self._watch)
+
+    def _lose(self, name: str, reason: str) -> None:
+        _LOG.warning("lost TaskManager %s: %s", name, reason)
+        del self._registered[name]
+        self._monitor.forget(name)
+        self._tell_lost(name, self._slots.lost(name))
+        self._decide()
+
+    def _tell_lost(self, taskmanager: str, lost: Sequence[AllocationLost]) -> None:
+        by_job: dict[str, list[str]] = defaultdict(list)
+        for each in lost:
+            by_job[each.job_id].append(each.allocation_id)
+        for job_id, allocations in by_job.items():
+            requirement = self._jobs.get(job_id)
+            if requirement is not None:
+                master = self.service.local(
+                    JobMasterInternalGateway, requirement.jobmaster_endpoint, token=requirement.jobmaster_token
+                )
+                self.hand_off(
+                    master.slots_lost(tuple(allocations), taskmanager), failed=self._log_failure("telling a JobMaster")
+                )
+
+    # --- JobMasters ---------------------------------------------------------------------------------------
+
+    async def require_slots(self, requirement: SlotRequirement) -> str:
+        """See :class:`ResourceManagerInternalGateway`."""
+        self._jobs[requirement.job_id] = requirement
+        self._slots.require(
+            Requirement(
+                requirement.job_id,
+                requirement.count,
+                requirement.profile,
+                requirement.jobmaster_endpoint,
+                requirement.jobmaster_token,
+            )
+        )
+        self._decide()
+        return self._slots.pending_reason(requirement.job_id)
+
+    async def release_slot(self, allocation_id: str) -> None:
+        """See :class:`ResourceManagerInternalGateway`."""
+        for release in self._slots.release(allocation_id):
+            self._release(release)
+
+    async def release_job(self, job_id: str) -> None:
+        """See :class:`ResourceManagerInternalGateway`."""
+        self._jobs.pop(job_id, None)
+        for release in self._slots.release_job(job_id):
+            self._release(release)
+        self._decide()
+
+    def _decide(self) -> None:
+        for reserve in self._slots.decide():
+            self._reserve(reserve)
+
+    def _reserve(self, reserve: Reserve) -> None:
+        allocation_id = reserve.request.allocation_id
+
+        def refused(error: BaseException) -> None:
+            _LOG.warning("%s did not reserve slot %d: %s", reserve.taskmanager, reserve.request.slot, error)
+            self._slots.refused(allocation_id)
+            self._decide()
+
+        self.hand_off(
+            self._registered[reserve.taskmanager].gateway.request_slot(reserve.request),
+            then=lambda _: self._slots.acknowledged(allocation_id),
+            failed=refused,
+        )
+
+    def _release(self, release: Release) -> None:
+        def freed(_: None) -> None:
+            self._slots.freed(release.allocation_id)
+            self._decide()
+
+        registered = self._registered.get(release.taskmanager)
+        if registered is not None:  # else the slot is gone with its TaskManager
+            # When this fails, the next heartbeat shows the slot still taken and it is tried again.
+            self.hand_off(
+                registered.gateway.free_slot(release.allocation_id),
+                then=freed,
+                failed=self._log_failure(f"freeing a slot of {release.taskmanager}"),
+            )
+
+    # --- queries --------------------------------------------------------------------------------------------
+
+    async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
+        """See :class:`ResourceManagerInternalGateway`."""
+        return tuple(
+            TaskManagerView(
+                id=each.name,
+                identity=str(self._registered[each.name].peer.identity),
+                host=each.host,
+                slots_total=len(each.slots),
+                slots_free=each.free,
+                slots=tuple(SlotView(slot=s.index, state=s.state, job_id=s.job_id) for s in each.slots),
+                last_heartbeat=self._registered[each.name].last_heartbeat,
+            )
+            for each in self._slots.taskmanagers
+        )
+
+    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+        """See :class:`ResourceManagerInternalGateway`."""
+        gateways = [each.gateway for each in self._registered.values()]
+
+        async def collect() -> tuple[ConnectionEvidence, ...]:
+            answers = await asyncio.gather(*(each.connections("") for each in gateways), return_exceptions=True)
+            return merge(from_log(self._connections), *(each for each in answers if isinstance(each, tuple)))
+
+        return self.deferred(collect())
+
+    async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
+        """See :class:`ResourceManagerInternalGateway`."""
+        registered = self._registered.get(request.taskmanager)
+        if registered is None:
+            raise LogNotFound(f"TaskManager {request.taskmanager} is not there any more, and its logs with it")
+        return self.deferred(
+            registered.gateway.read_executor_log(
+                request.job_id, request.executor_id, request.stream, request.offset, request.limit
+            )
+        )
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _log_failure(self, what: str) -> Callable[[BaseException], None]:
+        def log(error: BaseException) -> None:
+            if not isinstance(error, SluiceError):
+                self.on_failure(error)
+            else:
+                _LOG.info("%s failed: %s", what, error)
+
+        return log
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)

@@ -1,0 +1,104 @@
+"""What the JobManager shows of itself: immutable snapshots, in exactly the shapes of the REST API.
+
+Times are epoch milliseconds.
+"""
+
+from __future__ import annotations
+
+from runtime.messages import ConnectionEvidence, JobProgress, JobState, JobSubmission, Message, SlotState
+
+
+class Failure(Message, frozen=True):
+    """Why a job failed: one line, and the pipeline's Python traceback when there is one."""
+
+    error: str
+    traceback: str = ""
+
+
+class ExecutorView(Message, frozen=True):
+    """One executor of a job; ``state`` as in :class:`runtime.jobmanager.executors.ExecutorState`."""
+
+    id: int
+    taskmanager: str
+    slot: int
+    state: str
+    exit_reason: str
+    started_at: int
+
+
+class JobSummary(Message, frozen=True):
+    """A job in a list."""
+
+    id: str
+    name: str
+    owner: str
+    state: JobState
+    start_time: int
+    end_time: int | None
+    duration_ms: int
+
+
+class JobDetail(Message, frozen=True):
+    """All there is to show of one job."""
+
+    id: str
+    name: str
+    owner: str
+    state: JobState
+    start_time: int
+    end_time: int | None
+    duration_ms: int
+    attempt: int
+    progress: JobProgress
+    executors: tuple[ExecutorView, ...]
+    timestamps: dict[str, int]
+    failure: Failure | None
+    pending_reason: str
+
+    def summary(self) -> JobSummary:
+        """The same job in a list."""
+        return JobSummary(**{name: getattr(self, name) for name in JobSummary.__struct_fields__})
+
+
+class JobRecord(Message, frozen=True):
+    """A job as it is kept on disk: what was submitted, what became of it, and the evidence of its connections."""
+
+    submission: JobSubmission
+    detail: JobDetail
+    connections: tuple[ConnectionEvidence, ...] = ()
+
+
+class SlotView(Message, frozen=True):
+    """One slot of a TaskManager."""
+
+    slot: int
+    state: SlotState
+    job_id: str
+
+
+class TaskManagerView(Message, frozen=True):
+    """A registered TaskManager; ``identity`` is the SPIFFE ID of its certificate."""
+
+    id: str
+    identity: str
+    host: str
+    slots_total: int
+    slots_free: int
+    slots: tuple[SlotView, ...]
+    last_heartbeat: int
+
+
+class Overview(Message, frozen=True):
+    """The cluster in numbers."""
+
+    taskmanagers: int
+    slots_total: int
+    slots_available: int
+    jobs_running: int
+    jobs_finished: int
+    jobs_cancelled: int
+    jobs_failed: int
+    sluice_version: str
+    spark_version: str
+    jobmanager: str
+    trust_domain: str

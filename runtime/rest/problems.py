@@ -1,0 +1,93 @@
+"""Errors as RFC 9457 problems: which error is which status, and nothing of our inside in a 500."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from pki.errors import SluiceError
+from runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected
+from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
+from runtime.spark.errors import ForbiddenSparkConf
+
+_LOG = logging.getLogger(__name__)
+
+TYPE_PREFIX = "urn:sluice:problem:"
+CONTENT_TYPE = "application/problem+json"
+
+
+class BadRequest(SluiceError):
+    """The request is not what the operation takes."""
+
+
+class NotYours(SluiceError):
+    """The principal may not do this to somebody else's job."""
+
+
+STATUS: tuple[tuple[type[SluiceError], int], ...] = (
+    (BadRequest, 400),
+    (InvalidBlobName, 400),
+    (ForbiddenSparkConf, 400),
+    (SubmissionRejected, 400),
+    (NotYours, 403),
+    (JobNotFound, 404),
+    (LogNotFound, 404),
+    (JobAlreadyTerminal, 409),
+    (BlobTooLarge, 413),
+    (MailboxFull, 503),
+    (EndpointStopped, 503),
+    (EndpointNotFound, 503),
+    (PeerUnreachable, 503),
+    (RpcTimeout, 503),
+)
+"""Status of each error that a caller can do something about; all others are 500 and say nothing."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of an error answer (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+def problem_of(error: Exception) -> Problem:
+    """The problem that describes ``error``."""
+    for kind, status in STATUS:
+        if isinstance(error, kind):
+            return Problem(
+                type=TYPE_PREFIX + type(error).__name__,
+                title=HTTPStatus(status).phrase,
+                status=status,
+                detail=str(error),
+            )
+    if isinstance(error, web.HTTPException):
+        phrase = HTTPStatus(error.status).phrase
+        return Problem(type="about:blank", title=phrase, status=error.status, detail=error.reason)
+    return Problem(type="about:blank", title=HTTPStatus(500).phrase, status=500, detail="see the JobManager's log")
+
+
+def problem_response(problem: Problem) -> web.Response:
+    """``problem`` as an answer."""
+    return web.Response(body=msgspec.json.encode(problem), status=problem.status, content_type=CONTENT_TYPE)
+
+
+@web.middleware
+async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Turn whatever a handler raises into a problem."""
+    try:
+        return await handler(request)
+    except Exception as error:  # noqa: BLE001  # the outermost place: nothing may reach the client unshaped
+        problem = problem_of(error)
+        if problem.status >= 500:
+            _LOG.error("%s %s failed: %s", request.method, request.path, type(error).__name__, exc_info=error)
+        response = problem_response(problem)
+        if isinstance(error, web.HTTPMethodNotAllowed):
+            response.headers["allow"] = ", ".join(sorted(error.allowed_methods))
+        return response

@@ -1,0 +1,32 @@
+"""The one list of REST routes: served here, and given to the gateway, which lets nothing else through."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One operation: method, path template (``{name}`` is one segment), and its name in the policy."""
+
+    method: str
+    path: str
+    operation: str
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/v1/overview", "overview.read"),
+    Route("GET", "/v1/jobs", "jobs.list"),
+    Route("POST", "/v1/jobs", "jobs.submit"),
+    Route("GET", "/v1/jobs/{job_id}", "jobs.read"),
+    Route("PATCH", "/v1/jobs/{job_id}", "jobs.cancel"),
+    Route("GET", "/v1/jobs/{job_id}/logs", "jobs.logs"),
+    Route("GET", "/v1/jobs/{job_id}/connections", "jobs.connections"),
+    Route("GET", "/v1/taskmanagers", "taskmanagers.read"),
+    Route("GET", "/v1/connections", "connections.read"),
+)
+
+
+def published_routes() -> list[dict[str, str]]:
+    """The routes as they are written for the gateway: ``[{"method", "path", "operation"}]``."""
+    return [asdict(route) for route in ROUTES]

@@ -1,0 +1,112 @@
+"""Receiving a submission: multipart/form-data, files streamed into the blob store, nothing held in memory.
+
+Parts: ``request`` (JSON, once), ``pipeline`` (a file, once), ``file`` (files, any number up to the bound).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import msgspec
+from aiohttp import BodyPartReader, web
+
+from runtime.blob.store import BlobStore, check_file_name
+from runtime.messages import BlobRef, JobSubmission
+from runtime.rest.problems import BadRequest
+
+MAX_REQUEST_PART_BYTES = 1 << 20
+"""Largest ``request`` part."""
+MAX_FILES = 64
+"""Most ``file`` parts."""
+CHUNK_BYTES = 256 << 10
+STALL_SECONDS = 60.0
+"""An upload that brings nothing for this long is given up."""
+
+
+class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The ``request`` part; ``name`` defaults to the pipeline's file name, ``executors`` to the cluster's default."""
+
+    name: str = ""
+    args: tuple[str, ...] = ()
+    spark_conf: dict[str, str] = {}
+    executors: int | None = None
+
+
+@dataclass
+class _Parts:
+    request: SubmitRequest | None = None
+    pipeline: BlobRef | None = None
+    files: list[BlobRef] = field(default_factory=list)
+
+
+async def receive_submission(
+    request: web.Request, store: BlobStore, job_id: str, *, owner: str, default_executors: int
+) -> JobSubmission:
+    """Read the request's body; blobs are stored under ``job_id`` as they come.
+
+    Raises:
+        BadRequest: it does not have the form above.
+        InvalidBlobName: a file name is not a plain one.
+        BlobTooLarge: more content than one job may have.
+    """
+    if request.content_type != "multipart/form-data":
+        _bad(f"the body is {request.content_type}, not multipart/form-data")
+    parts = _Parts()
+    try:
+        async for part in await request.multipart():
+            if not isinstance(part, BodyPartReader):
+                _bad("a part of the body is itself multipart")
+            await _receive_part(part, parts, store, job_id)
+    except (ValueError, RuntimeError) as error:
+        raise BadRequest(f"the body is not valid multipart/form-data: {error}") from error
+    if parts.request is None or parts.pipeline is None:
+        _bad(f"the part {'request' if parts.request is None else 'pipeline'!r} is missing")
+    wanted, pipeline = parts.request, parts.pipeline
+    return JobSubmission(
+        name=wanted.name or pipeline.name,
+        owner=owner,
+        pipeline=pipeline,
+        args=wanted.args,
+        spark_conf=wanted.spark_conf,
+        executors=default_executors if wanted.executors is None else wanted.executors,
+        files=tuple(parts.files),
+    )
+
+
+async def _receive_part(part: BodyPartReader, parts: _Parts, store: BlobStore, job_id: str) -> None:
+    match part.name:
+        case "request" if parts.request is None:
+            parts.request = await _read_request(part)
+        case "pipeline" if parts.pipeline is None:
+            parts.pipeline = await _store(part, store, job_id)
+        case "file" if len(parts.files) < MAX_FILES:
+            parts.files.append(await _store(part, store, job_id))
+        case name:
+            _bad(f"unexpected part {str(name)[:80]!r}", f"one request, one pipeline, up to {MAX_FILES} file")
+
+
+async def _read_request(part: BodyPartReader) -> SubmitRequest:
+    data = bytearray()
+    while chunk := await asyncio.wait_for(part.read_chunk(), STALL_SECONDS):
+        data += chunk
+        if len(data) > MAX_REQUEST_PART_BYTES:
+            _bad(f"the part 'request' is larger than {MAX_REQUEST_PART_BYTES} bytes")
+    try:
+        return msgspec.json.decode(bytes(data), type=SubmitRequest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the part 'request' is not as expected: {error}") from error
+
+
+async def _store(part: BodyPartReader, store: BlobStore, job_id: str) -> BlobRef:
+    if part.filename is None:
+        _bad(f"the part {part.name!r} has no file name")
+    with store.writer(job_id, check_file_name(part.filename)) as writer:
+        while chunk := await asyncio.wait_for(part.read_chunk(CHUNK_BYTES), STALL_SECONDS):
+            writer.write(bytes(chunk))
+        return await asyncio.to_thread(writer.commit)
+
+
+def _bad(what: str, remedy: str = "") -> NoReturn:
+    raise BadRequest(what, remedy)
