@@ -43,7 +43,7 @@ class Patience:
     """How long to wait for a peer, in seconds.
 
     Attributes:
-        hello: for its first envelope.
+        hello: for its stream, and then for its first envelope.
         ping_interval: of silence, after which it is asked for a sign of life.
         ping_timeout: of silence, after which it is given up.
         goodbye: for what is still to be sent when the stream is closed.

@@ -65,7 +65,7 @@ class RpcService:
             self.identity,
             Channel.RPC,
             client_policy(Channel.RPC, self.spiffe_id.trust_domain),
-            lambda: accepting_protocol(self._adopt),
+            lambda: accepting_protocol(self._adopt, self._patience.hello),
             alpn=ALPN,
             connections=self._connections,
         )

@@ -33,11 +33,11 @@ CONTENT_TYPE = "application/grpc+msgpack"
 WINDOW_BYTES = 4 << 20
 """HTTP/2 flow control window of a stream and of a connection, in bytes."""
 
-MAX_WRITE_BUFFER_BYTES = 8 << 20
+MAX_WRITE_BUFFER_BYTES = 1 << 20
 """Unsent bytes of one connection, among them answers to pings, at which it is dropped."""
 
-OPEN_TIMEOUT_SECONDS = 10.0
-"""How long an admitted client may take to open its stream, and a dialed server to accept the connection."""
+DIAL_TIMEOUT_SECONDS = 10.0
+"""How long a dialed server may take to accept the connection."""
 
 CLOSE_TIMEOUT_SECONDS = 1.0
 """How long closing in order may take before the connection is dropped."""
@@ -253,8 +253,9 @@ class ExchangeProtocol(H2Protocol):
 class _Acceptor(AbstractHandler):
     """The serving end: takes the first request for :data:`PATH`, turns everything else away."""
 
-    def __init__(self, accept: Callable[[GrpcStream], object]) -> None:
+    def __init__(self, accept: Callable[[GrpcStream], object], open_timeout: float) -> None:
         self._accept = accept
+        self._open_timeout = open_timeout
         self._protocol: ExchangeProtocol | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._taken = False
@@ -263,7 +264,7 @@ class _Acceptor(AbstractHandler):
     def protocol(self) -> ExchangeProtocol:
         """The protocol of a new connection."""
         self._protocol = ExchangeProtocol(self, serving=True)
-        self._timer = asyncio.get_running_loop().call_later(OPEN_TIMEOUT_SECONDS, self._expire)
+        self._timer = asyncio.get_running_loop().call_later(self._open_timeout, self._expire)
         return self._protocol
 
     def accept(self, stream: Http2Stream, headers: list[tuple[str, str]], release_stream: Callable[[], None]) -> None:
@@ -319,28 +320,31 @@ class _Dialer(AbstractHandler):
         """The connection is gone; the stream's own termination has told that."""
 
 
-def accepting_protocol(accept: Callable[[GrpcStream], object]) -> ExchangeProtocol:
-    """The protocol for one accepted connection; ``accept`` gets its stream, and attaches a receiver at once."""
-    return _Acceptor(accept).protocol()
+def accepting_protocol(accept: Callable[[GrpcStream], object], open_timeout: float) -> ExchangeProtocol:
+    """The protocol for one accepted connection; ``accept`` gets its stream, and attaches a receiver at once.
+
+    A client that opens none within ``open_timeout`` seconds is dropped.
+    """
+    return _Acceptor(accept, open_timeout).protocol()
 
 
 async def dial(host: str, port: int, context: ssl.SSLContext) -> tuple[GrpcStream, asyncio.BaseTransport]:
     """Connect and open the stream; raises :class:`PeerUnreachable` or :class:`pki.errors.PeerRefused`."""
     loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(OPEN_TIMEOUT_SECONDS):
+        async with asyncio.timeout(DIAL_TIMEOUT_SECONDS):
             transport, protocol = await loop.create_connection(
                 lambda: ExchangeProtocol(_Dialer(), serving=False),
                 host,
                 port,
                 ssl=context,
                 server_hostname=host,
-                ssl_handshake_timeout=OPEN_TIMEOUT_SECONDS,
+                ssl_handshake_timeout=DIAL_TIMEOUT_SECONDS,
             )
     except ssl.SSLCertVerificationError as error:
         raise PeerRefused(f"{host}:{port} is not who it should be: {error.verify_message}") from error
     except TimeoutError as error:
-        raise PeerUnreachable(f"{host}:{port} did not answer within {OPEN_TIMEOUT_SECONDS} s") from error
+        raise PeerUnreachable(f"{host}:{port} did not answer within {DIAL_TIMEOUT_SECONDS} s") from error
     except OSError as error:
         raise PeerUnreachable(f"cannot connect to {host}:{port}: {error.strerror or error}") from error
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 
 import msgspec
@@ -12,11 +13,12 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 
 from pki.channels import Channel, server_policy
+from runtime.rpc import Patience
 from runtime.rpc import envelope as wire
 from runtime.rpc.transport import ALPN, CONTENT_TYPE, PATH, GrpcStream, dial
 from runtime.rpc.window import MAX_OPEN_CALLS
 from tests.hostile import TRUST_DOMAIN
-from tests.integration.rpc.world import Pair, eventually, taskmanager
+from tests.integration.rpc.world import Pair, World, eventually, jobmanager, taskmanager
 
 _MSGPACK = msgspec.msgpack.Encoder()
 
@@ -180,7 +182,9 @@ class Http2:
 async def http2_peer(pair: Pair) -> AsyncIterator[Http2]:
     identity = pair.world.pki.identity(taskmanager("broken"))
     context = identity.client_context(server_policy(Channel.RPC, TRUST_DOMAIN), alpn=ALPN)
-    reader, writer = await asyncio.open_connection(*pair.address, ssl=context)
+    connection = socket.create_connection(pair.address)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # what is not read fills up soon
+    reader, writer = await asyncio.open_connection(sock=connection, ssl=context, server_hostname="localhost")
     try:
         yield Http2(reader, writer)
     finally:
@@ -209,7 +213,7 @@ def _http1(peer: Http2) -> None:
 
 def _preface_then_garbage(peer: Http2) -> None:
     peer.flush()
-    peer.writer.write(b"\xff" * 4096)
+    peer.writer.write(b"\x00\x00\x05\x04\x00\x00\x00\x00\x00\xff\xff\xff\xff\xff")  # SETTINGS of 5 bytes
 
 
 def _data_without_stream(peer: Http2) -> None:
@@ -286,6 +290,28 @@ async def test_broken_http2_ends_that_connection_and_no_other(pair: Pair, misbeh
     await eventually(lambda: len(pair.server.peers()) == 1)
     assert await pair.gateway.add(1) == 2
     assert not pair.peer.closed
+
+
+async def test_who_connects_and_opens_no_stream_is_dropped(world: World) -> None:
+    server = world.service(jobmanager(), Patience(hello=0.2))
+    host, port = await server.listen("127.0.0.1", 0)
+    context = world.pki.identity(taskmanager()).client_context(server_policy(Channel.RPC, TRUST_DOMAIN), alpn=ALPN)
+    reader, writer = await asyncio.open_connection(host, port, ssl=context)
+    peer = Http2(reader, writer)
+    peer.flush()
+    await peer.ended()
+    writer.close()
+
+
+async def test_who_opens_a_stream_and_says_nothing_is_dropped(world: World) -> None:
+    server = world.service(jobmanager(), Patience(hello=0.2))
+    host, port = await server.listen("127.0.0.1", 0)
+    context = world.pki.identity(taskmanager()).client_context(server_policy(Channel.RPC, TRUST_DOMAIN), alpn=ALPN)
+    stream, _ = await dial(host, port, context)
+    raw = Raw(stream)
+    stream.attach(raw)
+    await eventually(lambda: raw.ended != [])
+    await eventually(lambda: server.peers() == ())
 
 
 async def test_a_flood_of_pings_from_a_peer_that_does_not_read_is_cut(pair: Pair) -> None:
