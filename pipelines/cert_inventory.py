@@ -67,7 +67,7 @@ LISTED_ROWS = 20
 """How many rows of a table the text report shows, unless the table is one of :data:`COMPLETE`."""
 COMPLETE = frozenset({"by_expiry_year", "by_key", "by_signature", "findings", "bad_inputs_by_reason"})
 LISTED_JSON = 1_000
-"""How many affected certificates and bad inputs are brought to the driver to be listed; all are counted."""
+"""How many rows of a table are brought to the driver at most; all are counted."""
 LISTED_RANK = 1
 """Findings up to this rank are listed with their certificates."""
 CELL_WIDTH = 48
@@ -126,6 +126,22 @@ NOT_PARSED = "certificate does not parse"
 
 CERTIFICATE_LABELS = frozenset({"CERTIFICATE", "X509 CERTIFICATE", "X.509 CERTIFICATE"})
 """RFC 7468 section 5.1: the last two are older names of the first."""
+OTHER_LABELS = frozenset(
+    {
+        "ATTRIBUTE CERTIFICATE",
+        "CERTIFICATE REQUEST",
+        "CMS",
+        "DH PARAMETERS",
+        "EC PARAMETERS",
+        "NEW CERTIFICATE REQUEST",
+        "PKCS7",
+        "PUBLIC KEY",
+        "RSA PUBLIC KEY",
+        "TRUSTED CERTIFICATE",
+        "X509 CRL",
+    }
+)
+"""Blocks that are named in the reason; the labels of strangers are not, there could be any number of them."""
 
 _BEGIN = re.compile(rb"-----BEGIN ([A-Z0-9][A-Z0-9 .#]{0,63})-----")
 _END = re.compile(rb"-----END ([A-Z0-9][A-Z0-9 .#]{0,63})-----")
@@ -246,7 +262,8 @@ def block_of(source: str, number: int, label: str, end: str, lines: Sequence[byt
     if label != end:
         return Block(source, number, MISMATCH, b"")
     if label not in CERTIFICATE_LABELS:
-        return Block(source, number, f"{label}, not a certificate", b"")
+        what = label if label in OTHER_LABELS else "another kind of PEM block"
+        return Block(source, number, f"{what}, not a certificate", b"")
     if not body:
         return Block(source, number, EMPTY_BLOCK, b"")
     if len(body) > MAX_BLOCK_BYTES:
@@ -537,15 +554,23 @@ BREAKDOWNS = {
 
 
 def breakdowns(certificates: DataFrame) -> list[Section]:
-    """How many certificates there are by each column of :data:`BREAKDOWNS`; one shuffle counts them all."""
+    """How many certificates there are by each column of :data:`BREAKDOWNS`; one shuffle counts them all.
+
+    Strangers choose these values, so only the most frequent :data:`LISTED_JSON` of each come to the driver.
+    """
     facts = [F.struct(F.lit(name).alias("by"), F.col(name).cast("string").alias("value")) for name in BREAKDOWNS]
     counted = certificates.select(F.explode(F.array(*facts)).alias("fact")).groupBy("fact.by", "fact.value").count()
-    collected = counted.collect()
+    frequent = Window.partitionBy("by").orderBy(F.desc("count"), "value")
+    ranked = counted.withColumns(
+        {"place": F.row_number().over(frequent), "total": F.count("*").over(Window.partitionBy("by"))}
+    )
+    collected = ranked.where(F.col("place") <= LISTED_JSON).collect()
     sections = []
     for name, title in BREAKDOWNS.items():
-        pairs = [(str(row["value"]), int(row["count"])) for row in collected if row["by"] == name]
-        pairs.sort(key=lambda pair: pair[0] if name == "expiry_year" else (-pair[1], pair[0]))
-        sections.append(Section(f"by_{name}", title, (name, "certificates"), pairs, len(pairs)))
+        mine = [row for row in collected if row["by"] == name]
+        mine.sort(key=lambda row: row["value"] if name == "expiry_year" else row["place"])
+        pairs = [(str(row["value"]), int(row["count"])) for row in mine]
+        sections.append(Section(f"by_{name}", title, (name, "certificates"), pairs, mine[0]["total"] if mine else 0))
     return sections
 
 
@@ -674,10 +699,11 @@ def render_text(report: Report) -> str:
 
 
 def render_json(report: Report) -> str:
-    """The report for programs: one JSON object."""
+    """The report for programs: one JSON object; ``not_listed`` says which tables are cut, and by how many rows."""
     tables = {s.name: [dict(zip(s.header, row, strict=True)) for row in s.rows] for s in report.sections}
     totals = {name: value for name, value in report._asdict().items() if name != "sections"}
-    return json.dumps({**totals, **tables}, indent=2, ensure_ascii=False) + "\n"
+    cut = {s.name: s.total - len(s.rows) for s in report.sections if s.total > len(s.rows)}
+    return json.dumps({**totals, "not_listed": cut, **tables}, indent=2, ensure_ascii=False) + "\n"
 
 
 # --- the command -----------------------------------------------------------------------------------------

@@ -100,6 +100,7 @@ def test_real_bundle_and_bad_inputs_all_counted(tmp_path: Path) -> None:
     }
     for table in ("by_key", "by_signature", "by_issuer", "by_expiry_year"):
         assert sum(rows_of(report[table]).values()) == report["certificates"], table
+    assert report["not_listed"] == {}
     findings = {row["finding"]: (row["severity"], row["certificates"]) for row in report["findings"]}
     assert findings["duplicate"] == ("low", 1)
     expired_here = [row for row in report["affected"] if row["finding"] == "expired" and "twice.pem" in row["where"]]

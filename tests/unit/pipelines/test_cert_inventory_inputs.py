@@ -68,6 +68,7 @@ def reasons(data: bytes) -> list[str]:
         pytest.param(CERT.replace(b"END C", b"END c"), [inventory.MISMATCH], id="END label malformed"),
         pytest.param(pem(b"x", "X509 CRL"), ["X509 CRL, not a certificate"], id="CRL"),
         pytest.param(pem(b"x", "CERTIFICATE REQUEST"), ["CERTIFICATE REQUEST, not a certificate"], id="CSR"),
+        pytest.param(pem(b"x", "ANY THING"), ["another kind of PEM block, not a certificate"], id="unknown label"),
         pytest.param(KEY + CERT, [inventory.PRIVATE_KEY, ""], id="private key before its certificate"),
         pytest.param(pem(b"x", "RSA PRIVATE KEY"), [inventory.PRIVATE_KEY], id="PKCS#1 key"),
         pytest.param(pem(b"x", "ENCRYPTED PRIVATE KEY"), [inventory.PRIVATE_KEY], id="encrypted key"),

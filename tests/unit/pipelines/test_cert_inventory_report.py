@@ -61,6 +61,7 @@ def test_json_has_the_same_numbers() -> None:
     }
     assert value["by_key"] == [{"key": "RSA 2048", "certificates": 2}, {"key": "EC secp256r1", "certificates": 1}]
     assert len(value["bad"]) == 25
+    assert value["not_listed"] == {"bad": 15}
 
 
 def test_the_default_is_the_mozilla_bundle_now() -> None:
