@@ -1,0 +1,28 @@
+"""Errors of the TaskManager; those that callers tell apart travel as themselves."""
+
+from __future__ import annotations
+
+from pki.errors import SluiceError
+from runtime.rpc import remotable
+from runtime.spark.errors import ForbiddenSparkConf
+
+remotable(ForbiddenSparkConf)
+
+
+class TaskManagerError(SluiceError):
+    """Base of the errors of package ``runtime.taskmanager``."""
+
+
+@remotable
+class SlotNotAvailable(TaskManagerError):
+    """The slot is taken, or there is none of that number."""
+
+
+@remotable
+class AllocationUnknown(TaskManagerError):
+    """No slot here has that allocation; it was freed or never given."""
+
+
+@remotable
+class ExecutorNotStarted(TaskManagerError):
+    """An executor's process could not be started."""

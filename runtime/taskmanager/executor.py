@@ -1,0 +1,137 @@
+"""One executor: its identity, its process, its directories.
+
+The private key is made here and never leaves this machine; the JobMaster signs a request for it, and does so
+only for an executor that it told this TaskManager to launch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+
+from pki.files import make_private_directory, read_bounded
+from pki.identity import SpiffeId
+from pki.issuer import new_csr, write_identity
+from runtime.log_files import shorten_log
+from runtime.messages import ConnectionEvidence, CsrToSign, ExecutorExit, ExecutorLaunch, SignedIdentity
+from runtime.process import ChildProcess, Exit
+from runtime.spark.evidence import read_evidence
+from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
+from runtime.taskmanager.errors import ExecutorNotStarted
+from runtime.taskmanager.launcher import ExecutorLauncher, ExecutorPlace
+
+STREAMS = ("stdout", "stderr")
+KILL_GRACE_SECONDS = 3.0
+"""How long an executor that is to end gets between SIGTERM and SIGKILL."""
+RENEWAL_JITTER = 0.1
+SIGNAL_EXIT_BASE = 128
+BLAMED_ON_APPLICATION = frozenset({3, 50, 51, 52})
+"""Exit codes that Spark may count against the job: out of memory (-XX:+ExitOnOutOfMemoryError is 3), and
+``org.apache.spark.util.SparkExitCode``/``ExecutorExitCode`` UNCAUGHT_EXCEPTION, its twin, and OOM."""
+
+Sign = Callable[[CsrToSign], Awaitable[SignedIdentity]]
+
+
+def executor_directory(jobs: Path, job_id: str, executor_id: int) -> Path:
+    """Where an executor lives below ``<work>/jobs``."""
+    return jobs / job_id / f"executor-{executor_id}"
+
+
+class ExecutorProcess:
+    """An executor that has not been started yet, runs, or has ended."""
+
+    def __init__(self, launch: ExecutorLaunch, jobs: Path, *, host: str, trust_domain: str, sign: Sign) -> None:
+        self.launch = launch
+        self._host = host
+        self._trust_domain = trust_domain
+        self._sign = sign
+        self.directory = executor_directory(jobs, launch.job_id, launch.executor_id)
+        self._identity = self.directory / "identity"
+        self._work = self.directory / "work"
+        self._temp: Path | None = None
+        self._child: ChildProcess | None = None
+        self._unwanted = False
+
+    async def start(self, launcher: ExecutorLauncher) -> ChildProcess:
+        """Get an identity and start the process."""
+        for path in (self.directory, self._work):
+            make_private_directory(path)
+        await self.renew_identity()
+        self._temp = make_temp_dir()
+        place = ExecutorPlace(self._identity, self._work, self._temp, self._host)
+        command = launcher.command(self.launch, place)
+        await asyncio.to_thread(command.write_files)
+        if self._unwanted:
+            raise ExecutorNotStarted(f"executor {self.launch.executor_id} was given up before it was started")
+        with (self.directory / "stdout").open("ab") as stdout, (self.directory / "stderr").open("ab") as stderr:
+            self._child = await ChildProcess.start(
+                command.argv, env=command.env, cwd=self._work, stdout=stdout, stderr=stderr
+            )
+        if self._unwanted:  # asked to end while it was being started
+            await self._child.stop(KILL_GRACE_SECONDS)
+        return self._child
+
+    async def renew_identity(self) -> None:
+        """Make a new key and have it signed; the running JVM picks the new files up by itself."""
+        job_id, executor_id = self.launch.job_id, self.launch.executor_id
+        spiffe_id = SpiffeId.executor(self._trust_domain, job_id, executor_id)
+        key_pem, csr_pem = await asyncio.to_thread(new_csr, spiffe_id)
+        signed = await self._sign(CsrToSign(executor_id=executor_id, csr_pem=csr_pem))
+        await asyncio.to_thread(
+            write_identity,
+            self._identity,
+            key_pem=key_pem,
+            chain_pem=signed.chain_pem,
+            ca_pem=signed.ca_pem,
+            accept=[f"spiffe://{self._trust_domain}/job/{job_id}/*"],
+        )
+
+    def renewal_delay(self) -> float:
+        """Seconds until half of the certificate's remaining life is over, with jitter."""
+        leaf = x509.load_pem_x509_certificate(read_bounded(self._identity / "chain.pem"))
+        remaining = (leaf.not_valid_after_utc - datetime.now(UTC)).total_seconds()
+        return max(1.0, remaining * (0.5 - random.uniform(0, RENEWAL_JITTER)))  # noqa: S311  # spreads load only
+
+    async def stop(self) -> None:
+        """End the process: SIGTERM, then SIGKILL; returns when it has ended."""
+        self._unwanted = True
+        if self._child is not None:
+            await self._child.stop(KILL_GRACE_SECONDS)
+
+    def connections(self) -> tuple[ConnectionEvidence, ...]:
+        """What the executor's JVM recorded."""
+        return read_evidence(self._identity)
+
+    def exit_report(self, ended: Exit) -> ExecutorExit:
+        """How the executor ended, for JobMaster and Spark."""
+        code = ended.code if ended.code >= 0 else SIGNAL_EXIT_BASE - ended.code
+        return ExecutorExit(
+            executor_id=self.launch.executor_id,
+            exit_code=code,
+            by_application=code in BLAMED_ON_APPLICATION,
+            reason=str(ended),
+            host=self._host,
+        )
+
+    def clean_up(self) -> None:
+        """After the end: only the logs stay, shortened; key, secrets and shuffle files go."""
+        if self._temp is not None:
+            remove_temp_dir(self._temp)
+        clean_executor_directory(self.directory)
+
+
+def clean_executor_directory(directory: Path) -> None:
+    """Keep nothing but the logs of an executor."""
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if path.name in STREAMS:
+            shorten_log(path)
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,100 @@
+"""The TaskManager process: slots, and the executors in them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from pki.connections import ConnectionLog
+from pki.files import make_private_directory
+from pki.home import Home
+from pki.identity import Role
+from pki.tls import TlsIdentity
+from runtime.addresses import read_jobmanager
+from runtime.config import RuntimeConfig
+from runtime.messages import SlotProfile, TaskManagerRegistration
+from runtime.rpc import RemotePeer, RpcService
+from runtime.taskmanager.jobmanager_link import JobManagerLink
+from runtime.taskmanager.launcher import ExecutorLauncher, SparkExecutorLauncher
+from runtime.taskmanager.task_executor import TaskExecutor, TaskManagerShape
+
+_LOG = logging.getLogger(__name__)
+
+
+async def run_taskmanager(home: Home, config: RuntimeConfig, name: str) -> None:
+    """Run a TaskManager until cancelled; then end its executors and stop.
+
+    Its identity is at ``home.identity(Role.TASKMANAGER, name)``, prepared before. It finds the JobManager by
+    the address published in ``home``, each time it connects.
+
+    Raises:
+        StoreError: there is no usable identity.
+        JavaNotFound: there is no Java that executors could run on.
+    """
+    async with taskmanager(home, config, name) as link:
+        await link
+
+
+@asynccontextmanager
+async def taskmanager(
+    home: Home, config: RuntimeConfig, name: str, *, launcher: ExecutorLauncher | None = None
+) -> AsyncIterator[asyncio.Task[None]]:
+    """A running TaskManager; yields the task that keeps it connected, which ends only with an error.
+
+    Args:
+        launcher: composes the commands of executors; by default Spark's.
+    """
+    identity = TlsIdentity(home.identity(Role.TASKMANAGER, name))
+    settings = config.taskmanager
+    profile = SlotProfile(cores=settings.slot_cores, memory_mb=settings.slot_memory_mb)
+    spark = launcher or SparkExecutorLauncher()
+    await asyncio.to_thread(spark.prepare)
+    connections = ConnectionLog()
+    async with AsyncExitStack() as stack:
+        service = RpcService(identity, connections=connections)
+        stack.push_async_callback(service.close)
+        shape = TaskManagerShape(
+            name=name,
+            host=settings.host,
+            trust_domain=config.trust_domain,
+            python=sys.executable,
+            slots=settings.slots,
+            profile=profile,
+            work=make_private_directory(home.work(name)),
+        )
+
+        async def dial() -> RemotePeer:
+            address = read_jobmanager(home)
+            return await service.connect(*address.rpc, role=Role.JOBMANAGER, name=address.name)
+
+        slots_changed = asyncio.Event()
+        executor = TaskExecutor(shape, spark, connections, slots_changed.set)
+        link = JobManagerLink(
+            dial,
+            executor,
+            TaskManagerRegistration(
+                name=name,
+                host=settings.host,
+                slots=settings.slots,
+                profile=profile,
+                python=sys.executable,
+                version=importlib.metadata.version("sluice"),
+            ),
+            slots_changed=slots_changed,
+            fence_after=config.jobmanager.heartbeat_timeout,
+        )
+        await service.start(executor)
+        linked: asyncio.Task[None] = asyncio.create_task(link.run(), name="jobmanager link")
+        stack.push_async_callback(_end, linked)
+        _LOG.info("TaskManager %s offers %d slots", identity.spiffe_id, settings.slots)
+        yield linked
+        _LOG.info("TaskManager %s stops", identity.spiffe_id)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

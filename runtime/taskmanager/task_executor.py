@@ -1,0 +1,308 @@
+"""The TaskExecutor: reserves and offers slots, launches and watches executors in them, cleans up after each job."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from pki.connections import ConnectionLog
+from pki.errors import SluiceError
+from pki.files import make_private_directory
+from runtime.blob.store import check_job_id
+from runtime.evidence import MAX_EVIDENCE_ENTRIES, from_log, merge
+from runtime.gateways import TASK_EXECUTOR, JobMasterGateway, TaskExecutorGateway
+from runtime.log_files import read_log
+from runtime.messages import (
+    ConnectionEvidence,
+    CsrToSign,
+    ExecutorLaunch,
+    LogChunk,
+    SignedIdentity,
+    SlotOffer,
+    SlotProfile,
+    SlotReport,
+    SlotRequest,
+)
+from runtime.process import ChildProcess, Exit
+from runtime.rpc import RemotePeer, RpcEndpoint
+from runtime.taskmanager.errors import AllocationUnknown, ExecutorNotStarted, SlotNotAvailable
+from runtime.taskmanager.executor import STREAMS, ExecutorProcess, clean_executor_directory, executor_directory
+from runtime.taskmanager.launcher import ExecutorLauncher
+from runtime.taskmanager.slot_table import SlotTable
+
+_LOG = logging.getLogger(__name__)
+
+KEPT_JOBS = 50
+"""Of how many ended jobs the logs of executors are kept."""
+RENEWAL_RETRY_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class _Job:
+    """What runs here of one job, by executor number, and the evidence of what has ended."""
+
+    executors: dict[int, ExecutorProcess] = field(default_factory=dict)
+    evidence: tuple[ConnectionEvidence, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskManagerShape:
+    """What this TaskManager is and offers."""
+
+    name: str
+    host: str
+    trust_domain: str
+    python: str
+    slots: int
+    profile: SlotProfile
+    work: Path
+
+
+class TaskExecutor(RpcEndpoint):
+    """See the module's documentation.
+
+    Args:
+        shape: name, address and size.
+        launcher: composes the commands of executors.
+        connections: what this process has seen.
+        slots_changed: called on the main thread after each change, so that the ResourceManager hears of it soon.
+    """
+
+    def __init__(
+        self,
+        shape: TaskManagerShape,
+        launcher: ExecutorLauncher,
+        connections: ConnectionLog,
+        slots_changed: Callable[[], None],
+    ) -> None:
+        super().__init__(TASK_EXECUTOR, TaskExecutorGateway)
+        self._shape = shape
+        self._launcher = launcher
+        self._connections = connections
+        self._slots_changed = slots_changed
+        self._slots = SlotTable(shape.slots)
+        self._jobs: dict[str, _Job] = {}
+        self._jobmanager: RemotePeer | None = None
+        self._directory = make_private_directory(shape.work / "jobs")
+
+    async def on_start(self) -> None:
+        """Remove what an earlier process of this name left behind."""
+        for directory in self._directory.glob("*/executor-*"):
+            clean_executor_directory(directory)
+        self._trim_logs()
+
+    async def on_stop(self) -> None:
+        """End all executors."""
+        await self._stop_all()
+
+    # --- connection to the JobManager ---------------------------------------------------------------------
+
+    def attach(self, peer: RemotePeer) -> None:
+        """From now on calls go to this JobManager."""
+        self._jobmanager = peer
+
+    def report(self) -> SlotReport:
+        """The state of all slots now."""
+        return self._slots.report()
+
+    async def reset(self) -> None:
+        """End all executors and free all slots: the JobManager knows nothing of them (any more).
+
+        Called while there is no JobManager that could call.
+        """
+        await self._stop_all()
+        for request in self._slots.held():
+            self._slots.freed(request.allocation_id)
+        self._jobs.clear()
+
+    async def _stop_all(self) -> None:
+        running = [each for job in self._jobs.values() for each in job.executors.values()]
+        await asyncio.gather(*(each.stop() for each in running))
+        for each in running:
+            await asyncio.to_thread(each.clean_up)
+
+    # --- slots ----------------------------------------------------------------------------------------------
+
+    async def request_slot(self, request: SlotRequest) -> None:
+        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        check_job_id(request.job_id)
+        if self._jobmanager is None:
+            raise SlotNotAvailable("this TaskManager is not registered")
+        if not self._slots.reserve(request):
+            return
+
+        def answered(wanted: bool) -> None:
+            if not wanted:
+                self._free(request.allocation_id)
+            elif self._slots.find(request.allocation_id) is not None:
+                self._activate(request.allocation_id)
+
+        def failed(error: BaseException) -> None:
+            _LOG.warning("slot %d cannot be offered to job %s: %s", request.slot, request.job_id, error)
+            self._free(request.allocation_id)
+
+        offer = SlotOffer(
+            taskmanager=self._shape.name,
+            host=self._shape.host,
+            slot=request.slot,
+            allocation_id=request.allocation_id,
+            profile=self._shape.profile,
+        )
+        self.hand_off(self._jobmaster(request).offer_slot(offer), then=answered, failed=failed)
+
+    async def free_slot(self, allocation_id: str) -> None:
+        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        return self.deferred(self._end_slot(allocation_id))
+
+    async def _end_slot(self, allocation_id: str) -> None:
+        slot = self._slots.release(allocation_id)
+        if slot is None or slot.request is None:
+            return
+        job = self._jobs.get(slot.request.job_id)
+        if job is not None:
+            inside = [e for e in job.executors.values() if e.launch.allocation_id == allocation_id]
+            await asyncio.gather(*(executor.stop() for executor in inside))
+        self._slots.freed(allocation_id)
+        self._slots_changed()
+
+    def _activate(self, allocation_id: str) -> None:
+        try:
+            self._slots.activate(allocation_id)
+        except AllocationUnknown:
+            return  # it was freed meanwhile
+        self._slots_changed()
+
+    def _free(self, allocation_id: str) -> None:
+        self.hand_off(self._end_slot(allocation_id))
+
+    # --- executors ------------------------------------------------------------------------------------------
+
+    async def launch_executor(self, launch: ExecutorLaunch) -> None:
+        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        slot = self._slots.activate(launch.allocation_id)
+        request = slot.request
+        if request is None or request.job_id != launch.job_id:
+            raise AllocationUnknown(f"allocation {launch.allocation_id} is not of job {launch.job_id}")
+        job = self._jobs.setdefault(launch.job_id, _Job())
+        if any(e.launch.allocation_id == launch.allocation_id for e in job.executors.values()):
+            raise SlotNotAvailable(f"an executor runs in slot {slot.index} already")
+        if launch.executor_id in job.executors:
+            raise SlotNotAvailable(f"executor {launch.executor_id} of job {launch.job_id} runs already")
+        executor = ExecutorProcess(
+            msgspec.structs.replace(launch, python=self._shape.python),
+            self._directory,
+            host=self._shape.host,
+            trust_domain=self._shape.trust_domain,
+            sign=self._signer(request),
+        )
+        job.executors[launch.executor_id] = executor
+        return self.deferred(self._start(executor, job, request))
+
+    def _signer(self, request: SlotRequest) -> Callable[[CsrToSign], asyncio.Future[SignedIdentity]]:
+        """Asks whoever masters the job now, over the connection there is now."""
+        return lambda csr: asyncio.ensure_future(self._jobmaster(request).sign_executor_identity(csr))
+
+    async def _start(self, executor: ExecutorProcess, job: _Job, request: SlotRequest) -> None:
+        launch = executor.launch
+        try:
+            child = await executor.start(self._launcher)
+        except BaseException as error:
+            job.executors.pop(launch.executor_id, None)
+            await asyncio.shield(asyncio.to_thread(executor.clean_up))
+            if isinstance(error, OSError):
+                raise ExecutorNotStarted(f"executor {launch.executor_id}: {error.strerror or error}") from error
+            raise
+        _LOG.info("executor %d of job %s runs, pid %d", launch.executor_id, launch.job_id, child.pid)
+        self._watch(executor, child, request)
+        self.call_later(executor.renewal_delay(), self._renew, executor, child)
+
+    def _watch(self, executor: ExecutorProcess, child: ChildProcess, request: SlotRequest) -> None:
+        self.hand_off(child.wait(), then=lambda ended: self._ended(executor, child, request, ended))
+
+    def _ended(self, executor: ExecutorProcess, child: ChildProcess, request: SlotRequest, ended: Exit) -> None:
+        child.signal_group(signal.SIGKILL)  # whatever it has left in its session
+        launch = executor.launch
+        _LOG.info("executor %d of job %s ended: %s", launch.executor_id, launch.job_id, ended)
+        job = self._jobs.get(launch.job_id)
+        if job is not None and job.executors.get(launch.executor_id) is executor:
+            del job.executors[launch.executor_id]
+            job.evidence = merge(job.evidence, executor.connections())[-MAX_EVIDENCE_ENTRIES:]
+        self.hand_off(asyncio.to_thread(executor.clean_up))
+        if self._jobmanager is not None and not self._jobmanager.closed and job is not None:
+            self.hand_off(
+                self._jobmaster(request).executor_exited(executor.exit_report(ended)), failed=self._note_failure
+            )
+
+    def _renew(self, executor: ExecutorProcess, child: ChildProcess) -> None:
+        if not child.running:
+            return
+
+        def renewed(_: None) -> None:
+            self.call_later(executor.renewal_delay(), self._renew, executor, child)
+
+        def failed(error: BaseException) -> None:
+            _LOG.warning("cannot renew the identity of executor %d: %s", executor.launch.executor_id, error)
+            self.call_later(RENEWAL_RETRY_SECONDS, self._renew, executor, child)
+
+        self.hand_off(executor.renew_identity(), then=renewed, failed=failed)
+
+    async def kill_executor(self, job_id: str, executor_id: int) -> None:
+        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        job = self._jobs.get(job_id)
+        executor = job.executors.get(executor_id) if job is not None else None
+        if executor is not None:
+            self.hand_off(executor.stop())
+
+    async def release_job(self, job_id: str) -> None:
+        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        return self.deferred(self._release(job_id))
+
+    async def _release(self, job_id: str) -> None:
+        await asyncio.gather(*(self._end_slot(request.allocation_id) for request in self._slots.of_job(job_id)))
+        self._jobs.pop(job_id, None)
+        await asyncio.to_thread(self._trim_logs)
+
+    # --- queries ----------------------------------------------------------------------------------------------
+
+    async def read_executor_log(self, job_id: str, executor_id: int, stream: str, offset: int, limit: int) -> LogChunk:
+        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        if stream not in STREAMS or executor_id < 0:
+            raise AllocationUnknown(f"an executor has no log {stream[:40]!r}")
+        path = executor_directory(self._directory, check_job_id(job_id), executor_id) / stream
+        return self.deferred(asyncio.to_thread(read_log, path, offset, limit))
+
+    async def connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
+        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        if not job_id:
+            return from_log(self._connections)
+        job = self._jobs.get(job_id)
+        if job is None:
+            return ()
+        return merge(job.evidence, *(each.connections() for each in job.executors.values()))
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _jobmaster(self, request: SlotRequest) -> JobMasterGateway:
+        if self._jobmanager is None:
+            raise AllocationUnknown("this TaskManager has no JobManager")
+        return self._jobmanager.gateway(JobMasterGateway, request.jobmaster_endpoint, token=request.jobmaster_token)
+
+    def _note_failure(self, error: BaseException) -> None:
+        if isinstance(error, SluiceError):
+            _LOG.info("a JobMaster could not be told: %s", error)
+        else:
+            self.on_failure(error)
+
+    def _trim_logs(self) -> None:
+        """Keep the logs of the latest jobs only."""
+        ended = [path for path in self._directory.iterdir() if path.is_dir() and path.name not in self._jobs]
+        ended.sort(key=lambda path: path.stat().st_mtime)
+        for path in ended[: max(0, len(ended) - KEPT_JOBS)]:
+            shutil.rmtree(path, ignore_errors=True)
