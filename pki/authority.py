@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from pki.config import PkiConfig
+from pki.damaged import DAMAGED
 from pki.errors import CertificateRejected, StoreError
 from pki.keys import PrivateKey, PublicKey, edge_algorithm, generate_key, signature_hash
 from pki.profiles import (
@@ -118,7 +119,7 @@ def trust_domain_of(certificate: x509.Certificate) -> str:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, *DAMAGED):
         uris = []
     if len(uris) != 1 or not uris[0].startswith("spiffe://"):
         raise StoreError("the authority's certificate names no trust domain", "was it made by `sluice pki init`?")

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from pki.damaged import DAMAGED
 from pki.errors import CertificateRejected
 from pki.identity import SpiffeId
 from pki.keys import DEFAULT_ALGORITHM, PublicKey, check_strength, generate_key, key_to_pem, signature_hash
@@ -47,6 +47,13 @@ def check_csr(csr_pem: bytes, names: Names) -> PublicKey:
         CertificateRejected: the first rule that the request breaks.
     """
     csr = load_csr(csr_pem)
+    try:
+        return _check_csr(csr, names)
+    except DAMAGED as error:
+        raise CertificateRejected(f"the request is damaged: {error}") from error
+
+
+def _check_csr(csr: x509.CertificateSigningRequest, names: Names) -> PublicKey:
     # 1. Strength first, so that no time is spent on an absurd key.
     key = check_strength(csr.public_key())
     # 2. Proof of possession: the request is signed with the key it presents (RFC 2986, section 3).
@@ -81,18 +88,14 @@ def load_csr(csr_pem: bytes) -> x509.CertificateSigningRequest:
     try:
         csr = x509.load_pem_x509_csr(csr_pem)
         csr.public_key()
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except DAMAGED as error:
         raise CertificateRejected(f"not a readable PEM certificate signing request: {error}") from error
     return csr
 
 
 def _check_names(csr: x509.CertificateSigningRequest, names: Names) -> None:
-    try:
-        extensions = list(csr.extensions)
-    except (ValueError, x509.DuplicateExtension) as error:
-        raise CertificateRejected(f"the request's extensions are damaged: {error}") from error
     asked: list[x509.GeneralName] = []
-    for extension in extensions:
+    for extension in csr.extensions:
         if not isinstance(extension.value, x509.SubjectAlternativeName):
             raise CertificateRejected(
                 f"the request asks for the extension {extension.oid.dotted_string}",

@@ -19,6 +19,7 @@ from pathlib import Path
 from cryptography import x509
 
 from pki import keystore
+from pki.damaged import DAMAGED
 from pki.errors import PkiError, StoreError
 from pki.files import (
     PUBLIC_MODE,
@@ -201,7 +202,7 @@ def _existing_password(directory: Path) -> bytes:
 def _certificates(pem: bytes, where: str, limit: int) -> list[x509.Certificate]:
     try:
         certificates = x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+    except DAMAGED as error:
         raise StoreError(f"{where} holds no readable PEM certificate: {error}", "issue the identity again") from error
     if len(certificates) > limit:
         raise StoreError(f"{where} holds more than {limit} certificates")
@@ -211,5 +212,5 @@ def _certificates(pem: bytes, where: str, limit: int) -> list[x509.Certificate]:
 def _is_authority(certificate: x509.Certificate) -> bool:
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError):
+    except (x509.ExtensionNotFound, *DAMAGED):
         return False

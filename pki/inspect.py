@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from pki import identity_files
+from pki.damaged import DAMAGED
 from pki.errors import CertificateRejected, StoreError
 from pki.files import read_bounded
 from pki.keys import describe_key, public_key_der
@@ -101,7 +102,7 @@ def summarize_certificate(certificate: x509.Certificate, now: dt.datetime) -> Ce
     try:
         extensions = certificate.extensions
         key = certificate.public_key()
-    except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
+    except DAMAGED as error:
         raise CertificateRejected(f"the certificate is damaged: {error}") from error
     uris, dns, ips = _names(extensions)
     constraints = _value(extensions, x509.BasicConstraints)
@@ -153,7 +154,7 @@ def inspect_bytes(data: bytes, now: dt.datetime, *, password: bytes | None = Non
     for attempt in attempts:
         try:
             return (attempt(),)
-        except (ValueError, UnsupportedAlgorithm):
+        except DAMAGED:
             continue
     raise CertificateRejected(
         "neither PEM, nor a DER certificate or request, nor a PKCS#12 file that this password opens",
@@ -198,16 +199,13 @@ def _inspect_block(label: str, block: bytes, number: int, now: dt.datetime) -> S
                 return _summarize_key(block)
     except CertificateRejected as error:
         raise CertificateRejected(f"block {number} ({label}): {error.what}") from error
-    except (ValueError, UnsupportedAlgorithm):
+    except DAMAGED:
         raise CertificateRejected(f"block {number} ({label}) is damaged") from None
     raise CertificateRejected(f"block {number} is a {label}, which is not understood")
 
 
 def _summarize_request(csr: x509.CertificateSigningRequest) -> RequestSummary:
-    try:
-        uris, dns, ips = _names(csr.extensions)
-    except x509.DuplicateExtension as error:
-        raise CertificateRejected(f"the request is damaged: {error}") from error
+    uris, dns, ips = _names(csr.extensions)
     return RequestSummary(
         subject=csr.subject.rfc4514_string(),
         spiffe_ids=uris,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from cryptography import x509
 
 from pki.channels import PeerPolicy
+from pki.damaged import DAMAGED
 from pki.errors import CertificateRejected, PeerRefused, PkiError
 from pki.identity import SpiffeId
 from pki.profiles import Purpose
@@ -29,7 +30,7 @@ def certified_identity(certificate: x509.Certificate) -> SpiffeId:
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound as error:
         raise CertificateRejected("the certificate has no subject alternative name") from error
-    except (ValueError, x509.DuplicateExtension) as error:
+    except DAMAGED as error:
         raise CertificateRejected(f"the certificate's extensions are damaged: {error}") from error
     # 1. An authority's certificate is no identity (X509-SVID, 5.2).
     for extension in extensions:
@@ -73,7 +74,7 @@ def check_peer(certificate_der: bytes | None, policy: PeerPolicy, purpose: Purpo
         certificate = x509.load_der_x509_certificate(certificate_der)
         peer = certified_identity(certificate)
         check_purpose(certificate, purpose)
-    except ValueError as error:
+    except DAMAGED as error:
         raise PeerRefused(f"the peer's certificate cannot be read: {error}") from error
     except PkiError as error:
         raise PeerRefused(str(error)) from error

@@ -20,6 +20,7 @@ from cryptography import x509
 
 from pki.authority import Authority, create_intermediate, create_root, to_pem, trust_domain_of
 from pki.config import PkiConfig
+from pki.damaged import DAMAGED
 from pki.errors import StoreError
 from pki.files import (
     PUBLIC_MODE,
@@ -72,7 +73,7 @@ class AuthorityStore:
             raise StoreError(f"there is no {kind} authority in {self._pki}", "run `sluice pki init`")
         try:
             certificates = x509.load_pem_x509_certificates(read_bounded(path))
-        except ValueError as error:
+        except DAMAGED as error:
             raise StoreError(f"{path} is damaged: {error}", "restore it from a copy") from error
         if len(certificates) != 1:
             raise StoreError(f"{path} holds {len(certificates)} certificates instead of one", "restore it from a copy")

@@ -15,6 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.x509.oid import ExtensionOID
 
+from pki.damaged import DAMAGED
 from pki.errors import CertificateRejected
 from pki.identity import SpiffeId
 from pki.keys import check_strength
@@ -74,6 +75,21 @@ def verify_chain(
         CertificateRejected: names the certificate and the rule it breaks.
         InvalidIdentity: its URI name is no identity.
     """
+    try:
+        return _verify_chain(leaf, intermediates, anchors, now=now, purpose=purpose, expected=expected)
+    except DAMAGED as error:
+        raise CertificateRejected(f"a certificate of the chain is damaged: {error}") from error
+
+
+def _verify_chain(
+    leaf: x509.Certificate,
+    intermediates: Sequence[x509.Certificate],
+    anchors: Sequence[x509.Certificate],
+    *,
+    now: dt.datetime,
+    purpose: Purpose | None,
+    expected: SpiffeId | None,
+) -> Verified:
     # 1. The leaf says who it is, in the one way that counts.
     spiffe_id = certified_identity(leaf)
     if expected is not None and spiffe_id != expected:

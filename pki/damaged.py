@@ -1,0 +1,19 @@
+"""The exceptions with which the cryptography library says that its input is damaged or of a kind it does not know.
+
+They have no common base; parsing is lazy, so that they also come out of properties long after loading.
+"""
+
+from __future__ import annotations
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+
+DAMAGED = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+    x509.InvalidVersion,
+)
+"""Catch these around everything that touches a certificate, request or key from outside."""

@@ -1,0 +1,70 @@
+"""The channel table of the design, row by row: who may connect, and whom a client accepts as listener."""
+
+from __future__ import annotations
+
+import pytest
+
+from pki.channels import Channel, client_policy, server_policy
+from pki.errors import PeerRefused
+from pki.identity import Role, SpiffeId
+
+DOMAIN = "sluice.local"
+JOB, OTHER_JOB = "a" * 32, "b" * 32
+
+MAY_CONNECT = {
+    Channel.RPC: {
+        Role.JOBMANAGER,
+        Role.TASKMANAGER,
+        Role.SHUFFLE_MANAGER,
+        Role.SHUFFLE_WORKER,
+        Role.DRIVER,
+    },
+    Channel.DATA: {Role.DRIVER, Role.EXECUTOR},
+    Channel.BLOB: {Role.JOBMANAGER, Role.TASKMANAGER, Role.DRIVER, Role.EXECUTOR},
+    Channel.REST: {Role.GATEWAY},
+    Channel.EDGE: {Role.USER},
+}
+
+
+def identity_of(role: Role, job_id: str = JOB) -> SpiffeId:
+    match role:
+        case Role.DRIVER:
+            return SpiffeId.driver(DOMAIN, job_id)
+        case Role.EXECUTOR:
+            return SpiffeId.executor(DOMAIN, job_id, 1)
+        case _:
+            return SpiffeId.process(DOMAIN, role, "x")
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("channel", Channel)
+def test_who_may_connect(channel: Channel, role: Role) -> None:
+    policy = client_policy(channel, DOMAIN)
+    if role in MAY_CONNECT[channel]:
+        policy.admit(identity_of(role))
+    else:
+        with pytest.raises(PeerRefused, match="wrong role"):
+            policy.admit(identity_of(role))
+
+
+@pytest.mark.parametrize("role", [Role.DRIVER, Role.EXECUTOR])
+def test_a_channel_of_one_job_takes_only_that_job(role: Role) -> None:
+    policy = client_policy(Channel.DATA, DOMAIN, job_id=JOB)
+    policy.admit(identity_of(role))
+    with pytest.raises(PeerRefused, match="another job"):
+        policy.admit(identity_of(role, OTHER_JOB))
+
+
+def test_foreign_trust_domain_is_refused() -> None:
+    stranger = SpiffeId.process("evil.example", Role.TASKMANAGER, "x")
+    with pytest.raises(PeerRefused, match="foreign trust domain"):
+        client_policy(Channel.RPC, DOMAIN).admit(stranger)
+
+
+def test_client_narrows_down_whom_it_means() -> None:
+    policy = server_policy(Channel.RPC, DOMAIN, role=Role.JOBMANAGER, name="jm-1")
+    policy.admit(SpiffeId.process(DOMAIN, Role.JOBMANAGER, "jm-1"))
+    with pytest.raises(PeerRefused, match="not the expected process"):
+        policy.admit(SpiffeId.process(DOMAIN, Role.JOBMANAGER, "jm-2"))
+    with pytest.raises(PeerRefused, match="wrong role"):
+        policy.admit(SpiffeId.process(DOMAIN, Role.TASKMANAGER, "jm-1"))
