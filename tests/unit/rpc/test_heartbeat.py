@@ -1,0 +1,57 @@
+"""Who is given up, and when; with a clock that is moved by hand."""
+
+from __future__ import annotations
+
+from runtime.rpc import HeartbeatMonitor
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_silent_target_expires_after_the_timeout_and_is_told_once() -> None:
+    clock = Clock()
+    monitor: HeartbeatMonitor[str] = HeartbeatMonitor(50.0, clock=clock)
+    monitor.beat("a")
+    clock.now += 50.0
+    assert monitor.expired() == []
+    clock.now += 0.1
+    assert monitor.expired() == ["a"]
+    assert monitor.expired() == []
+    assert monitor.watched() == ()
+
+
+def test_a_beat_resets_the_clock_of_its_target_only() -> None:
+    clock = Clock()
+    monitor: HeartbeatMonitor[str] = HeartbeatMonitor(50.0, clock=clock)
+    monitor.beat("a")
+    monitor.beat("b")
+    clock.now += 40.0
+    monitor.beat("a")
+    assert monitor.expired(clock.now + 20.0) == ["b"]
+    assert monitor.watched() == ("a",)
+
+
+def test_failed_calls_in_a_row_expire_at_once_and_a_beat_forgives() -> None:
+    monitor: HeartbeatMonitor[str] = HeartbeatMonitor(50.0, failure_threshold=2, clock=Clock())
+    monitor.beat("a")
+    monitor.call_failed("a")
+    monitor.beat("a")
+    monitor.call_failed("a")
+    assert monitor.expired() == []
+    monitor.call_failed("a")
+    assert monitor.expired() == ["a"]
+
+
+def test_what_is_not_watched_never_expires() -> None:
+    clock = Clock()
+    monitor: HeartbeatMonitor[str] = HeartbeatMonitor(50.0, clock=clock)
+    monitor.call_failed("stranger")
+    monitor.beat("a")
+    monitor.forget("a")
+    monitor.forget("stranger")
+    assert monitor.expired(clock.now + 1e9) == []
