@@ -276,7 +276,7 @@ class Exchange:
             case wire.Pong():
                 pass
             case wire.Goodbye():
-                self.end(PeerUnreachable(f"{self.peer} closed the connection: {each.reason}"))
+                self.end(PeerUnreachable(f"{self.peer} closed the connection: {each.reason!r}"))
             case wire.Hello():
                 raise ProtocolViolation("a second hello")
 
