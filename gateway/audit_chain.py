@@ -79,6 +79,8 @@ def verify(lines: Iterable[bytes]) -> ChainState:
                 raise AuditLogError(f"audit log line {number - 1} is damaged") from error
             torn = True
         else:
+            if torn and record.event != "recovered":
+                raise AuditLogError(f"audit log line {number - 1} is damaged")
             if record.previous != state.digest:
                 raise AuditLogError(
                     f"audit log line {number} does not follow the line before it",
@@ -86,8 +88,6 @@ def verify(lines: Iterable[bytes]) -> ChainState:
                 )
             if record.sequence != number:
                 raise AuditLogError(f"audit log line {number} has sequence number {record.sequence}")
-            if torn and record.event != "recovered":
-                raise AuditLogError(f"audit log line {number - 1} is damaged")
             torn = False
         state = ChainState(number, digest_of(line))
     if torn:

@@ -124,12 +124,12 @@ async def _feed_forever(feed: EdgeCertificateFeed) -> None:
     while True:
         await asyncio.sleep(CERTIFICATE_POLL_SECONDS)
         try:
-            certificate = feed.update(_now())
+            material = feed.update(_now())
         except SluiceError as error:
             _LOG.warning("the new edge certificate is not used, the one before stays: %s", error)
         else:
-            if certificate is not None:
-                _LOG.info("Envoy got a new edge certificate, valid until %s", certificate.not_after.isoformat())
+            if material is not None:
+                _LOG.info("Envoy got a new edge certificate, valid until %s", material.leaf.not_valid_after_utc)
 
 
 def _now() -> dt.datetime:

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import datetime as dt
 import http.client
-import ipaddress
 import json
 import shutil
 import socket
@@ -22,11 +21,6 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gateway.config import GatewayConfig
 from gateway.listening import listen_unix
@@ -34,9 +28,13 @@ from gateway.principal import AccessRole
 from gateway.process import route_file, run_auth, run_envoy
 from gateway.token_book import TokenBook
 from gateway.tokens import create_token, token_file
-from pki.files import make_private_directory, write_public, write_secret
+from pki.config import PkiConfig
+from pki.edge_client import edge_client_context
+from pki.files import write_secret
 from pki.home import Home
-from pki.identity import Role
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_identity
+from pki.issuer import LocalIssuer
 
 TRUST_DOMAIN = "gateway.test"
 ROUTES = [
@@ -58,79 +56,22 @@ def eventually(condition: Callable[[], object], what: str) -> None:
 
 
 class EdgeAuthority:
-    """A throw-away authority that issues edge identities."""
+    """Authorities of one trust domain, and the edge identities they issue."""
 
-    def __init__(self) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "edge authority of the tests")])
-        now = dt.datetime.now(dt.UTC)
-        self.certificate = (
-            x509.CertificateBuilder()
-            .subject_name(self._name)
-            .issuer_name(self._name)
-            .public_key(self._key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(minutes=5))
-            .not_valid_after(now + dt.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(
-                x509.KeyUsage(
-                    digital_signature=False,
-                    content_commitment=False,
-                    key_encipherment=False,
-                    data_encipherment=False,
-                    key_agreement=False,
-                    key_cert_sign=True,
-                    crl_sign=True,
-                    encipher_only=False,
-                    decipher_only=False,
-                ),
-                critical=True,
-            )
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
+    def __init__(self, pki: Path, trust_domain: str = TRUST_DOMAIN) -> None:
+        self._trust_domain = trust_domain
+        self._issuer = LocalIssuer(pki, PkiConfig(trust_domain=trust_domain))
+        self._issuer.ensure_authorities()
+        self.certificate_file = pki / "authorities" / "edge" / "cert.pem"
 
-    @property
-    def pem(self) -> str:
-        return self.certificate.public_bytes(Encoding.PEM).decode()
-
-    def issue(
-        self,
-        directory: Path,
-        *,
-        spiffe_id: str = f"spiffe://{TRUST_DOMAIN}/gateway/envoy",
-        lifetime: dt.timedelta = dt.timedelta(hours=1),
-    ) -> int:
+    def issue(self, directory: Path, *, role: Role = Role.GATEWAY) -> int:
         """Write an identity directory; returns the leaf's serial number."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        now = dt.datetime.now(dt.UTC)
-        leaf = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([]))
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(days=2))
-            .not_valid_after(now + lifetime)
-            .add_extension(
-                x509.SubjectAlternativeName(
-                    [
-                        x509.UniformResourceIdentifier(spiffe_id),
-                        x509.DNSName("localhost"),
-                        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
-                    ]
-                ),
-                critical=True,
-            )
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
-        make_private_directory(directory)
-        write_secret(directory / "key.pem", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        write_public(directory / "chain.pem", leaf.public_bytes(Encoding.PEM))
-        return leaf.serial_number
+        identity = SpiffeId.process(self._trust_domain, role, "envoy")
+        if role is Role.GATEWAY:
+            self._issuer.issue_edge_server(directory, identity, dns=["localhost"], ips=["127.0.0.1"])
+        else:
+            self._issuer.issue_to(directory, identity, dns=["localhost"])
+        return read_identity(directory)[0].leaf.serial_number
 
 
 @dataclasses.dataclass
@@ -285,7 +226,7 @@ class Gateway:
         return token
 
     def tls(self, *, alpn: tuple[str, ...] = ("http/1.1",)) -> ssl.SSLContext:
-        context = ssl.create_default_context(cadata=self.authority.pem)
+        context = edge_client_context(self.authority.certificate_file)
         context.set_alpn_protocols(list(alpn))
         return context
 
@@ -336,8 +277,14 @@ def background() -> Iterator[BackgroundLoop]:
 
 
 @pytest.fixture(scope="session")
-def edge_authority() -> EdgeAuthority:
-    return EdgeAuthority()
+def edge_authority(tmp_path_factory: pytest.TempPathFactory) -> EdgeAuthority:
+    return EdgeAuthority(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="session")
+def foreign_authority(tmp_path_factory: pytest.TempPathFactory) -> EdgeAuthority:
+    """Of another trust domain."""
+    return EdgeAuthority(tmp_path_factory.mktemp("foreign"), "elsewhere.test")
 
 
 @pytest.fixture

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 from cryptography import x509
 
 from gateway.principal import AccessRole
 from pki.files import write_public
-from tests.integration.gateway.conftest import TRUST_DOMAIN, EdgeAuthority, Gateway, eventually
+from pki.identity import Role
+from tests.integration.gateway.conftest import EdgeAuthority, Gateway, eventually
 
 
 def served(gateway: Gateway) -> int:
@@ -30,34 +34,43 @@ def test_new_certificate_is_served_to_new_connections_while_old_ones_live_on(gat
     assert serial != before
 
 
-@pytest.mark.parametrize(
-    ("damage", "complaint"),
-    [
-        pytest.param(b"", "damaged", id="empty"),
-        pytest.param(b"no certificate", "damaged", id="no certificate"),
-        pytest.param(EdgeAuthority().pem.encode(), "do not belong together", id="of another key"),
-    ],
-)
-def test_half_a_rotation_is_never_served(
-    gateway: Gateway, caplog: pytest.LogCaptureFixture, damage: bytes, complaint: str
-) -> None:
-    """Key and chain are two files: a crash between the two writes must not take the door down."""
+@pytest.mark.parametrize("damage", [b"", b"no certificate"])
+def test_damaged_certificate_is_never_served(gateway: Gateway, caplog: pytest.LogCaptureFixture, damage: bytes) -> None:
     before = served(gateway)
     write_public(gateway.identity / "chain.pem", damage)
-    eventually(lambda: complaint in caplog.text, "the damaged pair is not noticed")
+    eventually(lambda: "no readable PEM certificate" in caplog.text, "the damaged certificate is not noticed")
     assert served(gateway) == before
     serial = gateway.authority.issue(gateway.identity)
     eventually(lambda: served(gateway) == serial, "a good pair after a damaged one is not served")
 
 
-@pytest.mark.parametrize(
-    "spiffe_id", [f"spiffe://{TRUST_DOMAIN}/jobmanager/envoy", "spiffe://elsewhere.test/gateway/envoy"]
-)
-def test_certificate_of_someone_else_is_not_served(
-    gateway: Gateway, caplog: pytest.LogCaptureFixture, spiffe_id: str
-) -> None:
+def test_half_a_rotation_is_never_served(gateway: Gateway, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    """Key and chain are two files: a crash between the two writes must not take the door down."""
     before = served(gateway)
-    gateway.authority.issue(gateway.identity, spiffe_id=spiffe_id)
+    gateway.authority.issue(tmp_path / "next")
+    write_public(gateway.identity / "chain.pem", (tmp_path / "next" / "chain.pem").read_bytes())
+    eventually(lambda: "is not the key of" in caplog.text, "the mixed pair is not noticed")
+    assert served(gateway) == before
+    serial = gateway.authority.issue(gateway.identity)
+    eventually(lambda: served(gateway) == serial, "a good pair after a mixed one is not served")
+
+
+def test_certificate_of_another_role_is_not_served(gateway: Gateway, caplog: pytest.LogCaptureFixture) -> None:
+    refused_and_recovered(gateway, caplog, lambda: gateway.authority.issue(gateway.identity, role=Role.JOBMANAGER))
+
+
+def test_certificate_of_another_trust_domain_is_not_served(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture, foreign_authority: EdgeAuthority
+) -> None:
+    refused_and_recovered(gateway, caplog, lambda: foreign_authority.issue(gateway.identity))
+
+
+def refused_and_recovered(
+    gateway: Gateway, caplog: pytest.LogCaptureFixture, replace_certificate: Callable[[], int]
+) -> None:
+    """The wrong certificate is refused and the one before served on; a good one after it is taken."""
+    before = served(gateway)
+    replace_certificate()
     eventually(lambda: "not of a gateway" in caplog.text, "the wrong certificate is not refused")
     assert served(gateway) == before
     serial = gateway.authority.issue(gateway.identity)

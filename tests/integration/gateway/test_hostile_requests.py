@@ -202,6 +202,7 @@ def test_plaintext_gets_no_http_answer(gateway: Gateway) -> None:
 
 def test_tls_1_2_is_refused(gateway: Gateway) -> None:
     context = gateway.tls()
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(ssl.SSLError, match="alert protocol version"), gateway.connect(context):
         pass

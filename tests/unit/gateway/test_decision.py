@@ -1,0 +1,71 @@
+"""From a held request to an answer, without Envoy and without a socket."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from gateway.decision import CheckRequest, Decision, decide
+from gateway.principal import AccessRole
+from gateway.routes import Route, RouteTable
+from gateway.token_book import TokenBook
+
+NOW = 1_800_000_000.0
+ROUTES = RouteTable(
+    [Route("GET", "/v1/jobs", "jobs.list"), Route("POST", "/v1/jobs", "jobs.submit"), Route("GET", "/v1/x", "x.y")]
+)
+BOOK, RECORD, TOKEN = TokenBook().mint("ada", AccessRole.VIEWER, ttl=dt.timedelta(hours=1), now=NOW)
+BEARER = f"Bearer {TOKEN}"
+
+
+def decided(*authorization: str, method: str = "GET", target: str = "/v1/jobs", now: float = NOW) -> Decision:
+    request = CheckRequest(method, target, authorization)
+    return decide(request, tokens=BOOK, routes=ROUTES, realm="test", now=now)
+
+
+def test_good_request_is_granted_with_all_that_the_audit_log_needs() -> None:
+    decision = decided(BEARER)
+    assert decision.allowed
+    assert decision.principal is not None
+    assert (decision.principal.name, decision.operation, decision.credential) == ("ada", "jobs.list", RECORD.id)
+
+
+@pytest.mark.parametrize(
+    ("decision", "status"),
+    [
+        pytest.param(decided(), 401, id="no credential"),
+        pytest.param(decided(""), 401, id="empty credential"),
+        pytest.param(decided(TOKEN), 401, id="no scheme"),
+        pytest.param(decided(f"Basic {TOKEN}"), 401, id="other scheme"),
+        pytest.param(decided(f"Bearer  {TOKEN}"), 401, id="two blanks"),
+        pytest.param(decided(f"{BEARER},{BEARER}"), 401, id="joined headers"),
+        pytest.param(decided(BEARER, BEARER), 401, id="two headers"),
+        pytest.param(decided("Bearer " + "a" * 10_000), 401, id="too long"),
+        pytest.param(decided(BEARER, now=NOW + 3600), 401, id="expired"),
+        pytest.param(decided(BEARER, target="/v1//jobs"), 400, id="unsafe path"),
+        pytest.param(decided(BEARER, target="/v1/nothing"), 404, id="no route"),
+        pytest.param(decided(BEARER, method="DELETE"), 404, id="no such method"),
+        pytest.param(decided(BEARER, method="POST"), 403, id="no permission"),
+        pytest.param(decided(BEARER, target="/v1/x"), 403, id="operation unknown to the policy"),
+        pytest.param(decided(target="/v1//jobs"), 401, id="unsafe path, nobody"),
+        pytest.param(decided(target="/v1/nothing"), 401, id="no route, nobody"),
+    ],
+)
+def test_everything_else_is_refused(decision: Decision, status: int) -> None:
+    assert not decision.allowed
+    assert decision.status == status
+    assert decision.reason
+    assert decision.detail
+    assert bool(decision.challenge) is (status == 401)
+    assert TOKEN not in f"{decision}"
+
+
+def test_scheme_is_case_insensitive() -> None:
+    """RFC 9110 section 11.1."""
+    assert decided(f"bEARER {TOKEN}").allowed
+
+
+def test_expired_token_is_named_in_the_audit_log_but_a_forged_one_is_not() -> None:
+    assert decided(BEARER, now=NOW + 3600).credential == RECORD.id
+    assert decided(f"Bearer slc_{RECORD.id}_{'0' * 64}").credential == ""
