@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import secrets
+import shutil
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pki.errors import StoreError
@@ -54,7 +57,7 @@ def replace_set(directory: Path, files: Mapping[str, tuple[bytes, int]]) -> None
     try:
         for name, (data, mode) in files.items():
             target = directory / name
-            temporary = target.with_name(f".{name}.{secrets.token_hex(6)}.tmp")
+            temporary = target.with_name(staged_name(name))
             staged.append((temporary, target))
             _write_new(temporary, data, mode)
         for temporary, target in staged:
@@ -89,6 +92,34 @@ def write_secret(path: Path, data: bytes) -> None:
 def write_public(path: Path, data: bytes) -> None:
     """Write a certificate or other public material: mode 0644, atomically."""
     write_atomic(path, data, mode=PUBLIC_MODE)
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Hold the writers' lock of ``directory`` (flock(2) on the directory itself; gone when the process ends)."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise StoreError(f"cannot open {directory}: {error.strerror or error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def remove_leftovers(directory: Path, name: str = "*") -> None:
+    """Remove what writers that died have staged for ``name`` in ``directory``; only with its writers' lock held."""
+    for path in directory.glob(f".{name}.*.tmp"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def staged_name(name: str) -> str:
+    """A name beside ``name`` for content that is not complete yet."""
+    return f".{name}.{secrets.token_hex(6)}.tmp"
 
 
 def sync_directory(path: Path) -> None:

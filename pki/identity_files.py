@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import secrets
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,10 +23,13 @@ from pki.errors import PkiError, StoreError
 from pki.files import (
     PUBLIC_MODE,
     SECRET_MODE,
+    locked,
     make_private_directory,
     read_bounded,
     read_secret,
+    remove_leftovers,
     replace_set,
+    staged_name,
     sync_directory,
 )
 from pki.identity import SpiffeId
@@ -148,25 +150,42 @@ def write_identity(
         StoreError: the parts do not belong together, or cannot be written; what was there before stays.
     """
     material = parse_identity(key_pem, chain_pem, ca_pem, str(directory))
-    password = _existing_password(directory) or keystore.random_password()
-    files = {
-        CA_FILE: (ca_pem, PUBLIC_MODE),
-        PASSWORD_FILE: (password, SECRET_MODE),
-        KEYSTORE_FILE: (keystore.key_store(material.key, material.leaf, material.chain, password), SECRET_MODE),
-        KEY_FILE: (key_pem, SECRET_MODE),
-        CHAIN_FILE: (chain_pem, PUBLIC_MODE),
-    }
-    if accept:
-        files = {PEERS_FILE: (_peers(accept), PUBLIC_MODE), **files}
-    if directory.exists():
-        make_private_directory(directory)
-        replace_set(directory, files)
-        if not accept:
-            (directory / PEERS_FILE).unlink(missing_ok=True)
-        return
+    peers = _peers(accept)
     if not directory.parent.exists():
         make_private_directory(directory.parent)
-    staging = directory.with_name(f".{directory.name}.{secrets.token_hex(6)}.tmp")
+    # One writer at a time: two at once could leave the key of one with the certificate of the other.
+    with locked(directory.parent):
+        remove_leftovers(directory.parent, directory.name)
+        files = _files(material, _existing_password(directory) or keystore.random_password())
+        if peers:
+            files = {PEERS_FILE: (peers, PUBLIC_MODE), **files}
+        if directory.exists():
+            _replace(directory, files)
+        else:
+            _create(directory, files)
+
+
+def _files(material: IdentityMaterial, password: bytes) -> dict[str, tuple[bytes, int]]:
+    store = keystore.key_store(material.key, material.leaf, material.chain, password)
+    return {
+        CA_FILE: (material.ca_pem, PUBLIC_MODE),
+        PASSWORD_FILE: (password, SECRET_MODE),
+        KEYSTORE_FILE: (store, SECRET_MODE),
+        KEY_FILE: (material.key_pem, SECRET_MODE),
+        CHAIN_FILE: (material.chain_pem, PUBLIC_MODE),
+    }
+
+
+def _replace(directory: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
+    make_private_directory(directory)
+    remove_leftovers(directory)
+    replace_set(directory, files)
+    if PEERS_FILE not in files:
+        (directory / PEERS_FILE).unlink(missing_ok=True)
+
+
+def _create(directory: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
+    staging = directory.with_name(staged_name(directory.name))
     try:
         make_private_directory(staging)
         replace_set(staging, files)

@@ -1,18 +1,13 @@
 """The authorities on disk: ``<pki>/authorities/{root,internal,edge}/{cert.pem,key.pem}``.
 
 An authority's directory appears in one rename with both files in it, so that a crash leaves it whole or
-absent; what exists is never overwritten. One lock file keeps two processes from creating at once.
+absent; what exists is never overwritten. A lock keeps two processes from creating at once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import fcntl
-import os
-import secrets
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +20,13 @@ from pki.errors import StoreError
 from pki.files import (
     PUBLIC_MODE,
     SECRET_MODE,
+    locked,
     make_private_directory,
     read_bounded,
     read_secret,
+    remove_leftovers,
     replace_set,
+    staged_name,
     sync_directory,
 )
 from pki.keys import key_from_pem, key_to_pem, same_public_key
@@ -36,7 +34,6 @@ from pki.profiles import ISSUING, AuthorityKind
 
 CERTIFICATE_FILE = "cert.pem"
 KEY_FILE = "key.pem"
-LOCK_FILE = ".lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +96,8 @@ class AuthorityStore:
         """
         make_private_directory(self._pki)
         make_private_directory(self._authorities)
-        with self._lock():
-            self._remove_leftovers()
+        with locked(self._authorities):
+            remove_leftovers(self._authorities)
             made: list[AuthorityKind] = []
             for kind in AuthorityKind:
                 if self.exists(kind):
@@ -131,7 +128,7 @@ class AuthorityStore:
             )
 
     def _install(self, authority: Authority) -> None:
-        staging = self._authorities / f".{authority.kind}.{secrets.token_hex(6)}.tmp"
+        staging = self._authorities / staged_name(authority.kind)
         try:
             make_private_directory(staging)
             replace_set(
@@ -148,17 +145,3 @@ class AuthorityStore:
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         sync_directory(self._authorities)
-
-    def _remove_leftovers(self) -> None:
-        """Staging directories of a process that died; only ever called with the lock held."""
-        for path in self._authorities.glob(".*.tmp"):
-            shutil.rmtree(path, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def _lock(self) -> Iterator[None]:
-        descriptor = os.open(self._pki / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, SECRET_MODE)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)

@@ -1,0 +1,102 @@
+"""Files of trust: what they look like to others, and what is left when writing fails half-way."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pki.errors import StoreError
+from pki.files import (
+    MAX_MATERIAL_BYTES,
+    locked,
+    make_private_directory,
+    read_bounded,
+    read_secret,
+    replace_set,
+    write_public,
+    write_secret,
+)
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@contextlib.contextmanager
+def disk_full_beyond(limit: int) -> Iterator[None]:
+    """The kernel refuses to write files larger than ``limit`` bytes: a write fails half-way, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_modes(tmp_path: Path) -> None:
+    write_secret(tmp_path / "secret", b"s")
+    write_public(tmp_path / "public", b"p")
+    made = make_private_directory(tmp_path / "a" / "b" / "c")
+    assert mode_of(tmp_path / "secret") == 0o600
+    assert mode_of(tmp_path / "public") == 0o644
+    assert [mode_of(path) for path in (made, made.parent, made.parent.parent)] == [0o700] * 3
+
+
+def test_private_directory_is_closed_again_when_it_was_open(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+    make_private_directory(tmp_path / "open")
+    assert mode_of(tmp_path / "open") == 0o700
+
+
+def test_private_directory_where_a_file_stands(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StoreError, match="cannot create"):
+        make_private_directory(tmp_path / "file" / "below")
+
+
+def test_replacing_a_link_replaces_the_link_and_not_what_it_points_to(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(b"precious")
+    (tmp_path / "key.pem").symlink_to(tmp_path / "elsewhere")
+    write_secret(tmp_path / "key.pem", b"key")
+    assert (tmp_path / "elsewhere").read_bytes() == b"precious"
+    assert not (tmp_path / "key.pem").is_symlink()
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o601])
+def test_secret_that_others_can_read_is_refused(mode: int, tmp_path: Path) -> None:
+    write_secret(tmp_path / "key", b"secret-content")
+    (tmp_path / "key").chmod(mode)
+    with pytest.raises(StoreError, match=f"{mode:04o}") as caught:
+        read_secret(tmp_path / "key")
+    assert caught.value.remedy == f"chmod 600 {tmp_path / 'key'}"
+    assert "secret-content" not in str(caught.value)
+
+
+def test_what_is_too_large_or_missing_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * (MAX_MATERIAL_BYTES + 1))
+    for name, reason in (("large", "larger than"), ("missing", "No such file"), (".", "directory")):
+        with pytest.raises(StoreError, match=reason):
+            read_bounded(tmp_path / name)
+
+
+def test_full_disk_changes_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+    """The second of three files does not fit: the first one, staged already, is not put in place either."""
+    before = {name: (name.encode() * 10, 0o600) for name in ("one", "two", "three")}
+    replace_set(tmp_path, before)
+    with disk_full_beyond(100), pytest.raises(StoreError, match="cannot write"):
+        replace_set(tmp_path, {"one": (b"new", 0o600), "two": (b"x" * 5000, 0o600), "three": (b"new", 0o600)})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {
+        name: data for name, (data, _) in before.items()
+    }
+
+
+def test_directory_that_is_gone(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot write"):
+        write_secret(tmp_path / "missing" / "key", b"x")
+    with pytest.raises(StoreError, match="cannot open"), locked(tmp_path / "missing"):
+        pass
