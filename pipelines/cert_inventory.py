@@ -38,7 +38,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark program gives it
 
 # --- limits on untrusted input ---------------------------------------------------------------------
@@ -523,6 +523,18 @@ def parse_stage(as_of: datetime) -> Callable[[Iterator[pa.RecordBatch]], Iterato
     return parse
 
 
+class Fact(NamedTuple):
+    """``count`` rows have ``value`` in ``by``; ``total`` is how many values there are. The rest is for findings."""
+
+    by: str
+    value: str
+    count: int  # type: ignore[assignment]  # the column's name in Spark; nobody asks a fact for tuple.count()
+    total: int
+    rank: int | None
+    severity: str | None
+    meaning: str | None
+
+
 class Section(NamedTuple):
     """One table of the report. ``rows`` may be the first of ``total``; numbers are ints, all else is text."""
 
@@ -553,67 +565,81 @@ BREAKDOWNS = {
 """Column of a row -> the title of its table."""
 
 
-def breakdowns(certificates: DataFrame) -> list[Section]:
-    """How many certificates there are by each column of :data:`BREAKDOWNS`; one shuffle counts them all.
+def with_duplicates(rows: DataFrame, partitions: int) -> DataFrame:
+    """``rows`` with the finding ``duplicate`` on every copy of a certificate but the first; a shuffle."""
+    identity = F.when(F.col("reason") == "", F.col("fingerprint")).otherwise(F.concat_ws(":", "source", "block"))
+    copies = Window.partitionBy("identity").orderBy("source", "block")
+    later = F.when(F.row_number().over(copies) > 1, F.array(F.lit("duplicate")))
+    together = rows.withColumn("identity", identity).repartition(partitions, "identity")
+    return together.withColumn("findings", F.concat("findings", F.coalesce(later, F.array().cast("array<string>"))))
 
-    Strangers choose these values, so only the most frequent :data:`LISTED_JSON` of each come to the driver.
+
+def count_facts(rows: DataFrame, severities: DataFrame) -> list[Fact]:
+    """Everything that the report counts, in one shuffle; findings come with their severity.
+
+    Strangers choose most of the values, so only the :data:`LISTED_JSON` most frequent of each kind come to the driver.
     """
-    facts = [F.struct(F.lit(name).alias("by"), F.col(name).cast("string").alias("value")) for name in BREAKDOWNS]
-    counted = certificates.select(F.explode(F.array(*facts)).alias("fact")).groupBy("fact.by", "fact.value").count()
+    bad = F.col("reason") != ""
+    columns = [_fact(name, F.col(name).cast("string")) for name in BREAKDOWNS]
+    found = F.transform("findings", lambda finding: _fact("finding", finding))
+    of_certificate = F.concat(F.array(_fact("input", F.lit("certificate")), *columns), found)
+    of_bad_input = F.array(_fact("input", F.lit("bad")), _fact("reason", F.col("reason")))
+    facts = rows.select(F.explode(F.when(bad, of_bad_input).otherwise(of_certificate)).alias("fact"))
+    counted = facts.groupBy("fact.by", "fact.value").count()
     frequent = Window.partitionBy("by").orderBy(F.desc("count"), "value")
     ranked = counted.withColumns(
         {"place": F.row_number().over(frequent), "total": F.count("*").over(Window.partitionBy("by"))}
-    )
-    collected = ranked.where(F.col("place") <= LISTED_JSON).collect()
+    ).where(F.col("place") <= LISTED_JSON)
+    is_finding = (F.col("by") == "finding") & (F.col("value") == F.col("finding"))
+    joined = ranked.join(F.broadcast(severities), is_finding, "left")
+    return [Fact(*row) for row in joined.select(*Fact._fields).collect()]
+
+
+def _fact(by: str, value: Column) -> Column:
+    return F.struct(F.lit(by).alias("by"), value.alias("value"))
+
+
+def breakdown_sections(facts: Sequence[Fact]) -> list[Section]:
+    """How many certificates there are of each kind: the most frequent first, years in their order."""
     sections = []
     for name, title in BREAKDOWNS.items():
-        mine = [row for row in collected if row["by"] == name]
-        mine.sort(key=lambda row: row["value"] if name == "expiry_year" else row["place"])
-        pairs = [(str(row["value"]), int(row["count"])) for row in mine]
-        sections.append(Section(f"by_{name}", title, (name, "certificates"), pairs, mine[0]["total"] if mine else 0))
+        mine = [fact for fact in facts if fact.by == name]
+        mine.sort(key=lambda fact: fact.value if name == "expiry_year" else (-fact.count, fact.value))
+        pairs = [(fact.value, fact.count) for fact in mine]
+        sections.append(Section(f"by_{name}", title, (name, "certificates"), pairs, mine[0].total if mine else 0))
     return sections
 
 
-def findings_with_severity(spark: SparkSession, certificates: DataFrame) -> DataFrame:
-    """One row per certificate and finding, joined with its severity; later copies of a certificate are duplicates."""
-    copies = Window.partitionBy("fingerprint").orderBy("source", "block")
-    duplicate = F.when(F.row_number().over(copies) > 1, F.array(F.lit("duplicate")))
-    numbered = certificates.withColumn("duplicate", F.coalesce(duplicate, F.array().cast("array<string>")))
-    found = numbered.withColumn("finding", F.explode(F.concat("findings", "duplicate")))
-    severities = spark.createDataFrame(SEVERITIES, "finding string, rank int, severity string, meaning string")
-    return found.join(F.broadcast(severities), "finding")
-
-
-def finding_sections(found: DataFrame) -> list[Section]:
+def finding_sections(facts: Sequence[Fact], rows: DataFrame, severities: DataFrame) -> list[Section]:
     """The findings counted, worst first, and the certificates that the high and medium ones are about."""
-    counted = found.groupBy("rank", "severity", "finding", "meaning").count().orderBy("rank", "finding").collect()
-    counts = [(row["severity"], row["finding"], row["count"], row["meaning"]) for row in counted]
+    mine = sorted((fact for fact in facts if fact.by == "finding"), key=lambda fact: (fact.rank or 0, fact.value))
+    counts = [(fact.severity or "", fact.value, fact.count, fact.meaning or "") for fact in mine]
     header = ("severity", "finding", "certificates", "meaning")
     sections = [Section("findings", "Findings", header, counts, len(counts))]
-    affected = sum(row["count"] for row in counted if row["rank"] <= LISTED_RANK)
+    affected = sum(fact.count for fact in mine if (fact.rank or 0) <= LISTED_RANK)
     if affected:
-        where = F.concat_ws(":", "source", "block")
-        columns = ("severity", "finding", "subject", "expires", where.alias("where"))
+        found = rows.withColumn("finding", F.explode("findings")).join(F.broadcast(severities), "finding")
         worst = found.where(F.col("rank") <= LISTED_RANK).orderBy("rank", "finding", "subject", "source", "block")
-        rows = [tuple(row) for row in worst.select(*columns).limit(LISTED_JSON).collect()]
+        where = F.concat_ws(":", "source", "block").alias("where")
+        listed = worst.limit(LISTED_JSON).select("severity", "finding", "subject", "expires", where).collect()
         title = "Certificates with findings of high or medium severity"
-        sections.append(
-            Section("affected", title, ("severity", "finding", "subject", "expires", "where"), rows, affected)
-        )
+        columns = ("severity", "finding", "subject", "expires", "where")
+        sections.append(Section("affected", title, columns, [tuple(row) for row in listed], affected))
     return sections
 
 
-def bad_input_sections(reasons: Mapping[str, int], bad: DataFrame) -> list[Section]:
+def bad_input_sections(facts: Sequence[Fact], rows: DataFrame) -> list[Section]:
     """The bad inputs counted by reason, and where they are."""
-    if not reasons:
+    mine = [fact for fact in facts if fact.by == "reason"]
+    if not mine:
         return []
-    counts = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
-    listed = bad.orderBy("source", "block").select("source", "block", "reason").limit(LISTED_JSON).collect()
+    counts = sorted(((fact.value, fact.count) for fact in mine), key=lambda pair: (-pair[1], pair[0]))
+    bad = rows.where("reason <> ''").orderBy("source", "block").limit(LISTED_JSON)
+    listed = [tuple(row) for row in bad.select("source", "block", "reason").collect()]
+    total = sum(fact.count for fact in mine)
     return [
         Section("bad_inputs_by_reason", "Bad inputs by reason", ("reason", "inputs"), counts, len(counts)),
-        Section(
-            "bad", "Bad inputs", ("source", "block", "reason"), [tuple(row) for row in listed], sum(reasons.values())
-        ),
+        Section("bad", "Bad inputs", ("source", "block", "reason"), listed, total),
     ]
 
 
@@ -623,25 +649,29 @@ def take_inventory(spark: SparkSession, paths: Sequence[bytes], as_of: datetime)
     files = spark.createDataFrame(pa.table({"path": list(paths)}, schema=PATH_SCHEMA))
     spread = files.repartition(min(partitions, max(1, len(paths))))
     blocks = spread.mapInArrow(split_stage, spark_schema(BLOCK_SCHEMA)).repartition(partitions).persist()
-    rows = blocks.mapInArrow(parse_stage(as_of), spark_schema(ROW_SCHEMA)).persist()
-    certificates, bad = rows.where("reason = ''"), rows.where("reason <> ''")
+    parsed = blocks.mapInArrow(parse_stage(as_of), spark_schema(ROW_SCHEMA))
+    rows = with_duplicates(parsed, partitions).persist()
+    severities = spark.createDataFrame(pa.Table.from_pylist([severity._asdict() for severity in SEVERITIES]))
 
+    facts = count_facts(rows, severities)
+    certificates, bad = (sum(f.count for f in facts if (f.by, f.value) == ("input", v)) for v in ("certificate", "bad"))
     inputs = blocks.count()
-    reasons = {row["reason"]: row["count"] for row in rows.groupBy("reason").count().collect()}
-    total = reasons.pop("", 0)
-    if total + sum(reasons.values()) != inputs:
+    if certificates + bad != inputs:
         raise RuntimeError(
-            f"{inputs} inputs were seen, but {total} certificates and {sum(reasons.values())} bad inputs do not add up "
-            "to that: a file changed while it was read; run again"
+            f"{inputs} inputs were seen, but {certificates} certificates and {bad} bad inputs do not add up to that: "
+            "a file changed while it was read; run again"
         )
-    findings = finding_sections(findings_with_severity(spark, certificates).persist())
     return Report(
         as_of=as_of.isoformat(timespec="seconds"),
         inputs=inputs,
-        certificates=total,
-        bad_inputs=inputs - total,
-        duplicates=sum(int(row[2]) for row in findings[0].rows if row[1] == "duplicate"),
-        sections=[*breakdowns(certificates), *findings, *bad_input_sections(reasons, bad)],
+        certificates=certificates,
+        bad_inputs=bad,
+        duplicates=sum(fact.count for fact in facts if (fact.by, fact.value) == ("finding", "duplicate")),
+        sections=[
+            *breakdown_sections(facts),
+            *finding_sections(facts, rows, severities),
+            *bad_input_sections(facts, rows),
+        ],
     )
 
 
