@@ -1,0 +1,101 @@
+"""Runs one PKI operation over and over, killed a step later each time, and says how often; for test_crash.py.
+
+    python crash.py DIRECTORY init|issue
+
+A step is anything that the interpreter audits (open, mkdir, rename, chmod, unlink): the process gets SIGKILL right
+before it. Prints one JSON object per crash: what a reader finds then, and after the operation is done once more.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pki.config import PkiConfig
+from pki.errors import StoreError
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_identity
+from pki.issuer import LocalIssuer
+from pki.profiles import AuthorityKind
+from pki.store import AuthorityStore
+
+STEPS = frozenset({"open", "os.mkdir", "os.rename", "os.chmod", "os.remove", "os.rmdir"})
+IDENTITY = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-1")
+
+
+def run_and_die(operation: Callable[[], object], step: int) -> bool:
+    """Run ``operation`` in a child that is killed before its ``step``-th step; whether it was killed."""
+    child = os.fork()
+    if child == 0:
+        steps = itertools.count(1)
+
+        def hook(event: str, _arguments: tuple[object, ...]) -> None:
+            if event in STEPS and next(steps) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        try:
+            operation()
+        except BaseException:  # noqa: BLE001  the child must end here and not run the parent's code
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    if os.WEXITSTATUS(status) != 0:
+        raise SystemExit(f"the operation failed at step {step}")
+    return False
+
+
+def leftovers(directory: Path) -> list[str]:
+    """Staged files and directories that are still there."""
+    return [str(path.relative_to(directory)) for path in directory.rglob("*.tmp")]
+
+
+def crash_init(directory: Path) -> None:
+    """Creating authorities in an empty place."""
+    for step in itertools.count(1):
+        pki = directory / str(step)
+        store = AuthorityStore(pki)
+        issuer = LocalIssuer(pki, PkiConfig())
+        killed = run_and_die(issuer.ensure_authorities, step)
+        found = {kind: store.load(kind).certificate.serial_number for kind in AuthorityKind if store.exists(kind)}
+        made = store.ensure(PkiConfig(), dt.datetime.now(dt.UTC)).made
+        kept = all(store.load(kind).certificate.serial_number == serial for kind, serial in found.items())
+        issuer.issue_to(pki / "identity", IDENTITY)
+        report = {"step": step, "found": len(found), "made": len(made), "kept": kept, "leftovers": leftovers(pki)}
+        sys.stdout.write(json.dumps(report) + "\n")
+        if not killed:
+            return
+
+
+def crash_issue(directory: Path) -> None:
+    """Renewing an identity that is there."""
+    issuer = LocalIssuer(directory / "pki", PkiConfig())
+    issuer.ensure_authorities()
+    identity = directory / "identity"
+    for step in itertools.count(1):
+        shutil.rmtree(identity, ignore_errors=True)
+        issuer.issue_to(identity, IDENTITY)
+        before = read_identity(identity)[0].leaf
+        killed = run_and_die(lambda: issuer.issue_to(identity, IDENTITY), step)
+        try:
+            found = "old" if read_identity(identity)[0].leaf == before else "new"
+        except StoreError as error:
+            found = error.what
+        issuer.issue_to(identity, IDENTITY)
+        read_identity(identity)
+        sys.stdout.write(json.dumps({"step": step, "found": found, "leftovers": leftovers(directory)}) + "\n")
+        if not killed:
+            return
+
+
+if __name__ == "__main__":
+    {"init": crash_init, "issue": crash_issue}[sys.argv[2]](Path(sys.argv[1]))

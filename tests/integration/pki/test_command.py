@@ -1,0 +1,203 @@
+"""``sluice pki`` as people and scripts use it: output, JSON, exit codes, and errors with their remedy."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.main import main
+from pki.csr import new_csr
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_certificates, read_identity
+from pki.inspect import inspect_bytes
+from pki.issuer import utc_now
+from pki.keys import key_from_pem, same_public_key
+from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
+
+TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> dict[str, Any]:
+        """Standard output, which must be one JSON document."""
+        document = json.loads(self.out)
+        assert isinstance(document, dict)
+        return document
+
+
+Command = Callable[..., Outcome]
+
+
+@pytest.fixture
+def sluice_pki(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs ``sluice pki …`` from its entry point, with a home of the test's own."""
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["sluice", "pki", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Outcome(ended.value.code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> TestPki:
+    """Authorities in the command's home."""
+    return TestPki(tmp_path)
+
+
+def test_init_twice(sluice_pki: Command) -> None:
+    first, second = sluice_pki("init", "--algorithm", "ecdsa-p384", "--json"), sluice_pki("init")
+    assert (first.code, second.code) == (0, 0)
+    assert first.json()["created"] == ["root", "internal", "edge"]
+    assert "nothing to do" in second.out
+    assert second.out.count("kept") == 3
+    certificate = Path(first.json()["authorities"]["edge"])
+    (found,) = inspect_bytes(certificate.read_bytes(), utc_now())
+    assert getattr(found, "key", "") == "ecdsa-p384"
+    again = sluice_pki("init", "--json").json()
+    assert (again["created"], again["kept"]) == ([], ["root", "internal", "edge"])
+
+
+def test_issue_inspect_verify(sluice_pki: Command, pki: TestPki) -> None:
+    issued = sluice_pki("issue", "taskmanager/tm-1", "--dns", "worker.example", "--lifetime", "90m", "--json")
+    assert issued.code == 0, issued.err
+    directory = Path(issued.json()["directory"])
+    assert directory == pki.home.identity(Role.TASKMANAGER, "tm-1")
+    inspected = sluice_pki("inspect", directory, "--json").json()
+    leaf = inspected["files"][0]["items"][0]
+    assert (leaf["kind"], leaf["spiffe_ids"], leaf["dns"]) == ("certificate", [str(TASKMANAGER)], ["worker.example"])
+    text = sluice_pki("inspect", directory)
+    assert str(TASKMANAGER) in text.out
+    assert "PRIVATE" not in text.out
+    verified = sluice_pki("verify", directory, "--purpose", "client", "--identity", str(TASKMANAGER), "--json")
+    assert (verified.code, verified.json()["verified"], verified.json()["identity"]) == (0, True, str(TASKMANAGER))
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+@pytest.mark.parametrize("case", [Hostile.EXPIRED, Hostile.FOREIGN_CA, Hostile.TWO_SPIFFE_IDS])
+def test_not_verified_is_exit_code_1_with_the_reason(
+    case: Hostile, as_json: bool, sluice_pki: Command, pki: TestPki
+) -> None:
+    directory = pki.hostile(case, pretending=TASKMANAGER).directory
+    outcome = sluice_pki("verify", directory, *(["--json"] if as_json else []))
+    assert outcome.code == 1
+    if as_json:
+        assert outcome.json()["verified"] is False
+        assert outcome.json()["reason"]
+    else:
+        assert outcome.out == ""
+        assert outcome.err.startswith("error: ")
+
+
+def test_certificate_of_the_edge_is_not_verified_inside(sluice_pki: Command, pki: TestPki) -> None:
+    edge = pki.edge_server()
+    assert sluice_pki("verify", edge / "chain.pem", "--ca", edge / "ca.pem", "--purpose", "server").code == 0
+    inside = pki.directory(TASKMANAGER) / "ca.pem"
+    outcome = sluice_pki("verify", edge / "chain.pem", "--ca", inside)
+    assert outcome.code == 1
+    assert "no path to a trust anchor" in outcome.err
+
+
+def test_key_made_elsewhere_is_certified_by_request(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:
+    key_pem, csr_pem = new_csr(TASKMANAGER, dns=["worker.example"])
+    (tmp_path / "tm.csr").write_bytes(csr_pem)
+    out = tmp_path / "signed"
+    issued = sluice_pki(
+        "issue", str(TASKMANAGER), "--csr", tmp_path / "tm.csr", "--dns", "worker.example", "--out", out
+    )
+    assert issued.code == 0, issued.err
+    assert sorted(path.name for path in out.iterdir()) == ["ca.pem", "chain.pem"]
+    leaf = read_certificates(out / "chain.pem")[0]
+    assert same_public_key(key_from_pem(key_pem, "key").public_key(), leaf.public_key())
+    refused = sluice_pki("issue", str(TASKMANAGER), "--csr", tmp_path / "tm.csr", "--out", tmp_path / "refused")
+    assert refused.code == 1
+    assert "worker.example" in refused.err
+    assert not (tmp_path / "refused").exists()
+    assert pki.home.pki.exists()
+
+
+def test_public_certificate_of_the_gateway(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:
+    assert pki.home.pki.exists()
+    options = ("--edge-server", "--dns", "cluster.example", "--ip", "127.0.0.1", "--out", tmp_path / "edge")
+    outcome = sluice_pki("issue", "gateway/envoy", *options)
+    assert outcome.code == 0, outcome.err
+    assert sluice_pki("verify", tmp_path / "edge", "--purpose", "server").code == 0
+    assert sluice_pki("verify", tmp_path / "edge", "--purpose", "client").code == 1
+
+
+def test_exports(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:
+    directory = pki.directory(TASKMANAGER)
+    for source, kind, secret in (
+        ("edge", "ca", False),
+        (directory, "chain", False),
+        (directory, "bundle", True),
+        (directory, "pkcs12", True),
+        ("internal", "pkcs12-trust", False),
+    ):
+        output = tmp_path / f"{kind}.out"
+        outcome = sluice_pki("export", source, "--format", kind, "--output", output, "--json")
+        assert outcome.code == 0, outcome.err
+        assert outcome.json()["secret"] is secret
+        assert stat.S_IMODE(output.stat().st_mode) == (0o600 if secret else 0o644)
+        password_file = outcome.json().get("password_file")
+        if password_file is not None:
+            assert stat.S_IMODE(Path(password_file).stat().st_mode) == 0o600
+            assert Path(password_file).read_text().strip() not in outcome.out + outcome.err
+        assert sluice_pki("inspect", output).code == 0
+    assert read_identity(directory)[0].spiffe_id == TASKMANAGER
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        pytest.param(("issue", "taskmanager/tm-1"), 1, "sluice pki init", id="not-initialized"),
+        pytest.param(("issue", "boss/x"), 2, "names no known role", id="unknown-role"),
+        pytest.param(("issue", "taskmanager/a/b"), 2, "names no known role", id="name-with-slash"),
+        pytest.param(("issue", "taskmanager/tm-1", "--lifetime", "forever"), 2, "90m, 12h, 30d", id="bad-lifetime"),
+        pytest.param(("issue", f"job/{'a' * 32}/driver"), 2, "--out", id="job-without-place"),
+        pytest.param(("issue", "gateway/x", "--edge-server", "--accept", "a"), 2, "--accept", id="accept-at-the-edge"),
+        pytest.param(("verify", "/nonexistent.pem"), 2, "--ca", id="nothing-to-trust"),
+        pytest.param(("verify", "/nonexistent.pem", "--ca", "/nonexistent.pem"), 1, "No such file", id="no-file"),
+        pytest.param(("verify", "x", "--identity", "me"), 2, "must start with spiffe://", id="bad-identity"),
+        pytest.param(("inspect", "/nonexistent.pem"), 1, "No such file", id="inspect-nothing"),
+        pytest.param(("export", "/nonexistent", "--output", "out.pem"), 1, "cannot read", id="export-nothing"),
+        pytest.param(("init", "--algorithm", "rsa-1024"), 1, "ecdsa-p256", id="weak-algorithm"),
+        pytest.param(("init", "--trust-domain", "Not Valid"), 2, "trust domain", id="bad-trust-domain"),
+        pytest.param(("frobnicate",), 2, "frobnicate", id="unknown-verb"),
+    ],
+)
+def test_mistakes_have_exit_codes_and_remedies(
+    arguments: tuple[str, ...], code: int, says: str, sluice_pki: Command
+) -> None:
+    outcome = sluice_pki(*arguments)
+    assert (outcome.code, says in outcome.err) == (code, True), outcome.err
+    assert outcome.out == ""
+
+
+@pytest.mark.parametrize("verb", ["init", "issue", "inspect", "verify", "export"])
+def test_help_teaches_by_example(verb: str, sluice_pki: Command) -> None:
+    outcome = sluice_pki(verb, "--help")
+    assert outcome.code == 0
+    assert f"sluice pki {verb}" in outcome.out
+    assert "--json" in outcome.out

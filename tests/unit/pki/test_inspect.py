@@ -1,0 +1,184 @@
+"""Looking into files: every kind is recognized, bad ones are named, and nothing secret comes out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, PrivateFormat
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pki.csr import new_csr
+from pki.errors import CertificateRejected, PkiError, StoreError
+from pki.export import Format, export_anchors, export_identity
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_identity
+from pki.inspect import (
+    MAX_ITEMS,
+    CertificateSummary,
+    KeystoreSummary,
+    KeySummary,
+    RequestSummary,
+    inspect_bytes,
+    inspect_path,
+)
+from pki.keys import key_from_pem
+from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
+
+TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
+
+
+def now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
+    return TestPki(tmp_path_factory.mktemp("inspect"))
+
+
+@pytest.fixture(scope="module")
+def directory(pki: TestPki) -> Path:
+    return pki.directory(TASKMANAGER)
+
+
+def test_identity_directory(directory: Path) -> None:
+    chain, anchors, key, keystore = inspect_path(directory, now())
+    leaf, internal = chain.items
+    assert isinstance(leaf, CertificateSummary)
+    assert isinstance(internal, CertificateSummary)
+    assert leaf.spiffe_ids == (str(TASKMANAGER),)
+    assert (leaf.dns, leaf.ips, leaf.purposes) == (("localhost",), ("127.0.0.1",), ("client", "server"))
+    assert (leaf.state, leaf.key, leaf.signature, leaf.authority) == ("valid", "ecdsa-p256", "sha256", False)
+    assert (internal.authority, internal.path_length) == (True, 0)
+    assert leaf.authority_key_id == internal.subject_key_id != ""
+    assert anchors.items == (internal,)
+    (private,) = key.items
+    assert isinstance(private, KeySummary)
+    (store,) = keystore.items
+    assert isinstance(store, KeystoreSummary)
+    assert store.has_key
+    assert store.items == (leaf, internal)
+
+
+def test_nothing_secret_comes_out(directory: Path) -> None:
+    shown = msgspec.json.encode(inspect_path(directory, now()))
+    key_lines = (directory / "key.pem").read_bytes().splitlines()[1:-1]
+    assert not any(line in shown for line in key_lines)
+    assert (directory / "identity.p12.pass").read_bytes().strip() not in shown
+
+
+@pytest.mark.parametrize(("case", "state"), [(Hostile.EXPIRED, "expired"), (Hostile.NOT_YET_VALID, "not yet valid")])
+def test_state(case: Hostile, state: str, pki: TestPki) -> None:
+    (found, *_) = inspect_path(pki.hostile(case, pretending=TASKMANAGER).directory / "chain.pem", now())
+    leaf = found.items[0]
+    assert isinstance(leaf, CertificateSummary)
+    assert leaf.state == state
+
+
+def test_request() -> None:
+    _, csr_pem = new_csr(TASKMANAGER, dns=["a.example"])
+    (request,) = inspect_bytes(csr_pem, now())
+    assert isinstance(request, RequestSummary)
+    assert (request.spiffe_ids, request.dns, request.signature_valid) == ((str(TASKMANAGER),), ("a.example",), True)
+    der = x509.load_pem_x509_csr(csr_pem).public_bytes(Encoding.DER)
+    assert inspect_bytes(der, now()) == (request,)
+
+
+def test_certificate_in_der(directory: Path) -> None:
+    leaf = read_identity(directory)[0].leaf
+    assert inspect_bytes(leaf.public_bytes(Encoding.DER), now()) == inspect_bytes(
+        leaf.public_bytes(Encoding.PEM), now()
+    )
+
+
+def test_encrypted_key(directory: Path) -> None:
+    key = key_from_pem((directory / "key.pem").read_bytes(), "key.pem")
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"passphrase"))
+    assert inspect_bytes(pem, now()) == (KeySummary(key="encrypted", public_sha256=""),)
+    with pytest.raises(StoreError, match="encrypted"):
+        key_from_pem(pem, "key.pem")
+
+
+def test_keystore_with_the_wrong_password(directory: Path) -> None:
+    with pytest.raises(CertificateRejected, match="this password"):
+        inspect_bytes((directory / "identity.p12").read_bytes(), now(), password=b"wrong")
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        pytest.param(b"", "neither PEM", id="empty"),
+        pytest.param(b"\x30\x82\x01\x00garbage", "neither PEM", id="garbage"),
+        pytest.param(b"-----BEGIN CERTIFICATE-----\nMIIB", "begins but does not end", id="cut-off"),
+        pytest.param(
+            b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", r"block 1 \(CERTIFICATE\)", id="damaged"
+        ),
+        pytest.param(b"-----BEGIN X-----\nAAAA\n-----END X-----\n", "is a X", id="unknown-block"),
+        pytest.param(b"-----BEGIN X-----\nAAAA\n-----END X-----\n" * (MAX_ITEMS + 1), "more than", id="too-many"),
+    ],
+)
+def test_what_cannot_be_inspected(data: bytes, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(CertificateRejected, match=reason):
+        inspect_bytes(data, now())
+    (tmp_path / "file.pem").write_bytes(data)
+    with pytest.raises(CertificateRejected, match=r"file\.pem"):
+        inspect_path(tmp_path / "file.pem", now())
+
+
+def test_directory_without_anything(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no identity"):
+        inspect_path(tmp_path, now())
+    with pytest.raises(StoreError, match="No such file"):
+        inspect_path(tmp_path / "missing.pem", now())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(position=st.integers(0, 2000), noise=st.binary(min_size=1, max_size=8))
+def test_damaged_files_are_clear_errors(directory: Path, position: int, noise: bytes) -> None:
+    for name in ("chain.pem", "key.pem"):
+        data = bytearray((directory / name).read_bytes())
+        data[position : position + len(noise)] = noise
+        try:
+            inspect_bytes(bytes(data), now())
+        except PkiError:
+            continue
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_export_of_an_identity_can_be_read_back(kind: Format, directory: Path) -> None:
+    material = read_identity(directory)[0]
+    exported = export_identity(material, kind)
+    items = inspect_bytes(exported.data, now(), password=exported.password)
+    has_key = kind in {Format.BUNDLE, Format.PKCS12}
+    assert exported.secret is has_key
+    assert (exported.password is not None) is (kind in {Format.PKCS12, Format.PKCS12_TRUST})
+    names = {
+        item.subject
+        for entry in items
+        for item in (entry.items if isinstance(entry, KeystoreSummary) else (entry,))
+        if isinstance(item, CertificateSummary)
+    }
+    anchor, leaf = material.anchors[0].subject.rfc4514_string(), material.leaf.subject.rfc4514_string()
+    assert names == ({anchor} if kind in {Format.CA, Format.PKCS12_TRUST} else {leaf, anchor})
+
+
+def test_authority_is_exported_without_a_key(directory: Path) -> None:
+    anchors = read_identity(directory)[0].anchors
+    assert not export_anchors(anchors, Format.CA).secret
+    for kind in (Format.BUNDLE, Format.PKCS12, Format.CHAIN):
+        with pytest.raises(StoreError, match="an authority is exported as"):
+            export_anchors(anchors, kind)
+
+
+def test_repr_of_what_holds_secrets_shows_none(directory: Path) -> None:
+    material = read_identity(directory)[0]
+    exported = export_identity(material, Format.PKCS12)
+    assert exported.password is not None
+    for shown in (repr(material), repr(exported)):
+        assert "PRIVATE KEY" not in shown
+        assert exported.password.decode() not in shown

@@ -1,0 +1,26 @@
+"""What holds for the whole package."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+import pki
+from pki.errors import SluiceError
+
+MODULES = [f"pki.{module.name}" for module in pkgutil.iter_modules(pki.__path__)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_public_names_are_documented_and_errors_are_ours(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__
+    for public, value in vars(module).items():
+        if public.startswith("_") or getattr(value, "__module__", None) != name:
+            continue
+        if isinstance(value, type) and issubclass(value, Exception):
+            assert issubclass(value, SluiceError)
+        if callable(value):
+            assert value.__doc__, f"{name}.{public} has no docstring"
