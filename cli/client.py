@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
+from cryptography import x509
 
 from cli.errors import CommandError, RefusedError, UnreachableError, UsageError
 from pki.edge_client import edge_client_context
 from pki.files import read_secret
 from pki.home import Home
+from pki.peer import certified_identity
+from pki.tls import tls_object_of
 
 TOKEN_VARIABLE = "SLUICE_TOKEN"  # noqa: S105  the name of a variable, not a token
 MAX_ANSWER_BYTES = 16 << 20
 REQUEST_TIMEOUT_SECONDS = 60.0
+HANDSHAKE_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +45,14 @@ def resolve_target(
 ) -> Target:
     """Fill in what the command line left out from the local cluster in ``home`` and the environment."""
     return Target(
-        server.rstrip("/") if server else _local_url(home),
+        server.rstrip("/") if server else local_url(home),
         ca_file if ca_file or server else home.pki / "authorities" / "edge" / "cert.pem",
         _token(home, token_file),
     )
 
 
-def _local_url(home: Home) -> str:
+def local_url(home: Home) -> str:
+    """The URL of the gateway of the cluster that runs in ``home``."""
     try:
         address = json.loads((home.run / "endpoints" / "envoy.json").read_text())
     except (OSError, ValueError) as error:
@@ -71,6 +77,15 @@ def _token(home: Home, token_file: Path | None) -> str:
     return read_secret(path, 4096).decode("ascii", errors="replace").strip()
 
 
+@dataclass(frozen=True, slots=True)
+class EdgeConnection:
+    """A connection to the gateway: the SPIFFE ID in its certificate, TLS version and cipher suite."""
+
+    peer: str
+    protocol: str
+    cipher: str
+
+
 class GatewayClient:
     """REST calls through the gateway; answers are plain decoded JSON.
 
@@ -83,8 +98,6 @@ class GatewayClient:
     def __init__(self, target: Target, session: aiohttp.ClientSession) -> None:
         self._target = target
         self._session = session
-        self.connection: dict[str, str] = {}
-        """What the client saw of its own connection to the gateway."""
 
     async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
         """GET ``path``."""
@@ -114,7 +127,6 @@ class GatewayClient:
     ) -> Any:  # noqa: ANN401
         try:
             async with self._session.request(method, self._target.url + path, params=query, data=data) as answer:
-                self._note_connection(answer)
                 body = await answer.content.read(MAX_ANSWER_BYTES)
                 return _decode(answer.status, body, f"{method} {path}")
         except aiohttp.ClientConnectorCertificateError as error:
@@ -128,18 +140,6 @@ class GatewayClient:
                 "is the cluster running? see `sluice status`",
             ) from error
 
-    def _note_connection(self, answer: aiohttp.ClientResponse) -> None:
-        transport = answer.connection.transport if answer.connection else None
-        tls = transport.get_extra_info("ssl_object") if transport else None
-        if isinstance(tls, ssl.SSLObject):
-            names = (tls.getpeercert() or {}).get("subjectAltName", ())
-            uris = [value for kind, value in names if kind == "URI"] if isinstance(names, tuple) else []
-            self.connection = {
-                "peer": str(uris[0]) if uris else self._target.url,
-                "protocol": tls.version() or "",
-                "cipher": (tls.cipher() or ("",))[0],
-            }
-
 
 @asynccontextmanager
 async def gateway_client(target: Target) -> AsyncIterator[GatewayClient]:
@@ -149,6 +149,24 @@ async def gateway_client(target: Target) -> AsyncIterator[GatewayClient]:
     headers = {"authorization": f"Bearer {target.token}"}
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
         yield GatewayClient(target, session)
+
+
+async def edge_connection(target: Target) -> EdgeConnection:
+    """Open a connection to the gateway as a client would, and tell what was negotiated and who answered."""
+    address = urlsplit(target.url)
+    try:
+        _, writer = await asyncio.wait_for(
+            asyncio.open_connection(address.hostname, address.port or 443, ssl=edge_client_context(target.ca_file)),
+            HANDSHAKE_TIMEOUT_SECONDS,
+        )
+    except (OSError, TimeoutError) as error:
+        raise UnreachableError(f"cannot reach the gateway at {target.url}: {error}") from error
+    tls = tls_object_of(writer)
+    try:
+        peer = certified_identity(x509.load_der_x509_certificate(tls.getpeercert(binary_form=True) or b""))
+        return EdgeConnection(str(peer), tls.version() or "", (tls.cipher() or ("",))[0])
+    finally:
+        writer.close()
 
 
 def _decode(status: int, body: bytes, what: str) -> Any:  # noqa: ANN401

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cli.client import GatewayClient, Target, gateway_client
+from cli.client import GatewayClient, Target, edge_connection, gateway_client, local_url
 from cli.errors import CommandError
 from cli.follow import Follower, report_verdict
 from cli.options import ConfigOption, load_configuration
@@ -99,22 +99,21 @@ class _Demo:
             job = await Follower(client, job_id, self.console).until_end()
             code = report_verdict(job, self.console)
             if code == 0:
-                await self._show_connections(client, job_id)
+                await self._show_connections(client, target, job_id)
             return code
 
     def _target(self) -> Target:
-        from cli.client import _local_url
         from gateway.tokens import create_token
 
         token = create_token(self.home, name="demo", role="submitter", lifetime=TOKEN_LIFETIME)
-        return Target(_local_url(self.home), self.home.pki / "authorities" / "edge" / "cert.pem", token)
+        return Target(local_url(self.home), self.home.pki / "authorities" / "edge" / "cert.pem", token)
 
-    async def _show_connections(self, client: GatewayClient, job_id: str) -> None:
+    async def _show_connections(self, client: GatewayClient, target: Target, job_id: str) -> None:
         self.step("Connections of this run, with the identity on both ends (all verified, TLS 1.3)")
         connections = (await client.get(f"/v1/jobs/{job_id}/connections"))["connections"]
         connections += (await client.get("/v1/connections"))["connections"]
-        edge = client.connection
-        rows = [("edge", "api token of demo", edge["peer"], edge["protocol"], edge["cipher"])]
+        edge = await edge_connection(target)
+        rows = [("edge", "api token of demo", edge.peer, edge.protocol, edge.cipher)]
         rows += sorted({_row(connection) for connection in connections})
         if len(rows) < 2:
             raise CommandError("the cluster reported no internal connection", "see the logs")
