@@ -10,7 +10,10 @@ MAX_EVIDENCE_ENTRIES = 1000
 
 
 def from_log(connections: ConnectionLog, job_id: str = "") -> tuple[ConnectionEvidence, ...]:
-    """What this process has recorded; with ``job_id`` only connections with that job's driver and executors."""
+    """What this process has recorded; with ``job_id`` only connections with that job's driver and executors.
+
+    Times become epoch seconds, as in the JVMs' records.
+    """
     return tuple(
         ConnectionEvidence(
             channel=each.channel,
@@ -20,7 +23,7 @@ def from_log(connections: ConnectionLog, job_id: str = "") -> tuple[ConnectionEv
             protocol=each.protocol,
             cipher=each.cipher,
             address=each.address,
-            opened_at=each.opened_at,
+            opened_at=each.opened_at / 1000,
         )
         for each in connections.snapshot()
         if not job_id or f"/job/{job_id}/" in each.peer

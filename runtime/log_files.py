@@ -1,10 +1,12 @@
-"""Reading pieces of log files that may still grow."""
+"""Log files of processes: opened for them, read in pieces while they grow, shortened when they have ended."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import BinaryIO
 
+from pki.files import SECRET_MODE
 from runtime.messages import LogChunk
 
 MAX_CHUNK_BYTES = 1 << 20
@@ -14,6 +16,11 @@ MAX_KEPT_LOG_BYTES = 16 << 20
 """What is kept of one log after its process has ended, in bytes: the end of it."""
 
 _LONGEST_CHARACTER_BYTES = 4
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a log for appending, readable by its owner alone: nobody knows what a pipeline prints."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, SECRET_MODE), "ab")
 
 
 def read_log(path: Path, offset: int, limit: int) -> LogChunk:

@@ -193,7 +193,7 @@ class LogChunk(Message, frozen=True):
 
 
 class ConnectionEvidence(Message, frozen=True):
-    """One mutual TLS connection as one of its ends saw it."""
+    """One mutual TLS connection as one of its ends saw it; ``opened_at`` is in epoch seconds."""
 
     channel: str
     local: str

@@ -18,7 +18,7 @@ from pathlib import Path
 from pki.files import make_private_directory
 from pki.identity import SpiffeId
 from pki.issuer import Issuer
-from runtime.log_files import shorten_log
+from runtime.log_files import open_log, shorten_log
 from runtime.messages import ConnectionEvidence, JobSubmission
 from runtime.process import ChildProcess, Exit
 from runtime.spark.driver_spec import DriverSpec
@@ -82,7 +82,7 @@ class DriverAttempt:
         """Prepare everything and start the process."""
         spec = await asyncio.to_thread(self._prepare)
         environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
-        with (self.directory / LOG_FILES["driver.agent"]).open("ab") as log:
+        with open_log(self.directory / LOG_FILES["driver.agent"]) as log:
             return await ChildProcess.start(
                 self._host.argv(spec),
                 env=environment,

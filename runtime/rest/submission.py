@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import msgspec
 from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from runtime.blob.store import BlobStore, check_file_name
 from runtime.messages import BlobRef, JobSubmission
@@ -23,6 +24,9 @@ MAX_FILES = 64
 CHUNK_BYTES = 256 << 10
 STALL_SECONDS = 60.0
 """An upload that brings nothing for this long is given up."""
+
+_MALFORMED = (ValueError, RuntimeError, AssertionError, EOFError, HttpProcessingError)
+"""What aiohttp's multipart reader raises when the body does not follow its own boundaries and headers."""
 
 
 class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,8 +63,10 @@ async def receive_submission(
             if not isinstance(part, BodyPartReader):
                 _bad("a part of the body is itself multipart")
             await _receive_part(part, parts, store, job_id)
-    except (ValueError, RuntimeError) as error:
-        raise BadRequest(f"the body is not valid multipart/form-data: {error}") from error
+    except _MALFORMED as error:
+        raise BadRequest(f"the body is not valid multipart/form-data: {type(error).__name__}") from error
+    except TimeoutError as error:
+        raise BadRequest(f"the upload stood still for {STALL_SECONDS:g} s") from error
     if parts.request is None or parts.pipeline is None:
         _bad(f"the part {'request' if parts.request is None else 'pipeline'!r} is missing")
     wanted, pipeline = parts.request, parts.pipeline

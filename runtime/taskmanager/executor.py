@@ -18,7 +18,7 @@ from cryptography import x509
 from pki.files import make_private_directory, read_bounded
 from pki.identity import SpiffeId
 from pki.issuer import new_csr, write_identity
-from runtime.log_files import shorten_log
+from runtime.log_files import open_log, shorten_log
 from runtime.messages import ConnectionEvidence, CsrToSign, ExecutorExit, ExecutorLaunch, SignedIdentity
 from runtime.process import ChildProcess, Exit
 from runtime.spark.evidence import read_evidence
@@ -69,7 +69,7 @@ class ExecutorProcess:
         await asyncio.to_thread(command.write_files)
         if self._unwanted:
             raise ExecutorNotStarted(f"executor {self.launch.executor_id} was given up before it was started")
-        with (self.directory / "stdout").open("ab") as stdout, (self.directory / "stderr").open("ab") as stderr:
+        with open_log(self.directory / "stdout") as stdout, open_log(self.directory / "stderr") as stderr:
             self._child = await ChildProcess.start(
                 command.argv, env=command.env, cwd=self._work, stdout=stdout, stderr=stderr
             )

@@ -1,0 +1,171 @@
+"""The blob store: content-addressed, verified, bounded, and nothing left behind by what failed."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from pathlib import Path
+
+import pytest
+
+from pki.errors import PeerRefused
+from pki.identity import Role, SpiffeId
+from runtime.blob.access import check_read, check_write
+from runtime.blob.errors import BlobCorrupt, BlobNotFound, BlobTooLarge, InvalidBlobName
+from runtime.blob.store import MAX_BLOBS_PER_JOB, BlobStore
+
+JOB = "0123456789abcdef" * 2
+OTHER = "f" * 32
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    """A store that takes up to 1000 bytes per job."""
+    return BlobStore(tmp_path / "blobs", 1000)
+
+
+def files(store: BlobStore, tmp_path: Path) -> list[Path]:
+    """Every file in the store."""
+    assert store.max_blob_bytes
+    return [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+
+
+def put(store: BlobStore, content: bytes, *, job: str = JOB, name: str = "pipeline.py") -> str:
+    """Store ``content``; returns its digest."""
+    with store.writer(job, name) as writer:
+        writer.write(content)
+        return writer.commit().sha256
+
+
+def test_a_blob_is_found_under_its_digest_and_private(store: BlobStore) -> None:
+    with store.writer(JOB, "pipeline.py") as writer:
+        writer.write(b"print(")
+        writer.write(b"1)")
+        ref = writer.commit()
+    assert (ref.sha256, ref.name, ref.size) == (hashlib.sha256(b"print(1)").hexdigest(), "pipeline.py", 8)
+    path = store.path(JOB, ref.sha256)
+    assert path.read_bytes() == b"print(1)"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_the_same_content_twice_is_one_blob(store: BlobStore, tmp_path: Path) -> None:
+    assert put(store, b"same") == put(store, b"same", name="other.py")
+    assert len(files(store, tmp_path)) == 1
+
+
+def test_a_blob_of_another_job_is_not_found(store: BlobStore) -> None:
+    digest = put(store, b"mine")
+    with pytest.raises(BlobNotFound):
+        store.path(OTHER, digest)
+
+
+def test_content_that_is_not_what_was_announced_is_not_stored(store: BlobStore, tmp_path: Path) -> None:
+    with store.writer(JOB, "x") as writer:
+        writer.write(b"something")
+        with pytest.raises(BlobCorrupt):
+            writer.commit("0" * 64)
+    assert files(store, tmp_path) == []
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(store: BlobStore, tmp_path: Path) -> None:
+    with store.writer(JOB, "x") as writer:
+        writer.write(b"half")
+    assert files(store, tmp_path) == []
+
+
+def test_the_size_of_a_blob_and_of_a_job_is_bounded(store: BlobStore, tmp_path: Path) -> None:
+    with store.writer(JOB, "x") as writer:
+        writer.write(b"x" * 600)
+        with pytest.raises(BlobTooLarge):
+            writer.write(b"x" * 600)
+    put(store, b"y" * 600)
+    with pytest.raises(BlobTooLarge):
+        put(store, b"z" * 600)
+    put(store, b"z" * 600, job=OTHER)
+    assert len(files(store, tmp_path)) == 2
+
+
+def test_the_number_of_blobs_of_a_job_is_bounded(store: BlobStore) -> None:
+    for number in range(MAX_BLOBS_PER_JOB):
+        put(store, str(number).encode())
+    with pytest.raises(BlobTooLarge, match="blobs already"):
+        put(store, b"one more")
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "/etc/passwd", ".hidden", "a\nb", "a\0b", "a\\b", "a,b"]
+)
+def test_a_file_name_that_is_not_plain_is_refused(store: BlobStore, name: str) -> None:
+    with pytest.raises(InvalidBlobName):
+        store.writer(JOB, name)
+
+
+def test_a_file_name_that_is_too_long_is_refused(store: BlobStore) -> None:
+    with pytest.raises(InvalidBlobName):
+        store.writer(JOB, "x" * 201)
+
+
+@pytest.mark.parametrize("job", ["", "..", "../" + "a" * 29, "A" * 32, "a" * 31, "a" * 33, "g" * 32])
+def test_a_job_id_that_is_none_never_becomes_a_path(store: BlobStore, job: str) -> None:
+    digest = "0" * 64
+    for call in (lambda: store.writer(job, "x"), lambda: store.path(job, digest), lambda: store.remove_job(job)):
+        with pytest.raises(InvalidBlobName):
+            call()
+
+
+@pytest.mark.parametrize("digest", ["", "..", "0" * 63, "0" * 65, "G" * 64, "../../" + "0" * 58])
+def test_a_digest_that_is_none_never_becomes_a_path(store: BlobStore, digest: str) -> None:
+    with pytest.raises(InvalidBlobName):
+        store.path(JOB, digest)
+
+
+def test_removing_a_job_removes_its_blobs_only(store: BlobStore) -> None:
+    mine, theirs = put(store, b"a"), put(store, b"a", job=OTHER)
+    store.remove_job(JOB)
+    store.remove_job(JOB)
+    with pytest.raises(BlobNotFound):
+        store.path(JOB, mine)
+    assert store.path(OTHER, theirs).is_file()
+    assert store.jobs() == {OTHER}
+
+
+def test_what_a_crash_left_half_written_is_gone_when_the_store_is_opened(store: BlobStore, tmp_path: Path) -> None:
+    digest = put(store, b"complete")
+    half = tmp_path / "blobs" / JOB / "abc.part"
+    half.write_bytes(b"half")
+    again = BlobStore(tmp_path / "blobs", 1000)
+    assert not half.exists()
+    assert again.path(JOB, digest).read_bytes() == b"complete"
+
+
+def identity(role: Role, job: str = "") -> SpiffeId:
+    """An identity in ``role``."""
+    if role is Role.DRIVER:
+        return SpiffeId.driver("td", job)
+    if role is Role.EXECUTOR:
+        return SpiffeId.executor("td", job, 1)
+    return SpiffeId.process("td", role, "x")
+
+
+@pytest.mark.parametrize(
+    ("peer", "may_read", "may_write"),
+    [
+        pytest.param(identity(Role.JOBMANAGER), True, True, id="JobManager"),
+        pytest.param(identity(Role.TASKMANAGER), True, False, id="TaskManager"),
+        pytest.param(identity(Role.DRIVER, JOB), True, False, id="own driver"),
+        pytest.param(identity(Role.EXECUTOR, JOB), True, False, id="own executor"),
+        pytest.param(identity(Role.DRIVER, OTHER), False, False, id="driver of another job"),
+        pytest.param(identity(Role.EXECUTOR, OTHER), False, False, id="executor of another job"),
+        pytest.param(identity(Role.GATEWAY), False, False, id="gateway"),
+        pytest.param(identity(Role.USER), False, False, id="user"),
+        pytest.param(identity(Role.SHUFFLE_WORKER), False, False, id="ShuffleWorker"),
+    ],
+)
+def test_who_may_do_what(peer: SpiffeId, may_read: bool, may_write: bool) -> None:
+    for check, allowed in ((check_read, may_read), (check_write, may_write)):
+        if allowed:
+            check(peer, JOB)
+        else:
+            with pytest.raises(PeerRefused):
+                check(peer, JOB)

@@ -1,0 +1,213 @@
+"""The JobMaster's executors: what is launched, replaced, released, and when too many have failed."""
+
+from __future__ import annotations
+
+from runtime.jobmanager.executors import RELAUNCH_PAUSE_SECONDS, ExecutorPool, ExecutorState
+from runtime.messages import ExecutorExit, ExecutorTarget, ExecutorTargets, SlotOffer, SlotProfile, SparkRegistration
+
+SLOT = SlotProfile(cores=1, memory_mb=768)
+NOW = 1000.0
+
+
+def pool(initial: int = 2, budget: int = 3) -> ExecutorPool:
+    """A pool of a job that was submitted with ``initial`` executors."""
+    return ExecutorPool(initial=initial, slot_profile=SLOT, failure_budget=budget)
+
+
+def offer(number: int, taskmanager: str = "tm-1", profile: SlotProfile = SLOT) -> SlotOffer:
+    """A slot."""
+    return SlotOffer(
+        taskmanager=taskmanager, host="127.0.0.1", slot=number, allocation_id=f"alloc-{number}", profile=profile
+    )
+
+
+def spark(app_id: str = "app-1") -> SparkRegistration:
+    """A SparkContext."""
+    return SparkRegistration(
+        app_id=app_id,
+        driver_url="spark://x",
+        startup_conf={},
+        java_options=(),
+        executor_memory_mb=768,
+        executor_cores=1,
+    )
+
+
+def targets(version: int, total: int, *, profile_id: int = 0, memory_mb: int = 768) -> ExecutorTargets:
+    """The driver's wish."""
+    target = ExecutorTarget(resource_profile_id=profile_id, total=total, cores=1, memory_mb=memory_mb)
+    return ExecutorTargets(version=version, targets=(target,))
+
+
+def ended(executor_id: int, code: int = 137, *, host_lost: bool = False) -> ExecutorExit:
+    """The end of an executor."""
+    return ExecutorExit(
+        executor_id=executor_id, exit_code=code, by_application=False, reason=f"exit code {code}", host_lost=host_lost
+    )
+
+
+def running(count: int = 2) -> ExecutorPool:
+    """A pool whose ``count`` executors run."""
+    started = pool(count)
+    for number in range(count):
+        assert started.offer(offer(number))
+    started.spark_started(spark())
+    started.set_targets(targets(1, count))
+    for executor in started.decide(NOW).launch:
+        started.launched(executor.id)
+    assert [each.state for each in started.executors] == [ExecutorState.RUNNING] * count
+    return started
+
+
+def test_slots_are_asked_for_before_the_driver_is_up_but_nothing_is_launched_in_them() -> None:
+    early = pool(2)
+    assert early.offer(offer(0))
+    decision = early.decide(NOW)
+    assert (decision.slots_wanted, decision.launch, decision.release) == (2, (), ())
+
+
+def test_executors_are_numbered_from_one_and_launched_once() -> None:
+    both = pool(2)
+    both.offer(offer(0))
+    both.offer(offer(1))
+    both.spark_started(spark())
+    both.set_targets(targets(1, 2))
+    assert [each.id for each in both.decide(NOW).launch] == [1, 2]
+    assert both.decide(NOW).launch == ()
+
+
+def test_a_killed_executor_is_replaced_at_once_in_the_same_slot() -> None:
+    both = running(2)
+    assert both.exited(ended(1), NOW)
+    (replacement,) = both.decide(NOW).launch
+    assert (replacement.id, replacement.slot.allocation_id) == (3, "alloc-0")
+
+
+def test_an_end_is_counted_once_however_often_it_is_told() -> None:
+    both = running(2)
+    assert both.exited(ended(1), NOW)
+    assert not both.exited(ended(1), NOW)
+    assert not both.exited(ended(99), NOW)
+    assert both.failures == 1
+
+
+def test_an_executor_that_ended_by_itself_is_replaced_after_a_pause() -> None:
+    """When a driver stops, its executors end a moment before it does; they must not come back for that moment."""
+    both = running(2)
+    both.exited(ended(1, 0), NOW)
+    paused = both.decide(NOW)
+    assert paused.launch == ()
+    assert paused.retry_at == NOW + RELAUNCH_PAUSE_SECONDS
+    assert len(both.decide(NOW + RELAUNCH_PAUSE_SECONDS).launch) == 1
+    assert both.failures == 0
+
+
+def test_executors_that_keep_failing_exhaust_the_budget_and_are_not_launched_any_more() -> None:
+    failing = running(1)
+    failing.failure_budget = 2
+    now = NOW
+    for executor_id in (1, 2, 3):
+        failing.exited(ended(executor_id, 1), now)
+        now += RELAUNCH_PAUSE_SECONDS
+        failing.decide(now)
+    assert failing.budget_exhausted
+    assert failing.last_failure == "exit code 1"
+    assert all(each.state is ExecutorState.EXITED for each in failing.executors)
+
+
+def test_a_lost_host_and_an_executor_that_was_told_to_end_are_no_failures() -> None:
+    both = running(2)
+    lost = both.slots_lost(["alloc-0"])
+    assert [each.id for each in lost] == [1]
+    both.exited(ended(1, -1, host_lost=True), NOW)
+    assert [each.id for each in both.stop([2])] == [2]
+    both.exited(ended(2, 143), NOW)
+    assert both.failures == 0
+
+
+def test_a_lost_slot_is_asked_for_again() -> None:
+    both = running(2)
+    for executor in both.slots_lost(["alloc-0"]):
+        both.exited(ended(executor.id, -1, host_lost=True), NOW)
+    decision = both.decide(NOW)
+    assert (decision.slots_wanted, decision.launch) == (2, ())
+    both.offer(offer(7, "tm-2"))
+    assert [each.slot.taskmanager for each in both.decide(NOW).launch] == ["tm-2"]
+
+
+def test_a_lower_total_stops_nothing_but_frees_slots_when_executors_have_ended() -> None:
+    both = running(2)
+    both.set_targets(targets(2, 1))
+    assert both.decide(NOW).release == ()
+    both.stop([2])
+    assert both.decide(NOW).release == (), "it still runs in its slot"
+    both.exited(ended(2, 143), NOW)
+    decision = both.decide(NOW)
+    assert (decision.release, decision.slots_wanted, decision.launch) == (("alloc-1",), 1, ())
+
+
+def test_a_kill_that_overtakes_the_lower_total_is_replaced_only_while_the_total_stands() -> None:
+    both = running(2)
+    both.stop([2])
+    both.set_targets(targets(2, 1))
+    both.exited(ended(2, 143), NOW)
+    assert both.decide(NOW).launch == ()
+
+
+def test_an_older_wish_is_ignored() -> None:
+    both = running(2)
+    both.set_targets(targets(5, 1))
+    both.set_targets(targets(4, 9))
+    assert both.decide(NOW).slots_wanted == 2  # one wanted, two run
+
+
+def test_a_new_spark_context_in_the_same_driver_gets_executors_of_its_own() -> None:
+    both = running(2)
+    assert [each.id for each in both.spark_started(spark("app-2"))] == [1, 2]
+    both.set_targets(targets(1, 2))
+    assert both.decide(NOW).launch == (), "the slots are not free yet"
+    for executor_id in (1, 2):
+        both.exited(ended(executor_id, 143), NOW)
+    assert [each.id for each in both.decide(NOW).launch] == [3, 4]
+
+
+def test_a_driver_that_reconnects_keeps_its_executors() -> None:
+    both = running(2)
+    assert both.spark_started(spark()) == []
+    both.set_targets(targets(1, 2))
+    assert both.decide(NOW).launch == ()
+
+
+def test_a_slot_too_small_for_what_is_wanted_goes_back() -> None:
+    large = pool(1)
+    large.offer(offer(0))
+    large.spark_started(spark())
+    large.set_targets(targets(1, 1, memory_mb=4096))
+    decision = large.decide(NOW)
+    assert decision.launch == ()
+    assert decision.release == ("alloc-0",)
+    assert decision.profile == SlotProfile(cores=1, memory_mb=4096)
+
+
+def test_more_slots_than_wanted_are_declined() -> None:
+    one = pool(1)
+    assert one.offer(offer(0))
+    assert one.offer(offer(0)), "the same offer again is the same slot"
+    assert not one.offer(offer(1))
+
+
+def test_after_the_end_nothing_is_wanted() -> None:
+    both = running(2)
+    assert set(both.close()) == {"alloc-0", "alloc-1"}
+    assert not both.offer(offer(5))
+    decision = both.decide(NOW)
+    assert (decision.launch, decision.slots_wanted) == ((), 0)
+
+
+def test_only_the_taskmanager_that_was_told_runs_an_executor() -> None:
+    one = running(1)
+    assert one.launched_on(1, "tm-1")
+    assert not one.launched_on(1, "tm-2")
+    assert not one.launched_on(2, "tm-1")
+    one.exited(ended(1), NOW)
+    assert not one.launched_on(1, "tm-1"), "no identity for what has ended"

@@ -1,0 +1,425 @@
+"""The REST endpoint over a real unix socket, with endpoints that only remember what they were asked."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from runtime.blob.store import BlobStore
+from runtime.jobmanager.dispatcher import check_submission
+from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
+from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
+from runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord, JobSummary, SlotView, TaskManagerView
+from runtime.messages import (
+    ConnectionEvidence,
+    JobProgress,
+    JobState,
+    JobSubmission,
+    LogChunk,
+    RegistrationAccepted,
+    SlotReport,
+    SlotState,
+    TaskManagerRegistration,
+)
+from runtime.rest.handlers import ClusterFacts, Handlers
+from runtime.rest.routes import ROUTES, published_routes
+from runtime.rest.server import RestServer, make_application
+
+JOB = "0123456789abcdef" * 2
+EVIDENCE = ConnectionEvidence(
+    channel="data",
+    local="spiffe://td/a/1",
+    peer="spiffe://td/b/2",
+    direction="dialed",
+    protocol="TLSv1.3",
+    cipher="X",
+)
+DETAIL = JobDetail(
+    id=JOB,
+    name="p.py",
+    owner="alice",
+    state=JobState.FAILED,
+    start_time=1000,
+    end_time=3000,
+    duration_ms=2000,
+    attempt=1,
+    progress=JobProgress(tasks_total=7),
+    executors=(ExecutorView(id=1, taskmanager="tm-1", slot=0, state="EXITED", exit_reason="gone", started_at=1500),),
+    timestamps={"FAILED": 3000},
+    failure=Failure(error="ValueError: no", traceback="Traceback …"),
+    pending_reason="",
+)
+
+
+@dataclass
+class FakeDispatcher:
+    """Knows one job."""
+
+    submitted: dict[str, JobSubmission] = field(default_factory=dict)
+    cancelled: list[str] = field(default_factory=list)
+    terminal: bool = False
+    crash: bool = False
+
+    async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
+        self.submitted[job_id] = check_submission(submission)
+
+    async def jobs(self) -> tuple[JobSummary, ...]:
+        if self.crash:
+            raise ZeroDivisionError("the secret of the inside")
+        return (DETAIL.summary(),)
+
+    async def job(self, job_id: str) -> JobDetail:
+        if job_id != JOB:
+            raise JobNotFound(f"there is no job {job_id}")
+        return DETAIL
+
+    async def cancel_job(self, job_id: str) -> None:
+        if self.terminal:
+            raise JobAlreadyTerminal(f"job {job_id} is FINISHED")
+        self.cancelled.append(job_id)
+
+    async def job_logs(self, job_id: str) -> tuple[str, ...]:
+        assert job_id == JOB
+        return ("driver.stdout", "executor-1.stderr")
+
+    async def read_job_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
+        if (job_id, source) != (JOB, "driver.stdout"):
+            raise LogNotFound(f"no log {source}")
+        return LogChunk(data="x" * min(limit, 3), offset=offset, next_offset=offset + 3, end=True)
+
+    async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
+        assert job_id == JOB
+        return (EVIDENCE,)
+
+    async def job_updated(self, detail: JobDetail) -> None:
+        raise NotImplementedError
+
+    async def job_ended(self, record: JobRecord) -> None:
+        raise NotImplementedError
+
+    async def job_released(self, job_id: str) -> None:
+        raise NotImplementedError
+
+
+class FakeResourceManager:
+    """Knows one TaskManager."""
+
+    async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
+        slot = SlotView(slot=0, state=SlotState.ACTIVE, job_id=JOB)
+        free = SlotView(slot=1, state=SlotState.FREE, job_id="")
+        return (
+            TaskManagerView(
+                id="tm-1",
+                identity="spiffe://td/taskmanager/tm-1",
+                host="h",
+                slots_total=2,
+                slots_free=1,
+                slots=(slot, free),
+                last_heartbeat=5,
+            ),
+        )
+
+    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+        return (EVIDENCE,)
+
+    async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
+        raise NotImplementedError
+
+    async def heartbeat(self, report: SlotReport) -> None:
+        raise NotImplementedError
+
+    async def require_slots(self, requirement: SlotRequirement) -> str:
+        raise NotImplementedError
+
+    async def release_slot(self, allocation_id: str) -> None:
+        raise NotImplementedError
+
+    async def release_job(self, job_id: str) -> None:
+        raise NotImplementedError
+
+    async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
+        raise NotImplementedError
+
+
+@dataclass
+class Rest:
+    """A running endpoint and a client of it."""
+
+    dispatcher: FakeDispatcher
+    session: aiohttp.ClientSession
+    socket: Path
+    blobs: Path
+
+    async def call(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        """Status and decoded body."""
+        async with self.session.request(method, f"http://rest{path}", **options) as response:
+            expected = "application/json" if response.status < 400 else "application/problem+json"
+            assert response.content_type == expected
+            document = json.loads(await response.read())
+            if response.status >= 400:
+                assert set(document) == {"type", "title", "status", "detail"}
+                assert document["status"] == response.status
+            return response.status, document
+
+    def stored(self) -> list[Path]:
+        """All files in the blob store."""
+        return [path for path in self.blobs.rglob("*") if path.is_file()]
+
+
+@pytest.fixture
+async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
+    """REST on a socket below ``tmp_path``; blobs of up to 4 MB."""
+    dispatcher = FakeDispatcher()
+    store = BlobStore(tmp_path / "blobs", 4_000_000)
+    facts = ClusterFacts("0.1", "4.3", "spiffe://td/jobmanager/jm", "td")
+    handlers = Handlers(dispatcher, FakeResourceManager(), store, facts, default_executors=2)
+    server = RestServer(make_application(handlers), tmp_path / "s" / "rest.sock")
+    await server.start()
+    async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(server.path))) as session:
+        yield Rest(dispatcher, session, server.path, tmp_path / "blobs")
+    await server.close()
+    assert not server.path.exists()
+
+
+def form(request: object = None, *, pipeline: bytes | None = b"print(1)", files: int = 0) -> aiohttp.FormData:
+    """A submission."""
+    data = aiohttp.FormData()
+    if request is not None:
+        text = request if isinstance(request, str) else json.dumps(request)
+        data.add_field("request", text, content_type="application/json")
+    if pipeline is not None:
+        data.add_field("pipeline", io.BytesIO(pipeline), filename="p.py", content_type="text/x-python")
+    for number in range(files):
+        data.add_field("file", f"content {number}".encode(), filename=f"f{number}.csv")
+    return data
+
+
+def test_the_published_routes_are_the_served_ones() -> None:
+    assert published_routes()[0] == {"method": "GET", "path": "/v1/overview", "operation": "overview.read"}
+    assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
+    assert len({route.operation for route in ROUTES}) == len(ROUTES)
+
+
+async def test_the_socket_belongs_to_its_owner_alone(rest: Rest) -> None:
+    assert stat.S_IMODE(rest.socket.stat().st_mode) == 0o600
+    assert stat.S_IMODE(rest.socket.parent.stat().st_mode) == 0o700
+
+
+async def test_overview(rest: Rest) -> None:
+    assert await rest.call("GET", "/v1/overview") == (
+        200,
+        {
+            "taskmanagers": 1,
+            "slots_total": 2,
+            "slots_available": 1,
+            "jobs_running": 0,
+            "jobs_finished": 0,
+            "jobs_cancelled": 0,
+            "jobs_failed": 1,
+            "sluice_version": "0.1",
+            "spark_version": "4.3",
+            "jobmanager": "spiffe://td/jobmanager/jm",
+            "trust_domain": "td",
+        },
+    )
+
+
+async def test_jobs_and_one_job(rest: Rest) -> None:
+    status, document = await rest.call("GET", "/v1/jobs")
+    summary = {
+        "id": JOB,
+        "name": "p.py",
+        "owner": "alice",
+        "state": "FAILED",
+        "start_time": 1000,
+        "end_time": 3000,
+        "duration_ms": 2000,
+    }
+    assert (status, document) == (200, {"jobs": [summary]})
+    status, document = await rest.call("GET", f"/v1/jobs/{JOB}")
+    assert status == 200
+    assert summary.items() <= document.items()
+    assert document["failure"] == {"error": "ValueError: no", "traceback": "Traceback …"}
+    assert document["executors"][0]["exit_reason"] == "gone"
+    assert document["progress"]["tasks_total"] == 7
+    assert {"attempt", "timestamps", "pending_reason"} <= set(document)
+
+
+async def test_taskmanagers_and_connections(rest: Rest) -> None:
+    _, document = await rest.call("GET", "/v1/taskmanagers")
+    assert document["taskmanagers"][0]["slots"][0] == {"slot": 0, "state": "ACTIVE", "job_id": JOB}
+    for path in ("/v1/connections", f"/v1/jobs/{JOB}/connections"):
+        _, document = await rest.call("GET", path)
+        assert document["connections"][0]["protocol"] == "TLSv1.3"
+
+
+async def test_logs_are_listed_and_read(rest: Rest) -> None:
+    assert (await rest.call("GET", f"/v1/jobs/{JOB}/logs"))[1] == {"logs": ["driver.stdout", "executor-1.stderr"]}
+    status, document = await rest.call("GET", f"/v1/jobs/{JOB}/logs?source=driver.stdout&offset=5&limit=2")
+    assert (status, document) == (
+        200,
+        {"source": "driver.stdout", "data": "xx", "offset": 5, "next_offset": 8, "end": True},
+    )
+
+
+async def test_a_submission_is_stored_and_handed_on(rest: Rest) -> None:
+    request = {
+        "name": "mine",
+        "args": ["--x", "1"],
+        "spark_conf": {"spark.sql.shuffle.partitions": "3"},
+        "executors": 4,
+    }
+    headers = {"x-sluice-principal": "alice"}
+    status, document = await rest.call("POST", "/v1/jobs", data=form(request, files=2), headers=headers)
+    assert status == 202
+    (submission,) = rest.dispatcher.submitted.values()
+    assert list(rest.dispatcher.submitted) == [document["job_id"]]
+    assert (submission.name, submission.owner, submission.executors) == ("mine", "alice", 4)
+    assert submission.args == ("--x", "1")
+    assert [ref.name for ref in (submission.pipeline, *submission.files)] == ["p.py", "f0.csv", "f1.csv"]
+    assert (rest.blobs / document["job_id"] / submission.pipeline.sha256).read_bytes() == b"print(1)"
+    assert len(rest.stored()) == 3
+
+
+async def test_name_and_executors_have_defaults(rest: Rest) -> None:
+    assert (await rest.call("POST", "/v1/jobs", data=form({})))[0] == 202
+    (submission,) = rest.dispatcher.submitted.values()
+    assert (submission.name, submission.owner, submission.executors) == ("p.py", "local", 2)
+
+
+async def test_a_large_pipeline_is_streamed(rest: Rest) -> None:
+    """Larger than what aiohttp would take into memory."""
+    assert (await rest.call("POST", "/v1/jobs", data=form({}, pipeline=b"x" * 3_000_000)))[0] == 202
+    (submission,) = rest.dispatcher.submitted.values()
+    assert submission.pipeline.size == 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "detail"),
+    [
+        pytest.param(form({}, pipeline=None), 400, "'pipeline'", id="no pipeline"),
+        pytest.param(form(), 400, "'request'", id="no request"),
+        pytest.param(form("{"), 400, "not as expected", id="request is not JSON"),
+        pytest.param(form({"executor": 2}), 400, "executor", id="unknown field"),
+        pytest.param(form({"args": "x"}), 400, "array", id="wrong type"),
+        pytest.param(form({"executors": 0}), 400, "0 executors", id="no executors"),
+        pytest.param(form({"executors": 10**9}), 400, "executors", id="too many executors"),
+        pytest.param(form({"name": "a\u0007"}), 400, "job name", id="control character in the name"),
+        pytest.param(form({"args": ["a\0b"]}), 400, "zero character", id="zero character in an argument"),
+        pytest.param(
+            form({"spark_conf": {"spark.ssl.rpc.enabled": "false"}}), 400, "spark.ssl", id="forbidden setting"
+        ),
+        pytest.param(form({}, pipeline=b"x" * 4_000_001), 413, "larger than", id="too large"),
+        pytest.param(form({}, files=65), 400, "'file'", id="too many files"),
+        pytest.param({"request": "{}", "pipeline": "x"}, 400, "multipart", id="urlencoded"),
+    ],
+)
+async def test_what_is_wrong_with_a_submission_is_said_and_nothing_is_kept(
+    rest: Rest, data: Any, status: int, detail: str
+) -> None:
+    got, document = await rest.call("POST", "/v1/jobs", data=data)
+    assert got == status
+    assert detail in document["detail"]
+    assert rest.stored() == []
+    assert rest.dispatcher.submitted == {}
+
+
+@pytest.mark.parametrize("name", ["../../evil.py", "..", ".bashrc"])
+async def test_a_file_name_that_is_not_plain_is_refused(rest: Rest, name: str) -> None:
+    data = form({}, pipeline=None)
+    data.add_field("pipeline", b"x", filename=name)
+    status, _ = await rest.call("POST", "/v1/jobs", data=data)
+    assert status == 400
+    assert rest.stored() == []
+
+
+async def test_two_files_of_one_name_are_refused(rest: Rest) -> None:
+    data = form({}, files=1)
+    data.add_field("file", b"other", filename="f0.csv")
+    assert (await rest.call("POST", "/v1/jobs", data=data))[0] == 400
+    assert rest.stored() == []
+
+
+PART = b'--x\r\ncontent-disposition: form-data; name="%s"; filename="p.py"\r\n\r\n'
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        pytest.param("multipart/form-data", b"x", id="no boundary"),
+        pytest.param("multipart/form-data; boundary=x", b"", id="empty"),
+        pytest.param("multipart/form-data; boundary=x", b"--x\r\nnonsense", id="no header"),
+        pytest.param("multipart/form-data; boundary=x", b"--y\r\n\r\n--y--", id="other boundary"),
+        pytest.param("multipart/form-data; boundary=x", PART % b"pipeline" + b"print(", id="cut off in a file"),
+        pytest.param(
+            "multipart/form-data; boundary=x",
+            PART % b"request" + b"{}\r\n" + PART % b"pipeline" + b"print(1)\r\n-",
+            id="cut off in the last boundary",
+        ),
+        pytest.param("multipart/form-data; boundary=x", PART % b"other" + b"1\r\n--x--\r\n", id="unknown part"),
+        pytest.param("application/json", b"{}", id="JSON"),
+        pytest.param("multipart/mixed; boundary=x", PART % b"request" + b"{}\r\n--x--\r\n", id="not form-data"),
+    ],
+)
+async def test_a_malformed_body_is_a_bad_request_and_nothing_is_kept(
+    rest: Rest, content_type: str, body: bytes
+) -> None:
+    status, _ = await rest.call("POST", "/v1/jobs", data=body, headers={"content-type": content_type})
+    assert status == 400
+    assert rest.stored() == []
+    assert rest.dispatcher.submitted == {}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        pytest.param({}, 202, id="over the socket, past the gateway"),
+        pytest.param({"x-sluice-principal": "alice", "x-sluice-roles": "submitter"}, 202, id="owner"),
+        pytest.param({"x-sluice-principal": "bob", "x-sluice-roles": "viewer, admin"}, 202, id="admin"),
+        pytest.param({"x-sluice-principal": "bob", "x-sluice-roles": "submitter"}, 403, id="somebody else"),
+        pytest.param({"x-sluice-roles": ""}, 403, id="nobody"),
+    ],
+)
+async def test_a_job_is_cancelled_by_its_owner_or_an_admin(rest: Rest, headers: dict[str, str], status: int) -> None:
+    assert (await rest.call("PATCH", f"/v1/jobs/{JOB}?mode=cancel", headers=headers))[0] == status
+    assert rest.dispatcher.cancelled == ([JOB] if status == 202 else [])
+
+
+async def test_a_job_that_has_ended_cannot_be_cancelled(rest: Rest) -> None:
+    rest.dispatcher.terminal = True
+    assert (await rest.call("PATCH", f"/v1/jobs/{JOB}?mode=cancel"))[0] == 409
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        pytest.param("GET", "/v1/jobs/" + "f" * 32, 404, id="unknown job"),
+        pytest.param("GET", "/v1/jobs/short", 404, id="not a job id"),
+        pytest.param("GET", f"/v1/jobs/{JOB}/logs?source=../../etc/passwd", 404, id="log that is a path"),
+        pytest.param("GET", f"/v1/jobs/{JOB}/logs?source=driver.stdout&offset=-1", 400, id="negative offset"),
+        pytest.param("GET", f"/v1/jobs/{JOB}/logs?source=driver.stdout&limit=x", 400, id="limit is no number"),
+        pytest.param("PATCH", f"/v1/jobs/{JOB}", 400, id="patch without mode"),
+        pytest.param("PATCH", f"/v1/jobs/{JOB}?mode=stop", 400, id="unknown mode"),
+        pytest.param("DELETE", f"/v1/jobs/{JOB}", 405, id="method"),
+        pytest.param("GET", "/v2/jobs", 404, id="path"),
+        pytest.param("GET", "/", 404, id="root"),
+    ],
+)
+async def test_errors_are_problems(rest: Rest, method: str, path: str, status: int) -> None:
+    assert (await rest.call(method, path))[0] == status
+
+
+async def test_an_internal_error_tells_nothing_of_the_inside(rest: Rest) -> None:
+    rest.dispatcher.crash = True
+    status, document = await rest.call("GET", "/v1/jobs")
+    assert status == 500
+    assert "secret" not in json.dumps(document)
+    assert "ZeroDivision" not in json.dumps(document)
