@@ -109,27 +109,33 @@ class _Demo:
         return Target(local_url(self.home), self.home.pki / "authorities" / "edge" / "cert.pem", token)
 
     async def _show_connections(self, client: GatewayClient, target: Target, job_id: str) -> None:
-        self.step("Connections of this run, with the identity on both ends (all verified, TLS 1.3)")
         connections = (await client.get(f"/v1/jobs/{job_id}/connections"))["connections"]
         connections += (await client.get("/v1/connections"))["connections"]
-        edge = await edge_connection(target)
-        rows = [("edge", "api token of demo", edge.peer, edge.protocol, edge.cipher)]
-        rows += sorted({_row(connection) for connection in connections})
-        if len(rows) < 2:
+        if not connections:
             raise CommandError("the cluster reported no internal connection", "see the logs")
+        edge = await edge_connection(target)
+        domain = edge.peer.rpartition("/gateway/")[0] + "/"
+        self.step(f"Connections of this run, with the identity on both ends, below {domain}")
+        rows = [("edge", "API token of demo", edge.peer.removeprefix(domain), edge.protocol, edge.cipher)]
+        rows += sorted({_row(connection, domain, job_id) for connection in connections}, key=_channel_order)
         table = Table(box=None, pad_edge=False)
         for column in ("CHANNEL", "FROM", "TO", "PROTOCOL", "CIPHER"):
-            table.add_column(column, overflow="fold")
+            table.add_column(column, no_wrap=True)
         for row in rows:
             table.add_row(*row)
-        Console(width=None if self.console.is_terminal else 170).print(table)
+        Console(width=None if self.console.is_terminal else 140).print(table)
+        self.say(f"job {job_id[:8]}… is {job_id}; inside, both ends of every line proved who they are")
 
 
-def _row(connection: dict[str, Any]) -> tuple[str, str, str, str, str]:
+def _row(connection: dict[str, Any], domain: str, job_id: str) -> tuple[str, str, str, str, str]:
     """One connection, written from the side that dialed to the side that accepted."""
-    ends = (connection["local"], connection["peer"])
-    source, target = ends if connection["direction"] == "dialed" else ends[::-1]
+    ends = [str(connection[end]).removeprefix(domain).replace(job_id, f"{job_id[:8]}…") for end in ("local", "peer")]
+    source, target = ends if connection["direction"] == "dialed" else reversed(ends)
     return connection["channel"], source, target, connection["protocol"], connection["cipher"]
+
+
+def _channel_order(row: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
+    return ("rpc", "blob", "data").index(row[0]), row
 
 
 async def _first(*awaitables: Any) -> None:  # noqa: ANN401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,8 @@ from cli.client import GatewayClient
 from cli.errors import EXIT_NO, EXIT_OK
 
 POLL_SECONDS = 0.4
+ANNOUNCE_SECONDS = 2.0
+"""Without a terminal, progress is a line at most this often."""
 LOG_CHUNK_BYTES = 256 << 10
 TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
 
@@ -29,6 +32,7 @@ class Follower:
     write: Callable[[str], None] = field(default=lambda text: print(text, end="", flush=True))
     _offset: int = 0
     _announced: str = ""
+    _announced_at: float = 0.0
 
     async def until_end(self) -> dict[str, Any]:
         """Return the job's details once it is globally terminal and its output has been written."""
@@ -63,8 +67,10 @@ class Follower:
         """Without a terminal: one line per change instead of a bar."""
         progress = job.get("progress") or {}
         line = f"{_describe(job)}: {progress.get('tasks_finished', 0)}/{progress.get('tasks_total', 0)} tasks"
-        if line != self._announced:
-            self._announced = line
+        now = time.monotonic()
+        due = now - self._announced_at >= ANNOUNCE_SECONDS or job["state"] in TERMINAL
+        if line != self._announced and due:
+            self._announced, self._announced_at = line, now
             self.console.print(line, highlight=False, soft_wrap=True)
 
     async def _drain_output(self) -> None:

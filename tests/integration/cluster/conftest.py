@@ -68,9 +68,9 @@ class LocalCluster:
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
-    def submit(self, pipeline: Path, *options: str) -> str:
-        """Submit without waiting; returns the job id."""
-        done = self.sluice("submit", *options, str(pipeline))
+    def submit(self, pipeline: Path, *arguments: str) -> str:
+        """Submit ``pipeline`` with its ``arguments`` without waiting; returns the job id."""
+        done = self.sluice("submit", str(pipeline), "--", *arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 

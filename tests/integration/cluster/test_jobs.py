@@ -86,7 +86,7 @@ def test_an_error_in_a_udf_reaches_the_caller_too(cluster: LocalCluster, write: 
 def test_a_killed_executor_is_replaced_and_the_job_finishes(
     cluster: LocalCluster, write: Callable[[str], Path]
 ) -> None:
-    job_id = cluster.submit(write(pipelines.SLOW), "--executors", "2", "--", "0.4")
+    job_id = cluster.submit(write(pipelines.SLOW), "0.4")
     eventually(lambda: cluster.job(job_id)["progress"]["tasks_finished"] >= 4, "some finished tasks")
     victim = executor_processes(cluster, job_id)[0]
     victim.send_signal(signal.SIGKILL)
@@ -98,7 +98,7 @@ def test_a_killed_executor_is_replaced_and_the_job_finishes(
 
 
 def test_cancel_ends_the_job_its_driver_and_its_executors(cluster: LocalCluster, write: Callable[[str], Path]) -> None:
-    job_id = cluster.submit(write(pipelines.SLOW), "--", "30")
+    job_id = cluster.submit(write(pipelines.SLOW), "30")
     eventually(lambda: cluster.job(job_id)["progress"]["tasks_running"] > 0, "a running task")
     assert cluster.sluice("jobs", "cancel", job_id).returncode == 0
     assert cluster.wait_for_state(job_id, "CANCELED", "FAILED", "FINISHED")["state"] == "CANCELED"

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 def test_kill_9_of_the_launcher_leaves_nothing_and_the_next_up_works(own_cluster: LocalCluster, tmp_path: Path) -> None:
     pipeline = tmp_path / "slow.py"
     pipeline.write_text(pipelines.SLOW, encoding="utf-8")
-    job_id = own_cluster.submit(pipeline, "--", "30")
+    job_id = own_cluster.submit(pipeline, "30")
     eventually(lambda: own_cluster.job(job_id)["progress"]["tasks_running"] > 0, "a running task")
     processes = own_cluster.processes()
     assert len(processes) >= 7  # launcher, jobmanager, taskmanager, auth, envoy, driver, executors

@@ -41,7 +41,7 @@ def speaks_plaintext(address: tuple[str, int]) -> bool:
 def test_no_listener_leaves_the_machine_and_none_speaks_plaintext(cluster: LocalCluster, tmp_path: Path) -> None:
     pipeline = tmp_path / "slow.py"
     pipeline.write_text(pipelines.SLOW, encoding="utf-8")
-    job_id = cluster.submit(pipeline, "--", "30")
+    job_id = cluster.submit(pipeline, "30")
     eventually(lambda: cluster.job(job_id)["progress"]["tasks_running"] > 0, "a running task")
     found = listeners(cluster)
     try:
