@@ -1,0 +1,229 @@
+"""A JobManager and TaskManagers in this process, over real mutual TLS; drivers and executors are Python processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from runtime.addresses import JobManagerAddress
+from runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
+from runtime.jobmanager.process import jobmanager
+from runtime.messages import ExecutorLaunch
+from runtime.spark.command import Command
+from runtime.taskmanager.launcher import ExecutorPlace
+from runtime.taskmanager.process import taskmanager
+from tests.hostile import TRUST_DOMAIN, TestPki
+
+DEADLINE_SECONDS = 40.0
+JOBMANAGER = "jm-1"
+FAKE_DRIVER = Path(__file__).with_name("fake_driver.py")
+
+EXECUTOR = """
+import os, pathlib, sys, time
+identity = pathlib.Path(sys.argv[1])
+assert (identity / "key.pem").stat().st_mode & 0o777 == 0o600
+leaf = (identity / "chain.pem").read_text()
+print(os.getpid(), flush=True)
+line = '{"channel":"data","local":"%s","peer":"p","direction":"dialed","protocol":"TLSv1.3","cipher":"C","opened_at":1}'
+(identity / "connections.jsonl").write_text(line % sys.argv[2] + chr(10))
+if sys.argv[3] == "fail":
+    sys.exit(7)
+time.sleep(600)
+"""
+
+
+@dataclass
+class FakeLauncher:
+    """Executors that sleep; with ``behaviour`` ``fail`` they end at once."""
+
+    behaviour: str = "sleep"
+
+    def prepare(self) -> None:
+        """Nothing is needed."""
+
+    def command(self, launch: ExecutorLaunch, place: ExecutorPlace) -> Command:
+        """A Python process that shows its pid, and leaves evidence as the JVM does."""
+        name = f"{launch.job_id}/{launch.executor_id}"
+        argv = (sys.executable, "-c", EXECUTOR, str(place.identity), name, self.behaviour)
+        return Command(argv, {"PATH": "/usr/bin:/bin"}, {place.work / "settings": b"secret"})
+
+
+async def eventually(check: Callable[[], Awaitable[Any]], what: str) -> Any:
+    """Poll ``check`` until it answers something true; that answer."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        answer = await check()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        await asyncio.sleep(0.03)
+
+
+def fake_driver_argv(spec: Path) -> Sequence[str]:
+    """The command of the fake driver."""
+    return (sys.executable, str(FAKE_DRIVER), str(spec))
+
+
+@dataclass
+class Cluster:
+    """What a test works with; everything started is stopped at its end."""
+
+    pki: TestPki
+    home: Home
+    config: RuntimeConfig
+    tmp: Path
+    taskmanagers: dict[str, AsyncExitStack] = field(default_factory=dict)
+    master: AsyncExitStack = field(default_factory=AsyncExitStack)
+    address: JobManagerAddress | None = None
+
+    async def start_jobmanager(self) -> JobManagerAddress:
+        """Start it, or start it again."""
+        directory = self.home.identity(Role.JOBMANAGER, JOBMANAGER)
+        self.pki.issuer.issue_to(
+            directory, SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, JOBMANAGER), ips=["127.0.0.1"]
+        )
+        self.address = await self.master.enter_async_context(
+            jobmanager(self.home, self.config, self.pki.config, JOBMANAGER, argv=fake_driver_argv)
+        )
+        return self.address
+
+    async def start_taskmanager(self, name: str, *, behaviour: str = "sleep") -> asyncio.Task[None]:
+        """Start one and wait until it is registered."""
+        self.pki.issuer.issue_to(
+            self.home.identity(Role.TASKMANAGER, name), SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
+        )
+        stack = self.taskmanagers[name] = AsyncExitStack()
+        link = await stack.enter_async_context(
+            taskmanager(self.home, self.config, name, launcher=FakeLauncher(behaviour))
+        )
+        await self.until_registered(name)
+        return link
+
+    async def until_registered(self, *names: str) -> None:
+        """Wait until exactly these TaskManagers (among others) are there."""
+
+        async def there() -> bool:
+            document = await self.get("/v1/taskmanagers")
+            return set(names) <= {each["id"] for each in document["taskmanagers"]}
+
+        await eventually(there, f"{names} are registered")
+
+    async def call(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        """A REST call."""
+        connector = aiohttp.UnixConnector(str(self.home.sockets / "rest.sock"))
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.request(method, f"http://rest{path}", **options) as response,
+        ):
+            return response.status, json.loads(await response.read())
+
+    async def get(self, path: str) -> Any:
+        """A REST query."""
+        status, document = await self.call("GET", path)
+        assert status == 200, document
+        return document
+
+    async def submit(self, *, end: str = "when-told", executors: int = 2, args: Sequence[str] = ()) -> str:
+        """Submit a pipeline of the fake driver; returns the job id."""
+        pipeline = {"executors": executors, "end": end, "flag": str(self.flag)}
+        form = aiohttp.FormData()
+        request = {"executors": max(1, executors), "args": list(args)}
+        form.add_field("request", json.dumps(request), content_type="application/json")
+        form.add_field("pipeline", json.dumps(pipeline).encode(), filename="pipeline.json")
+        status, document = await self.call("POST", "/v1/jobs", data=form)
+        assert status == 202, document
+        return str(document["job_id"])
+
+    @property
+    def flag(self) -> Path:
+        """The file that ends ``when-told`` pipelines."""
+        return self.tmp / "finish"
+
+    async def job(self, job_id: str) -> Any:
+        """One job."""
+        return await self.get(f"/v1/jobs/{job_id}")
+
+    async def until(self, job_id: str, state: str) -> Any:
+        """Wait until the job is in ``state``; fails at once when it ended otherwise."""
+
+        async def reached() -> Any:
+            job = await self.job(job_id)
+            assert job["state"] == state or job["end_time"] is None, job
+            return job if job["state"] == state else None
+
+        return await eventually(reached, f"job is {state}")
+
+    async def until_running(self, job_id: str, count: int, *, besides: Sequence[int] = ()) -> list[Any]:
+        """Wait until ``count`` executors run that are not among ``besides``."""
+
+        async def enough() -> Any:
+            job = await self.job(job_id)
+            running = [e for e in job["executors"] if e["state"] == "RUNNING" and e["id"] not in besides]
+            return running if len(running) == count else None
+
+        found: list[Any] = await eventually(enough, f"{count} executors run")
+        return found
+
+    async def pid(self, job_id: str, executor: Any) -> int:
+        """The process of a fake executor, from its log."""
+
+        async def shown() -> int:
+            document = await self.get(f"/v1/jobs/{job_id}/logs?source=executor-{executor['id']}.stdout")
+            return int(document["data"].strip() or 0)
+
+        return int(await eventually(shown, "the executor shows its pid"))
+
+    async def stop_taskmanager(self, name: str) -> None:
+        """Stop one in order."""
+        await self.taskmanagers.pop(name).aclose()
+
+    async def close(self) -> None:
+        """Stop everything."""
+        await self.master.aclose()
+        for name in list(self.taskmanagers):
+            await self.stop_taskmanager(name)
+
+
+async def until_gone(pid: int) -> None:
+    """Wait until a process has ended."""
+
+    async def gone() -> bool:
+        return not psutil.pid_exists(pid)
+
+    await eventually(gone, f"process {pid} is gone")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A JobManager with quick heartbeats, and no TaskManager yet."""
+    pki = TestPki(tmp_path)
+    config = RuntimeConfig(
+        trust_domain=TRUST_DOMAIN,
+        jobmanager=JobManagerConfig(
+            heartbeat_interval=0.2,
+            heartbeat_timeout=5.0,
+            cancel_grace=1.0,
+            executor_failure_budget=2,
+            finished_jobs_kept=3,
+        ),
+        taskmanager=TaskManagerConfig(slots=2),
+    )
+    cluster = Cluster(pki, pki.home, config, tmp_path)
+    await cluster.start_jobmanager()
+    yield cluster
+    await cluster.close()
+    children = psutil.Process().children(recursive=True)
+    assert children == [], "processes are left over"

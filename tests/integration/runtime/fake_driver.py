@@ -1,0 +1,125 @@
+"""A driver agent without Spark: same spec, same identity, same RPC and blob connections; the pipeline is a small JSON.
+
+``{"executors": 2, "end": "when-told" | "fail" | "crash" | "sleep-before-register", "flag": path}``
+
+``when-told``: asks for executors, and succeeds when the file ``flag`` exists. Run as a program by the JobMaster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from pki.identity import Role
+from pki.tls import TlsIdentity
+from runtime.blob.client import fetch_blob
+from runtime.gateways import DRIVER, DriverGateway, JobMasterGateway, jobmaster_endpoint
+from runtime.messages import (
+    ConnectionEvidence,
+    DriverExit,
+    ExecutorExit,
+    ExecutorTarget,
+    ExecutorTargets,
+    JobProgress,
+    SparkRegistration,
+)
+from runtime.rpc import RpcEndpoint, RpcService
+from runtime.spark.driver_spec import DriverSpec
+
+POLL_SECONDS = 0.02
+
+
+class FakeDriver(RpcEndpoint):
+    """Notes what it is told on standard output, so that tests can read it in the log."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(DRIVER, DriverGateway, job_id=job_id)
+        self.cancelled = asyncio.Event()
+
+    async def until_flag(self, flag: Path) -> bool:
+        """Wait for ``flag``; False when the driver is cancelled before."""
+        while not await asyncio.to_thread(flag.exists):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.cancelled.wait(), POLL_SECONDS)
+                return False
+        return True
+
+    async def executor_exited(self, exit_report: ExecutorExit) -> None:
+        print(f"executor {exit_report.executor_id} exited: {exit_report.reason}", flush=True)  # noqa: T201
+
+    async def cancel(self, grace_seconds: float) -> None:
+        print(f"cancelled with {grace_seconds} s", flush=True)  # noqa: T201
+        self.cancelled.set()
+
+    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+        return ()
+
+
+async def run(spec: DriverSpec) -> None:
+    """One attempt."""
+    identity = TlsIdentity(Path(spec.identity_dir))
+    service = RpcService(identity)
+    endpoint = FakeDriver(spec.job_id)
+    await service.start(endpoint)
+    peer = await service.connect(
+        spec.jobmanager_host, spec.jobmanager_port, role=Role.JOBMANAGER, name=spec.jobmanager_name
+    )
+    master = peer.gateway(JobMasterGateway, jobmaster_endpoint(spec.job_id), token=spec.token)
+    assignment = await master.register_driver(spec.attempt, os.getpid())
+    target = Path(spec.work_dir) / "pipeline.json"
+    await fetch_blob(identity, assignment.blob_host, assignment.blob_port, spec.job_id, assignment.pipeline, target)
+    script = json.loads(target.read_bytes())
+    print(f"args {list(assignment.args)}", flush=True)  # noqa: T201
+    await _start_spark(master, spec, script.get("executors", 0), spec.executor_memory_mb)
+    await _end(master, endpoint, script)
+    await service.close()
+
+
+async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: int, memory_mb: int) -> None:
+    await master.spark_started(
+        SparkRegistration(
+            app_id=f"app-{spec.attempt}",
+            driver_url="spark://fake",
+            startup_conf={},
+            java_options=(),
+            executor_memory_mb=memory_mb,
+            executor_cores=1,
+        )
+    )
+    target = ExecutorTarget(resource_profile_id=0, total=executors, cores=1, memory_mb=memory_mb)
+    await master.set_executor_targets(ExecutorTargets(version=1, targets=(target,)))
+    await master.report_progress(JobProgress(tasks_total=10, tasks_finished=3))
+
+
+async def _end(master: JobMasterGateway, endpoint: FakeDriver, script: dict[str, str]) -> None:
+    match script["end"]:
+        case "fail":
+            await master.driver_finished(
+                DriverExit(succeeded=False, exit_code=1, error="KeyError: 'x'", traceback="Traceback …\nKeyError: 'x'")
+            )
+        case "crash":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "ignore-cancel":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            print("deaf", flush=True)  # noqa: T201
+            await asyncio.sleep(600)
+        case _:
+            done = await endpoint.until_flag(Path(script["flag"]))
+            await master.driver_finished(DriverExit(succeeded=done, exit_code=0 if done else 1))
+
+
+def main() -> None:
+    """Entry point: ``fake_driver.py SPEC``; output goes where a driver's goes."""
+    spec = DriverSpec.read(Path(sys.argv[1]))
+    with contextlib.suppress(FileExistsError):
+        sys.stdout = (Path(spec.work_dir) / "driver.stdout").open("w")
+    asyncio.run(run(spec))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""The blob channel over real sockets: what it gives to whom, and everyone it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from pki.channels import Channel, server_policy
+from pki.connections import ConnectionLog
+from pki.errors import StoreError
+from pki.identity import Role, SpiffeId
+from pki.listener import MutualTlsListener
+from pki.tls import TlsIdentity
+from runtime.blob.client import fetch_blob
+from runtime.blob.errors import BlobCorrupt, BlobNotFound, BlobUnavailable
+from runtime.blob.server import BlobServer
+from runtime.blob.store import BlobStore
+from runtime.messages import BlobRef
+from tests.hostile import HOSTILE_CLIENTS, OTHER_JOB_ID, TRUST_DOMAIN, Hostile, TestPki, assert_refused
+
+JOB = "0123456789abcdef" * 2
+CONTENT = b"print('a pipeline')\n" * 50_000
+
+
+@dataclass
+class Channels:
+    """A blob server with one blob."""
+
+    pki: TestPki
+    store: BlobStore
+    ref: BlobRef
+    host: str
+    port: int
+    connections: ConnectionLog
+    target: Path
+
+    async def fetch(self, identity: TlsIdentity, *, job: str = JOB, ref: BlobRef | None = None) -> bytes:
+        """Fetch as ``identity``."""
+        await fetch_blob(identity, self.host, self.port, job, ref or self.ref, self.target)
+        return self.target.read_bytes()
+
+    async def request(self, identity: TlsIdentity, method: str, path: str, data: bytes | None = None) -> int:
+        """Any request with a good certificate; its status."""
+        policy = server_policy(Channel.BLOB, TRUST_DOMAIN, role=Role.JOBMANAGER)
+        connector = aiohttp.TCPConnector(ssl=identity.client_context(policy, alpn=("http/1.1",)))
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.request(method, f"https://{self.host}:{self.port}{path}", data=data) as response,
+        ):
+            return response.status
+
+    def left_over(self) -> list[str]:
+        """Files beside the target's place."""
+        return [path.name for path in self.target.parent.iterdir()]
+
+
+@pytest.fixture
+async def blobs(tmp_path: Path) -> AsyncIterator[Channels]:
+    """A running blob server."""
+    pki = TestPki(tmp_path)
+    store = BlobStore(tmp_path / "blobs", 10_000_000)
+    with store.writer(JOB, "pipeline.py") as writer:
+        writer.write(CONTENT)
+        ref = writer.commit()
+    connections = ConnectionLog()
+    server = BlobServer(pki.process(Role.JOBMANAGER), store, connections)
+    host, port = await server.start("127.0.0.1", 0)
+    (tmp_path / "out").mkdir()
+    yield Channels(pki, store, ref, host, port, connections, tmp_path / "out" / "file")
+    await server.close()
+
+
+DRIVER = SpiffeId.driver(TRUST_DOMAIN, JOB)
+EXECUTOR = SpiffeId.executor(TRUST_DOMAIN, JOB, 3)
+TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
+JOBMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jm-2")
+
+
+@pytest.mark.parametrize("peer", [DRIVER, EXECUTOR, TASKMANAGER, JOBMANAGER], ids=str)
+async def test_whoever_may_read_a_blob_gets_it_whole(blobs: Channels, peer: SpiffeId) -> None:
+    assert await blobs.fetch(blobs.pki.identity(peer)) == CONTENT
+    assert blobs.target.stat().st_mode & 0o777 == 0o600
+    (connection,) = blobs.connections.snapshot()
+    assert (connection.channel, connection.peer, connection.protocol) == ("blob", str(peer), "TLSv1.3")
+
+
+@pytest.mark.parametrize("case", HOSTILE_CLIENTS)
+async def test_a_hostile_peer_is_refused(blobs: Channels, case: Hostile) -> None:
+    hostile = blobs.pki.hostile(case, pretending=DRIVER)
+    hello = f"GET /v1/blobs/{JOB}/{blobs.ref.sha256} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+    await assert_refused(blobs.host, blobs.port, hostile.client_context(alpn=["http/1.1"]), hello=hello)
+
+
+async def test_tls_1_2_and_plaintext_are_refused(blobs: Channels) -> None:
+    hello = b"GET /v1/blobs/x/y HTTP/1.1\r\nhost: x\r\n\r\n"
+    foreign = blobs.pki.hostile(Hostile.FOREIGN_CA, pretending=DRIVER)
+    await assert_refused(blobs.host, blobs.port, foreign.client_context(tls12=True), hello=hello)
+    await assert_refused(blobs.host, blobs.port, None, hello=hello)
+
+
+@pytest.mark.parametrize(
+    "peer",
+    [SpiffeId.driver(TRUST_DOMAIN, OTHER_JOB_ID), SpiffeId.executor(TRUST_DOMAIN, OTHER_JOB_ID, 3)],
+    ids=["driver", "executor"],
+)
+async def test_another_jobs_identity_gets_nothing_of_this_job(blobs: Channels, peer: SpiffeId) -> None:
+    identity = blobs.pki.identity(peer)
+    with pytest.raises(BlobNotFound):
+        await blobs.fetch(identity)
+    assert await blobs.request(identity, "GET", f"/v1/blobs/{JOB}/{blobs.ref.sha256}") == 403
+    assert blobs.left_over() == []
+
+
+@pytest.mark.parametrize("peer", [DRIVER, EXECUTOR, TASKMANAGER], ids=str)
+async def test_only_a_jobmanager_writes(blobs: Channels, peer: SpiffeId) -> None:
+    digest = hashlib.sha256(b"new").hexdigest()
+    path = f"/v1/blobs/{JOB}/{digest}"
+    assert await blobs.request(blobs.pki.identity(peer), "PUT", path, b"new") == 403
+    assert await blobs.request(blobs.pki.identity(JOBMANAGER), "PUT", path, b"other") == 422
+    with pytest.raises(BlobNotFound):
+        blobs.store.path(JOB, digest)
+    assert await blobs.request(blobs.pki.identity(JOBMANAGER), "PUT", path, b"new") == 201
+    assert blobs.store.path(JOB, digest).read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", f"/v1/blobs/{JOB}/{'0' * 64}", 404),
+        ("GET", f"/v1/blobs/{JOB}/..%2f..%2fidentity", 404),
+        ("GET", "/", 404),
+        ("DELETE", f"/v1/blobs/{JOB}/{'0' * 64}", 405),
+    ],
+)
+async def test_other_requests(blobs: Channels, method: str, path: str, status: int) -> None:
+    assert await blobs.request(blobs.pki.identity(TASKMANAGER), method, path) == status
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"size": len(CONTENT) - 1}, {"size": len(CONTENT) + 1}],
+    ids=["longer than promised", "shorter than promised"],
+)
+async def test_content_that_is_not_what_was_promised_leaves_nothing_behind(
+    blobs: Channels, change: dict[str, int]
+) -> None:
+    ref = BlobRef(sha256=blobs.ref.sha256, name="p", **change)
+    with pytest.raises(BlobCorrupt):
+        await blobs.fetch(blobs.pki.identity(DRIVER), ref=ref)
+    assert blobs.left_over() == []
+
+
+async def test_content_that_was_changed_on_disk_is_noticed(blobs: Channels) -> None:
+    path = blobs.store.path(JOB, blobs.ref.sha256)
+    path.write_bytes(b"X" + CONTENT[1:])
+    with pytest.raises(BlobCorrupt):
+        await blobs.fetch(blobs.pki.identity(DRIVER))
+    assert blobs.left_over() == []
+
+
+@pytest.mark.parametrize(
+    "server",
+    [TASKMANAGER, DRIVER, SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")],
+    ids=str,
+)
+async def test_a_server_that_is_no_jobmanager_is_not_asked(blobs: Channels, server: SpiffeId) -> None:
+    """A TaskManager has a good certificate, and still may not hand out pipelines."""
+    asked: list[bytes] = []
+
+    class Impostor(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            asked.append(data)
+
+    policy = server_policy(Channel.RPC, TRUST_DOMAIN, role=Role.DRIVER)
+    listener = MutualTlsListener(blobs.pki.identity(server), Channel.BLOB, policy, Impostor, alpn=("http/1.1",))
+    host, port = await listener.start("127.0.0.1", 0)
+    with pytest.raises(BlobUnavailable):
+        await fetch_blob(blobs.pki.identity(DRIVER), host, port, JOB, blobs.ref, blobs.target)
+    await listener.close()
+    assert asked == []
+    assert blobs.left_over() == []
+
+
+async def test_nobody_there(blobs: Channels, unused_tcp_port: int) -> None:
+    with pytest.raises(BlobUnavailable, match="is the JobManager running"):
+        await fetch_blob(blobs.pki.identity(DRIVER), "127.0.0.1", unused_tcp_port, JOB, blobs.ref, blobs.target)
+
+
+def test_a_client_without_an_identity_does_not_even_start(tmp_path: Path) -> None:
+    with pytest.raises(StoreError):
+        TlsIdentity(tmp_path)

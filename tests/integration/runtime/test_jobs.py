@@ -1,0 +1,234 @@
+"""Jobs from submission to end on a cluster in this process: every connection is real, Spark is a small process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+from runtime.spark.driver_spec import DriverSpec
+from tests.integration.runtime.conftest import Cluster, eventually, until_gone
+
+
+def left_of(cluster: Cluster, job_id: str) -> list[str]:
+    """Names of everything kept of a job, logs included."""
+    places = (cluster.home.jobs / job_id, cluster.home.blobs / job_id, *cluster.home.root.glob(f"work/*/jobs/{job_id}"))
+    return sorted({path.name for place in places for path in place.rglob("*") if path.is_file()})
+
+
+async def test_a_job_runs_and_leaves_only_its_logs_and_its_record(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    await cluster.start_taskmanager("tm-2")
+    job_id = await cluster.submit(args=["--x", "y"])
+    running = await cluster.until_running(job_id, 2)
+    assert {each["taskmanager"] for each in running} == {"tm-1", "tm-2"}
+    job = await cluster.until(job_id, "RUNNING")
+    assert job["progress"]["tasks_finished"] == 3
+    slots = [s for each in (await cluster.get("/v1/taskmanagers"))["taskmanagers"] for s in each["slots"]]
+    assert sorted(slot["job_id"] for slot in slots) == ["", "", job_id, job_id]
+    pids = [await cluster.pid(job_id, each) for each in running]
+
+    cluster.flag.touch()
+    job = await cluster.until(job_id, "FINISHED")
+    assert job["failure"] is None
+    assert list(job["timestamps"]) == ["INITIALIZING", "CREATED", "RUNNING", "FINISHED"]
+    for pid in pids:
+        await until_gone(pid)
+
+    async def all_free() -> bool:
+        overview = await cluster.get("/v1/overview")
+        return bool(overview["slots_available"] == 4 and overview["jobs_finished"] == 1)
+
+    await eventually(all_free, "all slots are free again")
+
+    async def cleaned() -> bool:
+        expected = ["driver.agent.log", "driver.stdout", "job.json", "stderr", "stdout"]
+        return left_of(cluster, job_id) == expected
+
+    await eventually(cleaned, "only logs are left")
+    logs = await cluster.get(f"/v1/jobs/{job_id}/logs?source=driver.stdout")
+    assert "args ['--x', 'y']" in logs["data"]
+    assert "executor-2.stderr" in (await cluster.get(f"/v1/jobs/{job_id}/logs"))["logs"]
+
+
+async def test_the_connections_of_a_job_are_shown_with_both_identities_also_after_its_end(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit()
+    await cluster.until_running(job_id, 2)
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")
+    connections = (await cluster.get(f"/v1/jobs/{job_id}/connections"))["connections"]
+    driver = f"spiffe://sluice.local/job/{job_id}/driver"
+    seen = {(each["channel"], each["peer"], each["direction"]) for each in connections}
+    assert {("rpc", driver, "accepted"), ("blob", driver, "accepted")} <= seen
+    assert {each["local"] for each in connections if each["channel"] == "data"} == {f"{job_id}/1", f"{job_id}/2"}
+    assert {each["protocol"] for each in connections} == {"TLSv1.3"}
+    everything = (await cluster.get("/v1/connections"))["connections"]
+    assert ("spiffe://sluice.local/taskmanager/tm-1", "accepted") in {(c["peer"], c["direction"]) for c in everything}
+    assert ("spiffe://sluice.local/jobmanager/jm-1", "dialed") in {(c["peer"], c["direction"]) for c in everything}
+
+
+async def test_a_killed_executor_is_replaced_the_driver_is_told_and_the_job_finishes(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit()
+    victim, survivor = await cluster.until_running(job_id, 2)
+    os.kill(await cluster.pid(job_id, victim), signal.SIGKILL)
+    both = await cluster.until_running(job_id, 2, besides=[victim["id"]])
+    assert {each["id"] for each in both} == {survivor["id"], 3}
+    job = await cluster.job(job_id)
+    assert [each["exit_reason"] for each in job["executors"] if each["id"] == victim["id"]] == ["killed by SIGKILL"]
+
+    async def told() -> bool:
+        log = await cluster.get(f"/v1/jobs/{job_id}/logs?source=driver.stdout")
+        return f"executor {victim['id']} exited: killed by SIGKILL" in log["data"]
+
+    await eventually(told, "the driver was told")
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")
+
+
+async def test_executors_of_a_lost_taskmanager_come_back_elsewhere(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit()
+    first = await cluster.until_running(job_id, 2)
+    await cluster.start_taskmanager("tm-2")
+    await cluster.stop_taskmanager("tm-1")
+    both = await cluster.until_running(job_id, 2, besides=[each["id"] for each in first])
+    assert {each["taskmanager"] for each in both} == {"tm-2"}
+    cluster.flag.touch()
+    job = await cluster.until(job_id, "FINISHED")
+    assert {e["exit_reason"] for e in job["executors"] if e["taskmanager"] == "tm-1"} == {"TaskManager tm-1 is lost"}
+
+
+async def test_a_job_without_slots_says_why_and_runs_when_they_come(cluster: Cluster) -> None:
+    job_id = await cluster.submit()
+
+    async def reason() -> str:
+        return str((await cluster.job(job_id))["pending_reason"])
+
+    assert await eventually(reason, "a reason is shown") == "0 of 2 slots: no TaskManager is registered"
+    await cluster.start_taskmanager("tm-1")
+    await cluster.until_running(job_id, 2)
+
+    async def no_reason() -> bool:
+        return not await reason()
+
+    await eventually(no_reason, "the reason is gone")
+
+
+async def test_two_jobs_share_the_slots_and_the_second_waits(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    first = await cluster.submit()
+    await cluster.until_running(first, 2)
+    second = await cluster.submit()
+    await cluster.until(second, "RUNNING")
+    assert "in use" in (await cluster.job(second))["pending_reason"]
+    await cluster.call("PATCH", f"/v1/jobs/{first}?mode=cancel")
+    await cluster.until_running(second, 2)
+
+
+async def test_cancel_ends_driver_and_executors(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit()
+    pids = [await cluster.pid(job_id, each) for each in await cluster.until_running(job_id, 2)]
+    assert await cluster.call("PATCH", f"/v1/jobs/{job_id}?mode=cancel") == (202, {})
+    job = await cluster.until(job_id, "CANCELED")
+    assert job["failure"] is None
+    for pid in pids:
+        await until_gone(pid)
+    status, problem = await cluster.call("PATCH", f"/v1/jobs/{job_id}?mode=cancel")
+    assert (status, problem["title"]) == (409, "Conflict")
+
+
+async def test_a_driver_that_ignores_cancel_is_killed(cluster: Cluster) -> None:
+    job_id = await cluster.submit(end="ignore-cancel", executors=0)
+
+    async def deaf() -> bool:
+        return "deaf" in (await cluster.get(f"/v1/jobs/{job_id}/logs?source=driver.stdout"))["data"]
+
+    await eventually(deaf, "the driver does not listen any more")
+    await cluster.call("PATCH", f"/v1/jobs/{job_id}?mode=cancel")
+    await cluster.until(job_id, "CANCELED")
+
+
+async def test_a_job_is_cancelled_before_its_driver_is_up(cluster: Cluster) -> None:
+    job_id = await cluster.submit()
+    await cluster.call("PATCH", f"/v1/jobs/{job_id}?mode=cancel")
+    await cluster.until(job_id, "CANCELED")
+
+
+async def test_a_failing_pipeline_fails_the_job_with_its_traceback(cluster: Cluster) -> None:
+    job_id = await cluster.submit(end="fail", executors=0)
+    job = await cluster.until(job_id, "FAILED")
+    assert job["failure"] == {"error": "KeyError: 'x'", "traceback": "Traceback …\nKeyError: 'x'"}
+
+
+async def test_a_driver_that_dies_without_a_word_fails_the_job(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(end="crash")
+    job = await cluster.until(job_id, "FAILED")
+    assert "without reporting its result: killed by SIGKILL" in job["failure"]["error"]
+
+
+async def test_executors_that_cannot_start_exhaust_the_budget_and_fail_the_job(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1", behaviour="fail")
+    job_id = await cluster.submit()
+    job = await cluster.until(job_id, "FAILED")
+    assert "executors ended by themselves, the last one: exit code 7" in job["failure"]["error"]
+
+
+async def test_a_submission_with_a_forbidden_setting_is_refused_by_name(cluster: Cluster) -> None:
+    form = aiohttp.FormData()
+    form.add_field("request", '{"spark_conf": {"spark.executor.extraJavaOptions": "-Dx"}}')
+    form.add_field("pipeline", b"{}", filename="p.json")
+    status, problem = await cluster.call("POST", "/v1/jobs", data=form)
+    assert status == 400
+    assert "spark.executor.extraJavaOptions" in problem["detail"]
+    assert list(cluster.home.blobs.iterdir()) == []
+
+
+async def test_the_archive_is_bounded(cluster: Cluster) -> None:
+    jobs = []
+    for _ in range(4):
+        jobs.append(await cluster.submit(end="fail", executors=0))
+        await cluster.until(jobs[-1], "FAILED")
+
+    async def trimmed() -> bool:
+        return [each["id"] for each in (await cluster.get("/v1/jobs"))["jobs"]] == jobs[:0:-1]
+
+    await eventually(trimmed, "the oldest job is forgotten")
+    assert not (cluster.home.jobs / jobs[0]).exists()
+
+
+@pytest.mark.parametrize(
+    "source", ["driver.stdout/../../../../etc/passwd", "executor-99.stdout", "executor-1.core", "x"]
+)
+async def test_only_logs_of_the_job_can_be_read(cluster: Cluster, source: str) -> None:
+    job_id = await cluster.submit(end="fail", executors=0)
+    status, _ = await cluster.call("GET", f"/v1/jobs/{job_id}/logs", params={"source": source})
+    assert status == 404
+    await cluster.until(job_id, "FAILED")
+
+
+async def test_secrets_are_private_while_a_job_runs(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit()
+    running = await cluster.until_running(job_id, 2)
+    for executor in running:
+        await cluster.pid(job_id, executor)
+    spec = cluster.home.jobs / job_id / "attempt-1" / "driver.json"
+    token = DriverSpec.read(spec).jobmaster_token
+    secrets = [spec, *cluster.home.root.glob(f"work/*/jobs/{job_id}/*/work/settings"), *_keys(cluster.home.root)]
+    assert len(secrets) >= 6
+    assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
+    for process in psutil.Process().children(recursive=True):
+        assert token not in " ".join(process.cmdline())
+
+
+def _keys(root: Path) -> list[Path]:
+    return [*root.glob("jobs/*/*/identity/key.pem"), *root.glob("work/*/jobs/*/*/identity/key.pem")]

@@ -1,0 +1,193 @@
+"""JobManagers and TaskManagers that come and go, and who may speak for whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pki.errors import PeerRefused
+from pki.identity import Role, SpiffeId
+from pki.tls import TlsIdentity
+from runtime.addresses import AddressUnknown, read_jobmanager
+from runtime.gateways import RESOURCE_MANAGER, JobMasterGateway, ResourceManagerGateway, jobmaster_endpoint
+from runtime.jobmanager.errors import ExecutorUnknown, NotRegistered
+from runtime.messages import (
+    CsrToSign,
+    DriverExit,
+    ExecutorExit,
+    SlotOffer,
+    SlotProfile,
+    SlotReport,
+    TaskManagerRegistration,
+)
+from runtime.rpc import CallNotPermitted, FencingTokenMismatch, RemotePeer, RpcService
+from runtime.spark.driver_spec import DriverSpec
+from tests.hostile import OTHER_JOB_ID, TRUST_DOMAIN
+from tests.integration.runtime.conftest import Cluster, eventually, until_gone
+
+PROFILE = SlotProfile(cores=1, memory_mb=768)
+
+
+def registration(name: str, *, slots: int = 1) -> TaskManagerRegistration:
+    """How a TaskManager introduces itself."""
+    return TaskManagerRegistration(name=name, host="h", slots=slots, profile=PROFILE, python="p", version="0")
+
+
+async def connect(cluster: Cluster, spiffe_id: SpiffeId) -> tuple[RpcService, RemotePeer]:
+    """Dial the JobManager as ``spiffe_id``."""
+    assert cluster.address is not None
+    service = RpcService(TlsIdentity(cluster.pki.directory(spiffe_id)))
+    return service, await service.connect(*cluster.address.rpc)
+
+
+def taskmanager_id(name: str) -> SpiffeId:
+    """The identity of a TaskManager."""
+    return SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
+
+
+async def test_addresses_are_published_while_the_jobmanager_takes_work(cluster: Cluster) -> None:
+    assert read_jobmanager(cluster.home) == cluster.address
+    await cluster.master.aclose()
+    with pytest.raises(AddressUnknown):
+        read_jobmanager(cluster.home)
+
+
+async def test_a_stopping_jobmanager_ends_drivers_and_executors(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit()
+    pids = [await cluster.pid(job_id, each) for each in await cluster.until_running(job_id, 2)]
+    await cluster.master.aclose()
+    for pid in pids:
+        await until_gone(pid)
+    assert not (cluster.home.jobs / job_id / "attempt-1" / "identity").exists()
+
+
+async def test_taskmanagers_find_a_jobmanager_that_came_back_and_run_its_jobs(cluster: Cluster) -> None:
+    """It listens on other ports, and an unfinished job of its earlier life is shown as failed, with the reason."""
+    await cluster.start_taskmanager("tm-1")
+    old = await cluster.submit()
+    await cluster.until_running(old, 2)
+    await cluster.master.aclose()
+    before = cluster.address
+    await cluster.start_jobmanager()
+    assert cluster.address is not None
+    assert before is not None
+    assert cluster.address.rpc != before.rpc
+    await cluster.until_registered("tm-1")
+    assert "submit it again" in (await cluster.until(old, "FAILED"))["failure"]["error"]
+    assert list(cluster.home.blobs.iterdir()) == []
+    new = await cluster.submit()
+    await cluster.until_running(new, 2)
+    cluster.flag.touch()
+    await cluster.until(new, "FINISHED")
+
+
+async def test_a_taskmanager_without_a_jobmanager_for_long_ends_its_executors(cluster: Cluster) -> None:
+    """It cannot know whether its jobs were restarted elsewhere."""
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit()
+    pids = [await cluster.pid(job_id, each) for each in await cluster.until_running(job_id, 2)]
+    (cluster.home.run / "endpoints" / "jobmanager.json").unlink()
+    # Whoever registers later under the same name replaces it: the JobManager closes the first connection.
+    service, peer = await connect(cluster, taskmanager_id("tm-1"))
+    await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(registration("tm-1"))
+    for pid in pids:
+        await until_gone(pid)
+    await service.close()
+
+
+async def test_a_taskmanager_registers_under_the_name_of_its_certificate_only(cluster: Cluster) -> None:
+    service, peer = await connect(cluster, taskmanager_id("tm-evil"))
+    manager = peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER)
+    with pytest.raises(PeerRefused, match="cannot register as 'tm-1'"):
+        await manager.register(registration("tm-1"))
+    for slots in (0, -1, 10**9):
+        with pytest.raises(PeerRefused, match="slots"):
+            await manager.register(registration("tm-evil", slots=slots))
+    assert (await cluster.get("/v1/taskmanagers"))["taskmanagers"] == []
+    await service.close()
+
+
+async def test_heartbeats_need_the_token_and_a_registration_over_the_same_connection(cluster: Cluster) -> None:
+    service, peer = await connect(cluster, taskmanager_id("tm-1"))
+    for token in (None, b"guess"):
+        with pytest.raises(FencingTokenMismatch):
+            await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER, token=token).heartbeat(SlotReport(slots=()))
+    accepted = await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(registration("tm-1"))
+    other, stranger = await connect(cluster, taskmanager_id("tm-2"))
+    manager = stranger.gateway(ResourceManagerGateway, RESOURCE_MANAGER, token=accepted.fencing_token)
+    with pytest.raises(NotRegistered):
+        await manager.heartbeat(SlotReport(slots=()))
+    await service.close()
+    await other.close()
+
+
+async def test_a_driver_has_no_business_with_the_resourcemanager(cluster: Cluster) -> None:
+    service, peer = await connect(cluster, SpiffeId.driver(TRUST_DOMAIN, OTHER_JOB_ID))
+    with pytest.raises(CallNotPermitted):
+        await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(registration("tm-1"))
+    await service.close()
+
+
+async def test_a_silent_taskmanager_is_given_up_after_the_heartbeat_timeout(cluster: Cluster) -> None:
+    service, peer = await connect(cluster, taskmanager_id("tm-silent"))
+    await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(registration("tm-silent"))
+    await cluster.until_registered("tm-silent")
+
+    async def gone() -> bool:
+        return bool((await cluster.get("/v1/taskmanagers"))["taskmanagers"] == [])
+
+    await eventually(gone, "the silent TaskManager is given up")
+    await service.close()
+
+
+async def running_job(cluster: Cluster) -> tuple[str, bytes, Any]:
+    """A job with one executor on tm-1: its id, its JobMaster's token, its executor."""
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=1)
+    (executor,) = await cluster.until_running(job_id, 1)
+    spec = DriverSpec.read(cluster.home.jobs / job_id / "attempt-1" / "driver.json")
+    return job_id, spec.token, executor
+
+
+async def test_a_taskmanager_gets_certificates_for_its_own_executors_only(cluster: Cluster) -> None:
+    """Even with the job's fencing token and a registered certificate of its own."""
+    job_id, token, executor = await running_job(cluster)
+    service, peer = await connect(cluster, taskmanager_id("tm-evil"))
+    master = peer.gateway(JobMasterGateway, jobmaster_endpoint(job_id), token=token)
+    for number in (executor["id"], 99):
+        with pytest.raises(ExecutorUnknown):
+            await master.sign_executor_identity(CsrToSign(executor_id=number, csr_pem=b"x"))
+    report = ExecutorExit(executor_id=executor["id"], exit_code=0, by_application=False, reason="a lie")
+    with pytest.raises(ExecutorUnknown):
+        await master.executor_exited(report)
+    offer = SlotOffer(taskmanager="tm-1", host="h", slot=0, allocation_id="x", profile=PROFILE)
+    with pytest.raises(PeerRefused):
+        await master.offer_slot(offer)
+    assert (await cluster.job(job_id))["executors"][0]["state"] == "RUNNING"
+    await service.close()
+
+
+@pytest.mark.parametrize("job", ["other", "own"])
+async def test_a_jobmaster_listens_to_the_driver_of_its_job_with_its_token_only(cluster: Cluster, job: str) -> None:
+    job_id, token, _ = await running_job(cluster)
+    identity = SpiffeId.driver(TRUST_DOMAIN, job_id if job == "own" else OTHER_JOB_ID)
+    service, peer = await connect(cluster, identity)
+    wrong = b"guess" if job == "own" else token
+    master = peer.gateway(JobMasterGateway, jobmaster_endpoint(job_id), token=wrong)
+    with pytest.raises(FencingTokenMismatch if job == "own" else CallNotPermitted):
+        await master.driver_finished(DriverExit(succeeded=True, exit_code=0))
+    with pytest.raises(FencingTokenMismatch if job == "own" else CallNotPermitted):
+        await master.register_driver(1, 1)
+    assert (await cluster.job(job_id))["state"] == "RUNNING"
+    await service.close()
+
+
+async def test_an_attempt_that_is_not_the_current_one_gets_no_work(cluster: Cluster) -> None:
+    job_id, token, _ = await running_job(cluster)
+    service, peer = await connect(cluster, SpiffeId.driver(TRUST_DOMAIN, job_id))
+    master = peer.gateway(JobMasterGateway, jobmaster_endpoint(job_id), token=token)
+    with pytest.raises(PeerRefused, match="attempt 2"):
+        await master.register_driver(2, 1)
+    await service.close()
