@@ -33,6 +33,10 @@ IDENTITY_EXIT_CODE = 97
 MINIMUM_EXECUTOR_MEMORY_MB = 450
 """Least heap Spark accepts (1.5 times its reserved memory), in MiB."""
 
+SERIAL_GC_BELOW_MB = 1792
+"""Heaps smaller than this, in MiB, are collected by one thread: what Java itself does on machines of this size
+(HotSpot's "server-class machine"); it looks at the machine, but slots share one."""
+
 SCALA_BINARY_VERSION = "2.13"
 
 # What Spark itself adds to every JVM (org.apache.spark.launcher.JavaModuleOptions); without it Arrow does not work.
@@ -191,6 +195,7 @@ def _jvm_options(spark: SparkRuntime, identity_dir: Path, temp_dir: Path, *, mem
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:+DisableAttachMechanism",
         "-XX:-UsePerfData",
+        *(["-XX:+UseSerialGC"] if memory_mb < SERIAL_GC_BELOW_MB else []),
         f"-Djava.io.tmpdir={temp_dir}",
         f"-Dsluice.tls.engine={spark.engine}",
         f"-javaagent:{spark.plugin}={identity_dir}",

@@ -59,7 +59,11 @@ def source_digest(sources: Iterable[Path], spark_version: str) -> str:
 
 
 def ensure_plugin(
-    *, java: Java | None = None, spark: SparkDistribution | None = None, cache: Path | None = None
+    *,
+    java: Java | None = None,
+    spark: SparkDistribution | None = None,
+    cache: Path | None = None,
+    warnings_fatal: bool = False,
 ) -> Path:
     """The path of the plugin's jar, compiled now if the cache has none for these sources.
 
@@ -79,12 +83,14 @@ def ensure_plugin(
     with tempfile.TemporaryDirectory(prefix="plugin-", dir=directory) as work:
         classes = Path(work) / "classes"
         classes.mkdir()
-        _compile(java or find_java(), spark, sources, classes)
+        _compile(java or find_java(), spark, sources, classes, warnings_fatal=warnings_fatal)
         write_public(jar, _pack(classes, Path(work) / "plugin.jar"))
     return jar
 
 
-def _compile(java: Java, spark: SparkDistribution, sources: Iterable[Path], classes: Path) -> None:
+def _compile(
+    java: Java, spark: SparkDistribution, sources: Iterable[Path], classes: Path, *, warnings_fatal: bool
+) -> None:
     argfile = classes.parent / "compiler.args"
     argfile.write_text(f'-cp\n"{spark.class_path}"\n')
     argv = [
@@ -96,7 +102,7 @@ def _compile(java: Java, spark: SparkDistribution, sources: Iterable[Path], clas
         "-usejavacp",
         "-deprecation",
         "-feature",
-        "-Xfatal-warnings",
+        *(["-Xfatal-warnings"] if warnings_fatal else []),
         "-encoding",
         "UTF-8",
         "-d",

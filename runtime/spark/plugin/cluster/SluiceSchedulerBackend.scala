@@ -48,6 +48,8 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
 
   override def stop(): Unit =
     if (stopping.compareAndSet(false, true)) {
+      // Executors end one after the other now: none of them is to be replaced.
+      sendTargets(Map.empty)
       try super.stop()
       finally {
         graceTimer.shutdownNow()

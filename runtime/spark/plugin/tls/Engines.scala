@@ -5,7 +5,8 @@ import javax.net.ssl.{SSLContext, SSLEngine}
 import scala.jdk.CollectionConverters._
 
 import io.netty.buffer.PooledByteBufAllocator
-import io.netty.handler.ssl.{ClientAuth, OpenSsl, SslContext, SslContextBuilder, SslProvider}
+import io.netty.handler.ssl.{ClientAuth, OpenSsl, ReferenceCountedOpenSslEngine, SslContext, SslContextBuilder, SslProvider}
+import io.netty.internal.tcnative.SSL
 
 /** Makes the engine that does the work, once it is known which end of the connection it is. */
 private[tls] trait EngineFactory {
@@ -32,16 +33,26 @@ private[tls] object Engines {
     }
   }
 
-  /** netty-tcnative, which is among Spark's jars. Netty turns tickets off (SSL_OP_NO_TICKET) and caches no sessions
-    * unless it is asked to.
-    */
+  /** netty-tcnative, which is among Spark's jars. Left to itself, its servers issue TLS 1.3 tickets. */
   private object BoringSsl extends Engines {
     override def factory(identity: Identity, trust: PeerTrustManager, jdk: SSLContext): EngineFactory = {
       OpenSsl.ensureAvailability() // no silent fall-back to something else
       val keys = new GenerationKeyManager(identity)
       val server = pinned(SslContextBuilder.forServer(keys).clientAuth(ClientAuth.REQUIRE), trust)
       val client = pinned(SslContextBuilder.forClient().keyManager(keys).endpointIdentificationAlgorithm(null), trust)
-      wanted => (if (wanted) client else server).newEngine(PooledByteBufAllocator.DEFAULT)
+      wanted =>
+        if (wanted) client.newEngine(PooledByteBufAllocator.DEFAULT)
+        else withoutTickets(server.newEngine(PooledByteBufAllocator.DEFAULT))
+    }
+
+    /** No resumption that would skip the trust manager; checked, for the setting is made past Netty. */
+    private def withoutTickets(engine: SSLEngine): SSLEngine = {
+      val pointer = engine.asInstanceOf[ReferenceCountedOpenSslEngine].sslPointer()
+      SSL.setOptions(pointer, SSL.SSL_OP_NO_TICKET)
+      if ((SSL.getOptions(pointer) & SSL.SSL_OP_NO_TICKET) == 0) {
+        throw new IllegalStateException("session tickets cannot be turned off")
+      }
+      engine
     }
 
     private def pinned(builder: SslContextBuilder, trust: PeerTrustManager): SslContext =

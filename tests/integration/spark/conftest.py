@@ -1,0 +1,83 @@
+"""One compiled plugin, one PKI and one running job, shared by the tests of this folder: starting JVMs takes long."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from runtime.messages import ConnectionEvidence
+from runtime.spark.command import SparkRuntime, find_spark_runtime
+from runtime.spark.evidence import read_evidence
+from tests.hostile import TestPki
+from tests.integration.spark.small_cluster import RunningJob, Work, running_job
+
+PIPELINES = Path(__file__).parent / "pipelines"
+
+
+@pytest.fixture(scope="session")
+def spark() -> SparkRuntime:
+    """Java, Spark and the plugin."""
+    return find_spark_runtime()
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
+    """Authorities for all jobs of the session."""
+    return TestPki(tmp_path_factory.mktemp("pki"))
+
+
+@dataclass
+class Rounds:
+    """A job that runs a round of work whenever it is told to."""
+
+    job: RunningJob
+    folder: Path
+    done: int = 0
+
+    async def run(self) -> dict[str, int]:
+        """Run one more round and return its result."""
+        self.done += 1
+        (self.folder / f"go-{self.done}").touch()
+        result = self.folder / f"result-{self.done}"
+        await self.job.until(lambda: result.exists() or self.job.master.finished.done())
+        assert result.exists(), self.job.log("driver.stderr")
+        decoded: dict[str, int] = json.loads(result.read_text())
+        return decoded
+
+    def driver_jvm(self) -> psutil.Process:
+        """The driver's JVM."""
+        return self.job.processes("java")[0]
+
+    def executor(self) -> int:
+        """The number of an executor that runs now."""
+        return min(self.job.master.executors)
+
+    def evidence(self) -> tuple[ConnectionEvidence, ...]:
+        """What the driver and all executors recorded."""
+        executors = range(1, self.job.master.launched + 1)
+        directories = [self.job.identity_dir, *(self.job.master.identity_dir(number) for number in executors)]
+        return tuple(line for directory in directories for line in read_evidence(directory))
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def rounds(pki: TestPki, spark: SparkRuntime, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rounds]:
+    """A running job with two executors that has done a first round."""
+    folder = tmp_path_factory.mktemp("rounds")
+    work = Work(
+        PIPELINES / "rounds.py",
+        args=[str(folder)],
+        # Executors on one machine would otherwise read each other's files.
+        conf={"spark.shuffle.readHostLocalDisk": "false", "spark.scheduler.minRegisteredResourcesRatio": "1.0"},
+    )
+    async with running_job(pki, folder / "job", spark, work) as job:
+        rounds = Rounds(job, folder)
+        await rounds.run()
+        yield rounds
+        (folder / "stop").touch()
+        assert (await job.result()).succeeded

@@ -1,0 +1,17 @@
+"""A pipeline for the tests that starts no Spark: writes a marker, waits for a file, and ends as it is told."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+folder, ending = Path(sys.argv[1]), sys.argv[2]
+(folder / "running").touch()
+while not (folder / "stop").exists():
+    time.sleep(0.05)
+if ending == "fail":
+    try:
+        int("twelve")
+    except ValueError as error:
+        raise RuntimeError("the pipeline does not like twelve") from error

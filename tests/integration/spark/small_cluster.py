@@ -1,0 +1,294 @@
+"""The smallest cluster that runs a driver agent for real: a JobMaster endpoint that starts executors itself.
+
+RPC, blob server, driver agent, JVMs and certificates are the real ones; only scheduling is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import psutil
+
+from pki.files import make_private_directory
+from pki.identity import Role, SpiffeId
+from pki.tls import TlsIdentity
+from runtime.blob.server import BlobServer
+from runtime.blob.store import BlobStore
+from runtime.gateways import DRIVER, DriverGateway, JobMasterGateway, jobmaster_endpoint
+from runtime.messages import (
+    BlobRef,
+    CsrToSign,
+    DriverAssignment,
+    DriverExit,
+    ExecutorExit,
+    ExecutorLaunch,
+    ExecutorTargets,
+    JobProgress,
+    SignedIdentity,
+    SlotOffer,
+    SparkRegistration,
+)
+from runtime.process import ChildProcess
+from runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
+from runtime.spark.command import SparkRuntime, TlsEngine, executor_command
+from runtime.spark.driver_spec import DriverSpec
+from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
+from tests.hostile import TRUST_DOMAIN, TestPki
+
+JOB_ID = "0123456789abcdef0123456789abcdef"
+HOST = "127.0.0.1"
+DEADLINE_SECONDS = 90.0
+
+
+@dataclass
+class Work:
+    """What a job is submitted with."""
+
+    script: Path
+    args: Sequence[str] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)
+    files: Sequence[Path] = ()
+    executors: int = 2
+
+
+class OneJobMaster(PermanentlyFencedRpcEndpoint):
+    """Masters one job, and launches its executors on this machine."""
+
+    def __init__(self, pki: TestPki, directory: Path, spark: SparkRuntime, assignment: DriverAssignment) -> None:
+        super().__init__(jobmaster_endpoint(JOB_ID), JobMasterGateway, secrets.token_bytes(16), job_id=JOB_ID)
+        self._pki = pki
+        self._directory = directory
+        self._spark = spark
+        self._assignment = assignment
+        self.auth_secret = assignment.spark_auth_secret
+        self.driver: RemotePeer | None = None
+        self.registrations: list[SparkRegistration] = []
+        self.wanted = 0
+        self.stopping = False
+        self.executors: dict[int, ChildProcess] = {}
+        self.launched = 0
+        self.progress = JobProgress()
+        self.exit_reports: list[ExecutorExit] = []
+        self.finished: asyncio.Future[DriverExit] = asyncio.get_running_loop().create_future()
+        self.changed = asyncio.Event()
+
+    async def register_driver(self, attempt: int, pid: int) -> DriverAssignment:
+        assert attempt == 1
+        assert pid > 1
+        self.driver = self.caller.peer
+        self._tell()
+        return self._assignment
+
+    async def spark_started(self, registration: SparkRegistration) -> None:
+        self.registrations.append(registration)
+
+    async def set_executor_targets(self, targets: ExecutorTargets) -> None:
+        self.wanted = sum(target.total for target in targets.targets)
+        self._fill()
+
+    async def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
+        for number in executor_ids:
+            if number in self.executors:
+                self.executors[number].signal_group(signal.SIGTERM)
+
+    async def report_progress(self, progress: JobProgress) -> None:
+        self.progress = progress
+        self._tell()
+
+    async def driver_finished(self, result: DriverExit) -> None:
+        self.wanted = 0
+        self.finished.set_result(result)
+        self._tell()
+
+    async def offer_slot(self, offer: SlotOffer) -> bool:
+        raise NotImplementedError(offer)
+
+    async def sign_executor_identity(self, request: CsrToSign) -> SignedIdentity:
+        raise NotImplementedError(request)
+
+    async def executor_exited(self, exit_report: ExecutorExit) -> None:
+        raise NotImplementedError(exit_report)
+
+    def identity_dir(self, number: int) -> Path:
+        return self._directory / f"executor-{number}" / "identity"
+
+    def stop_replacing(self) -> None:
+        self.wanted = 0
+        self.stopping = True
+
+    async def stop_executors(self) -> None:
+        await asyncio.gather(*(process.stop(1.0) for process in self.executors.values()))
+
+    def _fill(self) -> None:
+        while len(self.executors) < self.wanted:
+            self.launched += 1
+            number = self.launched
+            self.executors[number] = None  # type: ignore[assignment]  # the place is taken while it starts
+            self.hand_off(self._launch(number))
+
+    async def _launch(self, number: int) -> None:
+        registration = self.registrations[-1]
+        work = self._directory / f"executor-{number}"
+        work.mkdir()
+        identity = self.identity_dir(number)
+        self._pki.issuer.issue_to(
+            identity,
+            SpiffeId.executor(TRUST_DOMAIN, JOB_ID, number),
+            ips=[HOST],
+            accept=[f"spiffe://{TRUST_DOMAIN}/job/{JOB_ID}/*"],
+        )
+        launch = ExecutorLaunch(
+            job_id=JOB_ID,
+            allocation_id=f"slot-{number}",
+            executor_id=number,
+            app_id=registration.app_id,
+            driver_url=registration.driver_url,
+            resource_profile_id=0,
+            cores=registration.executor_cores,
+            memory_mb=registration.executor_memory_mb,
+            startup_conf=registration.startup_conf,
+            java_options=registration.java_options,
+            spark_auth_secret=self._assignment.spark_auth_secret,
+            python=sys.executable,
+        )
+        temp_dir = make_temp_dir()
+        # Both TLS engines side by side: odd numbers run the JDK's, even ones OpenSSL's.
+        spark = replace(self._spark, engine=TlsEngine.JDK if number % 2 else TlsEngine.OPENSSL)
+        command = executor_command(
+            launch, spark=spark, identity_dir=identity, work_dir=work, temp_dir=temp_dir, host=HOST
+        )
+        command.write_files()
+        with (work / "log").open("wb") as log:
+            process = await ChildProcess.start(
+                command.argv, env=command.env, cwd=work, stdout=log.fileno(), stderr=log.fileno()
+            )
+        self.executors[number] = process
+        self._tell()
+        ended = await process.wait()
+        process.signal_group(signal.SIGKILL)
+        remove_temp_dir(temp_dir)
+        del self.executors[number]
+        if not self.stopping and not self.finished.done() and self.driver is not None:
+            report = ExecutorExit(
+                executor_id=number, exit_code=ended.code, by_application=ended.code > 0, reason=str(ended), host=HOST
+            )
+            self.exit_reports.append(report)
+            await self.driver.gateway(DriverGateway, DRIVER).executor_exited(report)
+            self._fill()
+        self._tell()
+
+    def _tell(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+@dataclass
+class RunningJob:
+    """A job whose driver agent was started."""
+
+    master: OneJobMaster
+    agent: ChildProcess
+    directory: Path
+    identity_dir: Path
+
+    def log(self, name: str) -> str:
+        """The text of a file in the job's directory, empty when it is not there yet."""
+        path = self.directory / name
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    async def result(self) -> DriverExit:
+        """How the driver ended."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            return await asyncio.shield(self.master.finished)
+
+    async def until(self, condition: object, *, deadline: float = DEADLINE_SECONDS) -> None:
+        """Wait until ``condition()`` holds; looked at whenever something changes, and ten times a second."""
+        assert callable(condition)
+        async with asyncio.timeout(deadline):
+            while not condition():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.master.changed.wait(), 0.1)
+
+    def processes(self, name: str) -> list[psutil.Process]:
+        """What the agent started whose command begins with ``name``."""
+        children = psutil.Process(self.agent.pid).children(recursive=True)
+        return [child for child in children if Path(child.cmdline()[0]).name.startswith(name)]
+
+    def driver_gateway(self) -> DriverGateway:
+        """The driver agent's methods, called as the JobManager."""
+        assert self.master.driver is not None
+        return self.master.driver.gateway(DriverGateway, DRIVER)
+
+
+@contextlib.asynccontextmanager
+async def running_job(pki: TestPki, directory: Path, spark: SparkRuntime, work: Work) -> AsyncIterator[RunningJob]:
+    """Start everything for one job; ends it all afterwards."""
+    make_private_directory(directory)
+    name = "jm-1"
+    identity = TlsIdentity(pki.directory(SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, name)))
+    store = BlobStore(directory / "blobs", 1 << 20)
+    blobs = BlobServer(identity, store)
+    service = RpcService(identity)
+    blob_host, blob_port = await blobs.start(HOST, 0)
+    assignment = DriverAssignment(
+        pipeline=_put(store, work.script),
+        files=tuple(_put(store, file) for file in work.files),
+        args=tuple(work.args),
+        spark_conf=dict(work.conf),
+        spark_auth_secret=secrets.token_hex(32),
+        blob_host=blob_host,
+        blob_port=blob_port,
+    )
+    master = OneJobMaster(pki, directory, spark, assignment)
+    await service.start(master)
+    host, port = await service.listen(HOST, 0)
+    identity_dir = pki.directory(
+        SpiffeId.driver(TRUST_DOMAIN, JOB_ID), accept=[f"spiffe://{TRUST_DOMAIN}/job/{JOB_ID}/*"]
+    )
+    assert master.fencing_token is not None
+    spec = DriverSpec(
+        job_id=JOB_ID,
+        attempt=1,
+        name="test job",
+        trust_domain=TRUST_DOMAIN,
+        jobmanager_name=name,
+        jobmanager_host=host,
+        jobmanager_port=port,
+        jobmaster_token=master.fencing_token.hex(),
+        identity_dir=str(identity_dir),
+        work_dir=str(directory),
+        executors=work.executors,
+        executor_memory_mb=512,
+        driver_memory_mb=512,
+        reconnect_seconds=5,
+    )
+    path = spec.write(directory / "driver.json")
+    with (directory / "agent.log").open("wb") as log:
+        agent = await ChildProcess.start(
+            [sys.executable, "-m", "runtime.spark.driver_main", str(path)],
+            env={"PATH": "/usr/bin:/bin", "HOME": str(Path.home())},
+            cwd=Path.cwd(),
+            stdout=log.fileno(),
+            stderr=log.fileno(),
+        )
+    try:
+        yield RunningJob(master, agent, directory, identity_dir)
+    finally:
+        master.stop_replacing()
+        await agent.stop(10.0)
+        await master.stop_executors()
+        await service.close()
+        await blobs.close()
+
+
+def _put(store: BlobStore, path: Path) -> BlobRef:
+    with store.writer(JOB_ID, path.name) as writer:
+        writer.write(path.read_bytes())
+        return writer.commit()

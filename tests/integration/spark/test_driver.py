@@ -1,0 +1,105 @@
+"""How a driver attempt ends, with the real agent, JVM and Python."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runtime.spark.command import SparkRuntime
+from tests.hostile import TestPki
+from tests.integration.spark.conftest import PIPELINES
+from tests.integration.spark.small_cluster import RunningJob, Work, running_job
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
+
+
+def job_without_spark(
+    pki: TestPki, spark: SparkRuntime, folder: Path, ending: str = "well"
+) -> AbstractAsyncContextManager[RunningJob]:
+    """A job whose pipeline starts no Spark: quick, and enough for everything around it."""
+    return running_job(pki, folder / "job", spark, Work(PIPELINES / "no_spark.py", args=[str(folder), ending]))
+
+
+async def test_failing_pipeline_is_reported_with_its_traceback(
+    pki: TestPki, spark: SparkRuntime, tmp_path: Path
+) -> None:
+    (tmp_path / "stop").touch()
+    async with job_without_spark(pki, spark, tmp_path, "fail") as job:
+        result = await job.result()
+        agent = await job.agent.wait()
+    assert not result.succeeded
+    assert result.exit_code == 1
+    assert result.error == "RuntimeError: the pipeline does not like twelve"
+    assert "ValueError: invalid literal" in result.traceback
+    assert "no_spark.py" in result.traceback
+    assert agent.code == 0  # the report has arrived
+
+
+async def test_driver_whose_jvm_died_has_failed_whatever_python_says(
+    pki: TestPki, spark: SparkRuntime, tmp_path: Path
+) -> None:
+    """The pipeline ends with exit code 0 all the same."""
+    async with job_without_spark(pki, spark, tmp_path) as job:
+        await job.until((tmp_path / "running").exists)
+        job.processes("java")[0].kill()
+        (tmp_path / "stop").touch()
+        result = await job.result()
+    assert not result.succeeded
+    assert "JVM ended before the pipeline: killed by SIGKILL" in result.error
+
+
+async def test_driver_that_lost_its_jobmaster_stops(pki: TestPki, spark: SparkRuntime, tmp_path: Path) -> None:
+    """Fencing: nobody keeps it any more, so it ends by itself after its patience (5 s here)."""
+    async with job_without_spark(pki, spark, tmp_path) as job:
+        await job.until((tmp_path / "running").exists)
+        children = psutil.Process(job.agent.pid).children(recursive=True)
+        await job.master.service.close()
+        agent = await job.agent.wait()
+    assert agent.code == 1
+    assert not any(child.is_running() for child in children)
+    assert not job.master.finished.done()
+
+
+async def test_killed_agent_leaves_nothing_behind(pki: TestPki, spark: SparkRuntime, tmp_path: Path) -> None:
+    async with job_without_spark(pki, spark, tmp_path) as job:
+        await job.until((tmp_path / "running").exists)
+        children = psutil.Process(job.agent.pid).children(recursive=True)
+        assert len(children) == 2
+        psutil.Process(job.agent.pid).kill()
+        await job.until(lambda: not any(child.is_running() for child in children))
+
+
+async def test_cancelled_job_ends_though_its_task_would_run_for_an_hour(
+    pki: TestPki, spark: SparkRuntime, tmp_path: Path
+) -> None:
+    work = Work(PIPELINES / "endless.py", executors=1)
+    async with running_job(pki, tmp_path / "job", spark, work) as job:
+        await job.until(lambda: job.master.progress.tasks_running == 1)
+        await job.driver_gateway().cancel(10.0)
+        result = await job.result()
+    assert not result.succeeded
+    assert result.error == "the driver was cancelled"
+    assert "cancelled" in result.traceback.lower()
+
+
+async def test_code_that_turns_tls_off_gets_no_spark(pki: TestPki, spark: SparkRuntime, tmp_path: Path) -> None:
+    """What a submission may not set, the pipeline's own code may not set either; the error names the key."""
+    async with running_job(pki, tmp_path / "job", spark, Work(PIPELINES / "rebel.py")) as job:
+        result = await job.result()
+        assert job.master.registrations == []
+    assert not result.succeeded
+    assert "spark.ssl.rpc.enabled" in result.traceback
+
+
+async def test_forbidden_setting_of_the_submission_fails_the_driver(
+    pki: TestPki, spark: SparkRuntime, tmp_path: Path
+) -> None:
+    """The JobManager checks at submission; the agent does not rely on it."""
+    work = Work(PIPELINES / "rebel.py", conf={"spark.executor.extraJavaOptions": "-javaagent:evil.jar"})
+    async with running_job(pki, tmp_path / "job", spark, work) as job:
+        result = await job.result()
+    assert not result.succeeded
+    assert "spark.executor.extraJavaOptions" in result.error
