@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -15,12 +16,15 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
+from cli.client import gateway_client, resolve_target
+from pki.home import Home
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMMAND = [sys.executable, "-m", "cli.main"]
 T = TypeVar("T")
 
 
-def eventually(probe: Callable[[], T], what: str, seconds: float = 60.0) -> T:
+def eventually(probe: Callable[[], T], what: str, seconds: float = 150.0) -> T:
     """Poll ``probe`` until it returns something true."""
     deadline = time.monotonic() + seconds
     pause = _Pause()
@@ -47,7 +51,7 @@ class LocalCluster:
 
     home: Path
 
-    def sluice(self, *arguments: str, timeout: float = 110, **environment: str) -> subprocess.CompletedProcess[str]:
+    def sluice(self, *arguments: str, timeout: float = 200, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run ``sluice ARGUMENTS --home HOME`` and return what it printed."""
         verb, *rest = arguments
         head = [verb, *(rest[:1] if verb in {"jobs", "token", "pki", "config"} else [])]
@@ -74,11 +78,20 @@ class LocalCluster:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
+    def get(self, path: str) -> Any:
+        """The decoded answer to GET ``path`` through the gateway, without a process of its own."""
+
+        async def fetch() -> Any:
+            async with gateway_client(resolve_target(Home.at(self.home))) as client:
+                return await client.get(path)
+
+        return asyncio.run(fetch())
+
     def job(self, job_id: str) -> Any:
         """The job's details."""
-        return self.json("jobs", "show", job_id)
+        return self.get(f"/v1/jobs/{job_id}")
 
-    def wait_for_state(self, job_id: str, *states: str, seconds: float = 90) -> Any:
+    def wait_for_state(self, job_id: str, *states: str, seconds: float = 150) -> Any:
         """Poll until the job is in one of ``states``."""
         return eventually(
             lambda: job if (job := self.job(job_id))["state"] in states else None, f"job in {states}", seconds

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.cluster import pipelines
 from tests.integration.cluster.conftest import COMMAND, REPOSITORY, LocalCluster, eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
 def test_kill_9_of_the_launcher_leaves_nothing_and_the_next_up_works(own_cluster: LocalCluster, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.integration.cluster import pipelines
 from tests.integration.cluster.conftest import LocalCluster, eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
 def listeners(cluster: LocalCluster) -> dict[tuple[str, int], str]:
@@ -57,7 +57,7 @@ def test_no_listener_leaves_the_machine_and_none_speaks_plaintext(cluster: Local
 
 def test_rest_listens_on_a_unix_socket_only_and_for_its_owner_only(cluster: LocalCluster) -> None:
     sockets = list((cluster.home / "run" / "sock").glob("*.sock")) or [
-        Path(connection.laddr)
+        Path(str(connection.laddr))
         for process in cluster.processes()
         for connection in process.net_connections("unix")
         if str(connection.laddr).endswith("rest.sock")
