@@ -108,6 +108,7 @@ class MutualTlsListener:
         for transport in list(self._transports):
             if isinstance(transport, asyncio.WriteTransport):
                 transport.abort()
+        await asyncio.sleep(0)  # aborted transports close their sockets in the next turn of the loop
 
     async def _accept_loop(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()

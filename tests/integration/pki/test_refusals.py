@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -153,31 +154,36 @@ async def test_client_of_another_application_protocol_is_refused(pki: TestPki, s
     assert await answer_of(server.host, server.port, matching, hello=b"ping") == b"ping"
 
 
-@contextlib.asynccontextmanager
-async def hostile_server(context: ssl.SSLContext) -> AsyncIterator[tuple[str, int]]:
-    """A listener that takes anybody and greets."""
+@contextlib.contextmanager
+def hostile_server(context: ssl.SSLContext) -> Iterator[tuple[str, int]]:
+    """A listener that takes anybody and greets, in a thread of its own."""
 
-    async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"welcome")
-        with contextlib.suppress(OSError):
-            await writer.drain()
-            writer.close()
-            await writer.wait_closed()
+    def serve() -> None:
+        while True:
+            try:
+                plain, _ = listening.accept()
+            except OSError:
+                return  # the end of the test shut the listener down
+            plain.settimeout(20)
+            with plain, contextlib.suppress(OSError), context.wrap_socket(plain, server_side=True) as tls:
+                tls.sendall(b"welcome")
 
-    server = await asyncio.start_server(greet, "127.0.0.1", 0, ssl=context)
-    try:
-        yield server.sockets[0].getsockname()[:2]
-    finally:
-        server.close()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listening.getsockname()
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 @pytest.mark.parametrize("case", HOSTILE_SERVERS)
 async def test_client_refuses_hostile_listener(case: Hostile, pki: TestPki) -> None:
     hostile = pki.hostile(case, pretending=JOBMANAGER)
     context = pki.identity(TASKMANAGER).client_context(server_policy(Channel.RPC, TRUST_DOMAIN))
-    async with hostile_server(hostile.server_context()) as (host, port):
-        with pytest.raises(ssl.SSLCertVerificationError):
-            await asyncio.open_connection(host, port, ssl=context)
+    with hostile_server(hostile.server_context()) as (host, port), pytest.raises(ssl.SSLCertVerificationError):
+        await asyncio.open_connection(host, port, ssl=context)
 
 
 @pytest.mark.parametrize("case", HOSTILE_SERVERS)
@@ -190,9 +196,8 @@ async def test_blocking_client_refuses_hostile_listener(case: Hostile, pki: Test
         with socket.create_connection((host, port), timeout=20) as plain, context.wrap_socket(plain):
             pass
 
-    async with hostile_server(hostile.server_context()) as (host, port):
-        with pytest.raises(ssl.SSLCertVerificationError):
-            await asyncio.to_thread(dial, host, port)
+    with hostile_server(hostile.server_context()) as (host, port), pytest.raises(ssl.SSLCertVerificationError):
+        await asyncio.to_thread(dial, host, port)
 
 
 async def test_blocking_client_cannot_skip_the_check_by_skipping_the_handshake(pki: TestPki) -> None:
@@ -210,7 +215,7 @@ async def test_blocking_client_cannot_skip_the_check_by_skipping_the_handshake(p
             else:
                 tls.recv(100)
 
-    async with hostile_server(hostile.server_context()) as (host, port):
+    with hostile_server(hostile.server_context()) as (host, port):
         for send in (True, False):
             with pytest.raises(ssl.SSLCertVerificationError, match="handshake was not completed"):
                 await asyncio.to_thread(dial, host, port, send=send)
@@ -219,9 +224,11 @@ async def test_blocking_client_cannot_skip_the_check_by_skipping_the_handshake(p
 async def test_client_refuses_listener_of_tls_1_2(pki: TestPki) -> None:
     good = HostileIdentity(Hostile.WRONG_ROLE, pki.directory(JOBMANAGER))  # a good certificate, an old protocol
     context = pki.identity(TASKMANAGER).client_context(server_policy(Channel.RPC, TRUST_DOMAIN))
-    async with hostile_server(good.server_context(tls12=True)) as (host, port):
-        with pytest.raises((ssl.SSLError, ConnectionResetError)):
-            await asyncio.open_connection(host, port, ssl=context)
+    with (
+        hostile_server(good.server_context(tls12=True)) as (host, port),
+        pytest.raises((ssl.SSLError, ConnectionResetError)),
+    ):
+        await asyncio.open_connection(host, port, ssl=context)
 
 
 async def test_client_refuses_the_right_role_under_the_wrong_name(pki: TestPki, start_server: StartServer) -> None:
