@@ -25,7 +25,7 @@ from tests.hostile import (
     answer_of,
     assert_refused,
 )
-from tests.integration.pki.conftest import StartServer, until
+from tests.integration.pki.conftest import DEADLINE_SECONDS, StartServer, until
 
 JOB_ID = "0123456789abcdef" * 2
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
@@ -110,8 +110,9 @@ async def test_slow_handshake_is_cut_off(start_server: StartServer) -> None:
     server = await start_server(handshake_timeout=0.2)
     reader, writer = await asyncio.open_connection(server.host, server.port)
     writer.write(b"\x16\x03\x01")  # the beginning of a ClientHello, and no more
-    with contextlib.suppress(ConnectionError):
-        assert await reader.read(100) == b""
+    async with asyncio.timeout(DEADLINE_SECONDS):  # far below any time-out but the one under test
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read(100) == b""
     await until(lambda: server.listener.refused == 1, "the refusal was not counted")
     writer.transport.abort()
 
