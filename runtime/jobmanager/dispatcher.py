@@ -14,8 +14,8 @@ import msgspec
 
 from runtime.blob.errors import InvalidBlobName
 from runtime.blob.store import BlobStore, check_file_name
-from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected
+from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory, clean_attempt_directory
+from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
 from runtime.jobmanager.gateways import (
     DISPATCHER,
     DispatcherGateway,
@@ -134,6 +134,7 @@ class Dispatcher(RpcEndpoint):
             pending_reason="",
         )
         ended = msgspec.structs.replace(record, detail=detail)
+        clean_attempt_directory(attempt_directory(self._directory, detail.id, detail.attempt))
         self._records.write(ended)
         return ended
 
@@ -144,7 +145,7 @@ class Dispatcher(RpcEndpoint):
         if job_id in self._jobs:
             raise SubmissionRejected(f"there is a job {job_id} already")
         if sum(job.master is not None for job in self._jobs.values()) >= MAX_RUNNING_JOBS:
-            raise SubmissionRejected(f"{MAX_RUNNING_JOBS} jobs are running already", "try again when one has ended")
+            raise TooManyJobs(f"{MAX_RUNNING_JOBS} jobs are running already", "try again when one has ended")
         checked = check_submission(submission)
         record = JobRecord(submission=checked, detail=self._accepted(job_id, checked))
         self._records.write(record)

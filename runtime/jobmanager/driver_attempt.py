@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from pki.files import make_private_directory
 from pki.identity import SpiffeId
 from pki.issuer import Issuer
+from runtime.identity_renewal import seconds_until_renewal
 from runtime.log_files import open_log, shorten_log
 from runtime.messages import ConnectionEvidence, JobSubmission
 from runtime.process import ChildProcess, Exit
@@ -26,9 +26,6 @@ from runtime.spark.evidence import read_evidence
 
 PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
 """What a driver agent inherits of the JobManager's environment; nothing else."""
-
-RENEWAL_JITTER = 0.1
-"""Renewal happens at half of the life of a certificate, earlier by up to this fraction of the life."""
 
 LOG_FILES = {
     "driver.stdout": "driver.stdout",
@@ -126,25 +123,29 @@ class DriverAttempt:
         """Replace the driver's certificate and key by new ones; the running JVM picks them up by itself."""
         await asyncio.to_thread(self._issue)
 
-    @property
     def renewal_delay(self) -> float:
-        """Seconds until the next renewal: half of the life, with jitter."""
-        return self._host.identity_lifetime.total_seconds() * (0.5 - random.uniform(0, RENEWAL_JITTER))  # noqa: S311  # spreads load only
+        """Seconds until the identity should be renewed."""
+        return seconds_until_renewal(self._identity)
 
     def connections(self) -> tuple[ConnectionEvidence, ...]:
         """What the driver's JVM recorded."""
         return read_evidence(self._identity)
 
     def clean_up(self) -> None:
-        """After the end: only the logs stay, shortened; key, token and the job's files go."""
-        logs = set(LOG_FILES.values())
-        for path in self.directory.iterdir() if self.directory.is_dir() else ():
-            if path.name in logs:
-                shorten_log(path)
-            elif path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+        """After the end: only the logs stay."""
+        clean_attempt_directory(self.directory)
+
+
+def clean_attempt_directory(directory: Path) -> None:
+    """Keep nothing but the logs of an attempt, shortened; key, token and the job's files go."""
+    logs = set(LOG_FILES.values())
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if path.name in logs:
+            shorten_log(path)
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def describe_end(ended: Exit) -> str:

@@ -33,6 +33,11 @@ class SubmissionRejected(JobManagerError):
 
 
 @remotable
+class TooManyJobs(JobManagerError):
+    """The cluster runs as many jobs as it takes at a time."""
+
+
+@remotable
 class LogNotFound(JobManagerError):
     """The job has no log of that name, or it is gone with its TaskManager."""
 

@@ -98,7 +98,10 @@ class DispatcherGateway(Protocol):
 
     @rpc(allow=_OWN)
     async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
-        """Accept a job whose blobs are stored; raises ``SubmissionRejected`` or ``ForbiddenSparkConf``."""
+        """Accept a job whose blobs are stored.
+
+        Raises ``SubmissionRejected``, ``ForbiddenSparkConf`` or ``TooManyJobs``.
+        """
         ...
 
     @rpc(allow=_OWN)

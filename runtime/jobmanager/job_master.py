@@ -62,6 +62,9 @@ DRIVER_EXIT_GRACE_SECONDS = 20.0
 """How long a driver agent may live on after it has reported the end of its work."""
 CANCEL_MARGIN_SECONDS = 5.0
 """A driver that was told to end gets its grace and this, then it is killed."""
+RENEWAL_RETRY_SECONDS = 30.0
+KILL_GRACE_SECONDS = 2.0
+"""What a driver that had its time gets between SIGTERM and SIGKILL."""
 COLLECT_TIMEOUT_SECONDS = 5.0
 """How long TaskManagers are waited for when the evidence of an ended job is collected, and when it is released."""
 
@@ -135,9 +138,9 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._child = child
         self.hand_off(child.wait(), then=self._driver_ended)
         self.call_later(self._services.driver_start_timeout, self._check_registered)
-        self.call_later(self._attempt.renewal_delay, self._renew_driver_identity)
+        self.call_later(self._attempt.renewal_delay(), self._renew_driver_identity)
         if self._life.state in ENDING:
-            self._kill_driver()
+            self._stop_driver(self._services.cancel_grace)
 
     def _driver_not_started(self, error: BaseException) -> None:
         _LOG.error("job %s: the driver cannot be started: %s", self.job_id, error)
@@ -152,11 +155,14 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         if self._child is None or not self._child.running:
             return
 
+        def renewed(_: None) -> None:
+            self.call_later(self._attempt.renewal_delay(), self._renew_driver_identity)
+
         def failed(error: BaseException) -> None:
             _LOG.error("job %s: cannot renew the driver's identity: %s", self.job_id, error)
+            self.call_later(RENEWAL_RETRY_SECONDS, self._renew_driver_identity)
 
-        self.hand_off(self._attempt.renew_identity(), failed=failed)
-        self.call_later(self._attempt.renewal_delay, self._renew_driver_identity)
+        self.hand_off(self._attempt.renew_identity(), then=renewed, failed=failed)
 
     def _driver_ended(self, ended: Exit) -> None:
         _LOG.info("job %s: the driver process ended: %s", self.job_id, ended)
@@ -211,14 +217,19 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             return  # `_driver_started` or `_driver_ended` is on its way and sees the state
         grace = self._services.cancel_grace
         if self._driver is None or self._driver_peer is None or self._driver_peer.closed:
-            self._kill_driver()
+            self._stop_driver(grace)
             return
-        self.hand_off(self._driver.cancel(grace), failed=lambda _: self._kill_driver())
+        self.hand_off(self._driver.cancel(grace), failed=lambda _: self._stop_driver(grace))
         self.call_later(grace + CANCEL_MARGIN_SECONDS, self._kill_driver)
 
-    def _kill_driver(self) -> None:
+    def _stop_driver(self, grace: float) -> None:
+        """SIGTERM (the agent then ends its JVM and Python in order), and SIGKILL after ``grace`` seconds."""
         if self._child is not None and self._child.running:
-            self.hand_off(self._child.stop(self._services.cancel_grace))
+            self.hand_off(self._child.stop(grace))
+
+    def _kill_driver(self) -> None:
+        """It had its time."""
+        self._stop_driver(KILL_GRACE_SECONDS)
 
     # --- the driver -----------------------------------------------------------------------------------------
 

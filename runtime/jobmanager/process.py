@@ -36,6 +36,8 @@ from runtime.rpc import RpcService
 _LOG = logging.getLogger(__name__)
 
 REST_SOCKET = "rest.sock"
+AGENT_SHARE_OF_GRACE = 0.8
+"""A driver agent gives its JVM and Python this share of the grace, to be done itself before it is killed."""
 
 
 def driver_argv(spec: Path) -> Sequence[str]:
@@ -105,7 +107,7 @@ async def jobmanager(
                 executor_memory_mb=config.taskmanager.slot_memory_mb,
                 driver_memory_mb=config.spark.driver_memory_mb,
                 start_timeout=settings.driver_start_timeout,
-                stop_grace=settings.cancel_grace,
+                stop_grace=settings.cancel_grace * AGENT_SHARE_OF_GRACE,
                 argv=argv,
             ),
             resource_manager=slots,

@@ -11,7 +11,7 @@ from aiohttp.typedefs import Handler
 
 from pki.errors import SluiceError
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected
+from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
 from runtime.spark.errors import ForbiddenSparkConf
 
@@ -39,6 +39,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (LogNotFound, 404),
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
+    (TooManyJobs, 503),
     (MailboxFull, 503),
     (EndpointStopped, 503),
     (EndpointNotFound, 503),

@@ -7,17 +7,14 @@ only for an executor that it told this TaskManager to launch.
 from __future__ import annotations
 
 import asyncio
-import random
 import shutil
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
-from cryptography import x509
-
-from pki.files import make_private_directory, read_bounded
+from pki.files import make_private_directory
 from pki.identity import SpiffeId
 from pki.issuer import new_csr, write_identity
+from runtime.identity_renewal import seconds_until_renewal
 from runtime.log_files import open_log, shorten_log
 from runtime.messages import ConnectionEvidence, CsrToSign, ExecutorExit, ExecutorLaunch, SignedIdentity
 from runtime.process import ChildProcess, Exit
@@ -29,7 +26,6 @@ from runtime.taskmanager.launcher import ExecutorLauncher, ExecutorPlace
 STREAMS = ("stdout", "stderr")
 KILL_GRACE_SECONDS = 3.0
 """How long an executor that is to end gets between SIGTERM and SIGKILL."""
-RENEWAL_JITTER = 0.1
 SIGNAL_EXIT_BASE = 128
 BLAMED_ON_APPLICATION = frozenset({3, 50, 51, 52})
 """Exit codes that Spark may count against the job: out of memory (-XX:+ExitOnOutOfMemoryError is 3), and
@@ -93,10 +89,8 @@ class ExecutorProcess:
         )
 
     def renewal_delay(self) -> float:
-        """Seconds until half of the certificate's remaining life is over, with jitter."""
-        leaf = x509.load_pem_x509_certificate(read_bounded(self._identity / "chain.pem"))
-        remaining = (leaf.not_valid_after_utc - datetime.now(UTC)).total_seconds()
-        return max(1.0, remaining * (0.5 - random.uniform(0, RENEWAL_JITTER)))  # noqa: S311  # spreads load only
+        """Seconds until the identity should be renewed."""
+        return seconds_until_renewal(self._identity)
 
     async def stop(self) -> None:
         """End the process: SIGTERM, then SIGKILL; returns when it has ended."""

@@ -18,6 +18,7 @@ import pytest
 
 from pki.home import Home
 from pki.identity import Role, SpiffeId
+from pki.issuer import Issuer
 from runtime.addresses import JobManagerAddress
 from runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
 from runtime.jobmanager.process import jobmanager
@@ -89,14 +90,14 @@ class Cluster:
     master: AsyncExitStack = field(default_factory=AsyncExitStack)
     address: JobManagerAddress | None = None
 
-    async def start_jobmanager(self) -> JobManagerAddress:
-        """Start it, or start it again."""
+    async def start_jobmanager(self, *, issuer: Issuer | None = None) -> JobManagerAddress:
+        """Start it, or start it again; with ``issuer`` to sign the identities of jobs."""
         directory = self.home.identity(Role.JOBMANAGER, JOBMANAGER)
         self.pki.issuer.issue_to(
             directory, SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, JOBMANAGER), ips=["127.0.0.1"]
         )
         self.address = await self.master.enter_async_context(
-            jobmanager(self.home, self.config, self.pki.config, JOBMANAGER, argv=fake_driver_argv)
+            jobmanager(self.home, self.config, self.pki.config, JOBMANAGER, argv=fake_driver_argv, issuer=issuer)
         )
         return self.address
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
+import msgspec
 import pytest
 
 from pki.errors import PeerRefused
 from pki.identity import Role, SpiffeId
+from pki.issuer import LocalIssuer
 from pki.tls import TlsIdentity
 from runtime.addresses import AddressUnknown, read_jobmanager
 from runtime.gateways import RESOURCE_MANAGER, JobMasterGateway, ResourceManagerGateway, jobmaster_endpoint
@@ -81,6 +84,43 @@ async def test_taskmanagers_find_a_jobmanager_that_came_back_and_run_its_jobs(cl
     await cluster.until_running(new, 2)
     cluster.flag.touch()
     await cluster.until(new, "FINISHED")
+
+
+async def test_what_a_killed_jobmanager_left_of_a_job_is_removed_at_the_next_start(cluster: Cluster) -> None:
+    job_id = await cluster.submit(executors=1)
+    await cluster.until(job_id, "RUNNING")
+    await cluster.master.aclose()
+    attempt = cluster.home.jobs / job_id / "attempt-1"
+    (attempt / "identity").mkdir()
+    for leftover in (attempt / "identity" / "key.pem", attempt / "driver.json"):
+        leftover.write_text("a secret")
+    await cluster.start_jobmanager()
+    assert {path.name for path in attempt.iterdir()} == {"driver.agent.log", "driver.stdout"}
+
+
+async def test_identities_of_a_running_job_are_renewed_in_place(cluster: Cluster) -> None:
+    """The issuer's clock is late, so that little is left of its certificates; the processes go on meanwhile."""
+    await cluster.master.aclose()
+    cluster.pki.config = msgspec.structs.replace(cluster.pki.config, job_hours=60 / 3600)
+    late = dt.timedelta(seconds=50)
+    issuer = LocalIssuer(cluster.home, cluster.pki.config, clock=lambda: dt.datetime.now(dt.UTC) - late)
+    await cluster.start_jobmanager(issuer=issuer)
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=1)
+    await cluster.until_running(job_id, 1)
+    root = cluster.home.root
+    keys = [*root.glob(f"jobs/{job_id}/*/identity/key.pem"), *root.glob(f"work/*/jobs/{job_id}/*/identity/key.pem")]
+    assert len(keys) == 2
+    first = [key.read_bytes() for key in keys]
+
+    async def renewed() -> bool:
+        return all(key.read_bytes() != old for key, old in zip(keys, first, strict=True))
+
+    await eventually(renewed, "driver and executor have new keys")
+    for key in keys:
+        assert TlsIdentity(key.parent).spiffe_id.job_id == job_id
+    (executor,) = (await cluster.job(job_id))["executors"]
+    assert executor["state"] == "RUNNING"
 
 
 async def test_a_taskmanager_without_a_jobmanager_for_long_ends_its_executors(cluster: Cluster) -> None:

@@ -304,6 +304,7 @@ class SlotModel(RuleBasedStateMachine):
         for each in self.slots.taskmanagers:
             truth = self.tables[each.name].report().slots
             assert [slot.allocation_id for slot in each.slots] == [status.allocation_id for status in truth]
+            assert not any(slot.state is SlotState.RELEASING for slot in each.slots), "a release was forgotten"
         free = sum(each.free for each in self.slots.taskmanagers)
         missing = sum(bool(self.slots.pending_reason(job)) for job in self.jobs)
         assert not (free and missing)
