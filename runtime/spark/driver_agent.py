@@ -132,32 +132,35 @@ class DriverAgent:
         jvm = asyncio.ensure_future(self._process.wait_jvm())
         try:
             await first_of(python, jvm, self._cancelled, self._link.lost)
-            jvm_died = jvm.result() if jvm.done() and not python.done() else None
+            jvm_was_first = jvm.done() and not python.done()
             if not python.done():
-                await self._end_early(python, jvm_died)
+                await self._end_early(python, jvm)
             ended = await python
-            # 1. Only now may the JVM end: Spark's own stop has to be seen before the verdict.
-            await self._process.stop_jvm(0 if self._link.lost.done() else self._spec.stop_grace_seconds)
-            return self._ending(ended, jvm_died=jvm_died)
+            spark_lost = self._spark_lost
+            # Only now may the JVM end, and in order: one that was killed a moment ago is found out here.
+            jvm_ended = await self._process.stop_jvm(0 if self._link.lost.done() else self._spec.stop_grace_seconds)
+            died = jvm_ended if jvm_ended is not None and (jvm_was_first or jvm_ended.code != 0) else None
+            return self._ending(ended, jvm_died=died, spark_lost=spark_lost)
         finally:
             for task in (python, jvm):
                 task.cancel()
 
-    async def _end_early(self, python: asyncio.Future[Exit], jvm_died: Exit | None) -> None:
+    async def _end_early(self, python: asyncio.Future[Exit], jvm: asyncio.Future[Exit]) -> None:
         """Something other than the pipeline's own end comes first."""
-        grace = KILL_GRACE_SECONDS
         if self._cancelled.done():
             self._bridge.cancel()
             await asyncio.wait({python}, timeout=self._cancelled.result())
-        elif jvm_died is not None:
+        elif jvm.done():
             await asyncio.wait({python}, timeout=JVM_LOSS_GRACE_SECONDS)
-        await self._process.stop_python(grace)
+        await self._process.stop_python(KILL_GRACE_SECONDS)
 
-    def _ending(self, python: Exit | None, *, jvm_died: Exit | None = None, failure: str = "") -> Ending:
+    def _ending(
+        self, python: Exit | None, *, jvm_died: Exit | None = None, spark_lost: bool = False, failure: str = ""
+    ) -> Ending:
         return Ending(
             python=python,
             jvm_died=jvm_died,
-            spark_lost=self._spark_lost,
+            spark_lost=spark_lost,
             cancelled=self._cancelled.done(),
             fenced=self._link.lost.done(),
             failure=failure,
@@ -180,6 +183,13 @@ class DriverAgent:
 
 def safe_name(name: str) -> str:
     """``name`` when it is a plain file name that Spark's lists can carry; :class:`DriverFailed` otherwise."""
-    if name != Path(name).name or name.startswith(".") or "," in name or not name.isprintable() or len(name) > 200:
+    if (
+        not name
+        or name != Path(name).name
+        or name.startswith(".")
+        or "," in name
+        or not name.isprintable()
+        or len(name) > 200
+    ):
         raise DriverFailed(f"{name[:100]!r} is not a usable file name", "use letters, digits, '.', '_' and '-'")
     return name

@@ -12,7 +12,7 @@ import os
 import struct
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -34,7 +34,7 @@ class Gateway:
     """Where the JVM listens for Python (loopback), and the token it wants."""
 
     port: int
-    secret: str
+    secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,15 +163,20 @@ class DriverProcess:
         if self._python is not None:
             await self._python.stop(grace_seconds)
 
-    async def stop_jvm(self, grace_seconds: float) -> None:
-        """Close the JVM's standard input, so that it stops Spark in order; kill it after the grace."""
+    async def stop_jvm(self, grace_seconds: float) -> Exit | None:
+        """Close the JVM's standard input, so that it stops Spark in order; kill it after the grace.
+
+        Returns how it ended by itself, or None when it had to be killed or never ran.
+        """
         if self._jvm is None:
-            return
-        if self._jvm.running and self._jvm.stdin is not None:
+            return None
+        ended = None
+        if self._jvm.stdin is not None:
             self._jvm.stdin.close()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._jvm.wait(), grace_seconds)
+                ended = await asyncio.wait_for(self._jvm.wait(), grace_seconds)
         await self._jvm.stop(0)
+        return ended
 
     def stderr_tail(self) -> str:
         """The end of the program's standard error."""

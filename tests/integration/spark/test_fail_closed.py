@@ -1,4 +1,4 @@
-"""Without the provider, or with an identity it cannot use, no Spark process runs; and none talks to the wrong driver."""
+"""Without the provider, or with an identity it cannot use, no Spark process runs; none talks to a wrong driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 import ssl
 import sys
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 
 import pytest

@@ -1,0 +1,187 @@
+"""The line between the driver's JVM and its agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from runtime.messages import ExecutorExit, ExecutorTarget, ExecutorTargets, JobProgress, SparkRegistration
+from runtime.spark.bridge import MAX_LINE_BYTES, Bridge, BridgeEvent, KillExecutors, SparkStopped, decode_event
+from runtime.spark.errors import BridgeProtocolError, SparkError
+from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
+
+STARTED = {
+    "type": "started", "app_id": "a-1", "driver_url": "spark://d", "startup_conf": {"spark.rpc.x": "1"},
+    "java_options": ["-Xss1m"], "executor_memory_mb": 512, "executor_cores": 1, "live_executors": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("message", "event"),
+    [
+        (
+            STARTED,
+            SparkRegistration(
+                app_id="a-1",
+                driver_url="spark://d",
+                startup_conf={"spark.rpc.x": "1"},
+                java_options=("-Xss1m",),
+                executor_memory_mb=512,
+                executor_cores=1,
+            ),
+        ),
+        (
+            {"type": "targets", "version": 3, "targets": [
+                {"resource_profile_id": 0, "total": 2, "cores": 1, "memory_mb": 512}]},
+            ExecutorTargets(
+                version=3, targets=(ExecutorTarget(resource_profile_id=0, total=2, cores=1, memory_mb=512),)
+            ),
+        ),
+        ({"type": "targets", "version": 4, "targets": []}, ExecutorTargets(version=4, targets=())),
+        ({"type": "kill", "executor_ids": [1, 5]}, KillExecutors((1, 5))),
+        ({"type": "progress", "tasks_total": 7, "first_task_at": 1.5}, JobProgress(tasks_total=7, first_task_at=1.5)),
+        ({"type": "stopped"}, SparkStopped()),
+    ],
+    ids=["started", "targets", "no targets", "kill", "progress", "stopped"],
+)  # fmt: skip
+def test_message_is_decoded_into_its_declared_type(message: dict[str, object], event: BridgeEvent) -> None:
+    assert decode_event(json.dumps(message).encode()) == event
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"", b"null", b"[]", b'"x"', b"{", b"{}", b'{"type": 7}', b'{"type": "exec"}', b'{"type": ["kill"]}',
+        b'{"type": "kill"}', b'{"type": "kill", "executor_ids": ["1"]}',
+        b'{"type": "kill", "executor_ids": [], "more": 1}', b'{"type": "progress", "tasks_total": "7"}', b"\xff\xfe",
+    ],
+)  # fmt: skip
+def test_anything_else_is_refused(line: bytes) -> None:
+    with pytest.raises(BridgeProtocolError):
+        decode_event(line)
+
+
+class Jvm:
+    """The other end, as the plugin speaks."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def connect(cls, bridge: Bridge) -> Jvm:
+        return cls(*await asyncio.open_unix_connection(bridge.path))
+
+    def send(self, *messages: dict[str, object]) -> None:
+        for message in messages:
+            self.writer.write(json.dumps(message).encode() + b"\n")
+
+    async def close(self) -> None:
+        self.writer.close()
+        await self.writer.wait_closed()
+
+
+class Listening:
+    """A bridge, and what it was told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.events: asyncio.Queue[BridgeEvent] = asyncio.Queue()
+        self.bridge = Bridge(folder / "bridge", self.events.put_nowait)
+
+    async def next(self) -> BridgeEvent:
+        return await asyncio.wait_for(self.events.get(), 10)
+
+
+@pytest_asyncio.fixture
+async def listening() -> AsyncIterator[Listening]:
+    folder = make_temp_dir()
+    listening = Listening(folder)
+    await listening.bridge.start()
+    yield listening
+    await listening.bridge.close()
+    remove_temp_dir(folder)
+
+
+async def test_messages_arrive_in_order_and_the_end_is_told(listening: Listening) -> None:
+    jvm = await Jvm.connect(listening.bridge)
+    jvm.send(
+        {"type": "targets", "version": 1, "targets": []}, {"type": "kill", "executor_ids": [1]}, {"type": "stopped"}
+    )
+    assert await listening.next() == ExecutorTargets(version=1, targets=())
+    assert await listening.next() == KillExecutors((1,))
+    assert await listening.next() == SparkStopped(in_order=True)
+    await jvm.close()
+
+
+async def test_connection_that_breaks_is_told_as_out_of_order(listening: Listening) -> None:
+    jvm = await Jvm.connect(listening.bridge)
+    jvm.writer.write(b'{"type": "stop')
+    await jvm.close()
+    assert await listening.next() == SparkStopped(in_order=False)
+
+
+@pytest.mark.parametrize("line", [b"nonsense\n", b"x" * (MAX_LINE_BYTES + 2) + b"\n"], ids=["nonsense", "too long"])
+async def test_protocol_error_ends_the_connection(listening: Listening, line: bytes) -> None:
+    jvm = await Jvm.connect(listening.bridge)
+    jvm.writer.write(line)
+    assert await listening.next() == SparkStopped(in_order=False)
+    assert not listening.bridge.connected
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await jvm.reader.readexactly(1)
+    jvm.writer.transport.abort()
+
+
+async def test_spark_is_told_of_exits_and_cancellation(listening: Listening) -> None:
+    jvm = await Jvm.connect(listening.bridge)
+    jvm.send(STARTED)
+    await listening.next()
+    listening.bridge.executor_exited(
+        ExecutorExit(executor_id=3, exit_code=-9, by_application=False, reason="killed", host="h")
+    )
+    listening.bridge.cancel()
+    told = json.loads(await jvm.reader.readline())
+    assert told["type"] == "executor_exited"
+    assert (told["executor_id"], told["exit_code"], told["by_application"], told["reason"]) == (3, -9, False, "killed")
+    assert json.loads(await jvm.reader.readline()) == {"type": "cancel"}
+    await jvm.close()
+    await listening.next()
+
+
+async def test_without_a_spark_context_there_is_nobody_to_tell(listening: Listening) -> None:
+    listening.bridge.cancel()
+    assert listening.events.empty()
+
+
+async def test_second_spark_context_at_the_same_time_is_turned_away(listening: Listening) -> None:
+    first = await Jvm.connect(listening.bridge)
+    first.send(STARTED)
+    await listening.next()
+    second = await Jvm.connect(listening.bridge)
+    assert await second.reader.read() == b""
+    await second.close()
+    assert listening.bridge.connected
+    await first.close()
+    await listening.next()
+
+
+async def test_next_spark_context_in_a_row_is_welcome(listening: Listening) -> None:
+    for _ in range(2):
+        jvm = await Jvm.connect(listening.bridge)
+        jvm.send(STARTED, {"type": "stopped"})
+        assert isinstance(await listening.next(), SparkRegistration)
+        assert await listening.next() == SparkStopped()
+        await jvm.close()
+
+
+async def test_socket_is_for_the_owner_alone(listening: Listening) -> None:
+    assert stat.S_IMODE(listening.bridge.path.stat().st_mode) == 0o600
+
+
+def test_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SparkError, match="too long"):
+        Bridge(tmp_path / ("x" * 108), lambda _: None)

@@ -1,0 +1,118 @@
+"""Finding Java, and compiling the plugin with it."""
+
+from __future__ import annotations
+
+import re
+import stat
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from runtime.spark import command, conf
+from runtime.spark.errors import JavaNotFound, PluginBuildFailed
+from runtime.spark.java import MINIMUM_JAVA, find_java, find_spark
+from runtime.spark.plugin_build import (
+    AGENT_CLASS,
+    CLUSTER_MANAGER_CLASS,
+    ensure_plugin,
+    plugin_sources,
+    source_digest,
+)
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    path = folder / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+class TestFindJava:
+    """The error says exactly what to install."""
+
+    def test_from_java_home(self, tmp_path: Path) -> None:
+        path = fake_java(tmp_path, 'openjdk version "21.0.2" 2024-01-16')
+        java = find_java({"JAVA_HOME": str(tmp_path), "PATH": ""})
+        assert (java.executable, java.major) == (path, 21)
+
+    def test_from_the_path(self, tmp_path: Path) -> None:
+        path = fake_java(tmp_path, 'openjdk version "17" 2021-09-14')
+        assert find_java({"PATH": str(path.parent)}).executable == path
+
+    @pytest.mark.parametrize("version", ['java version "1.8.0_392"', 'openjdk version "11.0.21"', "what?"])
+    def test_too_old_or_strange(self, tmp_path: Path, version: str) -> None:
+        fake_java(tmp_path, version)
+        with pytest.raises(JavaNotFound, match="openjdk-17-jre-headless"):
+            find_java({"JAVA_HOME": str(tmp_path)})
+
+    @pytest.mark.parametrize("environment", [{"PATH": "/nowhere"}, {"JAVA_HOME": "/nowhere", "PATH": "/usr/bin"}])
+    def test_none(self, environment: dict[str, str]) -> None:
+        with pytest.raises(JavaNotFound, match=f"install a Java {MINIMUM_JAVA} runtime"):
+            find_java(environment)
+
+
+def test_spark_of_the_installed_pyspark() -> None:
+    spark = find_spark()
+    assert re.fullmatch(r"4\.3\.\d+", spark.version)
+    assert any(jar.name.startswith("scala-compiler-") for jar in spark.jars)
+    assert list(spark.jars) == sorted(spark.jars)
+
+
+@pytest.mark.spark
+def test_plugin_compiles_without_a_warning_and_holds_what_java_looks_for(tmp_path: Path) -> None:
+    jar = ensure_plugin(cache=tmp_path, warnings_fatal=True)
+    with zipfile.ZipFile(jar) as archive:
+        names = archive.namelist()
+        manifest = archive.read("META-INF/MANIFEST.MF").decode()
+        service = archive.read("META-INF/services/org.apache.spark.scheduler.ExternalClusterManager").decode()
+    assert names[0] == "META-INF/MANIFEST.MF"
+    assert f"Premain-Class: {AGENT_CLASS}\n" in manifest
+    assert service.strip() == CLUSTER_MANAGER_CLASS
+    for class_name in (AGENT_CLASS, CLUSTER_MANAGER_CLASS):
+        assert class_name.replace(".", "/") + ".class" in names
+    assert list(tmp_path.iterdir()) == [jar]
+
+
+@pytest.mark.spark
+def test_built_plugin_is_used_again(tmp_path: Path) -> None:
+    """Also by two who build at the same time: both get one complete file."""
+    built: list[Path] = []
+    threads = [threading.Thread(target=lambda: built.append(ensure_plugin(cache=tmp_path))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stamp = built[0].stat().st_mtime_ns
+    assert built[0] == built[1] == ensure_plugin(cache=tmp_path)
+    assert built[0].stat().st_mtime_ns == stamp
+    assert zipfile.ZipFile(built[0]).testzip() is None
+
+
+def test_compiler_errors_reach_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "Broken.scala"
+    source.write_text("object Broken { val number: Int = nothingThere }")
+    monkeypatch.setattr("runtime.spark.plugin_build.PLUGIN_SOURCES", tmp_path)
+    with pytest.raises(PluginBuildFailed, match="nothingThere"):
+        ensure_plugin(cache=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_digest_follows_sources_and_spark(tmp_path: Path) -> None:
+    source = tmp_path / "A.scala"
+    source.write_text("object A")
+    first = source_digest([source], "4.3.0")
+    assert first == source_digest([source], "4.3.0")
+    assert first != source_digest([source], "4.3.1")
+    source.write_text("object A2")
+    assert first != source_digest([source], "4.3.0")
+
+
+def test_names_that_both_languages_know_are_the_same() -> None:
+    """They cannot import from each other."""
+    scala = "\n".join(path.read_text() for path in plugin_sources())
+    assert f'val Algorithm = "{conf.TLS_PROTOCOL}"' in scala
+    assert f"val ExitCode = {command.IDENTITY_EXIT_CODE}\n" in scala
+    assert f'Property = "{conf.FORBIDDEN_PATTERNS_PROPERTY}"' in scala

@@ -1,0 +1,143 @@
+"""The command lines of Spark's JVMs: complete, without secrets, and with nothing of the job's in them."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from runtime.messages import ExecutorLaunch
+from runtime.spark.command import (
+    MODULE_OPTIONS,
+    SERIAL_GC_BELOW_MB,
+    Command,
+    SparkRuntime,
+    TlsEngine,
+    driver_jvm_command,
+    executor_command,
+)
+from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.java import Java, SparkDistribution, find_java
+
+SECRET = "5ec2e7" * 8
+SPARK = SparkRuntime(
+    Java(Path("/opt/java/bin/java"), 17),
+    SparkDistribution(Path("/opt/spark"), "4.3.0", (Path("/opt/spark/jars/a.jar"), Path("/opt/spark/jars/b.jar"))),
+    Path("/cache/plugin.jar"),
+)
+LAUNCH = ExecutorLaunch(
+    job_id="0" * 32, allocation_id="a", executor_id=4, app_id="app-1", driver_url="spark://x@127.0.0.1:1",
+    resource_profile_id=0, cores=2, memory_mb=768, startup_conf={"spark.rpc.askTimeout": "5s"},
+    java_options=MODULE_OPTIONS, spark_auth_secret=SECRET, python="/usr/bin/python3",
+)  # fmt: skip
+
+
+def executor(launch: ExecutorLaunch = LAUNCH, spark: SparkRuntime = SPARK, work: Path = Path("/work")) -> Command:
+    return executor_command(
+        launch, spark=spark, identity_dir=Path("/identity"), work_dir=work, temp_dir=Path("/t"), host="10.0.0.1"
+    )
+
+
+def driver(conf: dict[str, str], work: Path = Path("/work")) -> Command:
+    return driver_jvm_command(
+        conf, spark=SPARK, identity_dir=Path("/identity"), work_dir=work, temp_dir=Path("/t"), host="10.0.0.1",
+        memory_mb=512, bridge=Path("/t/bridge"), connection_info=Path("/t/gateway"), job_id="0" * 32, attempt=2,
+    )  # fmt: skip
+
+
+def options(command: Command) -> list[str]:
+    ((_, content),) = command.files.items()
+    return [line.strip('"') for line in content.decode().splitlines()]
+
+
+def test_executor_carries_the_agent_and_our_security_settings() -> None:
+    lines = options(executor())
+    assert "-javaagent:/cache/plugin.jar=/identity" in lines
+    assert "-Dspark.ssl.rpc.enabled=true" in lines
+    assert "-Dspark.ssl.rpc.protocol=SluiceTLSv1.3" in lines
+    assert "-Dspark.authenticate=true" in lines
+    assert "-Dspark.rpc.askTimeout=5s" in lines
+    assert "-Xmx768m" in lines
+    assert lines[-2:] == ["-cp", "/opt/spark/jars/a.jar:/opt/spark/jars/b.jar"]
+
+
+def test_executor_arguments() -> None:
+    argv = executor().argv
+    assert argv[:2] == ("/opt/java/bin/java", "@/work/executor.args")
+    pairs = dict(zip(argv[3::2], argv[4::2], strict=True))
+    assert pairs["--executor-id"] == "4"
+    assert pairs["--bind-address"] == pairs["--hostname"] == "10.0.0.1"
+    assert pairs["--cores"] == "2"
+
+
+def test_secrets_are_in_the_environment_or_the_file_only() -> None:
+    command = executor()
+    assert SECRET not in " ".join(command.argv)
+    assert command.env["_SPARK_AUTH_SECRET"] == SECRET
+    assert all(SECRET.encode() not in content for content in command.files.values())
+    assert SECRET not in repr(command)
+    jvm = driver({"spark.authenticate.secret": SECRET})
+    assert SECRET not in " ".join(jvm.argv)
+    assert SECRET not in repr(jvm)
+    assert SECRET not in " ".join(jvm.env.values())
+
+
+def test_environment_is_complete_and_nothing_is_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-javaagent:evil.jar")
+    for command in (executor(), driver({})):
+        assert "JAVA_TOOL_OPTIONS" not in command.env
+        assert command.env["SPARK_LOCAL_IP"] == "10.0.0.1"
+        assert command.env["TMPDIR"] == "/t"
+
+
+@pytest.mark.parametrize(
+    "option", ["-javaagent:evil.jar", "-agentlib:jdwp=transport=dt_socket", "-XX:OnOutOfMemoryError=sh", "-Xmx9g", "@f"]
+)
+def test_jvm_option_of_the_driver_is_refused(option: str) -> None:
+    launch = msgspec.structs.replace(LAUNCH, java_options=(*MODULE_OPTIONS, option))
+    with pytest.raises(ForbiddenSparkConf):
+        executor(launch)
+
+
+def test_startup_setting_of_the_driver_is_vetted() -> None:
+    launch = msgspec.structs.replace(LAUNCH, startup_conf={"spark.ssl.rpc.enabled": "false"})
+    with pytest.raises(ForbiddenSparkConf, match=r"spark\.ssl\.rpc\.enabled"):
+        executor(launch)
+
+
+def test_small_heaps_are_collected_by_one_thread() -> None:
+    assert "-XX:+UseSerialGC" in options(executor())
+    large = msgspec.structs.replace(LAUNCH, memory_mb=SERIAL_GC_BELOW_MB)
+    assert "-XX:+UseSerialGC" not in options(executor(large))
+
+
+def test_engine_is_handed_over() -> None:
+    spark = SparkRuntime(SPARK.java, SPARK.distribution, SPARK.plugin, TlsEngine.OPENSSL)
+    assert "-Dsluice.tls.engine=openssl" in options(executor(spark=spark))
+
+
+def test_files_are_written_for_the_owner_alone(tmp_path: Path) -> None:
+    command = driver({"spark.authenticate.secret": SECRET}, tmp_path)
+    command.write_files()
+    assert stat.S_IMODE((tmp_path / "driver-jvm.args").stat().st_mode) == 0o600
+
+
+def test_argument_file_is_read_by_java_as_it_was_meant(tmp_path: Path) -> None:
+    """Spaces, quotes, backslashes and signs that mean something to Java's argument files, through a real java."""
+    value = 'a "quoted" \\ back\\slash # no comment @no-file \\n'
+    java = find_java()
+    spark = SparkRuntime(java, SPARK.distribution, SPARK.plugin)
+    command = driver_jvm_command(
+        {"spark.app.name": value}, spark=spark, identity_dir=tmp_path, work_dir=tmp_path, temp_dir=tmp_path,
+        host="127.0.0.1", memory_mb=64, bridge=tmp_path, connection_info=tmp_path, job_id="0" * 32, attempt=1,
+    )  # fmt: skip
+    ((path, content),) = command.files.items()
+    path.write_bytes(b"".join(line for line in content.splitlines(keepends=True) if b"-javaagent" not in line))
+    run = subprocess.run(
+        [command.argv[0], command.argv[1], "-XshowSettings:properties", "-version"],
+        capture_output=True, text=True, timeout=60, check=True, env={},
+    )  # fmt: skip
+    assert f"spark.app.name = {value}\n" in run.stdout + run.stderr

@@ -1,0 +1,158 @@
+"""What lies on disk around a driver: spec, private directories, gateway address, evidence, fetched files."""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pki.errors import SluiceError, StoreError
+from runtime.spark.driver_agent import safe_name
+from runtime.spark.driver_process import MAX_GATEWAY_SECRET_BYTES, Gateway, read_gateway
+from runtime.spark.driver_spec import DriverSpec
+from runtime.spark.errors import DriverFailed, SparkError
+from runtime.spark.evidence import EVIDENCE_FILE, MAX_EVIDENCE_LINES, read_evidence
+from runtime.spark.tempdir import MAX_TEMP_DIRECTORY_BYTES, make_temp_dir, remove_temp_dir
+
+TOKEN = b"\x01\x02fencing"
+SPEC = DriverSpec(
+    job_id="0" * 32, attempt=1, name="n", trust_domain="td", jobmanager_name="jm", jobmanager_host="h",
+    jobmanager_port=1, jobmaster_token=TOKEN.hex(), identity_dir="/i", work_dir="/w",
+)  # fmt: skip
+LINE = (
+    b'{"channel":"data","local":"spiffe://td/a","peer":"spiffe://td/b","direction":"dialed",'
+    b'"protocol":"TLSv1.3","cipher":"TLS_AES_128_GCM_SHA256","opened_at":1.5}\n'
+)
+
+
+def test_spec_survives_the_disk(tmp_path: Path) -> None:
+    path = SPEC.write(tmp_path / "spec.json")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert DriverSpec.read(path) == SPEC
+    assert SPEC.token == TOKEN
+
+
+def test_spec_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = SPEC.write(tmp_path / "spec.json")
+    path.chmod(0o644)
+    with pytest.raises(StoreError):
+        DriverSpec.read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        msgspec.json.encode({**msgspec.to_builtins(SPEC), "more": 1}),
+        msgspec.json.encode({**msgspec.to_builtins(SPEC), "jobmaster_token": "no hex"}),
+        msgspec.json.encode({**msgspec.to_builtins(SPEC), "attempt": "1"}),
+    ],
+)
+def test_what_is_no_spec_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "spec.json"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(DriverFailed):
+        DriverSpec.read(path)
+
+
+class TestTempDir:
+    """Short private directories."""
+
+    def test_is_private_short_and_goes_away(self) -> None:
+        path = make_temp_dir()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+        assert len(os.fsencode(path)) <= MAX_TEMP_DIRECTORY_BYTES
+        (path / "file").touch()
+        remove_temp_dir(path)
+        assert not path.exists()
+
+    def test_parent_too_long_is_refused(self, tmp_path: Path) -> None:
+        parent = tmp_path / ("x" * MAX_TEMP_DIRECTORY_BYTES)
+        parent.mkdir()
+        with pytest.raises(SparkError, match="too long"):
+            make_temp_dir(parent)
+        assert list(parent.iterdir()) == []
+
+    def test_those_of_dead_makers_are_removed_and_nothing_else(self, tmp_path_factory: pytest.TempPathFactory) -> None:
+        base = make_temp_dir()
+        dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+        stale = base / f"sluice-jvm-{int(dead.stdout)}-abc"
+        others = [base / f"sluice-jvm-{os.getpid()}-abc", base / "sluice-jvm-x-abc", base / "sluice-0-abc"]
+        for path in (stale, *others):
+            path.mkdir()
+        link = base / f"sluice-jvm-{int(dead.stdout)}-link"
+        target = tmp_path_factory.mktemp("target")
+        link.symlink_to(target)
+        made = make_temp_dir(base)
+        assert not stale.exists()
+        assert all(path.exists() for path in others)
+        assert target.exists()
+        remove_temp_dir(made)
+        remove_temp_dir(base)
+
+
+class TestGateway:
+    """What Spark's gateway server writes for Python."""
+
+    def test_is_decoded(self) -> None:
+        assert read_gateway(struct.pack(">ii", 4242, 6) + b"secret") == Gateway(4242, "secret")
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"",
+            b"\0" * 7,
+            struct.pack(">ii", 0, 1) + b"s",
+            struct.pack(">ii", 70000, 1) + b"s",
+            struct.pack(">ii", 4242, 0),
+            struct.pack(">ii", 4242, 9) + b"short",
+            struct.pack(">ii", 4242, MAX_GATEWAY_SECRET_BYTES + 1) + b"s" * (MAX_GATEWAY_SECRET_BYTES + 1),
+        ],
+    )
+    def test_anything_else_is_refused(self, data: bytes) -> None:
+        with pytest.raises(DriverFailed):
+            read_gateway(data)
+
+    def test_secret_is_not_shown(self) -> None:
+        assert "hunter2" not in repr(Gateway(1, "hunter2"))
+
+
+class TestEvidence:
+    """What a JVM recorded of its connections."""
+
+    def test_no_file_yet(self, tmp_path: Path) -> None:
+        assert read_evidence(tmp_path) == ()
+
+    def test_complete_lines_are_read(self, tmp_path: Path) -> None:
+        (tmp_path / EVIDENCE_FILE).write_bytes(LINE * 2 + LINE[:30])
+        found = read_evidence(tmp_path)
+        assert len(found) == 2
+        assert (found[0].peer, found[0].protocol, found[0].opened_at) == ("spiffe://td/b", "TLSv1.3", 1.5)
+
+    def test_line_that_somebody_else_wrote_is_left_out(self, tmp_path: Path) -> None:
+        (tmp_path / EVIDENCE_FILE).write_bytes(b"\xff\n{}\n" + LINE + b'{"channel": 7}\n')
+        assert len(read_evidence(tmp_path)) == 1
+
+    def test_is_bounded(self, tmp_path: Path) -> None:
+        (tmp_path / EVIDENCE_FILE).write_bytes(LINE * (MAX_EVIDENCE_LINES + 5))
+        assert len(read_evidence(tmp_path)) == MAX_EVIDENCE_LINES
+
+
+@pytest.mark.parametrize("name", ["pipeline.py", "my data (1).csv", "ä.txt"])
+def test_plain_file_name_is_taken(name: str) -> None:
+    assert safe_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "/etc/passwd", "a/b", ".bashrc", "a,b", "a\nb", "x" * 201])
+def test_name_that_leads_elsewhere_is_refused(name: str) -> None:
+    with pytest.raises(SluiceError):
+        safe_name(name)

@@ -1,0 +1,210 @@
+"""The driver agent's connection to its JobMaster: order, reconnection, and the end of its patience."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+
+from pki.errors import PeerRefused
+from runtime.gateways import JobMasterGateway
+from runtime.messages import (
+    BlobRef,
+    DriverAssignment,
+    DriverExit,
+    ExecutorTarget,
+    ExecutorTargets,
+    JobProgress,
+    SparkRegistration,
+)
+from runtime.rpc import FencingTokenMismatch, MailboxFull, PeerUnreachable
+from runtime.spark.errors import DriverFailed
+from runtime.spark.jobmaster_link import JobMasterLink, JobMasterPeer
+
+SECRET = b"secret"
+ASSIGNMENT = DriverAssignment(
+    pipeline=BlobRef(sha256="0" * 64, name="p.py", size=1), files=(), args=(), spark_conf={},
+    spark_auth_secret=SECRET.hex(), blob_host="h", blob_port=1,
+)  # fmt: skip
+REGISTRATION = SparkRegistration(
+    app_id="a", driver_url="u", startup_conf={}, java_options=(), executor_memory_mb=1, executor_cores=1
+)
+DONE = DriverExit(succeeded=True, exit_code=0)
+
+
+def targets(version: int, total: int = 2) -> ExecutorTargets:
+    wanted = ExecutorTarget(resource_profile_id=0, total=total, cores=1, memory_mb=1)
+    return ExecutorTargets(version=version, targets=(wanted,))
+
+
+class Peer:
+    """One connection to a JobMaster that writes down what it hears."""
+
+    def __init__(self, heard: list[object], errors: list[Exception]) -> None:
+        self.heard = heard
+        self.errors = errors
+        self.gone = asyncio.Event()
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    @property
+    def jobmaster(self) -> JobMasterGateway:
+        return cast("JobMasterGateway", self)  # it has the driver's half of the methods
+
+    async def wait_closed(self) -> None:
+        await self.gone.wait()
+
+    async def close(self) -> None:
+        self.gone.set()
+
+    async def _hear(self, message: object) -> None:
+        await self.answering.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+        if self.gone.is_set():
+            raise PeerUnreachable("the connection is gone")
+        self.heard.append(message)
+
+    async def register_driver(self, attempt: int, pid: int) -> DriverAssignment:
+        await self._hear(("driver", attempt, pid))
+        return ASSIGNMENT
+
+    async def spark_started(self, registration: SparkRegistration) -> None:
+        await self._hear(registration)
+
+    async def set_executor_targets(self, wanted: ExecutorTargets) -> None:
+        await self._hear(wanted)
+
+    async def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
+        await self._hear(executor_ids)
+
+    async def report_progress(self, progress: JobProgress) -> None:
+        await self._hear(progress)
+
+    async def driver_finished(self, result: DriverExit) -> None:
+        await self._hear(result)
+
+
+class Network:
+    """Dials peers; can be down."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+        self.errors: list[Exception] = []
+        self.dial_error: Exception | None = None
+        self.peers: list[Peer] = []
+
+    async def dial(self) -> JobMasterPeer:
+        if self.dial_error is not None:
+            raise self.dial_error
+        self.peers.append(Peer(self.heard, self.errors))
+        return self.peers[-1]
+
+
+@asynccontextmanager
+async def linked(network: Network, patience: float = 30.0) -> AsyncIterator[JobMasterLink]:
+    link = JobMasterLink(network.dial, attempt=1, pid=42, patience_seconds=patience)
+    running = asyncio.create_task(link.run())
+    try:
+        yield link
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # what is waited for is in a list
+            await asyncio.sleep(0.005)
+
+
+async def soon(work: Awaitable[object]) -> object:
+    return await asyncio.wait_for(work, 10)
+
+
+async def test_introduces_itself_first_and_then_speaks_in_order() -> None:
+    network = Network()
+    async with linked(network) as link:
+        link.spark_started(REGISTRATION)
+        link.set_targets(targets(1))
+        link.set_targets(targets(2, 1))
+        link.kill_executors((2,))
+        assert await soon(link.assignment) == ASSIGNMENT
+        await soon(link.finish(DONE))
+    assert network.heard == [("driver", 1, 42), REGISTRATION, targets(1), targets(2, 1), (2,), DONE]
+
+
+async def test_says_again_after_a_reconnection_what_the_jobmaster_has_to_know() -> None:
+    network = Network()
+    async with linked(network) as link:
+        link.spark_started(REGISTRATION)
+        link.set_targets(targets(1))
+        link.set_targets(targets(2))
+        await eventually(lambda: len(network.heard) == 4)
+        network.heard.clear()
+        network.peers[0].gone.set()
+        await eventually(lambda: len(network.heard) == 3)
+        assert network.heard == [("driver", 1, 42), REGISTRATION, targets(2)]
+        await soon(link.finish(DONE))
+    assert len(network.peers) == 2
+
+
+async def test_call_cut_off_by_a_lost_connection_is_made_again() -> None:
+    network = Network()
+    async with linked(network) as link:
+        await soon(link.assignment)
+        network.errors.append(PeerUnreachable("cut"))
+        link.kill_executors((3,))
+        await soon(link.finish(DONE))
+    assert network.heard == [("driver", 1, 42), ("driver", 1, 42), (3,), DONE]
+
+
+async def test_busy_jobmaster_is_asked_again() -> None:
+    network = Network()
+    network.errors.append(MailboxFull("busy"))
+    async with linked(network) as link:
+        await soon(link.finish(DONE))
+    assert network.heard == [("driver", 1, 42), DONE]
+
+
+async def test_progress_that_waits_is_replaced_by_newer_progress() -> None:
+    network = Network()
+    async with linked(network) as link:
+        await soon(link.assignment)
+        network.peers[0].answering.clear()
+        for count in range(100):
+            link.report_progress(JobProgress(tasks_total=count))
+        await asyncio.sleep(0)
+        network.peers[0].answering.set()
+        await soon(link.finish(DONE))
+    progress = [each for each in network.heard if isinstance(each, JobProgress)]
+    assert len(progress) <= 2
+    assert progress[-1].tasks_total == 99
+
+
+@pytest.mark.parametrize("error", [FencingTokenMismatch("stale"), PeerRefused("someone else")], ids=["fenced", "other"])
+async def test_jobmaster_that_is_not_ours_ends_the_link_at_once(error: Exception) -> None:
+    network = Network()
+    network.errors.append(error)
+    async with linked(network) as link:
+        assert str(error) in str(await soon(link.lost))
+        with pytest.raises(DriverFailed):
+            await soon(link.finish(DONE))
+    assert network.heard == []
+
+
+async def test_jobmanager_that_stays_away_ends_the_link() -> None:
+    network = Network()
+    network.dial_error = ConnectionRefusedError("nobody there")
+    async with linked(network, patience=0.05) as link:
+        assert "no JobManager" in str(await soon(link.lost))
+
+
+async def test_impostor_in_the_place_of_the_jobmanager_ends_the_link() -> None:
+    network = Network()
+    network.dial_error = PeerRefused("not the jobmanager")
+    async with linked(network) as link:
+        assert "not the jobmanager" in str(await soon(link.lost))

@@ -1,0 +1,84 @@
+"""How the end of a driver attempt is judged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from runtime.process import Exit
+from runtime.spark.verdict import MAX_TRACEBACK_CHARACTERS, Ending, judge, last_line, last_traceback
+
+WELL = Exit(0)
+
+
+def test_success_is_exit_code_0_and_nothing_out_of_order() -> None:
+    assert judge(Ending(WELL)).succeeded
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        pytest.param(Ending(Exit(3)), "exit code 3", id="exit code"),
+        pytest.param(Ending(Exit(-9)), "SIGKILL", id="killed"),
+        pytest.param(Ending(None), "never started", id="never started"),
+        pytest.param(Ending(None, failure="no Java"), "no Java", id="failure to start"),
+        pytest.param(Ending(WELL, jvm_died=Exit(-9)), "JVM ended before", id="JVM gone, exit code 0"),
+        pytest.param(Ending(WELL, spark_lost=True), "Spark was lost", id="Spark lost, exit code 0"),
+        pytest.param(Ending(WELL, fenced=True), "lost its JobMaster", id="fenced, exit code 0"),
+        pytest.param(Ending(WELL, cancelled=True), "cancelled", id="cancelled, exit code 0"),
+        pytest.param(Ending(Exit(1), cancelled=True, jvm_died=Exit(1)), "cancelled", id="cancelled is the cause"),
+    ],
+)
+def test_anything_else_is_a_failure_that_says_why(ending: Ending, said: str) -> None:
+    result = judge(ending)
+    assert not result.succeeded
+    assert said in result.error
+
+
+def stderr_of(program: str) -> str:
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    return run.stderr
+
+
+def test_error_is_the_line_of_the_exception() -> None:
+    result = judge(Ending(Exit(1), stderr_tail="a warning\n" + stderr_of("1/0")))
+    assert result.error == "ZeroDivisionError: division by zero"
+    assert result.traceback.startswith("Traceback")
+    assert "a warning" not in result.traceback
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "try:\n 1/0\nexcept ZeroDivisionError as e:\n raise KeyError('x') from e",
+        "try:\n 1/0\nexcept ZeroDivisionError:\n raise KeyError('x')",
+    ],
+    ids=["cause", "context"],
+)
+def test_chain_of_exceptions_stays_together(program: str) -> None:
+    result = judge(Ending(Exit(1), stderr_tail=stderr_of(program)))
+    assert result.error == "KeyError: 'x'"
+    assert "ZeroDivisionError" in result.traceback
+
+
+def test_earlier_traceback_that_was_only_logged_is_left_out() -> None:
+    tail = stderr_of(
+        "import traceback\ntry:\n 1/0\nexcept Exception:\n traceback.print_exc()\nprint()\nraise ValueError('end')"
+    )
+    assert "ZeroDivisionError" not in last_traceback(tail)
+    assert last_line(last_traceback(tail)) == "ValueError: end"
+
+
+def test_exception_of_several_lines_gives_its_first() -> None:
+    assert judge(Ending(Exit(1), stderr_tail=stderr_of("raise ValueError('one\\ntwo')"))).error == "ValueError: one"
+
+
+def test_standard_error_without_a_traceback_is_given_as_it_is() -> None:
+    result = judge(Ending(Exit(2), stderr_tail="usage: pipeline.py FILE\n"))
+    assert result.traceback == "usage: pipeline.py FILE"
+
+
+def test_traceback_is_bounded() -> None:
+    assert len(last_traceback("x" * (2 * MAX_TRACEBACK_CHARACTERS))) == MAX_TRACEBACK_CHARACTERS
