@@ -5,13 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 from dataclasses import dataclass
-from pathlib import Path
 
 from cryptography import x509
 from pki.issuer import LocalIssuer
+from pki.renewal import renewal_reason
 
 from cli.config import Configuration
-from pki.files import read_bounded
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 
@@ -55,12 +54,13 @@ def _issue_due(home: Home, configuration: Configuration, issuer: LocalIssuer) ->
     for wanted in _wanted(configuration):
         directory = home.identity(wanted.role, wanted.name)
         spiffe_id = SpiffeId.process(configuration.pki.trust_domain, wanted.role, wanted.name)
-        if not _due(directory, spiffe_id, dt.datetime.now(dt.UTC)):
+        reason = renewal_reason(directory, spiffe_id, dt.datetime.now(dt.UTC))
+        if not reason:
             continue
         if wanted.edge:
             host = configuration.gateway.host
             names = [name for name in (*configuration.gateway.server_names, host) if not _is_ip(name)]
-            addresses = [host] if _is_ip(host) else ["127.0.0.1"]
+            addresses = sorted({host, "127.0.0.1"} if _is_ip(host) else {"127.0.0.1"})
             issuer.issue_edge_server(directory, spiffe_id, dns=names, ips=addresses)
         else:
             hosts = {
@@ -72,21 +72,8 @@ def _issue_due(home: Home, configuration: Configuration, issuer: LocalIssuer) ->
                 dns=sorted(host for host in hosts if not _is_ip(host)),
                 ips=sorted(host for host in hosts if _is_ip(host)),
             )
-        lines.append(f"issued {spiffe_id}")
+        lines.append(f"issued {spiffe_id}: {reason}")
     return lines
-
-
-def _due(directory: Path, spiffe_id: SpiffeId, now: dt.datetime) -> bool:
-    """Missing, damaged, of another identity, or past half of its life."""
-    try:
-        leaf = x509.load_pem_x509_certificate(read_bounded(directory / "chain.pem"))
-        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except Exception:  # noqa: BLE001  whatever is wrong with the old one, a new one replaces it
-        return True
-    if names.get_values_for_type(x509.UniformResourceIdentifier) != [str(spiffe_id)]:
-        return True
-    half = leaf.not_valid_before_utc + (leaf.not_valid_after_utc - leaf.not_valid_before_utc) / 2
-    return now >= half or now < leaf.not_valid_before_utc
 
 
 def _is_ip(text: str) -> bool:

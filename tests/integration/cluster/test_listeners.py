@@ -23,7 +23,8 @@ def listeners(cluster: LocalCluster) -> dict[tuple[str, int], str]:
         with contextlib.suppress(psutil.Error):
             for connection in process.net_connections("tcp"):
                 if connection.status == psutil.CONN_LISTEN:
-                    found[connection.laddr.ip, connection.laddr.port] = " ".join(process.cmdline())
+                    address = connection.laddr.ip.removeprefix("::ffff:")  # how the JVM's sockets show IPv4
+                    found[address, connection.laddr.port] = " ".join(process.cmdline())
     return found
 
 
