@@ -6,13 +6,11 @@ import datetime as dt
 import ipaddress
 from dataclasses import dataclass
 
-from cryptography import x509
-from pki.issuer import LocalIssuer
-from pki.renewal import renewal_reason
-
 from cli.config import Configuration
 from pki.home import Home
 from pki.identity import Role, SpiffeId
+from pki.issuer import LocalIssuer
+from pki.renewal import renewal_reason
 
 JOBMANAGER_NAME = "jobmanager-1"
 
@@ -54,6 +52,7 @@ def _issue_due(home: Home, configuration: Configuration, issuer: LocalIssuer) ->
     for wanted in _wanted(configuration):
         directory = home.identity(wanted.role, wanted.name)
         spiffe_id = SpiffeId.process(configuration.pki.trust_domain, wanted.role, wanted.name)
+        existed = directory.exists()
         reason = renewal_reason(directory, spiffe_id, dt.datetime.now(dt.UTC))
         if not reason:
             continue
@@ -72,7 +71,7 @@ def _issue_due(home: Home, configuration: Configuration, issuer: LocalIssuer) ->
                 dns=sorted(host for host in hosts if not _is_ip(host)),
                 ips=sorted(host for host in hosts if _is_ip(host)),
             )
-        lines.append(f"issued {spiffe_id}: {reason}")
+        lines.append(f"renewed {spiffe_id}: {reason}" if existed else f"issued {spiffe_id}")
     return lines
 
 
