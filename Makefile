@@ -36,6 +36,7 @@ test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
 bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.startup
 	$(PY) -m benchmarks.spark_tls
+	$(PY) -m benchmarks.issuance
 
 lock: ## renew constraints.txt with the newest versions that fit pyproject.toml
 	rm -rf build/lock && python3 -m venv build/lock && build/lock/bin/pip install --quiet --upgrade '.[dev]'

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
-import re
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
+from cli import pki_issue, pki_renew
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from cli.pki_arguments import print_json, spiffe_id_argument
 from pki.errors import InvalidIdentity, PkiError
 from pki.export import Export, Format, export_anchors, export_identity
-from pki.files import make_private_directory, read_bounded, write_public, write_secret
+from pki.files import make_private_directory, write_public, write_secret
 from pki.home import Home
-from pki.identity import NAMED_ROLES, Role, SpiffeId
+from pki.identity import Role, SpiffeId
 from pki.identity_files import read_certificates, read_identity
 from pki.inspect import CertificateSummary, KeystoreSummary, KeySummary, RequestSummary, Summary, inspect_path
-from pki.issuer import LocalIssuer, utc_now
+from pki.issuer import utc_now
 from pki.profiles import AuthorityKind, Purpose
 from pki.store import AuthorityStore
 from pki.verify import verify_chain
@@ -34,8 +32,8 @@ app = typer.Typer(
     "`sluice up` creates all this by itself; these verbs are for looking at it and for machines of your own.",
 )
 
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-_LIFETIME = re.compile(r"([1-9][0-9]{0,5})([mhd])")
+app.add_typer(pki_issue.app)
+app.add_typer(pki_renew.app)
 
 
 @app.command(epilog="Example: sluice pki init --algorithm ecdsa-p384")
@@ -63,7 +61,7 @@ def init(
     store = AuthorityStore(located.pki)
     created = store.ensure(configuration.pki, utc_now())
     if as_json:
-        _print_json(
+        print_json(
             {
                 "created": created.made,
                 "kept": created.kept,
@@ -79,65 +77,6 @@ def init(
         typer.echo("nothing to do: all three authorities were there already")
 
 
-@app.command(
-    epilog="Examples: sluice pki issue taskmanager/tm-7 --dns worker7.example.org; sluice pki issue user/ada "
-    "--lifetime 30d --out ada; sluice pki issue gateway/envoy --edge-server --dns cluster.example.org --out edge"
-)
-def issue(
-    identity: Annotated[str, typer.Argument(help="ROLE/NAME, job/JOB-ID/driver, or a whole spiffe:// ID.")],
-    home: HomeOption = DEFAULT_HOME,
-    config: ConfigOption = None,
-    dns: Annotated[list[str] | None, typer.Option(help="Host name a listener is reached by; repeatable.")] = None,
-    ip: Annotated[list[str] | None, typer.Option(help="Address likewise; repeatable.")] = None,
-    lifetime: Annotated[str | None, typer.Option(help="Such as 12h, 90m, 30d; default: by role.")] = None,
-    accept: Annotated[
-        list[str] | None, typer.Option(help="SPIFFE pattern of peers that a JVM accepts; repeatable.")
-    ] = None,
-    edge_server: Annotated[
-        bool, typer.Option("--edge-server", help="The gateway's public certificate, signed by the edge authority.")
-    ] = False,
-    csr: Annotated[
-        Path | None,
-        typer.Option(help="Sign this request (PEM) instead of making a key here; it must ask for just these names."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Directory to write; default: its place below the home.")] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Certify an identity and write its directory: key, chain, trust anchors, and a keystore for the JVM.
-
-    With --csr the key stays where it was made: only chain.pem and ca.pem are written.
-    """
-    located, configuration = load_configuration(home, config)
-    spiffe_id = _identity(identity, configuration.pki.trust_domain)
-    if edge_server and (csr is not None or accept):
-        raise UsageError("--edge-server goes with neither --csr nor --accept")
-    directory = _directory(located, spiffe_id, out)
-    issuer = LocalIssuer(located, configuration.pki)
-    names = {"dns": tuple(dns or ()), "ips": tuple(ip or ())}
-    duration = None if lifetime is None else _lifetime(lifetime)
-    if csr is not None:
-        signed = issuer.sign_csr(read_bounded(csr), spiffe_id, lifetime=duration, **names)
-        make_private_directory(directory)
-        write_public(directory / "ca.pem", signed.ca_pem)
-        write_public(directory / "chain.pem", signed.chain_pem)
-    elif edge_server:
-        issuer.issue_edge_server(directory, spiffe_id, lifetime=duration, **names)
-    else:
-        issuer.issue_to(directory, spiffe_id, lifetime=duration, accept=tuple(accept or ()), **names)
-    leaf = read_certificates(directory / "chain.pem")[0]
-    if as_json:
-        _print_json(
-            {
-                "identity": str(spiffe_id),
-                "directory": str(directory),
-                "serial": f"{leaf.serial_number:x}",
-                "not_after": leaf.not_valid_after_utc,
-            }
-        )
-        return
-    typer.echo(f"issued {spiffe_id} into {directory}, valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC")
-
-
 @app.command(epilog="Example: sluice pki inspect .sluice/pki/identities/jobmanager/jobmanager-1")
 def inspect(
     paths: Annotated[list[Path], typer.Argument(help="Files (PEM, DER, PKCS#12) or identity directories.")],
@@ -146,7 +85,7 @@ def inspect(
     """Show what certificates, requests, keys and keystores contain; private keys are never shown."""
     findings = [finding for path in paths for finding in inspect_path(path, utc_now())]
     if as_json:
-        _print_json({"files": findings})
+        print_json({"files": findings})
         return
     for finding in findings:
         typer.echo(finding.file)
@@ -170,7 +109,7 @@ def verify(
     Of an identity directory also: the key belongs to the certificate, and others cannot read it.
     Exit code 0: verified; 1: not verified, with the reason.
     """
-    expected = None if identity is None else _spiffe_id(identity)
+    expected = None if identity is None else spiffe_id_argument(identity)
     if ca is None and not path.is_dir():
         raise UsageError("nothing to trust is given", "name trust anchors with --ca, or an identity directory")
     try:
@@ -185,11 +124,11 @@ def verify(
     except PkiError as error:
         if not as_json:
             raise
-        _print_json({"verified": False, "reason": error.what, "remedy": error.remedy})
+        print_json({"verified": False, "reason": error.what, "remedy": error.remedy})
         raise typer.Exit(EXIT_NO) from error
     steps = [certificate.subject.rfc4514_string() for certificate in verified.path]
     if as_json:
-        _print_json(
+        print_json(
             {
                 "verified": True,
                 "identity": str(verified.spiffe_id),
@@ -233,7 +172,7 @@ def export(
         document: dict[str, Any] = {"file": str(output), "format": kind, "secret": exported.secret}
         if exported.password is not None:
             document["password_file"] = str(password_file)
-        _print_json(document)
+        print_json(document)
         return
     typer.echo(f"wrote {output}" + (f", its password is in {password_file}" if exported.password is not None else ""))
 
@@ -249,32 +188,6 @@ def _check_trust_domain(trust_domain: str) -> None:
         SpiffeId(trust_domain, Role.CA, "check")
     except InvalidIdentity as error:
         raise UsageError(error.what, error.remedy) from error
-
-
-def _spiffe_id(text: str) -> SpiffeId:
-    try:
-        return SpiffeId.parse(text)
-    except InvalidIdentity as error:
-        raise UsageError(error.what, error.remedy) from error
-
-
-def _identity(text: str, trust_domain: str) -> SpiffeId:
-    return _spiffe_id(text if text.startswith("spiffe://") else f"spiffe://{trust_domain}/{text}")
-
-
-def _directory(home: Home, spiffe_id: SpiffeId, out: Path | None) -> Path:
-    if out is not None:
-        return out
-    if spiffe_id.role not in NAMED_ROLES:
-        raise UsageError("an identity of a job has no place below the home", "say where to write it with --out")
-    return home.identity(spiffe_id.role, spiffe_id.name)
-
-
-def _lifetime(text: str) -> dt.timedelta:
-    match = _LIFETIME.fullmatch(text)
-    if match is None:
-        raise UsageError(f"{text[:40]!r} is not a lifetime", "write a number and a unit: 90m, 12h, 30d")
-    return dt.timedelta(**{_UNITS[match.group(2)]: int(match.group(1))})
 
 
 def _lines(item: Summary) -> list[str]:
@@ -307,7 +220,3 @@ def _certificate_lines(item: CertificateSummary) -> list[str]:
     lines.append(f"  serial    {item.serial}")
     lines.append(f"  sha256    {item.sha256}")
     return lines
-
-
-def _print_json(document: object) -> None:
-    typer.echo(json.dumps(msgspec.to_builtins(document)))

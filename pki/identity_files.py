@@ -202,6 +202,12 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
     return _certificates(read_bounded(path), str(path), MAX_ANCHORS)
 
 
+def read_peers(directory: Path) -> tuple[str, ...]:
+    """The SPIFFE patterns of accepted peers; empty when there is no such file."""
+    path = directory / PEERS_FILE
+    return tuple(read_bounded(path).decode("utf-8", "replace").split()) if path.exists() else ()
+
+
 def _peers(accept: Sequence[str]) -> bytes:
     if len(accept) > MAX_PEER_PATTERNS:
         raise StoreError(f"more than {MAX_PEER_PATTERNS} patterns of accepted peers")

@@ -1,0 +1,117 @@
+"""What storing costs: 10,000 identities issued into a store, beside making and signing the same keys in memory.
+
+The peer is keygen plus signing alone, in the same process: a new key, and a leaf signed for it by the same authority
+with the same names, thrown away. Ours reads and checks an inventory, makes and signs the same, and ends with a store
+flushed to disk. Alternating runs, medians. Memory is the growth of the resident set over the whole run of ours.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from benchmarks.report import Result, arguments, emit, progress, spread
+from pki.authority import Authority, sign_leaf
+from pki.bulk import Action, Signer, StoreTarget, issue_all, prepare
+from pki.config import PkiConfig
+from pki.identity_store import IdentityStore
+from pki.inventory import Wish, parse_inventory
+from pki.keys import generate_key
+from pki.profiles import AuthorityKind
+from pki.store import AuthorityStore
+
+BAR = 0.8
+FLAT_MIB = 16.0
+"""How much a run may grow the resident set and still be called flat (the leaves themselves are 20 MiB)."""
+INVENTORY = """
+[[identity]]
+id = "taskmanager/tm-{{n}}"
+dns = ["tm-{{n}}.cluster.example"]
+ips = ["10.0.0.1"]
+count = {count}
+"""
+
+
+def now() -> dt.datetime:
+    """The present."""
+    return dt.datetime.now(dt.UTC)
+
+
+def alone(authority: Authority, wishes: list[Wish]) -> tuple[float, float]:
+    """(seconds, CPU seconds) for keygen and signing, nothing kept."""
+    gc.collect()
+    started, cpu = time.perf_counter(), time.process_time()
+    for wish in wishes:
+        key = generate_key()
+        sign_leaf(authority, key.public_key(), wish.names, wish.profile, now=now(), backdate=dt.timedelta(minutes=5))
+    return time.perf_counter() - started, time.process_time() - cpu
+
+
+def stored(file: Path, pki: Path, inventory: bytes, action: Action) -> tuple[float, float, float]:
+    """(seconds, CPU seconds, MiB of growth) for doing ``action`` to each identity of ``inventory`` in ``file``."""
+    gc.collect()
+    process = psutil.Process()
+    before = peak = process.memory_info().rss
+    started, cpu = time.perf_counter(), time.process_time()
+    wishes = parse_inventory(inventory, PkiConfig())
+    with IdentityStore(file, create=True) as store:
+        target, signer = StoreTarget(store), Signer(pki, PkiConfig(), now)
+        prepare(wishes.samples(), target, signer)
+        for number, outcome in enumerate(issue_all(wishes, target, signer)):
+            if outcome.action is not action:
+                raise SystemExit(f"{outcome} where {action} was expected")
+            if number % 1000 == 0:
+                peak = max(peak, process.memory_info().rss)
+        store.commit()
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    return seconds, cpu, (max(peak, process.memory_info().rss) - before) / (1 << 20)
+
+
+def main() -> int:
+    """Measure and report."""
+    options = arguments(__doc__)
+    rounds = 5 if options.quick else 15
+    count = 10_000
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        pki = folder / "pki"
+        authorities = AuthorityStore(pki)
+        authorities.ensure(PkiConfig(), now())
+        internal = authorities.load(AuthorityKind.INTERNAL)
+        inventory = INVENTORY.format(count=count).encode()
+        wishes = list(parse_inventory(inventory, PkiConfig()))
+        alone(internal, wishes[:500])
+        stored(folder / "warm", pki, INVENTORY.format(count=500).encode(), Action.ISSUED)
+        ours, theirs = [], []
+        for number in range(1, rounds + 1):
+            progress(f"round {number} of {rounds}")
+            theirs.append(alone(internal, wishes))
+            ours.append(stored(folder / str(number), pki, inventory, Action.ISSUED))
+        progress("once more: nothing is due")
+        again, *_ = stored(folder / "1", pki, inventory, Action.KEPT)
+    growth = max(run[2] for run in ours)
+    figures = {"leaves_in_one_run": float(count)}
+    for label, runs in (("store", [run[0] for run in ours]), ("keygen_and_signing_alone", [run[0] for run in theirs])):
+        for statistic, value in spread([count / seconds for seconds in runs]).items():
+            figures[f"{label}_{statistic}_leaves_per_s"] = value
+    figures |= {"nothing_due_leaves_per_s": count / again, "resident_growth_mib": growth}
+    ratio = statistics.median(other[0] / mine[0] for mine, other in zip(ours, theirs, strict=True))
+    # What the two take of the processor: steadier than the clock when others use the machine too.
+    figures["cpu_ratio"] = statistics.median(other[1] / mine[1] for mine, other in zip(ours, theirs, strict=True))
+    goal = (
+        f"issuing {count} leaves into a store at {BAR:.0%} or more of the rate of keygen plus signing alone, "
+        f"with at most {FLAT_MIB:.0f} MiB more memory"
+    )
+    holds = ratio >= BAR and growth <= FLAT_MIB
+    return emit(Result("issuance", figures, ratio, goal, BAR, holds), as_json=options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""``sluice pki issue`` and ``unpack``: one identity, or a whole cluster's from one inventory."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from cli.config import Configuration
+from cli.errors import UsageError
+from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from cli.pki_arguments import directory_argument, identity_argument, lifetime_argument, print_json
+from pki.bulk import Action, DirectoryTarget, Outcome, Signer, StoreTarget, issue_all, prepare
+from pki.errors import CertificateRejected
+from pki.files import make_private_directory, read_bounded, write_public
+from pki.home import Home
+from pki.identity_files import read_certificates, write_identity
+from pki.identity_store import IdentityStore
+from pki.inventory import MAX_INVENTORY_BYTES, Wish, parse_inventory
+from pki.issuer import LocalIssuer, utc_now
+from pki.profiles import Names, edge_server_profile, workload_profile
+
+app = typer.Typer(rich_markup_mode=None)
+
+MAX_TOLD = 100
+"""Up to so many identities of an inventory are told one by one; of more, their numbers and reasons."""
+MAX_REASONS = 20
+
+
+@app.command(
+    epilog="Examples: sluice pki issue taskmanager/tm-7 --dns worker7.example.org; sluice pki issue user/ada "
+    "--lifetime 30d --out ada; sluice pki issue gateway/envoy --edge-server --dns cluster.example.org --out edge; "
+    "sluice pki issue --inventory cluster.toml --store cluster.identities"
+)
+def issue(
+    identity: Annotated[
+        str | None, typer.Argument(help="ROLE/NAME, job/JOB-ID/driver, or a whole spiffe:// ID.")
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    dns: Annotated[list[str] | None, typer.Option(help="Host name a listener is reached by; repeatable.")] = None,
+    ip: Annotated[list[str] | None, typer.Option(help="Address likewise; repeatable.")] = None,
+    lifetime: Annotated[str | None, typer.Option(help="Such as 12h, 90m, 30d; default: by role.")] = None,
+    accept: Annotated[
+        list[str] | None, typer.Option(help="SPIFFE pattern of peers that a JVM accepts; repeatable.")
+    ] = None,
+    edge_server: Annotated[
+        bool, typer.Option("--edge-server", help="The gateway's public certificate, signed by the edge authority.")
+    ] = False,
+    csr: Annotated[
+        Path | None,
+        typer.Option(help="Sign this request (PEM) instead of making a key here; it must ask for just these names."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory to write; default: its place below the home.")] = None,
+    inventory: Annotated[
+        Path | None, typer.Option(help="Issue everything that this TOML file lists (see docs/pki.md).")
+    ] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="With --inventory: one file for all identities, instead of a directory each.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Issue anew what is still good, too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Certify an identity and write its directory: key, chain, trust anchors, and a keystore for the JVM.
+
+    What is there and still good is left as it is: whole, of today's authority, with the same names and purposes, and
+    with more than half of its life left. --force issues it anyway.
+    With --csr the key stays where it was made: only chain.pem and ca.pem are written.
+    """
+    located, configuration = load_configuration(home, config)
+    if inventory is not None:
+        single = (identity, dns, ip, lifetime, accept, csr, out, edge_server or None)
+        if any(option is not None for option in single):
+            raise UsageError("--inventory says it all", "leave out the identity and its options")
+        _issue_inventory(located, configuration, inventory, store, force=force, as_json=as_json)
+        return
+    if identity is None or store is not None:
+        raise UsageError("no identity is given", "name one, or a file with --inventory (which --store needs)")
+    spiffe_id = identity_argument(identity, configuration.pki.trust_domain)
+    if edge_server and (csr is not None or accept):
+        raise UsageError("--edge-server goes with neither --csr nor --accept")
+    directory = directory_argument(located, spiffe_id, out)
+    duration = None if lifetime is None else lifetime_argument(lifetime)
+    names = Names.checked(spiffe_id, tuple(dns or ()), tuple(ip or ()))
+    if csr is not None:
+        signed = LocalIssuer(located, configuration.pki).sign_csr(
+            read_bounded(csr), spiffe_id, lifetime=duration, dns=names.dns, ips=names.ips
+        )
+        make_private_directory(directory)
+        write_public(directory / "ca.pem", signed.ca_pem)
+        write_public(directory / "chain.pem", signed.chain_pem)
+        outcome = Outcome(spiffe_id, Action.ISSUED, "by request")
+    else:
+        if edge_server and not names.dns and not names.ips:
+            raise CertificateRejected(
+                "a public certificate without a host name", "give the names and addresses that clients use"
+            )
+        profile = (edge_server_profile if edge_server else workload_profile)(spiffe_id.role, configuration.pki)
+        wish = Wish(names, profile, duration, tuple(accept or ()), edge_server)
+        signer = Signer(located.pki, configuration.pki, utc_now)
+        target = DirectoryTarget(located, directory)
+        prepare((wish,), target, signer)
+        (outcome,) = issue_all((wish,), target, signer, force=force)
+    _tell_one(outcome, directory, as_json=as_json)
+
+
+@app.command(epilog="Example: sluice pki unpack cluster.identities taskmanager/tm-7 --out tm-7")
+def unpack(
+    store: Annotated[Path, typer.Argument(help="A file made with `issue --inventory FILE --store`.")],
+    identity: Annotated[
+        str | None, typer.Argument(help="ROLE/NAME or a whole spiffe:// ID; none: list what is in the store.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory to write.")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the directory of one identity from a store; without an identity, list what is in it."""
+    with IdentityStore(store) as opened:
+        if identity is None:
+            names = [str(spiffe_id) for spiffe_id in opened.identities()]
+            if as_json:
+                print_json({"identities": names})
+            else:
+                typer.echo("".join(f"{name}\n" for name in names), nl=False)
+            return
+        if out is None:
+            raise UsageError("no directory is given", "say where to write it with --out")
+        _, configuration = load_configuration(home, config)
+        spiffe_id = identity_argument(identity, configuration.pki.trust_domain)
+        found = opened.get(spiffe_id)
+        if found is None:
+            raise CertificateRejected(f"{spiffe_id} is not in {store}", f"see `sluice pki unpack {store}`")
+    material, accept = found
+    write_identity(out, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=material.ca_pem, accept=accept)
+    if as_json:
+        print_json({"identity": str(spiffe_id), "directory": str(out)})
+    else:
+        typer.echo(f"wrote {spiffe_id} into {out}")
+
+
+def _tell_one(outcome: Outcome, directory: Path, *, as_json: bool) -> None:
+    leaf = read_certificates(directory / "chain.pem")[0]
+    if as_json:
+        print_json(
+            {
+                "identity": str(outcome.spiffe_id),
+                "action": outcome.action,
+                "reason": outcome.reason,
+                "directory": str(directory),
+                "serial": f"{leaf.serial_number:x}",
+                "not_after": leaf.not_valid_after_utc,
+            }
+        )
+        return
+    until = f"valid until {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+    match outcome.action:
+        case Action.KEPT:
+            typer.echo(f"kept {outcome.spiffe_id} in {directory}: still good, {until}, {outcome.reason}")
+        case Action.RENEWED:
+            typer.echo(f"renewed {outcome.spiffe_id} in {directory} because {outcome.reason}; {until}")
+        case Action.ISSUED:
+            typer.echo(f"issued {outcome.spiffe_id} into {directory}, {until}")
+
+
+def _issue_inventory(
+    home: Home, configuration: Configuration, file: Path, store: Path | None, *, force: bool, as_json: bool
+) -> None:
+    wishes = parse_inventory(read_bounded(file, MAX_INVENTORY_BYTES), configuration.pki)
+    signer = Signer(home.pki, configuration.pki, utc_now)
+    counts: Counter[Action] = Counter()
+    reasons: Counter[tuple[Action, str]] = Counter()
+    told: list[Outcome] = []
+    with contextlib.ExitStack() as stack:
+        opened = stack.enter_context(IdentityStore(store, create=True)) if store is not None else None
+        target = DirectoryTarget(home) if opened is None else StoreTarget(opened)
+        prepare(wishes.samples(), target, signer)
+        for outcome in _with_bar(issue_all(wishes, target, signer, force=force), len(wishes)):
+            counts[outcome.action] += 1
+            if len(wishes) <= MAX_TOLD:
+                told.append(outcome)
+            if len(reasons) < MAX_REASONS or (outcome.action, outcome.reason) in reasons:
+                reasons[outcome.action, outcome.reason] += 1
+        if opened is not None and (counts[Action.ISSUED] or counts[Action.RENEWED]):
+            opened.commit()
+    if as_json:
+        print_json(
+            {
+                "place": str(store or home.pki / "identities"),
+                **{str(action): counts[action] for action in Action},
+                "reasons": [
+                    {"action": action, "reason": reason, "count": count}
+                    for (action, reason), count in reasons.most_common()
+                ],
+                "identities": [
+                    {"identity": str(one.spiffe_id), "action": one.action, "reason": one.reason} for one in told
+                ],
+            }
+        )
+        return
+    for one in told:
+        typer.echo(f"{one.action:<7} {one.spiffe_id}: {one.reason}")
+    if not told:
+        for (action, reason), count in reasons.most_common():
+            typer.echo(f"{action:<7} {count}: {reason}")
+    typer.echo(
+        ", ".join(f"{counts[action]} {action}" for action in Action) + f", in {store or home.pki / 'identities'}"
+    )
+
+
+def _with_bar(outcomes: Iterable[Outcome], size: int) -> Iterator[Outcome]:
+    if not sys.stderr.isatty():
+        yield from outcomes
+        return
+    columns = (TextColumn("issuing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("issuing", total=size)
+        for outcome in outcomes:
+            progress.advance(task)
+            yield outcome

@@ -1,0 +1,232 @@
+"""Issuing every identity of an inventory that is missing or due, and leaving alone what is still good."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
+from pki.config import PkiConfig
+from pki.due import alternative_names, issue_reason, kept_because, purposes_of
+from pki.errors import CertificateRejected, StoreError
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.identity_files import IdentityMaterial, read_identity, read_peers, write_identity
+from pki.identity_store import IdentityStore
+from pki.inventory import Wish
+from pki.keys import PrivateKey, edge_algorithm, generate_key, key_to_pem
+from pki.profiles import AuthorityKind, Names, Purpose, edge_server_profile, workload_profile
+from pki.store import AuthorityStore
+
+
+class Action(enum.StrEnum):
+    """What was done about an identity."""
+
+    ISSUED = "issued"
+    RENEWED = "renewed"
+    KEPT = "kept"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One identity of the inventory: what was done, and why."""
+
+    spiffe_id: SpiffeId
+    action: Action
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """A new key with its certificate."""
+
+    key: PrivateKey = field(repr=False)
+    leaf: x509.Certificate
+    authority: Authority
+
+
+class Signer:
+    """Makes keys and certifies them with the authorities on this machine, each read once."""
+
+    def __init__(self, pki: Path, config: PkiConfig, clock: Callable[[], dt.datetime]) -> None:
+        self._store = AuthorityStore(pki)
+        self._config = config
+        self._clock = clock
+        self._backdate = dt.timedelta(minutes=config.backdate_minutes)
+        self._authorities: dict[AuthorityKind, Authority] = {}
+
+    @property
+    def now(self) -> dt.datetime:
+        """The present."""
+        return self._clock()
+
+    def authority(self, kind: AuthorityKind) -> Authority:
+        """The authority ``kind``, of the configured trust domain, with its key."""
+        if kind not in self._authorities:
+            authority = self._store.load(kind)
+            if (domain := trust_domain_of(authority.certificate)) != self._config.trust_domain:
+                raise CertificateRejected(
+                    f"the {kind} authority is of trust domain {domain}, not {self._config.trust_domain}",
+                    "set pki.trust_domain back, or use another home",
+                )
+            self._authorities[kind] = authority
+        return self._authorities[kind]
+
+    def check(self, wish: Wish) -> None:
+        """Refuse an identity of another trust domain, and one whose authority cannot sign here."""
+        if wish.names.spiffe_id.trust_domain != self._config.trust_domain:
+            raise CertificateRejected(
+                f"{wish.names.spiffe_id} is not of trust domain {self._config.trust_domain}",
+                "use an identity of this domain",
+            )
+        self.authority(wish.profile.authority)
+
+    def certify(self, wish: Wish) -> Certified:
+        """Make a key and the certificate that ``wish`` describes."""
+        authority = self.authority(wish.profile.authority)
+        algorithm = self._config.key_algorithm
+        key = generate_key(edge_algorithm(algorithm) if authority.kind is AuthorityKind.EDGE else algorithm)
+        leaf = sign_leaf(
+            authority,
+            key.public_key(),
+            wish.names,
+            wish.profile,
+            now=self.now,
+            backdate=self._backdate,
+            lifetime=wish.lifetime,
+        )
+        return Certified(key, leaf, authority)
+
+
+class Target(Protocol):
+    """Where identities are kept."""
+
+    def check(self, wish: Wish) -> None:
+        """Refuse, before anything is done, an identity that has no place here."""
+
+    def get(self, wish: Wish) -> tuple[IdentityMaterial, tuple[str, ...]] | None:
+        """What is there, with its accepted peers; None: nothing. Damage is a :class:`StoreError`."""
+
+    def put(self, wish: Wish, certified: Certified) -> None:
+        """Keep a new identity in place of the old."""
+
+
+class StoreTarget:
+    """All of them in one file."""
+
+    def __init__(self, store: IdentityStore) -> None:
+        self._store = store
+        self._empty = len(store) == 0
+        self._encoded: dict[AuthorityKind, bytes] = {}
+
+    def check(self, wish: Wish) -> None:
+        """See :meth:`Target.check`: there is a place for all."""
+
+    def get(self, wish: Wish) -> tuple[IdentityMaterial, tuple[str, ...]] | None:
+        """See :meth:`Target.get`."""
+        return None if self._empty else self._store.get(wish.names.spiffe_id)
+
+    def put(self, wish: Wish, certified: Certified) -> None:
+        """See :meth:`Target.put`."""
+        self._store.put(
+            wish.names.spiffe_id,
+            key=certified.key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()),
+            leaf=certified.leaf.public_bytes(Encoding.DER),
+            authority=self._authority(certified.authority),
+            accept=wish.accept,
+        )
+
+    def _authority(self, authority: Authority) -> bytes:
+        if authority.kind not in self._encoded:
+            self._encoded[authority.kind] = authority.certificate.public_bytes(Encoding.DER)
+        return self._encoded[authority.kind]
+
+
+class DirectoryTarget:
+    """A directory each: below the home, or one given directory for all (then for a single identity)."""
+
+    def __init__(self, home: Home, directory: Path | None = None) -> None:
+        self._home = home
+        self._directory = directory
+
+    def check(self, wish: Wish) -> None:
+        """See :meth:`Target.check`."""
+        self.place(wish.names.spiffe_id)
+
+    def place(self, spiffe_id: SpiffeId) -> Path:
+        """The directory of ``spiffe_id``; an identity of a job has none below the home."""
+        if self._directory is not None:
+            return self._directory
+        if spiffe_id.job_id:
+            raise StoreError(f"{spiffe_id} has no place below the home", "issue it by itself with --out")
+        return self._home.identity(spiffe_id.role, spiffe_id.name)
+
+    def get(self, wish: Wish) -> tuple[IdentityMaterial, tuple[str, ...]] | None:
+        """See :meth:`Target.get`."""
+        directory = self.place(wish.names.spiffe_id)
+        if not directory.exists():
+            return None
+        return read_identity(directory)[0], read_peers(directory)
+
+    def put(self, wish: Wish, certified: Certified) -> None:
+        """See :meth:`Target.put`."""
+        ca_pem = to_pem(certified.authority.certificate)
+        write_identity(
+            self.place(wish.names.spiffe_id),
+            key_pem=key_to_pem(certified.key),
+            chain_pem=to_pem(certified.leaf) + ca_pem,
+            ca_pem=ca_pem,
+            accept=wish.accept,
+        )
+
+
+def wish_like(material: IdentityMaterial, accept: tuple[str, ...], config: PkiConfig) -> Wish:
+    """What to issue in place of ``material``: the same names and purposes, with the lifetime that is configured."""
+    dns, ips = alternative_names(material.leaf)
+    names = Names.checked(material.spiffe_id, dns, ips)
+    edge_server = material.spiffe_id.role is Role.GATEWAY and purposes_of(material.leaf) == (Purpose.SERVER,)
+    profile = (edge_server_profile if edge_server else workload_profile)(material.spiffe_id.role, config)
+    return Wish(names, profile, None, accept, edge_server)
+
+
+def prepare(wishes: Iterable[Wish], target: Target, signer: Signer) -> None:
+    """Refuse what cannot be carried out before anything is; ``wishes`` may be samples, one of each kind."""
+    for wish in wishes:
+        signer.check(wish)
+        target.check(wish)
+
+
+def issue_all(wishes: Iterable[Wish], target: Target, signer: Signer, *, force: bool = False) -> Iterator[Outcome]:
+    """Bring ``target`` to what ``wishes`` say, one identity after the other, telling of each what was done.
+
+    What is whole, says what it should, and has more than half of its life left is kept, unless ``force``.
+    """
+    for wish in wishes:
+        action, reason = _judge(wish, target, signer, force=force)
+        if action is not Action.KEPT:
+            target.put(wish, signer.certify(wish))
+        yield Outcome(wish.names.spiffe_id, action, reason)
+
+
+def _judge(wish: Wish, target: Target, signer: Signer, *, force: bool) -> tuple[Action, str]:
+    try:
+        found = target.get(wish)
+    except StoreError as error:
+        return Action.RENEWED, error.what
+    if found is None:
+        return Action.ISSUED, "it was not there"
+    material, accept = found
+    authority = signer.authority(wish.profile.authority).certificate
+    reason = issue_reason(material, wish.names, wish.profile, authority, signer.now)
+    if not reason and accept != wish.accept:
+        reason = "it accepts other peers"
+    if not reason and force:
+        reason = "it was asked for"
+    return (Action.RENEWED, reason) if reason else (Action.KEPT, kept_because(material))

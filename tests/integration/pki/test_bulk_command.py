@@ -1,0 +1,155 @@
+"""``sluice pki issue --inventory``, ``unpack``, ``needs-renewal`` and ``renew`` as scripts use them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from pki.config import PkiConfig
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_identity
+from pki.issuer import LocalIssuer, utc_now
+from pki.store import AuthorityStore
+from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.integration.pki.test_command import Command, pki, sluice_pki  # noqa: F401  fixtures
+
+CLUSTER = """
+[[identity]]
+id = "jobmanager/jm-1"
+[[identity]]
+id = "taskmanager/tm-{n}"
+dns = ["tm-{n}.example"]
+count = 2
+"""
+TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Path:
+    """An inventory of three."""
+    file = tmp_path / "cluster.toml"
+    file.write_text(CLUSTER)
+    return file
+
+
+def test_inventory_twice_into_directories(sluice_pki: Command, pki: TestPki, inventory: Path) -> None:  # noqa: F811
+    first = sluice_pki("issue", "--inventory", inventory, "--json").json()
+    assert (first["issued"], first["renewed"], first["kept"]) == (3, 0, 0)
+    directory = pki.home.identity(Role.TASKMANAGER, "tm-1")
+    leaf = read_identity(directory)[0].leaf
+    second = sluice_pki("issue", "--inventory", inventory)
+    assert "kept    spiffe://sluice.local/jobmanager/jm-1: renewed from" in second.out
+    assert "0 issued, 0 renewed, 3 kept" in second.out
+    assert read_identity(directory)[0].leaf == leaf
+
+
+def test_store_of_many_and_one_taken_out(
+    sluice_pki: Command,  # noqa: F811
+    pki: TestPki,  # noqa: F811
+    inventory: Path,
+    tmp_path: Path,
+) -> None:
+    assert pki.home.pki.exists()
+    inventory.write_text(CLUSTER.replace("count = 2", "count = 200"))
+    store = tmp_path / "cluster.identities"
+    issued = sluice_pki("issue", "--inventory", inventory, "--store", store)
+    assert (issued.code, "issued  201: it was not there" in issued.out) == (0, True), issued.err
+    before = store.read_bytes()
+    again = sluice_pki("issue", "--inventory", inventory, "--store", store, "--json").json()
+    assert (again["kept"], again["issued"]) == (201, 0)
+    assert store.read_bytes() == before
+    assert len(sluice_pki("unpack", store, "--json").json()["identities"]) == 201
+    assert sluice_pki("unpack", store, "taskmanager/tm-1", "--out", tmp_path / "tm-1").code == 0
+    assert sluice_pki("verify", tmp_path / "tm-1", "--identity", str(TASKMANAGER)).code == 0
+    absent = sluice_pki("unpack", store, "taskmanager/tm-999", "--out", tmp_path / "tm-999")
+    assert (absent.code, "is not in" in absent.err) == (1, True)
+
+
+def test_single_issue_only_if_due(sluice_pki: Command, pki: TestPki) -> None:  # noqa: F811
+    assert pki.home.pki.exists()
+    first = sluice_pki("issue", "taskmanager/tm-1", "--json").json()
+    kept = sluice_pki("issue", "taskmanager/tm-1", "--json").json()
+    assert (kept["action"], kept["serial"]) == ("kept", first["serial"])
+    assert "still good" in sluice_pki("issue", "taskmanager/tm-1").out
+    renamed = sluice_pki("issue", "taskmanager/tm-1", "--dns", "new.example")
+    assert "because it lacks the name new.example" in renamed.out
+    forced = sluice_pki("issue", "taskmanager/tm-1", "--dns", "new.example", "--force", "--json").json()
+    assert (forced["action"], forced["reason"]) == ("renewed", "it was asked for")
+
+
+def test_exit_codes_of_needs_renewal(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:  # noqa: F811
+    directory = pki.directory(TASKMANAGER)
+    damaged = tmp_path / "damaged.pem"
+    damaged.write_bytes((directory / "chain.pem").read_bytes()[:200])
+    for arguments, code in (
+        ((directory,), 1),
+        ((directory / "chain.pem", "--bundle"), 1),
+        ((directory, "--expires-in", "25h"), 0),
+        ((directory, "--expires-in", "0%"), 0),
+        ((tmp_path / "nothing.pem",), 2),
+        ((tmp_path,), 2),
+        ((damaged,), 255),
+        ((directory, "--expires-in", "soon"), 255),
+    ):
+        outcome = sluice_pki("needs-renewal", *arguments)
+        assert (outcome.code, outcome.out) == (code, ""), outcome
+        assert bool(outcome.err) is (code in {2, 255})
+        document = sluice_pki("needs-renewal", *arguments, "--json").json()
+        assert document["exit_code"] == code
+        assert document["needs_renewal"] is {0: True, 1: False}.get(code)
+    assert "has less than" in sluice_pki("needs-renewal", directory, "--expires-in", "25h", "--verbose").out
+
+
+def test_renew_what_is_due(sluice_pki: Command, tmp_path: Path) -> None:  # noqa: F811
+    """One of the two was issued so long ago that it is past half of its life."""
+    home, config = Home.at(tmp_path / "home"), PkiConfig()
+    past = utc_now() - dt.timedelta(hours=20)
+    AuthorityStore(home.pki).ensure(config, past)
+    for name, clock in (("old", lambda: past), ("new", utc_now)):
+        spiffe_id = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
+        LocalIssuer(home, config, clock=clock).issue_to(
+            home.identity(Role.TASKMANAGER, name), spiffe_id, dns=["tm.example"]
+        )
+    old = home.identity(Role.TASKMANAGER, "old")
+    outcome = sluice_pki("renew", "--json")
+    found = {one["identity"].rpartition("/")[2]: one["action"] for one in outcome.json()["identities"]}
+    assert found == {"old": "renewed", "new": "kept"}
+    assert read_identity(old)[0].leaf.not_valid_after_utc > utc_now() + dt.timedelta(hours=23)
+    assert "tm.example" in sluice_pki("inspect", old).out
+    assert sluice_pki("renew", old).out.startswith("kept")
+    assert sluice_pki("renew", old, "--force").out.startswith("renewed")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        pytest.param(("issue",), 2, "--inventory", id="nothing"),
+        pytest.param(("issue", "user/a", "--inventory", "x.toml"), 2, "says it all", id="both"),
+        pytest.param(("issue", "user/a", "--store", "x"), 2, "--inventory", id="store-of-one"),
+        pytest.param(("issue", "--inventory", "nothing.toml"), 1, "No such file", id="no-inventory"),
+        pytest.param(("issue", "--inventory", "cluster.toml"), 1, "sluice pki init", id="not-initialized"),
+        pytest.param(("unpack", "nothing"), 1, "No such file", id="no-store"),
+        pytest.param(("renew",), 2, "no identity below", id="nothing-to-renew"),
+        pytest.param(("renew", "nothing"), 1, "cannot read", id="renew-nothing"),
+    ],
+)
+def test_mistakes(
+    arguments: tuple[str, ...],
+    code: int,
+    says: str,
+    sluice_pki: Command,  # noqa: F811
+    inventory: Path,
+) -> None:
+    assert inventory.exists()
+    outcome = sluice_pki(*arguments)
+    assert (outcome.code, says in outcome.err) == (code, True), outcome.err
+
+
+@pytest.mark.parametrize("verb", ["unpack", "needs-renewal", "renew"])
+def test_help_teaches_by_example(verb: str, sluice_pki: Command) -> None:  # noqa: F811
+    outcome = sluice_pki(verb, "--help")
+    assert f"sluice pki {verb}" in outcome.out
+    assert "--json" in outcome.out

@@ -1,0 +1,203 @@
+"""Bulk issue: what is still good is left alone, everything else is issued, and each time the reason is said."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from pki.bulk import Action, DirectoryTarget, Outcome, Signer, StoreTarget, Target, issue_all, prepare, wish_like
+from pki.config import PkiConfig
+from pki.errors import CertificateRejected, StoreError
+from pki.home import Home
+from pki.identity_files import read_identity
+from pki.identity_store import IdentityStore
+from pki.inventory import Wish, parse_inventory
+from pki.profiles import AuthorityKind, Purpose
+from pki.store import AuthorityStore
+from pki.verify import verify_chain
+
+CONFIG = PkiConfig()
+START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+TASKMANAGERS = b"""
+[[identity]]
+id = "taskmanager/tm-{n}"
+dns = ["tm-{n}.example"]
+ips = ["10.0.0.1", "2001:DB8::1"]
+accept = ["spiffe://sluice.local/job/*"]
+count = 3
+"""
+
+
+class Clock:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> dt.datetime:
+        return self.now
+
+
+class Cluster:
+    """Authorities, a clock, and both kinds of target."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = Clock()
+        self.home = Home.at(folder / "home")
+        self.authorities = AuthorityStore(self.home.pki)
+        self.authorities.ensure(CONFIG, START - dt.timedelta(days=1))
+        self.file = folder / "cluster.identities"
+
+    def signer(self, config: PkiConfig = CONFIG) -> Signer:
+        return Signer(self.home.pki, config, self.clock)
+
+    def run(self, kind: str, inventory: bytes = TASKMANAGERS, *, force: bool = False) -> list[Outcome]:
+        wishes = parse_inventory(inventory, CONFIG)
+        if kind == "directories":
+            return self._run(wishes, DirectoryTarget(self.home), force=force)
+        with IdentityStore(self.file, create=True) as store:
+            outcomes = self._run(wishes, StoreTarget(store), force=force)
+            store.commit()
+        return outcomes
+
+    def _run(self, wishes: object, target: Target, *, force: bool) -> list[Outcome]:
+        signer = self.signer()
+        prepare(wishes.samples(), target, signer)  # type: ignore[attr-defined]  # an Inventory
+        return list(issue_all(wishes, target, signer, force=force))  # type: ignore[arg-type]
+
+    def wish(self, inventory: bytes = TASKMANAGERS) -> Wish:
+        return next(iter(parse_inventory(inventory, CONFIG)))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+def actions(outcomes: list[Outcome]) -> list[Action]:
+    return [outcome.action for outcome in outcomes]
+
+
+KINDS = pytest.mark.parametrize("kind", ["store", "directories"])
+
+
+@KINDS
+def test_again_changes_nothing_that_is_still_good(kind: str, cluster: Cluster, tmp_path: Path) -> None:
+    assert actions(cluster.run(kind)) == [Action.ISSUED] * 3
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    cluster.clock.now += dt.timedelta(hours=1)
+    outcomes = cluster.run(kind)
+    assert actions(outcomes) == [Action.KEPT] * 3
+    assert outcomes[0].reason == "renewed from 2030-01-01 11:57 UTC on"
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("inventory", "hours", "says"),
+    [
+        pytest.param(TASKMANAGERS, 12, "past half of its life", id="half-life"),
+        pytest.param(TASKMANAGERS, 30, "past half of its life", id="expired"),
+        pytest.param(TASKMANAGERS, -2, "not valid yet", id="clock-went-back"),
+        pytest.param(TASKMANAGERS.replace(b'example"', b'example", "more"'), 1, "lacks the name more", id="more-names"),
+        pytest.param(TASKMANAGERS.replace(b'"10.0.0.1", ', b""), 1, "has the name 10.0.0.1", id="fewer-names"),
+        pytest.param(TASKMANAGERS.replace(b"job/*", b"*"), 1, "accepts other peers", id="other-peers"),
+    ],
+)
+def test_what_is_not_as_it_should_be_is_renewed_with_the_reason(
+    kind: str, inventory: bytes, hours: int, says: str, cluster: Cluster
+) -> None:
+    cluster.run(kind)
+    cluster.clock.now += dt.timedelta(hours=hours)
+    outcomes = cluster.run(kind, inventory)
+    assert actions(outcomes) == [Action.RENEWED] * 3
+    assert says in outcomes[0].reason
+    assert actions(cluster.run(kind, inventory)) == [Action.KEPT] * 3
+
+
+@KINDS
+def test_force_and_a_new_authority_renew_all(kind: str, cluster: Cluster, tmp_path: Path) -> None:
+    cluster.run(kind)
+    forced = cluster.run(kind, force=True)
+    assert {outcome.reason for outcome in forced} == {"it was asked for"}
+    cluster.authorities.directory(AuthorityKind.INTERNAL).rename(tmp_path / "away")
+    cluster.authorities.ensure(CONFIG, START)
+    outcomes = cluster.run(kind)
+    assert {outcome.reason for outcome in outcomes} == {"it is not of today's internal authority"}
+    with IdentityStore(cluster.file, create=True) as store:
+        target = StoreTarget(store) if kind == "store" else DirectoryTarget(cluster.home)
+        found = target.get(cluster.wish())
+    assert found is not None
+    material, accept = found
+    anchor = cluster.authorities.certificate(AuthorityKind.INTERNAL)
+    verify_chain(material.leaf, material.chain, [anchor], now=START, purpose=Purpose.SERVER)
+    assert accept == ("spiffe://sluice.local/job/*",)
+    assert material.anchors == (anchor,)
+
+
+def test_only_what_is_new_is_issued(cluster: Cluster) -> None:
+    cluster.run("store")
+    grown = TASKMANAGERS.replace(b"count = 3", b"count = 5")
+    assert actions(cluster.run("store", grown)) == [Action.KEPT] * 3 + [Action.ISSUED] * 2
+
+
+def test_damaged_directory_is_issued_again(cluster: Cluster) -> None:
+    cluster.run("directories")
+    wish = cluster.wish()
+    directory = DirectoryTarget(cluster.home).place(wish.names.spiffe_id)
+    (directory / "key.pem").write_bytes((directory / "key.pem").read_bytes()[:-50])
+    outcomes = cluster.run("directories")
+    assert actions(outcomes) == [Action.RENEWED, Action.KEPT, Action.KEPT]
+    assert "not a readable PEM private key" in outcomes[0].reason
+    read_identity(directory)
+
+
+@pytest.mark.parametrize(
+    ("inventory", "says"),
+    [
+        pytest.param(b"[[identity]]\nid = 'job/" + b"a" * 32 + b"/driver'", "no place below the home", id="job"),
+        pytest.param(TASKMANAGERS + b"[[identity]]\nid = 'user/ada'", "key of the edge authority", id="no-edge-key"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_refused_before_anything_is_issued(
+    inventory: bytes, says: str, cluster: Cluster
+) -> None:
+    (cluster.authorities.directory(AuthorityKind.EDGE) / "key.pem").unlink()
+    with pytest.raises(StoreError, match=says):
+        cluster.run("directories", inventory)
+    assert not (cluster.home.pki / "identities").exists()
+
+
+def test_identity_of_another_trust_domain_is_refused(cluster: Cluster) -> None:
+    other = PkiConfig(trust_domain="other.local")
+    foreign = next(iter(parse_inventory(b"[[identity]]\nid = 'user/ada'", other)))
+    target = DirectoryTarget(cluster.home)
+    with pytest.raises(CertificateRejected, match=r"not of trust domain sluice\.local"):
+        prepare([foreign], target, cluster.signer())
+    with pytest.raises(CertificateRejected, match=r"authority is of trust domain sluice\.local"):
+        prepare([foreign], target, cluster.signer(other))
+
+
+@pytest.mark.parametrize(
+    "inventory",
+    [
+        TASKMANAGERS,
+        b"[[identity]]\nid = 'user/ada'",
+        b"[[identity]]\nid = 'gateway/envoy'\ndns = ['a.example']\nedge_server = true",
+        b"[[identity]]\nid = 'gateway/envoy'\ndns = ['a.example']",
+    ],
+    ids=["process", "user", "edge-server", "gateway"],
+)
+def test_renewal_wishes_for_what_is_there(inventory: bytes, cluster: Cluster) -> None:
+    cluster.run("directories", inventory)
+    wish = cluster.wish(inventory)
+    found = DirectoryTarget(cluster.home).get(wish)
+    assert found is not None
+    assert wish_like(*found, CONFIG) == wish
+
+
+def test_secrets_do_not_show(cluster: Cluster) -> None:
+    certified = cluster.signer().certify(cluster.wish())
+    assert "Key" not in repr(certified).replace("key=", "")
