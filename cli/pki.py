@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from pki.identity import Role, SpiffeId
 from pki.identity_files import read_certificates, read_identity
 from pki.inspect import CertificateSummary, KeystoreSummary, KeySummary, RequestSummary, Summary, inspect_path
 from pki.issuer import utc_now
+from pki.passphrase import read_passphrase
 from pki.profiles import AuthorityKind, Purpose
 from pki.store import AuthorityStore
 from pki.verify import verify_chain
@@ -47,11 +49,18 @@ def init(
     trust_domain: Annotated[
         str | None, typer.Option(help="Trust domain of every identity, as in spiffe://TRUST-DOMAIN/...")
     ] = None,
+    root_passphrase_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Encrypt the root's key with the first line of this file (mode 0600), or open it with that; -: ask."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create the root, internal and edge authorities.
 
     Running it again changes nothing that exists: keys are never overwritten.
+    With a passphrase the root's key can be kept anywhere: it is needed only to make another authority.
     """
     located, configuration = load_configuration(
         home, config, pki__key_algorithm=algorithm, pki__trust_domain=trust_domain
@@ -59,7 +68,11 @@ def init(
     _check_trust_domain(configuration.pki.trust_domain)
     make_private_directory(located.root)
     store = AuthorityStore(located.pki)
-    created = store.ensure(configuration.pki, utc_now())
+    passphrase = None
+    if root_passphrase_file is not None:
+        new = not store.exists(AuthorityKind.ROOT)
+        passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=new)
+    created = store.ensure(configuration.pki, utc_now(), root_passphrase=passphrase)
     if as_json:
         print_json(
             {

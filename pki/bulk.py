@@ -98,7 +98,7 @@ class Signer:
             key.public_key(),
             wish.names,
             wish.profile,
-            now=self.now,
+            now=self._clock(),
             backdate=self._backdate,
             lifetime=wish.lifetime,
         )

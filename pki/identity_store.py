@@ -169,6 +169,8 @@ class IdentityStore:
             self._database.execute("PRAGMA trusted_schema = OFF")
             self._database.execute("PRAGMA cell_size_check = ON")
             if create:
+                # Large pages: a leaf with its key is most of a kilobyte. Only a new file takes the size.
+                self._database.execute("PRAGMA page_size = 16384")
                 # Keys that are replaced are overwritten, not only forgotten.
                 self._database.execute("PRAGMA secure_delete = ON")
                 self._database.execute("BEGIN IMMEDIATE")

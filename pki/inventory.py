@@ -168,10 +168,12 @@ def _wishes(entry: _Entry, number: int, defaults: _Defaults, config: PkiConfig) 
     first = _wish(entry, entry.first, number, defaults, config)
     yield first
     # The others differ from it in their number alone, and the largest was checked when the inventory was read.
-    templates = [name.lower() for name in entry.dns]
+    templates = list(dict.fromkeys(name.lower() for name in entry.dns))
+    identity = entry.id if entry.id.startswith("spiffe://") else f"spiffe://{config.trust_domain}/{entry.id}"
     for at in map(str, range(entry.first + 1, entry.first + _count(entry, number))):
-        dns = tuple(dict.fromkeys([template.replace(NUMBER, at) for template in templates]))
-        names = Names(_identity(entry.id.replace(NUMBER, at), config.trust_domain), dns, first.names.ips)
+        dns = [template.replace(NUMBER, at) for template in templates]
+        unique = tuple(dns) if len(dns) < 2 else tuple(dict.fromkeys(dns))
+        names = Names(SpiffeId.parse(identity.replace(NUMBER, at)), unique, first.names.ips)
         yield Wish(names, first.profile, first.lifetime, first.accept, first.edge_server)
 
 

@@ -116,13 +116,17 @@ def key_to_pem(key: PrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def key_from_pem(pem: bytes, where: str) -> PrivateKey:
+def key_from_pem(pem: bytes, where: str, passphrase: bytes | None = None) -> PrivateKey:
     """Parse a PEM private key; errors name ``where`` it was found and never its content."""
+    encrypted = b"-----BEGIN ENCRYPTED PRIVATE KEY-----" in pem
     try:
-        key: PrivateKeyTypes = load_pem_private_key(pem, password=None)
+        # A passphrase for a key that has none is an error of the library, and not one for us.
+        key: PrivateKeyTypes = load_pem_private_key(pem, password=passphrase if encrypted else None)
     except TypeError:
         raise StoreError(f"{where} is encrypted", f"decrypt it first: openssl pkey -in {where} -out key.pem") from None
     except (ValueError, UnsupportedAlgorithm):
+        if encrypted and passphrase is not None:
+            raise StoreError(f"{where} does not open with this passphrase", "or it is damaged: try a copy") from None
         # The library's message may describe the content: leave it out, and out of the traceback.
         raise StoreError(f"{where} is not a readable PEM private key", "issue the identity again") from None
     if not isinstance(key, PrivateKey):

@@ -16,6 +16,7 @@ from cryptography import x509
 from pki.authority import Authority, create_intermediate, create_root, to_pem, trust_domain_of
 from pki.config import PkiConfig
 from pki.damaged import DAMAGED
+from pki.encrypted_key import encrypt_key
 from pki.errors import StoreError
 from pki.files import (
     PUBLIC_MODE,
@@ -34,6 +35,8 @@ from pki.profiles import ISSUING, AuthorityKind
 
 CERTIFICATE_FILE = "cert.pem"
 KEY_FILE = "key.pem"
+ENCRYPTED = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
+"""How a PKCS#8 file with a passphrase begins (RFC 7468, section 11)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +79,33 @@ class AuthorityStore:
             raise StoreError(f"{path} holds {len(certificates)} certificates instead of one", "restore it from a copy")
         return certificates[0]
 
-    def load(self, kind: AuthorityKind) -> Authority:
-        """Read ``kind`` with its key; a missing, foreign or unprotected key is a :class:`StoreError`."""
+    def load(self, kind: AuthorityKind, passphrase: bytes | None = None) -> Authority:
+        """Read ``kind`` with its key; a missing, foreign or unprotected key is a :class:`StoreError`.
+
+        ``passphrase`` opens a root's key that is encrypted.
+        """
         certificate = self.certificate(kind)
         path = self.directory(kind) / KEY_FILE
         if not path.exists():
             raise StoreError(f"the key of the {kind} authority is not in {path}", "bring it back to sign with it")
-        key = key_from_pem(read_secret(path), str(path))
+        pem = read_secret(path)
+        if passphrase is None and ENCRYPTED in pem:
+            raise StoreError(
+                f"the key of the {kind} authority is encrypted", "give its passphrase with --root-passphrase-file"
+            )
+        key = key_from_pem(pem, str(path), passphrase)
         if not same_public_key(certificate.public_key(), key.public_key()):
             raise StoreError(f"{path} is not the key of {self.certificate_file(kind)}", "restore both from one copy")
         return Authority(kind, certificate, key)
 
-    def ensure(self, config: PkiConfig, now: dt.datetime) -> Created:
+    def ensure(self, config: PkiConfig, now: dt.datetime, *, root_passphrase: bytes | None = None) -> Created:
         """Create the authorities that are missing; what exists stays as it is.
+
+        Args:
+            config: what they are to be like.
+            now: from when on they are valid.
+            root_passphrase: encrypts the key of a new root, and opens that of an existing one. The other two
+                sign without anybody present, so that a passphrase would lie beside their keys anyway.
 
         Raises:
             StoreError: an authority is damaged, belongs to another trust domain, or the root's key
@@ -98,6 +115,8 @@ class AuthorityStore:
         make_private_directory(self._authorities)
         with locked(self._authorities):
             remove_leftovers(self._authorities)
+            if root_passphrase is not None:
+                self._refuse_plain_root()
             made: list[AuthorityKind] = []
             for kind in AuthorityKind:
                 if self.exists(kind):
@@ -107,7 +126,8 @@ class AuthorityStore:
                 self._install(
                     create_root(config, now)
                     if kind is AuthorityKind.ROOT
-                    else create_intermediate(kind, self.load(AuthorityKind.ROOT), config, now)
+                    else create_intermediate(kind, self.load(AuthorityKind.ROOT, root_passphrase), config, now),
+                    root_passphrase,
                 )
                 made.append(kind)
         return Created(tuple(made), tuple(kind for kind in AuthorityKind if kind not in made))
@@ -119,6 +139,14 @@ class AuthorityStore:
                 "restore its cert.pem from a copy (its key may stay away)",
             )
 
+    def _refuse_plain_root(self) -> None:
+        path = self.directory(AuthorityKind.ROOT) / KEY_FILE
+        if path.exists() and ENCRYPTED not in read_secret(path):
+            raise StoreError(
+                f"{path} is there and has no passphrase",
+                f"give it one: openssl pkcs8 -topk8 -v2 aes-256-cbc -iter 600000 -in {path} -out encrypted.pem",
+            )
+
     def _check(self, kind: AuthorityKind, config: PkiConfig) -> None:
         domain = trust_domain_of(self.certificate(kind))
         if domain != config.trust_domain:
@@ -127,14 +155,16 @@ class AuthorityStore:
                 "use another --home, or set pki.trust_domain back",
             )
 
-    def _install(self, authority: Authority) -> None:
+    def _install(self, authority: Authority, root_passphrase: bytes | None) -> None:
+        passphrase = root_passphrase if authority.kind is AuthorityKind.ROOT else None
+        key_pem = key_to_pem(authority.key) if passphrase is None else encrypt_key(authority.key, passphrase)
         staging = self._authorities / staged_name(authority.kind)
         try:
             make_private_directory(staging)
             replace_set(
                 staging,
                 {
-                    KEY_FILE: (key_to_pem(authority.key), SECRET_MODE),
+                    KEY_FILE: (key_pem, SECRET_MODE),
                     CERTIFICATE_FILE: (to_pem(authority.certificate), PUBLIC_MODE),
                 },
             )

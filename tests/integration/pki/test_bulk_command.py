@@ -153,3 +153,17 @@ def test_help_teaches_by_example(verb: str, sluice_pki: Command) -> None:  # noq
     outcome = sluice_pki(verb, "--help")
     assert f"sluice pki {verb}" in outcome.out
     assert "--json" in outcome.out
+
+
+def test_root_with_a_passphrase(sluice_pki: Command, tmp_path: Path) -> None:  # noqa: F811
+    """From then on everything but a new authority goes without it."""
+    passphrase = tmp_path / "passphrase"
+    passphrase.write_text("correct horse battery\n")
+    passphrase.chmod(0o600)
+    made = sluice_pki("init", "--root-passphrase-file", passphrase)
+    assert (made.code, "horse" in made.out + made.err) == (0, False), made.err
+    assert sluice_pki("issue", "taskmanager/tm-1").code == 0
+    (tmp_path / "home/pki/authorities/edge").rename(tmp_path / "edge")
+    refused = sluice_pki("init")
+    assert (refused.code, "--root-passphrase-file" in refused.err) == (1, True)
+    assert sluice_pki("init", "--root-passphrase-file", passphrase, "--json").json()["created"] == ["edge"]

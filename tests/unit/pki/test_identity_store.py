@@ -95,15 +95,16 @@ def test_left_without_commit_nothing_changed(file: Path, certified: Certified) -
     assert names(file) == [identity(0)]
 
 
-def test_full_disk_leaves_it_as_it_was(file: Path, certified: Certified) -> None:
-    with (
-        disk_full_beyond(64 << 10),
-        pytest.raises(StoreError, match="cannot use"),
-        IdentityStore(file, create=True) as store,
-    ):
+def put_many(file: Path, certified: Certified) -> None:
+    with IdentityStore(file, create=True) as store:
         for number in range(MANY):
             put(store, number, certified)
         store.commit()
+
+
+def test_full_disk_leaves_it_as_it_was(file: Path, certified: Certified) -> None:
+    with disk_full_beyond(64 << 10), pytest.raises(StoreError, match="cannot use"):
+        put_many(file, certified)
     assert names(file) == [identity(0)]
     assert [path.name for path in file.parent.iterdir()] == ["store"]
 
