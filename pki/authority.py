@@ -46,9 +46,9 @@ class Authority:
 def create_root(config: PkiConfig, now: dt.datetime) -> Authority:
     """A self-signed root: it may sign one level of authorities below it, and they only leaves."""
     key = generate_key(config.key_algorithm)
-    name = _authority_name(AuthorityKind.ROOT, key, config.trust_domain)
+    name = authority_name(AuthorityKind.ROOT, key.public_key(), config.trust_domain)
     lifetime = dt.timedelta(days=config.root_days)
-    builder = _authority_builder(key, config, name, now, now + lifetime, path_length=1)
+    builder = _authority_builder(key.public_key(), config, name, now, now + lifetime, path_length=1)
     certificate = (
         builder.issuer_name(name)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
@@ -59,21 +59,32 @@ def create_root(config: PkiConfig, now: dt.datetime) -> Authority:
 
 def create_intermediate(kind: AuthorityKind, root: Authority, config: PkiConfig, now: dt.datetime) -> Authority:
     """The internal or the edge authority, signed by ``root``: path length 0, so it signs leaves only."""
+    key = intermediate_key(kind, config)
+    return Authority(kind, sign_intermediate(kind, key.public_key(), root, config, now), key)
+
+
+def intermediate_key(kind: AuthorityKind, config: PkiConfig) -> PrivateKey:
+    """A new key for the authority ``kind``."""
+    algorithm = config.key_algorithm
+    return generate_key(edge_algorithm(algorithm) if kind is AuthorityKind.EDGE else algorithm)
+
+
+def sign_intermediate(
+    kind: AuthorityKind, key: PublicKey, root: Authority, config: PkiConfig, now: dt.datetime
+) -> x509.Certificate:
+    """The certificate of the internal or the edge authority that holds ``key``."""
     if kind is AuthorityKind.ROOT or root.kind is not AuthorityKind.ROOT:
         raise CertificateRejected(f"{root.kind} cannot sign an authority of kind {kind}")
     if now >= root.end:
         raise CertificateRejected(f"the root expired at {root.end:%Y-%m-%d %H:%M} UTC", "make a new home")
-    algorithm = config.key_algorithm
-    key = generate_key(edge_algorithm(algorithm) if kind is AuthorityKind.EDGE else algorithm)
     end = min(now + dt.timedelta(days=config.authority_days), root.end)
-    name = _authority_name(kind, key, config.trust_domain)
-    certificate = (
+    name = authority_name(kind, key, config.trust_domain)
+    return (
         _authority_builder(key, config, name, now, end, path_length=0)
         .issuer_name(root.certificate.subject)
         .add_extension(authority_key_identifier(root.certificate), critical=False)
         .sign(root.key, signature_hash(root.key))
     )
-    return Authority(kind, certificate, key)
 
 
 def sign_leaf(
@@ -131,9 +142,9 @@ def to_pem(*certificates: x509.Certificate) -> bytes:
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
 
 
-def _authority_name(kind: AuthorityKind, key: PrivateKey, trust_domain: str) -> x509.Name:
+def authority_name(kind: AuthorityKind, key: PublicKey, trust_domain: str) -> x509.Name:
     """Names differ between generations of the same authority, so that path building never tries the wrong one."""
-    digest = x509.SubjectKeyIdentifier.from_public_key(key.public_key()).digest.hex()[:8]
+    digest = x509.SubjectKeyIdentifier.from_public_key(key).digest.hex()[:8]
     return x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, trust_domain[:64]),
@@ -143,12 +154,12 @@ def _authority_name(kind: AuthorityKind, key: PrivateKey, trust_domain: str) -> 
 
 
 def _authority_builder(
-    key: PrivateKey, config: PkiConfig, name: x509.Name, now: dt.datetime, end: dt.datetime, *, path_length: int
+    key: PublicKey, config: PkiConfig, name: x509.Name, now: dt.datetime, end: dt.datetime, *, path_length: int
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(name)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(minutes=config.backdate_minutes))
         .not_valid_after(end)
@@ -158,5 +169,5 @@ def _authority_builder(
             x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"spiffe://{config.trust_domain}")]),
             critical=False,
         )
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )

@@ -22,7 +22,7 @@ MAX_CSR_BYTES = 64 << 10
 """Largest signing request looked at, in bytes."""
 
 _EXTENSION_REQUEST = "1.2.840.113549.1.9.14"
-_SIGNATURE_HASHES = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
+SIGNATURE_HASHES = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
 
 
 def new_csr(
@@ -57,9 +57,7 @@ def _check_csr(csr: x509.CertificateSigningRequest, names: Names) -> PublicKey:
     # 1. Strength first, so that no time is spent on an absurd key.
     key = check_strength(csr.public_key())
     # 2. Proof of possession: the request is signed with the key it presents (RFC 2986, section 3).
-    if not isinstance(key, ed25519.Ed25519PublicKey) and not isinstance(
-        csr.signature_hash_algorithm, _SIGNATURE_HASHES
-    ):
+    if not isinstance(key, ed25519.Ed25519PublicKey) and not isinstance(csr.signature_hash_algorithm, SIGNATURE_HASHES):
         raise CertificateRejected("the request is signed with a weak hash", "sign it with SHA-256 or better")
     if not csr.is_signature_valid:
         raise CertificateRejected(

@@ -139,6 +139,26 @@ class AuthorityStore:
                 "restore its cert.pem from a copy (its key may stay away)",
             )
 
+    def install_signed(self, authority: Authority, root: x509.Certificate) -> None:
+        """Install an authority that was signed elsewhere, and its root's certificate unless it is there.
+
+        Raises:
+            StoreError: the authority exists already, or another root does; nothing was changed.
+        """
+        make_private_directory(self._pki)
+        make_private_directory(self._authorities)
+        with locked(self._authorities):
+            remove_leftovers(self._authorities)
+            if self.exists(authority.kind):
+                raise StoreError(f"there is an {authority.kind} authority in {self._pki}", "keys are never overwritten")
+            if not self.exists(AuthorityKind.ROOT):
+                self._install_files(AuthorityKind.ROOT, {CERTIFICATE_FILE: (to_pem(root), PUBLIC_MODE)})
+            elif self.certificate(AuthorityKind.ROOT) != root:
+                raise StoreError(
+                    f"{self.certificate_file(AuthorityKind.ROOT)} is another root's", "have it signed by that root"
+                )
+            self._install(authority, None)
+
     def _refuse_plain_root(self) -> None:
         path = self.directory(AuthorityKind.ROOT) / KEY_FILE
         if path.exists() and ENCRYPTED not in read_secret(path):
@@ -158,20 +178,20 @@ class AuthorityStore:
     def _install(self, authority: Authority, root_passphrase: bytes | None) -> None:
         passphrase = root_passphrase if authority.kind is AuthorityKind.ROOT else None
         key_pem = key_to_pem(authority.key) if passphrase is None else encrypt_key(authority.key, passphrase)
-        staging = self._authorities / staged_name(authority.kind)
+        certificate = to_pem(authority.certificate)
+        self._install_files(
+            authority.kind, {KEY_FILE: (key_pem, SECRET_MODE), CERTIFICATE_FILE: (certificate, PUBLIC_MODE)}
+        )
+
+    def _install_files(self, kind: AuthorityKind, files: dict[str, tuple[bytes, int]]) -> None:
+        staging = self._authorities / staged_name(kind)
         try:
             make_private_directory(staging)
-            replace_set(
-                staging,
-                {
-                    KEY_FILE: (key_pem, SECRET_MODE),
-                    CERTIFICATE_FILE: (to_pem(authority.certificate), PUBLIC_MODE),
-                },
-            )
+            replace_set(staging, files)
             # rename(2) refuses to replace a directory that is not empty: an existing key is never lost.
-            staging.rename(self.directory(authority.kind))
+            staging.rename(self.directory(kind))
         except OSError as error:
-            raise StoreError(f"cannot write {self.directory(authority.kind)}: {error.strerror or error}") from error
+            raise StoreError(f"cannot write {self.directory(kind)}: {error.strerror or error}") from error
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         sync_directory(self._authorities)

@@ -167,3 +167,31 @@ def test_root_with_a_passphrase(sluice_pki: Command, tmp_path: Path) -> None:  #
     refused = sluice_pki("init")
     assert (refused.code, "--root-passphrase-file" in refused.err) == (1, True)
     assert sluice_pki("init", "--root-passphrase-file", passphrase, "--json").json()["created"] == ["edge"]
+
+
+def test_root_on_another_machine(sluice_pki: Command, tmp_path: Path) -> None:  # noqa: F811
+    """Only a request goes there and only certificates come back."""
+    there = ("--home", tmp_path / "offline")
+    passphrase = tmp_path / "passphrase"
+    passphrase.write_text("correct horse battery\n")
+    passphrase.chmod(0o600)
+    secret = ("--root-passphrase-file", passphrase)
+    assert sluice_pki("init", *there, *secret).code == 0
+    for kind in ("internal", "edge"):
+        csr, signed = tmp_path / f"{kind}.csr", tmp_path / f"{kind}.pem"
+        assert sluice_pki("authority", "csr", kind, "--output", csr).code == 0
+        again = sluice_pki("authority", "csr", kind, "--output", csr)
+        assert (again.code, "waits for its certificate" in again.err) == (1, True)
+        refused = sluice_pki("authority", "sign", kind, csr, "--output", signed, *there)
+        assert (refused.code, "is encrypted" in refused.err) == (1, True)
+        answer = sluice_pki("authority", "sign", kind, csr, "--output", signed, *there, *secret, "--json").json()
+        assert "PRIVATE" not in csr.read_text() + signed.read_text()
+        imported = sluice_pki("authority", "import", kind, signed, "--json")
+        assert imported.json()["root_sha256"] == answer["root_sha256"]
+        assert sluice_pki("authority", "import", kind, signed).code == 1
+        assert sluice_pki("authority", "csr", kind, "--output", csr).code == 1
+    assert not (tmp_path / "home/pki/authorities/root/key.pem").exists()
+    assert "nothing to do" in sluice_pki("init").out
+    issued = sluice_pki("issue", "taskmanager/tm-1", "--json").json()
+    root = tmp_path / "offline/pki/authorities/root/cert.pem"
+    assert sluice_pki("verify", issued["directory"], "--ca", root).code == 0
