@@ -167,7 +167,8 @@ def export(
         typer.Option(
             "--format",
             help="ca: trust anchors. chain: leaf and intermediate. bundle: key and chain (secret). "
-            "pkcs12: keystore (secret). pkcs12-trust: trust store for Java.",
+            "pkcs12: keystore (secret). pkcs12-trust: trust store for Java. pkcs12-legacy: keystore with 3DES and "
+            "SHA-1, for old programs (secret). jks, jks-trust: the same in Java's old format.",
         ),
     ] = Format.CA,
     home: HomeOption = DEFAULT_HOME,

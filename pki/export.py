@@ -11,6 +11,7 @@ from pki import keystore
 from pki.authority import to_pem
 from pki.errors import StoreError
 from pki.identity_files import IdentityMaterial
+from pki.jks import jks_key_store, jks_trust_store
 
 
 class Format(enum.StrEnum):
@@ -21,6 +22,9 @@ class Format(enum.StrEnum):
     BUNDLE = "bundle"
     PKCS12 = "pkcs12"
     PKCS12_TRUST = "pkcs12-trust"
+    PKCS12_LEGACY = "pkcs12-legacy"
+    JKS = "jks"
+    JKS_TRUST = "jks-trust"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ class Export:
 def export_identity(identity: IdentityMaterial, kind: Format) -> Export:
     """Convert ``identity``; keystores get a new random password."""
     match kind:
-        case Format.CA | Format.PKCS12_TRUST:
+        case Format.CA | Format.PKCS12_TRUST | Format.JKS_TRUST:
             return export_anchors(identity.anchors, kind)
         case Format.CHAIN:
             return Export(to_pem(identity.leaf, *identity.chain))
@@ -45,6 +49,15 @@ def export_identity(identity: IdentityMaterial, kind: Format) -> Export:
         case Format.PKCS12:
             password = keystore.random_password()
             data = keystore.key_store(identity.key, identity.leaf, identity.chain, password)
+            return Export(data, secret=True, password=password)
+        case Format.PKCS12_LEGACY:
+            password = keystore.random_password()
+            data = keystore.legacy_key_store(identity.key, identity.leaf, identity.chain, password)
+            return Export(data, secret=True, password=password)
+        case Format.JKS:
+            password = keystore.random_password()
+            alias = keystore.ALIAS.decode()
+            data = jks_key_store(identity.key, identity.leaf, identity.chain, password, alias=alias)
             return Export(data, secret=True, password=password)
 
 
@@ -56,5 +69,9 @@ def export_anchors(anchors: tuple[x509.Certificate, ...], kind: Format) -> Expor
         case Format.PKCS12_TRUST:
             password = keystore.random_password()
             return Export(keystore.trust_store(anchors, password), password=password)
+        case Format.JKS_TRUST:
+            password = keystore.random_password()
+            return Export(jks_trust_store(anchors, password), password=password)
         case _:
-            raise StoreError(f"an authority is exported as {Format.CA} or {Format.PKCS12_TRUST}, not as {kind}")
+            offered = f"{Format.CA}, {Format.PKCS12_TRUST} or {Format.JKS_TRUST}"
+            raise StoreError(f"an authority is exported as {offered}, not as {kind}")

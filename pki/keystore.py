@@ -23,6 +23,9 @@ PASSWORD_BYTES = 24
 KDF_ROUNDS = 10_000
 """PBKDF2 rounds; what Java's own keytool uses. The passwords are random, so more would only cost time."""
 
+LEGACY_KDF_ROUNDS = 50_000
+"""What Java 8 used before AES."""
+
 
 def random_password() -> bytes:
     """A password of printable ASCII that nobody has to type."""
@@ -36,6 +39,20 @@ def key_store(key: PrivateKey, leaf: x509.Certificate, chain: Sequence[x509.Cert
         .kdf_rounds(KDF_ROUNDS)
         .key_cert_algorithm(PBES.PBESv2SHA256AndAES256CBC)
         .hmac_hash(hashes.SHA256())
+        .build(password)
+    )
+    return serialize_key_and_certificates(ALIAS, key, leaf, list(chain), encryption)
+
+
+def legacy_key_store(
+    key: PrivateKey, leaf: x509.Certificate, chain: Sequence[x509.Certificate], password: bytes
+) -> bytes:
+    """The same for programs that read no AES in PKCS#12 (Java before 8u301, Windows before 2019): 3DES and SHA-1."""
+    encryption = (
+        PrivateFormat.PKCS12.encryption_builder()
+        .kdf_rounds(LEGACY_KDF_ROUNDS)
+        .key_cert_algorithm(PBES.PBESv1SHA1And3KeyTripleDESCBC)
+        .hmac_hash(hashes.SHA1())  # noqa: S303  what such programs check; the password is random
         .build(password)
     )
     return serialize_key_and_certificates(ALIAS, key, leaf, list(chain), encryption)
