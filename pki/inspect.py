@@ -24,11 +24,13 @@ from pki import identity_files
 from pki.damaged import DAMAGED
 from pki.errors import CertificateRejected, StoreError
 from pki.files import read_bounded
+from pki.jks import MAGIC, read_jks
 from pki.keys import describe_key, public_key_der
 
 MAX_ITEMS = 1000
 """Most PEM blocks looked at in one file."""
 
+JKS_MAGIC = MAGIC.to_bytes(4, "big")
 _PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----.*?-----END \1-----", re.DOTALL)
 _USAGES = {
     ExtendedKeyUsageOID.CLIENT_AUTH: "client",
@@ -81,7 +83,7 @@ class KeySummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class KeystoreSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="keystore"):
-    """A PKCS#12 file; ``items`` are the certificates in it, the one of its key first."""
+    """A PKCS#12 or JKS file; ``items`` are the certificates in it, the one of its key first."""
 
     has_key: bool
     items: tuple[CertificateSummary, ...]
@@ -131,7 +133,7 @@ def summarize_certificate(certificate: x509.Certificate, now: dt.datetime) -> Ce
 
 
 def inspect_bytes(data: bytes, now: dt.datetime, *, password: bytes | None = None) -> tuple[Summary, ...]:
-    """Recognize PEM blocks, else a DER certificate or request, else PKCS#12.
+    """Recognize PEM blocks, else a DER certificate or request, else PKCS#12 or JKS.
 
     Raises:
         CertificateRejected: nothing recognized, or a block is damaged (its number is named).
@@ -157,7 +159,7 @@ def inspect_bytes(data: bytes, now: dt.datetime, *, password: bytes | None = Non
         except DAMAGED:
             continue
     raise CertificateRejected(
-        "neither PEM, nor a DER certificate or request, nor a PKCS#12 file that this password opens",
+        "neither PEM, nor a DER certificate or request, nor a PKCS#12 or JKS file that this password opens",
         "a keystore's password is read from the file beside it, NAME.pass",
     )
 
@@ -225,6 +227,9 @@ def _summarize_key(pem: bytes) -> KeySummary:
 
 
 def _summarize_keystore(data: bytes, password: bytes | None, now: dt.datetime) -> KeystoreSummary:
+    if data.startswith(JKS_MAGIC):
+        has_key, found = read_jks(data, password or b"")
+        return KeystoreSummary(has_key=has_key, items=tuple(summarize_certificate(one, now) for one in found))
     store = load_pkcs12(data, password)
     certificates = [store.cert, *store.additional_certs] if store.cert else store.additional_certs
     return KeystoreSummary(

@@ -8,6 +8,7 @@ mode. Use PKCS#12 wherever it is read.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import struct
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ MAGIC = 0xFEEDFEED
 VERSION = 2
 KEY_ENTRY, TRUSTED_ENTRY = 1, 2
 SALT_BYTES = 20
+MAX_ENTRIES = 1000
+"""Most entries, and most certificates of one entry, that are read."""
 _SEAL = b"Mighty Aphrodite"
 """What the format mixes into its seal."""
 _PROTECTED_HEAD = bytes.fromhex("300e060a2b060104012a021101010500")
@@ -50,6 +53,55 @@ def jks_trust_store(anchors: Sequence[x509.Certificate], password: bytes) -> byt
         for number, anchor in enumerate(anchors, 1)
     ]
     return _store(entries, password)
+
+
+def read_jks(data: bytes, password: bytes) -> tuple[bool, list[x509.Certificate]]:
+    """Whether a store has a key, and its certificates in order; keys stay closed.
+
+    Raises:
+        ValueError: no JKS store, damaged, or sealed with another password.
+    """
+    content, seal = data[:-SALT_BYTES], data[-SALT_BYTES:]
+    # The seal first: what follows then parses only what the holder of the password wrote.
+    if not hmac.compare_digest(seal, _sha1(_wide(password) + _SEAL + content)):
+        raise ValueError("not a JKS store that this password opens")
+    reader = _Reader(content)
+    magic, version, count = (reader.number(4) for _ in range(3))
+    if (magic, version) != (MAGIC, VERSION) or count > MAX_ENTRIES:
+        raise ValueError("not a JKS store of version 2")
+    has_key, certificates = False, []
+    for _ in range(count):
+        tag = reader.number(4)
+        reader.take(reader.number(2))
+        reader.take(8)
+        following = 1
+        if tag == KEY_ENTRY:
+            has_key = True
+            reader.take(reader.number(4))
+            following = reader.number(4)
+        if following > MAX_ENTRIES:
+            raise ValueError("too many certificates")
+        for _ in range(following):
+            reader.take(reader.number(2))
+            certificates.append(x509.load_der_x509_certificate(reader.take(reader.number(4))))
+    return has_key, certificates
+
+
+class _Reader:
+    """Takes bytes off the front; never more than there are."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, count: int) -> bytes:
+        if count > len(self._data) - self._at:
+            raise ValueError("the JKS store ends too early")
+        self._at += count
+        return self._data[self._at - count : self._at]
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
 
 
 def _store(entries: Sequence[bytes], password: bytes) -> bytes:

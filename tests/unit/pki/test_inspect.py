@@ -154,9 +154,12 @@ def test_export_of_an_identity_can_be_read_back(kind: Format, directory: Path) -
     material = read_identity(directory)[0]
     exported = export_identity(material, kind)
     items = inspect_bytes(exported.data, now(), password=exported.password)
-    has_key = kind in {Format.BUNDLE, Format.PKCS12}
-    assert exported.secret is has_key
-    assert (exported.password is not None) is (kind in {Format.PKCS12, Format.PKCS12_TRUST})
+    keystores = {Format.PKCS12, Format.PKCS12_LEGACY, Format.JKS}
+    truststores = {Format.PKCS12_TRUST, Format.JKS_TRUST}
+    assert exported.secret is (kind in {Format.BUNDLE, *keystores})
+    assert (exported.password is not None) is (kind in keystores | truststores)
+    if kind in keystores | truststores:
+        assert [getattr(item, "has_key", None) for item in items] == [kind in keystores]
     names = {
         item.subject
         for entry in items
@@ -164,7 +167,7 @@ def test_export_of_an_identity_can_be_read_back(kind: Format, directory: Path) -
         if isinstance(item, CertificateSummary)
     }
     anchor, leaf = material.anchors[0].subject.rfc4514_string(), material.leaf.subject.rfc4514_string()
-    assert names == ({anchor} if kind in {Format.CA, Format.PKCS12_TRUST} else {leaf, anchor})
+    assert names == ({anchor} if kind in {Format.CA, *truststores} else {leaf, anchor})
 
 
 def test_authority_is_exported_without_a_key(directory: Path) -> None:

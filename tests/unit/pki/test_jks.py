@@ -1,0 +1,68 @@
+"""JKS stores from outside: a wrong password, damage and nonsense are errors of one kind (Java: test_keystores.py)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import struct
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pki.authority import create_root
+from pki.config import PkiConfig
+from pki.damaged import DAMAGED
+from pki.jks import MAGIC, VERSION, jks_key_store, jks_trust_store, read_jks
+
+ROOT = create_root(PkiConfig(), dt.datetime(2030, 1, 1, tzinfo=dt.UTC))
+PASSWORD = b"password of a test"
+STORE = jks_key_store(ROOT.key, ROOT.certificate, [ROOT.certificate], PASSWORD, alias="identity")
+
+
+def sealed(content: bytes) -> bytes:
+    """As somebody who knows the password would seal it."""
+    text = PASSWORD.decode().encode("utf-16-be") + b"Mighty Aphrodite" + content
+    return content + hashlib.sha1(text, usedforsecurity=False).digest()
+
+
+def test_what_was_written_is_read() -> None:
+    assert read_jks(STORE, PASSWORD) == (True, [ROOT.certificate] * 2)
+    assert read_jks(jks_trust_store([ROOT.certificate], PASSWORD), PASSWORD) == (False, [ROOT.certificate])
+    assert sealed(STORE[:-20]) == STORE
+
+
+def test_the_key_is_not_in_it_in_the_clear() -> None:
+    assert isinstance(ROOT.key, ec.EllipticCurvePrivateKey)
+    assert ROOT.key.private_numbers().private_value.to_bytes(32, "big") not in STORE
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"", id="empty"),
+        pytest.param(STORE[:-1], id="cut-off"),
+        pytest.param(STORE[:200] + b"x" + STORE[201:], id="changed"),
+        pytest.param(sealed(STORE[:-30]), id="sealed-but-cut-off"),
+        pytest.param(sealed(struct.pack(">III", 0xCECECECE, VERSION, 0)), id="jceks"),
+        pytest.param(sealed(struct.pack(">III", MAGIC, 1, 0)), id="version-1"),
+        pytest.param(sealed(struct.pack(">III", MAGIC, VERSION, 2**32 - 1)), id="endless"),
+    ],
+)
+def test_damage_is_noticed(data: bytes) -> None:
+    with pytest.raises(ValueError, match="JKS store"):
+        read_jks(data, PASSWORD)
+
+
+def test_wrong_password() -> None:
+    with pytest.raises(ValueError, match="this password opens"):
+        read_jks(STORE, b"another")
+
+
+@given(st.binary(max_size=200))
+def test_anything_sealed_is_read_or_damaged(content: bytes) -> None:
+    try:
+        read_jks(sealed(struct.pack(">III", MAGIC, VERSION, 1) + content), PASSWORD)
+    except DAMAGED:
+        return
