@@ -101,8 +101,8 @@ async def test_what_a_killed_jobmanager_left_of_a_job_is_removed_at_the_next_sta
 async def test_identities_of_a_running_job_are_renewed_in_place(cluster: Cluster) -> None:
     """The issuer's clock is late, so that little is left of its certificates; the processes go on meanwhile."""
     await cluster.master.aclose()
-    cluster.pki.config = msgspec.structs.replace(cluster.pki.config, job_hours=60 / 3600)
-    late = dt.timedelta(seconds=50)
+    cluster.pki.config = msgspec.structs.replace(cluster.pki.config, job_hours=90 / 3600)
+    late = dt.timedelta(seconds=65)
     issuer = LocalIssuer(cluster.home, cluster.pki.config, clock=lambda: dt.datetime.now(dt.UTC) - late)
     await cluster.start_jobmanager(issuer=issuer)
     await cluster.start_taskmanager("tm-1")
