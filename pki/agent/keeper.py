@@ -6,6 +6,8 @@ import asyncio
 import datetime as dt
 import logging
 from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
 
 from pki.agent.board import Board
 from pki.agent.policy import ManagedIdentity
@@ -16,6 +18,9 @@ from pki.issuer import Clock, Issuer
 from pki.profiles import Validity
 
 _LOG = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 10.0
+"""How long a round waits for an issuer that does not answer, before it goes on to read and to warn."""
 
 _LEVELS = {Urgency.WARNING: logging.WARNING, Urgency.CRITICAL: logging.ERROR, Urgency.EXPIRED: logging.CRITICAL}
 
@@ -29,16 +34,29 @@ class Keeper:
         board: where good material is put up.
         clock: the present.
         draw: a random number in [0, 1).
+        patience: seconds that one round waits for the issuer; it goes on working and is not asked twice.
+        threads: where the issuer is called; None: the loop's own.
     """
 
     def __init__(
-        self, identity: ManagedIdentity, issuer: Issuer, board: Board, clock: Clock, draw: Callable[[], float]
+        self,
+        identity: ManagedIdentity,
+        issuer: Issuer,
+        board: Board,
+        clock: Clock,
+        draw: Callable[[], float],
+        *,
+        patience: float = PATIENCE_SECONDS,
+        threads: Executor | None = None,
     ) -> None:
         self.identity = identity
         self._issuer = issuer
         self._board = board
         self._clock = clock
         self._draw = draw
+        self._patience = patience
+        self._threads = threads
+        self._renewal: asyncio.Task[None] | None = None
         self._spread = draw()
         self._stamp: Stamp | None = None
         self._complaint = ""
@@ -53,8 +71,13 @@ class Keeper:
         """Take in what is on disk, renew if due, and warn; never raises for what goes wrong outside."""
         self._take_in()
         now = self._clock()
-        if self._is_due(now) and (self._not_before is None or now >= self._not_before):
-            await self._renew()
+        if self._renewal is None and self._is_due(now) and (self._not_before is None or now >= self._not_before):
+            self._renewal = asyncio.create_task(self._renew())
+        if self._renewal is not None:
+            await asyncio.wait({self._renewal}, timeout=self._patience)
+            if self._renewal.done():
+                finished, self._renewal = self._renewal, None
+                finished.result()
         self._warn(self._clock())
 
     def _is_due(self, now: dt.datetime) -> bool:
@@ -90,7 +113,7 @@ class Keeper:
     async def _renew(self) -> None:
         identity = self.identity
         try:
-            await asyncio.to_thread(
+            issue = partial(
                 self._issuer.issue_to,
                 identity.directory,
                 identity.spiffe_id,
@@ -99,6 +122,7 @@ class Keeper:
                 lifetime=identity.lifetime,
                 accept=identity.accept,
             )
+            await asyncio.get_running_loop().run_in_executor(self._threads, issue)
         except (SluiceError, OSError) as error:
             self._failed(str(error))
             return

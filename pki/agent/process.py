@@ -7,6 +7,7 @@ import logging
 import os
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pki.agent.board import Board
@@ -49,7 +50,11 @@ class Agent:
         self._jwt = jwt
         self._socket_path = socket_path
         self._board = Board(clock)
-        self.keepers = [Keeper(identity, issuer, self._board, clock, draw) for identity in policy.identities]
+        # A thread for each identity: an issuer that does not answer for one must not keep the others waiting.
+        self._threads = ThreadPoolExecutor(max(1, len(policy.identities)), thread_name_prefix="issue")
+        self.keepers = [
+            Keeper(identity, issuer, self._board, clock, draw, threads=self._threads) for identity in policy.identities
+        ]
         self.server = UnixGrpcServer(
             {
                 **WorkloadApi(policy, self._board, jwt, trust_domain).methods(),
@@ -91,6 +96,7 @@ class Agent:
     async def close(self) -> None:
         """Stop serving; the socket is gone afterwards."""
         await self.server.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._socket_path.unlink(missing_ok=True)
 
     def _admits(self, caller: Caller) -> bool:

@@ -32,10 +32,11 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: envoy\r\n\r\n"
 
 
 def _sds(name: str) -> dict[str, Any]:
+    back_off = {"base_interval": "0.05s", "max_interval": "0.2s"}
     source = {
         "api_type": "GRPC",
         "transport_api_version": "V3",
-        "grpc_services": [{"envoy_grpc": {"cluster_name": "agent"}}],
+        "grpc_services": [{"envoy_grpc": {"cluster_name": "agent", "retry_policy": {"retry_back_off": back_off}}}],
     }
     return {"name": name, "sds_config": {"resource_api_version": "V3", "api_config_source": source}}
 
@@ -250,6 +251,22 @@ async def test_envoy_presents_the_agents_identity_through_rotations_without_a_fa
 
 def _presented(load: Load, serial: int) -> bool:
     return serial in load.serials
+
+
+async def test_envoy_serves_on_without_the_agent_and_follows_it_again(edge: Edge, start_agent: StartAgent) -> None:
+    load = Load(edge, edge.client_context(edge.running.issuer))
+    task = asyncio.create_task(load.run())
+    try:
+        await edge.running.agent.close()
+        await until(lambda: load.requests > 10, f"not served without the agent: {load.failures[:3]}")
+        again = await start_agent(IdentityEntry(id="gateway/envoy", uids=(OWN_UID,)))
+        await again.rotate()
+        current = read_identity(again.identities / "gateway" / "envoy")[0]
+        await until(partial(_presented, load, current.leaf.serial_number), "the restarted agent is not followed")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert load.failures == []
 
 
 async def test_envoy_refuses_a_client_of_another_name_and_one_without_certificate(edge: Edge) -> None:

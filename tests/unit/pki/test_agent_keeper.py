@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ class FlakyIssuer:
         self._issuer = issuer
         self.failure: Exception | None = None
         self.asked = 0
+        self.answers = threading.Event()
+        self.answers.set()
 
     def issue_to(
         self,
@@ -42,6 +45,7 @@ class FlakyIssuer:
     ) -> None:
         """See :meth:`pki.issuer.Issuer.issue_to`."""
         self.asked += 1
+        assert self.answers.wait(30)
         if self.failure is not None:
             raise self.failure
         self._issuer.issue_to(directory, spiffe_id, dns=dns, ips=ips, lifetime=lifetime, accept=accept)
@@ -71,6 +75,7 @@ class World:
         self.directory = root / "ids" / "tm-1"
         managed = ManagedIdentity(ME, self.directory, dns=("tm.example.org",), accept=("spiffe://sluice.local/job/*",))
         self.keeper = Keeper(managed, self.issuer, self.board, self.clock, lambda: 0.5)
+        self.impatient = Keeper(managed, self.issuer, self.board, self.clock, lambda: 0.5, patience=0)
 
     def clock(self) -> dt.datetime:
         """The instant that the test has set."""
@@ -183,3 +188,24 @@ async def test_a_clock_that_jumps_back_gets_a_certificate_that_is_valid_now(worl
     world.issuer.failure = CertificateRejected("the authority is away")
     assert await world.after(hours=-12) is None, "not valid yet: not served"
     assert second is not None
+
+
+async def test_an_issuer_that_hangs_is_asked_once_and_the_warnings_come_all_the_same(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await world.after(hours=0)
+    world.issuer.answers.clear()
+    for hours in (13, 6, 3):
+        world.now += dt.timedelta(hours=hours)
+        await world.impatient.step()
+        assert world.served() == first
+    assert world.issuer.asked == 2
+    assert [record.levelno for record in caplog.records if record.levelno > logging.INFO] == [
+        logging.WARNING,
+        logging.ERROR,
+    ]
+    world.issuer.answers.set()
+    while world.served() == first:
+        await world.impatient.step()
+        await asyncio.sleep(0)
+    assert world.issuer.asked == 2
