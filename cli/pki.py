@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from cli import pki_agent
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from pki.errors import InvalidIdentity, PkiError
@@ -33,6 +34,8 @@ app = typer.Typer(
     "gateway's public address and its users. A certificate of one is never accepted on a connection of the other. "
     "`sluice up` creates all this by itself; these verbs are for looking at it and for machines of your own.",
 )
+
+app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _LIFETIME = re.compile(r"([1-9][0-9]{0,5})([mhd])")
