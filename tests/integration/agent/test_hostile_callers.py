@@ -56,11 +56,11 @@ class Raw(CodecBase):
 
     __content_subtype__ = "proto"
 
-    def encode(self, message: Any, message_type: Any) -> bytes:  # noqa: ARG002  the base's signature
+    def encode(self, message: Any, message_type: Any) -> bytes:
         """As they are."""
         return bytes(message)
 
-    def decode(self, data: bytes, message_type: Any) -> bytes:  # noqa: ARG002  the base's signature
+    def decode(self, data: bytes, message_type: Any) -> bytes:
         """As they are."""
         return data
 
