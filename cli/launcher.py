@@ -113,9 +113,8 @@ class Launcher:
 
     async def _start(self) -> None:
         from runtime.rest.routes import published_routes
-        from runtime.spark.plugin_build import ensure_plugin
-
         from runtime.spark.java import find_java
+        from runtime.spark.plugin_build import ensure_plugin
 
         find_java()
         self.report("compiling the Spark plugin (cached after the first time)")
