@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from cryptography import x509
 
 from cli.errors import EXIT_NO, RefusedError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
@@ -18,7 +19,7 @@ from pki.crl_files import identity_directories, push_crls
 from pki.errors import CrlRejected, InvalidIdentity, PkiError
 from pki.home import Home
 from pki.identity import SpiffeId
-from pki.identity_files import CHAIN_FILE, read_certificates
+from pki.identity_files import CHAIN_FILE, previous_certificates, read_certificates
 from pki.issuer import utc_now
 from pki.peer import certified_identity
 from pki.profiles import AuthorityKind
@@ -158,12 +159,13 @@ def _resolve(
         identity = _identity(target, config.trust_domain)
         found = [(path, None) for path in identity_directories(home) if _identity_in(path) == identity]
     targets: dict[AuthorityKind, list[Target]] = {}
+    now = utc_now()
     for directory, wanted in found:
-        leaf = read_certificates(directory / CHAIN_FILE)[0]
-        if wanted is not None and leaf.serial_number != wanted:
-            continue
-        kind = _issuer_of(home, directory)
-        targets.setdefault(kind, []).append(Target.of(leaf, str(certified_identity(leaf))))
+        # A renewed certificate leaves others behind that have not expired: whoever took their keys still has them.
+        for leaf in (read_certificates(directory / CHAIN_FILE)[0], *previous_certificates(directory)):
+            if leaf.not_valid_after_utc > now and (wanted is None or leaf.serial_number == wanted):
+                kind = _issuer_of(home, leaf, directory)
+                targets.setdefault(kind, []).append(Target.of(leaf, str(certified_identity(leaf))))
     if not targets and _SERIAL.fullmatch(target):
         return _by_serial(home, int(target, 16), authority)
     if not targets:
@@ -181,9 +183,8 @@ def _by_serial(home: Home, serial: int, authority: AuthorityKind | None) -> dict
     return {authority: [Target(serial)]}
 
 
-def _issuer_of(home: Home, directory: Path) -> AuthorityKind:
+def _issuer_of(home: Home, leaf: x509.Certificate, directory: Path) -> AuthorityKind:
     store = AuthorityStore(home.pki)
-    leaf = read_certificates(directory / CHAIN_FILE)[0]
     for kind in (AuthorityKind.INTERNAL, AuthorityKind.EDGE):
         if store.exists(kind) and was_issued_by(leaf, store.certificate(kind)):
             return kind

@@ -60,7 +60,7 @@ private[tls] final class Revocations private (lists: Map[X500Principal, Revocati
 private[tls] object Revocations {
   val Empty = new Revocations(Map.empty)
 
-  val MaxFileBytes: Int = 8 << 20
+  val MaxFileBytes: Int = 4 << 20
   private val MaxLists = 32
   private val Grace = 3600L * 1000 // milliseconds after nextUpdate
   private val Skew = 300L * 1000
