@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from pki.crl import Reason
+from pki.crl import Reason, Revocation, sign_crl
 from pki.crl_files import CRL_FILE, install_crls
 from pki.identity import SpiffeId
 from pki.identity_files import read_certificates
 from pki.issuer import utc_now
 from pki.profiles import AuthorityKind
 from pki.revocation_store import Target
+from pki.store import AuthorityStore
 from pki.tls import TlsIdentity
+from runtime.spark.command import IDENTITY_EXIT_CODE, SparkRuntime
 from tests.hostile import TRUST_DOMAIN, TestPki, answer_of, assert_refused
 from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import HOST, JOB_ID
 from tests.integration.spark.test_data_channel import HELLO, JOB, driver_rpc, executor_blocks
+from tests.integration.spark.test_fail_closed import ACCEPT, EXECUTOR, command_for, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
 
@@ -104,3 +108,62 @@ def said(rounds: Rounds) -> str:
     """Everything that the JVMs of the job have logged."""
     logs = [path for path in rounds.job.directory.rglob("*") if path.is_file() and "log" in path.name]
     return "".join(path.read_text(errors="replace") for path in logs)
+
+
+def signed(pki: TestPki, serial: int = 1, *, kind: AuthorityKind = INTERNAL, age: timedelta = timedelta(0)) -> bytes:
+    """A list that the PKI itself does not know of."""
+    authority = AuthorityStore(pki.home.pki).load(kind)
+    now = utc_now() - age
+    revocation = Revocation(f"{serial:x}", now, Reason.KEY_COMPROMISE)
+    return sign_crl(authority, [revocation], number=1, now=now, lifetime=timedelta(days=1))
+
+
+BAD: dict[str, tuple[Callable[[TestPki], bytes], str]] = {
+    "empty": (lambda _pki: b"", "0 revocation lists"),
+    "another authority": (lambda pki: signed(pki, kind=AuthorityKind.EDGE), "not signed by a trusted authority"),
+    "expired": (lambda pki: signed(pki, age=timedelta(days=2)), "expired at"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+async def test_process_without_a_usable_list_does_not_start(
+    kind: str, spark: SparkRuntime, pki: TestPki, tmp_path: Path
+) -> None:
+    make, said_of_it = BAD[kind]
+    identity = pki.directory(EXECUTOR, accept=ACCEPT)
+    (identity / CRL_FILE).write_bytes(make(pki))
+    code, log = await run(command_for(spark, identity, tmp_path, f"spark://x@{HOST}:9"), tmp_path)
+    assert code == IDENTITY_EXIT_CODE
+    assert "no usable revocation list" in log
+    assert said_of_it in log
+    assert "Started daemon" not in log
+
+
+async def test_executor_tells_a_revoked_driver_nothing(spark: SparkRuntime, pki: TestPki, tmp_path: Path) -> None:
+    """The other direction: the driver's certificate is genuine, and all that is wrong with it is on the list."""
+    driver = pki.identity(SpiffeId.driver(TRUST_DOMAIN, JOB_ID))
+    heard: list[bytes] = []
+    failures: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # In TLS 1.3 a server is done before the client's judgement reaches it.
+        try:
+            await writer.start_tls(driver.server_context(JOB))
+            heard.append(await reader.read(1))
+        except (ssl.SSLError, ConnectionError) as error:
+            failures.append(str(error))
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    identity = pki.directory(EXECUTOR, accept=ACCEPT)
+    leaf = read_certificates(driver.directory / "chain.pem")[0]
+    (identity / CRL_FILE).write_bytes(signed(pki, leaf.serial_number))
+    url = f"spark://CoarseGrainedScheduler@{HOST}:{port}"
+    code, log = await run(command_for(spark, identity, tmp_path, url), tmp_path)
+    server.close()
+    assert code not in {0, IDENTITY_EXIT_CODE}
+    assert [data for data in heard if data] == []
+    assert heard or failures
+    assert "was revoked at" in log

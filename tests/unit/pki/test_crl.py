@@ -119,7 +119,7 @@ def test_a_list_with_any_bit_changed_is_refused(bit: int) -> None:
         judged(b"-----BEGIN X509 CRL-----\n" + armoured + b"-----END X509 CRL-----\n")
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", [each for each in ALGORITHMS if each != "rsa-4096"])  # as rsa-3072, but slow
 def test_every_kind_of_authority_key_signs_lists(algorithm: str) -> None:
     authority = create_root(PkiConfig(key_algorithm=algorithm), NOW)
     (crl,) = load_crls(signed(Revocation("1", NOW, Reason.SUPERSEDED), by=authority))
