@@ -144,7 +144,9 @@ class LocalIssuer:
         authority = self._authority(profile, spiffe_id)
         leaf = sign_leaf(authority, key, names, profile, now=self._clock(), backdate=self._backdate, lifetime=lifetime)
         return SignedChain(
-            to_pem(leaf, authority.certificate), to_pem(authority.certificate), self._crl_pem(profile.authority)
+            to_pem(leaf, authority.certificate),
+            to_pem(authority.certificate),
+            self.revocations.pem_for_issuing(authority),
         )
 
     def _issue(
@@ -171,16 +173,8 @@ class LocalIssuer:
             accept=accept,
         )
         # Read after the directory is in place: whoever revokes meanwhile either finds it, or is found here.
-        if crl_pem := self._crl_pem(profile.authority):
+        if crl_pem := self.revocations.pem_for_issuing(authority):
             install_crls(directory, crl_pem, self._clock())
-
-    def _crl_pem(self, kind: AuthorityKind) -> bytes:
-        """The list of ``kind``, signed anew when the one there has expired; empty when it never had one."""
-        if not self.revocations.has_list(kind):
-            return b""
-        self.revocations.refresh(kind)
-        current = self.revocations.current(kind)
-        return b"" if current is None else current.pem
 
     def _authority(self, profile: Profile, spiffe_id: SpiffeId) -> Authority:
         if spiffe_id.trust_domain != self._config.trust_domain:

@@ -32,6 +32,9 @@ LIST_FILE = "crl.pem"
 MAX_SERIAL_BITS = 160
 """Longest serial number (RFC 5280, 4.1.2.2: 20 octets)."""
 MAX_RECORD_BYTES = 64 << 20
+"""Largest record that is read, in bytes."""
+
+_Stamp = tuple[int, int, int]
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,7 +66,8 @@ class RevocationStore:
         self._root = pki / "revocation"
         self._lifetime = dt.timedelta(hours=config.crl_hours)
         self._clock = clock
-        self._cache: dict[Path, tuple[tuple[int, int, int], _Record]] = {}
+        self._records: dict[Path, tuple[_Stamp, _Record]] = {}
+        self._lists: dict[Path, tuple[_Stamp, RevocationList]] = {}
 
     def revoke(self, kind: AuthorityKind, targets: Iterable[Target], reason: Reason) -> tuple[Revocation, ...]:
         """Record that ``kind`` revokes ``targets`` and sign its next list; returns those not revoked before.
@@ -120,18 +124,34 @@ class RevocationStore:
                 problems.append(str(error))
         return signed, problems
 
-    def current(self, kind: AuthorityKind) -> RevocationList | None:
-        """The list of ``kind``, None when none was signed yet; :class:`CrlRejected` when it does not count."""
-        certificate = self._authorities.certificate(kind)
+    def current(self, kind: AuthorityKind, certificate: x509.Certificate | None = None) -> RevocationList | None:
+        """The list of ``kind``, None when none was signed yet; :class:`CrlRejected` when it does not count.
+
+        ``certificate``: that of ``kind``, when it is at hand.
+        """
+        certificate = certificate or self._authorities.certificate(kind)
         path = self._directory(certificate, kind) / LIST_FILE
         if not path.exists():
             return None
+        stamp, cached, now = _stamp(path), self._lists.get(path), self._clock()
+        # Every issuance asks for it: what was found good stays so until it changes or expires.
+        if cached is not None and cached[0] == stamp and cached[1].this_update <= now <= cached[1].next_update:
+            return cached[1]
         (crl,) = load_crls(read_bounded(path, MAX_CRL_BYTES))
-        return check_crl(crl, (certificate,), self._clock())
+        found = check_crl(crl, (certificate,), now)
+        self._lists[path] = (stamp, found)
+        return found
 
-    def has_list(self, kind: AuthorityKind) -> bool:
-        """Whether a list was ever signed for the present authority of ``kind``."""
-        return self._root.exists() and (self._directory(self._authorities.certificate(kind), kind) / LIST_FILE).exists()
+    def pem_for_issuing(self, authority: Authority) -> bytes:
+        """The list to hand out with a new certificate, signed anew when it is due; empty when there never was one."""
+        path = self._directory(authority.certificate, authority.kind) / LIST_FILE
+        if not path.exists():
+            return b""
+        cached = self._lists.get(path)
+        if cached is None or cached[0] != _stamp(path) or _half_life(cached[1]) < self._clock():
+            self.refresh(authority.kind)
+        current = self.current(authority.kind, authority.certificate)
+        return b"" if current is None else current.pem
 
     def lists(self) -> list[RevocationList]:
         """All lists that count now; a bad one is logged and left out."""
@@ -197,7 +217,7 @@ class RevocationStore:
             current = self.current(kind)
         except CrlRejected:
             return False
-        if current is None or now > current.this_update + (current.next_update - current.this_update) / 2:
+        if current is None or now > _half_life(current):
             return False
         return current.number == self._read(directory).number
 
@@ -222,18 +242,25 @@ class RevocationStore:
             if (directory / LIST_FILE).exists():
                 raise StoreError(f"{path} is missing although a list was signed from it", "restore it from a copy")
             return _Record()
-        info = path.stat()
-        stamp = (info.st_mtime_ns, info.st_size, info.st_ino)
-        cached = self._cache.get(path)
+        stamp, cached = _stamp(path), self._records.get(path)
         if cached is not None and cached[0] == stamp:
             return cached[1]
         try:
             record = msgspec.json.decode(read_bounded(path, MAX_RECORD_BYTES), type=_Record)
-            _ = [entry.number for entry in record.revoked]
+            _ = [entry.number for entry in record.revoked]  # each serial must be one
         except ValueError as error:
             raise StoreError(f"{path} is damaged: {error}", "restore it from a copy") from error
-        self._cache[path] = (stamp, record)
+        self._records[path] = (stamp, record)
         return record
+
+
+def _half_life(current: RevocationList) -> dt.datetime:
+    return current.this_update + (current.next_update - current.this_update) / 2
+
+
+def _stamp(path: Path) -> _Stamp:
+    info = path.stat()
+    return info.st_mtime_ns, info.st_size, info.st_ino
 
 
 def _write(directory: Path, record: _Record) -> None:

@@ -14,9 +14,12 @@ from pki.errors import CertificateRejected, CrlRejected, StoreError
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_certificates
-from pki.issuer import LocalIssuer
+from pki.issuer import LocalIssuer, utc_now
 from pki.profiles import AuthorityKind
 from pki.revocation_store import RevocationStore, Target
+from pki.tls import TlsIdentity
+from runtime.messages import CsrToSign, ExecutorLaunch, SignedIdentity
+from runtime.taskmanager.executor import ExecutorProcess
 
 INTERNAL, EDGE, ROOT = AuthorityKind.INTERNAL, AuthorityKind.EDGE, AuthorityKind.ROOT
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
@@ -28,8 +31,8 @@ JOB = "0123456789abcdef0123456789abcdef"
 class World:
     """A home with authorities, under a clock that the test moves."""
 
-    def __init__(self, root: Path) -> None:
-        self.now = START
+    def __init__(self, root: Path, now: dt.datetime = START) -> None:
+        self.now = now
         self.home = Home.at(root)
         self.issuer = LocalIssuer(self.home, PkiConfig(), clock=lambda: self.now)
         self.issuer.ensure_authorities()
@@ -219,6 +222,26 @@ def test_new_identity_directories_have_the_list_from_the_start(world: World, tmp
     world.store.revoke(INTERNAL, [Target(7)], Reason.SUPERSEDED)
     world.issue(tmp_path / "after", SpiffeId.driver("sluice.local", JOB))
     assert (tmp_path / "after" / CRL_FILE).read_bytes() == _current(world, INTERNAL)
+
+
+async def test_executor_gets_the_list_with_its_certificate(tmp_path: Path) -> None:
+    """Its key is made by the TaskManager, so what the authority sends back is all that comes."""
+    world = World(tmp_path / "present", utc_now())
+    world.store.revoke(INTERNAL, [Target(7)], Reason.SUPERSEDED)
+    spiffe_id = SpiffeId.executor("sluice.local", JOB, 3)
+
+    async def sign(request: CsrToSign) -> SignedIdentity:
+        chain = world.issuer.sign_csr(request.csr_pem, spiffe_id)
+        return SignedIdentity(chain_pem=chain.chain_pem, ca_pem=chain.ca_pem, crl_pem=chain.crl_pem)
+
+    launch = ExecutorLaunch(
+        job_id=JOB, allocation_id="slot", executor_id=3, app_id="app", driver_url="", resource_profile_id=0, cores=1,
+        memory_mb=512, startup_conf={}, java_options=(), spark_auth_secret=JOB, python="python",
+    )  # fmt: skip
+    process = ExecutorProcess(launch, tmp_path / "jobs", host="127.0.0.1", trust_domain="sluice.local", sign=sign)
+    await process.renew_identity()
+    assert (process.directory / "identity" / CRL_FILE).read_bytes() == _current(world, INTERNAL)
+    assert TlsIdentity(process.directory / "identity").revoked_peers.version == 1
 
 
 def test_bad_list_never_replaces_a_good_one_in_a_directory(world: World, tmp_path: Path) -> None:
