@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import ipaddress
 from dataclasses import dataclass
+from pathlib import Path
 
 from cli.config import Configuration
+from pki.crl_files import push_crls
 from pki.home import Home
 from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
+from pki.identity_files import CHAIN_FILE, read_certificates
+from pki.issuer import LocalIssuer, utc_now
+from pki.profiles import AuthorityKind
 from pki.renewal import renewal_reason
 
 JOBMANAGER_NAME = "jobmanager-1"
@@ -39,12 +42,34 @@ def prepare_identities(home: Home, configuration: Configuration) -> list[str]:
     """Create authorities and identities that are missing, renew what is past half of its life; says what it did."""
     issuer = LocalIssuer(home.pki, configuration.pki)
     lines = [f"created the {name} authority" for name in issuer.ensure_authorities()]
-    return lines + _issue_due(home, configuration, issuer)
+    # The lists first: a process does not start with one that has expired.
+    return lines + _refresh_lists(home, issuer) + _issue_due(home, configuration, issuer)
 
 
 def renew_identities(home: Home, configuration: Configuration) -> list[str]:
-    """Renew what is past half of its life; running processes pick the new files up by themselves."""
-    return _issue_due(home, configuration, LocalIssuer(home.pki, configuration.pki))
+    """Renew what is past half of its life; running processes pick the new files up by themselves.
+
+    Revocation lists likewise, and every identity directory gets them, those of jobs included.
+    """
+    issuer = LocalIssuer(home.pki, configuration.pki)
+    return _refresh_lists(home, issuer) + _issue_due(home, configuration, issuer)
+
+
+def _refresh_lists(home: Home, issuer: LocalIssuer) -> list[str]:
+    signed, problems = issuer.revocations.refresh_all()
+    _, failed = push_crls(home, issuer.revocations.lists(), utc_now())
+    lines = [f"signed the revocation list of the {kind} authority" for kind in signed]
+    return lines + [f"revocation lists: {each}" for each in (*problems, *failed)]
+
+
+def _due(directory: Path, spiffe_id: SpiffeId, kind: AuthorityKind, issuer: LocalIssuer) -> str:
+    """Why an identity is to be issued now; empty when it is good, or was revoked and stays so."""
+    if directory.exists() and issuer.revocations.barred(kind, spiffe_id) is not None:
+        return ""
+    if reason := renewal_reason(directory, spiffe_id, utc_now()):
+        return reason
+    leaf = read_certificates(directory / CHAIN_FILE)[0]
+    return "it was revoked" if issuer.revocations.is_revoked(kind, leaf.serial_number) else ""
 
 
 def _issue_due(home: Home, configuration: Configuration, issuer: LocalIssuer) -> list[str]:
@@ -53,7 +78,8 @@ def _issue_due(home: Home, configuration: Configuration, issuer: LocalIssuer) ->
         directory = home.identity(wanted.role, wanted.name)
         spiffe_id = SpiffeId.process(configuration.pki.trust_domain, wanted.role, wanted.name)
         existed = directory.exists()
-        reason = renewal_reason(directory, spiffe_id, dt.datetime.now(dt.UTC))
+        kind = AuthorityKind.EDGE if wanted.edge else AuthorityKind.INTERNAL
+        reason = _due(directory, spiffe_id, kind, issuer)
         if not reason:
             continue
         if wanted.edge:

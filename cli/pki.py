@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from cli import pki_agent
+from cli import pki_agent, pki_revocation
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from pki.crl_files import install_crls
 from pki.errors import InvalidIdentity, PkiError
 from pki.export import Export, Format, export_anchors, export_identity
 from pki.files import make_private_directory, read_bounded, write_public, write_secret
@@ -22,7 +23,7 @@ from pki.identity import NAMED_ROLES, Role, SpiffeId
 from pki.identity_files import read_certificates, read_identity
 from pki.inspect import CertificateSummary, KeystoreSummary, KeySummary, RequestSummary, Summary, inspect_path
 from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind, Purpose
+from pki.profiles import AuthorityKind, Purpose, workload_profile
 from pki.store import AuthorityStore
 from pki.verify import verify_chain
 
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 
 app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
+pki_revocation.mount(app)
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _LIFETIME = re.compile(r"([1-9][0-9]{0,5})([mhd])")
@@ -108,7 +110,8 @@ def issue(
 ) -> None:
     """Certify an identity and write its directory: key, chain, trust anchors, and a keystore for the JVM.
 
-    With --csr the key stays where it was made: only chain.pem and ca.pem are written.
+    With --csr the key stays where it was made: only chain.pem, ca.pem and crl.pem are written. An identity that
+    was revoked is thereby admitted again, with its new certificate only.
     """
     located, configuration = load_configuration(home, config)
     spiffe_id = _identity(identity, configuration.pki.trust_domain)
@@ -118,11 +121,15 @@ def issue(
     issuer = LocalIssuer(located, configuration.pki)
     names = {"dns": tuple(dns or ()), "ips": tuple(ip or ())}
     duration = None if lifetime is None else _lifetime(lifetime)
+    kind = AuthorityKind.EDGE if edge_server else workload_profile(spiffe_id.role, configuration.pki).authority
+    issuer.revocations.reinstate(kind, spiffe_id)
     if csr is not None:
         signed = issuer.sign_csr(read_bounded(csr), spiffe_id, lifetime=duration, **names)
         make_private_directory(directory)
         write_public(directory / "ca.pem", signed.ca_pem)
         write_public(directory / "chain.pem", signed.chain_pem)
+        if signed.crl_pem:
+            install_crls(directory, signed.crl_pem, utc_now())
     elif edge_server:
         issuer.issue_edge_server(directory, spiffe_id, lifetime=duration, **names)
     else:

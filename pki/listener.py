@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from pki.channels import Channel, PeerPolicy
+from pki.connection_guard import ConnectionGuard
 from pki.connections import ConnectionLog, format_address
 from pki.errors import PkiError, StoreError
 from pki.tls import TlsIdentity
@@ -31,7 +32,7 @@ class MutualTlsListener:
     """Listens on one address and hands every admitted connection to a fresh protocol.
 
     Each connection takes its TLS context anew from ``identity``, so that a renewed certificate is presented, and
-    new trust anchors count, from the next connection on.
+    new trust anchors count, from the next connection on. A connection whose peer is revoked is ended within seconds.
 
     Args:
         identity: who this process is.
@@ -67,6 +68,7 @@ class MutualTlsListener:
         self._accepting: asyncio.Task[None] | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
         self._transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+        self._guard = ConnectionGuard(identity)
         self.refused = 0
         """Connections refused so far."""
 
@@ -97,6 +99,7 @@ class MutualTlsListener:
 
     async def close(self) -> None:
         """Stop accepting, and abort handshakes and open connections."""
+        self._guard.close()
         tasks = [*self._handshakes]
         if self._accepting is not None:
             tasks.append(self._accepting)
@@ -154,6 +157,7 @@ class MutualTlsListener:
             if not handed_over:
                 accepted.close()
         self._transports.add(transport)
+        self._guard.add(transport)
         if self._connections is not None and not transport.is_closing():
             connection = self._connections.record(self._channel, "accepted", self._identity.spiffe_id, transport)
             _LOG.debug("%s: admitted %s from %s", self._channel, connection.peer, address)

@@ -11,9 +11,10 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from pki.crl_files import install_crls
 from pki.files import make_private_directory
 from pki.identity import SpiffeId
-from pki.issuer import new_csr, write_identity
+from pki.issuer import new_csr, utc_now, write_identity
 from runtime.identity_renewal import seconds_until_renewal
 from runtime.log_files import open_log, shorten_log
 from runtime.messages import ConnectionEvidence, CsrToSign, ExecutorExit, ExecutorLaunch, SignedIdentity
@@ -87,6 +88,8 @@ class ExecutorProcess:
             ca_pem=signed.ca_pem,
             accept=[f"spiffe://{self._trust_domain}/job/{job_id}/*"],
         )
+        if signed.crl_pem:
+            await asyncio.to_thread(install_crls, self._identity, signed.crl_pem, utc_now())
 
     def renewal_delay(self) -> float:
         """Seconds until the identity should be renewed."""
