@@ -23,7 +23,7 @@ from runtime.spark.command import IDENTITY_EXIT_CODE, SparkRuntime
 from tests.hostile import TRUST_DOMAIN, TestPki, answer_of, assert_refused
 from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import HOST, JOB_ID
-from tests.integration.spark.test_data_channel import HELLO, JOB, driver_rpc, executor_blocks
+from tests.integration.spark.test_data_channel import HELLO, JOB, driver_rpc, openssl_executor
 from tests.integration.spark.test_fail_closed import ACCEPT, EXECUTOR, command_for, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -38,12 +38,12 @@ def driver_directory(rounds: Rounds) -> Path:
 
 def executor_directory(rounds: Rounds) -> Path:
     """Of the executor that runs OpenSSL's engine."""
-    return rounds.job.master.identity_dir(next(each for each in rounds.job.master.executors if each % 2 == 0))
+    return rounds.job.master.identity_dir(rounds.openssl_executor())
 
 
 PROCESSES = [
     pytest.param(driver_rpc, driver_directory, 8, id="driver on the JDK's engine"),
-    pytest.param(executor_blocks(0), executor_directory, 9, id="executor on openssl"),
+    pytest.param(openssl_executor, executor_directory, 9, id="executor on openssl"),
 ]
 
 
