@@ -57,6 +57,11 @@ class TlsIdentity:
         return self._material.spiffe_id
 
     @property
+    def material(self) -> IdentityMaterial:
+        """The newest usable generation of this process's identity."""
+        return self._current()
+
+    @property
     def expires_at(self) -> dt.datetime:
         """When the certificate in use expires."""
         return self._current().leaf.not_valid_after_utc
@@ -133,6 +138,47 @@ def build_context(
     members = {"policy": policy, "peer_purpose": peer_purpose, "alpn": alpn}
     context.sslobject_class = cast("type[ssl.SSLObject]", type("VerifiedSslObject", (_VerifiedObject,), members))
     context.sslsocket_class = cast("type[ssl.SSLSocket]", type("VerifiedSslSocket", (_VerifiedSocket,), members))
+    return context
+
+
+def enrolment_server_context(material: IdentityMaterial, alpn: Sequence[str]) -> ssl.SSLContext:
+    """For accepting peers who have no certificate yet; TLS 1.3 only and no resumption, as everywhere.
+
+    Whoever connects is nobody: :func:`peer_of` refuses such connections.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0
+    _load_key(context, material)
+    context.set_alpn_protocols(list(alpn))
+    return context
+
+
+def enrolment_client_context(ca_pem: bytes, policy: PeerPolicy) -> ssl.SSLContext:
+    """For dialing without a certificate of one's own; the server is verified against ``ca_pem`` and ``policy``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_STRICT
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    try:
+        context.load_verify_locations(cadata=ca_pem.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise StoreError("the trust anchors are not readable certificates") from error
+    members = {"policy": policy, "peer_purpose": Purpose.SERVER, "alpn": ()}
+    context.sslsocket_class = cast("type[ssl.SSLSocket]", type("VerifiedSslSocket", (_VerifiedSocket,), members))
+    context.sslobject_class = cast("type[ssl.SSLObject]", type("VerifiedSslObject", (_VerifiedObject,), members))
+    return context
+
+
+def unverified_client_context() -> ssl.SSLContext:
+    """For fetching what is public and checked by its fingerprint afterwards; nothing secret may pass through it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     return context
 
 
