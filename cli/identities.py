@@ -1,16 +1,29 @@
-"""The identities of a local cluster: made before its processes start, renewed at half-life while it runs."""
+"""The identities of a local cluster: got from the online authority, first by join token, then by renewal.
+
+Only the gateway's public certificate is signed here, by the edge authority.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import ipaddress
 from dataclasses import dataclass
+from pathlib import Path
 
 from cli.config import Configuration
+from pki.ca.address import CaAddress, read_ca
+from pki.ca.client import enrol, renew
+from pki.ca.policy import names_of
+from pki.ca.token_store import TokenStore
+from pki.ca.tokens import mint
+from pki.errors import PkiError
 from pki.home import Home
 from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
+from pki.identity_files import read_identity
+from pki.issuer import LocalIssuer, utc_now
+from pki.profiles import AuthorityKind, Names
 from pki.renewal import renewal_reason
+from pki.store import AuthorityStore
 
 JOBMANAGER_NAME = "jobmanager-1"
 
@@ -28,26 +41,25 @@ class _Wanted:
 
 
 def _wanted(configuration: Configuration) -> list[_Wanted]:
+    """The edge first: it does not need the online authority."""
     return [
+        _Wanted(Role.GATEWAY, "envoy", edge=True),
         _Wanted(Role.JOBMANAGER, JOBMANAGER_NAME),
         *(_Wanted(Role.TASKMANAGER, name) for name in taskmanager_names(configuration.taskmanager.count)),
-        _Wanted(Role.GATEWAY, "envoy", edge=True),
     ]
 
 
-def prepare_identities(home: Home, configuration: Configuration) -> list[str]:
-    """Create authorities and identities that are missing, renew what is past half of its life; says what it did."""
-    issuer = LocalIssuer(home.pki, configuration.pki)
-    lines = [f"created the {name} authority" for name in issuer.ensure_authorities()]
-    return lines + _issue_due(home, configuration, issuer)
+def prepare_authorities(home: Home, configuration: Configuration) -> list[str]:
+    """Create the authorities that are missing; says what it did."""
+    made = LocalIssuer(home.pki, configuration.pki).ensure_authorities()
+    return [f"created the {name} authority" for name in made]
 
 
-def renew_identities(home: Home, configuration: Configuration) -> list[str]:
-    """Renew what is past half of its life; running processes pick the new files up by themselves."""
-    return _issue_due(home, configuration, LocalIssuer(home.pki, configuration.pki))
+def issue_due(home: Home, configuration: Configuration) -> list[str]:
+    """Make the identities that are missing, renew what is past half of its life; says what it did.
 
-
-def _issue_due(home: Home, configuration: Configuration, issuer: LocalIssuer) -> list[str]:
+    Running processes pick the new files up by themselves. The online authority must be running.
+    """
     lines = []
     for wanted in _wanted(configuration):
         directory = home.identity(wanted.role, wanted.name)
@@ -60,19 +72,62 @@ def _issue_due(home: Home, configuration: Configuration, issuer: LocalIssuer) ->
             host = configuration.gateway.host
             names = [name for name in (*configuration.gateway.server_names, host) if not _is_ip(name)]
             addresses = sorted({host, "127.0.0.1"} if _is_ip(host) else {"127.0.0.1"})
+            issuer = LocalIssuer(home.pki, configuration.pki)
             issuer.issue_edge_server(directory, spiffe_id, dns=names, ips=addresses)
         else:
-            hosts = {
-                configuration.jobmanager.host if wanted.role is Role.JOBMANAGER else configuration.taskmanager.host
-            }
-            issuer.issue_to(
-                directory,
-                spiffe_id,
-                dns=sorted(host for host in hosts if not _is_ip(host)),
-                ips=sorted(host for host in hosts if _is_ip(host)),
+            host = configuration.jobmanager.host if wanted.role is Role.JOBMANAGER else configuration.taskmanager.host
+            is_ip = _is_ip(host)
+            _certify(
+                home, configuration, directory, Names.checked(spiffe_id, () if is_ip else (host,), (host,) * is_ip)
             )
         lines.append(f"renewed {spiffe_id}: {reason}" if existed else f"issued {spiffe_id}")
     return lines
+
+
+def _certify(home: Home, configuration: Configuration, directory: Path, names: Names) -> None:
+    """Renew by the present certificate when it is good and has these names; else enrol with a token."""
+    address = read_ca(home)
+    algorithm = configuration.pki.key_algorithm
+    if _is_good(directory, names):
+        renew(directory, address.mutual, algorithm=algorithm)
+        return
+    enrol(
+        directory,
+        address.enrolment,
+        _new_token(home, names),
+        names.spiffe_id.role,
+        names.spiffe_id.name,
+        dns=names.dns,
+        ips=names.ips,
+        algorithm=algorithm,
+    )
+
+
+def _is_good(directory: Path, names: Names) -> bool:
+    """Whether the online authority would take the certificate in ``directory`` and give these names again."""
+    try:
+        material, _ = read_identity(directory)
+        material.check_valid_at(utc_now())
+        return names_of(material.leaf) == names
+    except PkiError:
+        return False
+
+
+def _new_token(home: Home, names: Names) -> str:
+    certificate = AuthorityStore(home.pki).certificate(AuthorityKind.INTERNAL)
+    now = utc_now()
+    record, token = mint(names.spiffe_id, certificate, dns=names.dns, ips=names.ips, now=now)
+    TokenStore(home.pki).add(record, now=now)
+    return token
+
+
+def ca_address(home: Home, pid: int) -> CaAddress | None:
+    """Where the online authority with this pid listens; None while it does not."""
+    try:
+        address = read_ca(home)
+    except PkiError:
+        return None
+    return address if address.pid == pid else None
 
 
 def _is_ip(text: str) -> bool:

@@ -16,7 +16,7 @@ from cryptography import x509
 from pki.authority import to_pem, trust_domain_of
 from pki.ca.address import CaAddress
 from pki.ca.errors import CaUnavailable, EnrolmentRefused, IssuanceRefused, LedgerError, RateLimited
-from pki.ca.policy import JOB_ROLES
+from pki.ca.policy import JOB_ROLES, names_of
 from pki.ca.protocol import (
     ALPN,
     AUTHORITY_PATH,
@@ -109,11 +109,11 @@ def renew(directory: Path, address: Address, *, algorithm: str = "") -> dt.datet
     """
     identity = TlsIdentity(directory)
     material = identity.material
-    sans = material.leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    names = names_of(material.leaf)
     key_pem, csr_pem = new_csr(
-        identity.spiffe_id,
-        dns=sans.get_values_for_type(x509.DNSName),
-        ips=[str(each) for each in sans.get_values_for_type(x509.IPAddress)],
+        names.spiffe_id,
+        dns=names.dns,
+        ips=names.ips,
         algorithm=algorithm or describe_key(material.leaf.public_key()),
     )
     answer = _call(address, _mutual(identity), "POST", RENEW_PATH, RenewRequest(csr_pem=csr_pem.decode()), SignedAnswer)

@@ -57,7 +57,7 @@ def grant_renewal(current: x509.Certificate, csr_pem: bytes, config: PkiConfig, 
     if spiffe_id.role not in ENROLLABLE or spiffe_id.trust_domain != config.trust_domain:
         raise IssuanceRefused(f"{spiffe_id} is not renewed here")
     # 3. The names it has, and no other.
-    names = _names_of(current, spiffe_id)
+    names = names_of(current)
     lifetime = workload_profile(spiffe_id.role, config).lifetime
     return Grant("renewal", names, check_csr(csr_pem, names), lifetime, str(spiffe_id))
 
@@ -85,7 +85,9 @@ def grant_job(
     return Grant("job", names, check_csr(csr_pem, names), granted, str(requester))
 
 
-def _names_of(certificate: x509.Certificate, spiffe_id: SpiffeId) -> Names:
+def names_of(certificate: x509.Certificate) -> Names:
+    """The identity and the host names of a leaf; raises :class:`pki.errors.PkiError` when it is none of ours."""
+    spiffe_id = certified_identity(certificate)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return Names.checked(
         spiffe_id,
