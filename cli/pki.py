@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from cli import pki_agent, pki_revocation
+from cli import pki_agent, pki_ca, pki_revocation
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from pki.crl_files import install_crls
@@ -38,6 +38,7 @@ app = typer.Typer(
 
 app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
 pki_revocation.mount(app)
+pki_ca.mount(app)
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _LIFETIME = re.compile(r"([1-9][0-9]{0,5})([mhd])")

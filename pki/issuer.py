@@ -21,7 +21,7 @@ from pki.profiles import AuthorityKind, Names, Profile, edge_server_profile, wor
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
 
-__all__ = ["Issuer", "LocalIssuer", "SignedChain", "new_csr", "write_identity"]
+__all__ = ["Issuer", "LocalIssuer", "SignedChain", "install_signed", "new_csr", "write_identity"]
 
 Clock = Callable[[], dt.datetime]
 
@@ -39,6 +39,15 @@ class SignedChain:
     ca_pem: bytes
     crl_pem: bytes = b""
     """The revocation list of the same side; empty when none was signed yet."""
+
+
+def install_signed(
+    directory: Path, key_pem: bytes, signed: SignedChain, *, accept: Sequence[str] = (), now: dt.datetime
+) -> None:
+    """Write what an issuer answered, with the key it was asked for, into the identity directory ``directory``."""
+    write_identity(directory, key_pem=key_pem, chain_pem=signed.chain_pem, ca_pem=signed.ca_pem, accept=accept)
+    if signed.crl_pem:
+        install_crls(directory, signed.crl_pem, now)
 
 
 class Issuer(Protocol):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import weakref
 from collections.abc import Callable, Sequence
 
@@ -113,6 +114,14 @@ class MutualTlsListener:
                 transport.abort()
         await asyncio.sleep(0)  # aborted transports close their sockets in the next turn of the loop
 
+    def _context(self) -> ssl.SSLContext:
+        """The TLS context of the next connection."""
+        return self._identity.server_context(self._policy, alpn=self._alpn)
+
+    def _opened(self, transport: asyncio.Transport) -> None:
+        """Called with each connection whose handshake is complete: it ends when its peer is revoked."""
+        self._guard.add(transport)
+
     async def _accept_loop(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -145,7 +154,7 @@ class MutualTlsListener:
                 raise PkiError(f"{MAX_OPEN_CONNECTIONS} connections are open already")
             with contextlib.suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            context = self._identity.server_context(self._policy, alpn=self._alpn)
+            context = self._context()
             handed_over = True
             transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
                 self._protocol_factory,
@@ -157,7 +166,7 @@ class MutualTlsListener:
             if not handed_over:
                 accepted.close()
         self._transports.add(transport)
-        self._guard.add(transport)
+        self._opened(transport)
         if self._connections is not None and not transport.is_closing():
             connection = self._connections.record(self._channel, "accepted", self._identity.spiffe_id, transport)
             _LOG.debug("%s: admitted %s from %s", self._channel, connection.peer, address)

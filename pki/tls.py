@@ -62,6 +62,11 @@ class TlsIdentity:
         return self._material.spiffe_id
 
     @property
+    def material(self) -> IdentityMaterial:
+        """The newest usable generation of this process's identity."""
+        return self._current()
+
+    @property
     def expires_at(self) -> dt.datetime:
         """When the certificate in use expires."""
         return self._current().leaf.not_valid_after_utc
@@ -145,6 +150,47 @@ def build_context(
     return context
 
 
+def enrolment_server_context(material: IdentityMaterial, alpn: Sequence[str]) -> ssl.SSLContext:
+    """For accepting peers who have no certificate yet; TLS 1.3 only and no resumption, as everywhere.
+
+    Whoever connects is nobody: :func:`peer_of` refuses such connections.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0
+    _load_key(context, material)
+    context.set_alpn_protocols(list(alpn))
+    return context
+
+
+def enrolment_client_context(ca_pem: bytes, policy: PeerPolicy) -> ssl.SSLContext:
+    """For dialing without a certificate of one's own; the server is verified against ``ca_pem`` and ``policy``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_STRICT
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    try:
+        context.load_verify_locations(cadata=ca_pem.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise StoreError("the trust anchors are not readable certificates") from error
+    members = {"policy": policy, "peer_purpose": Purpose.SERVER, "alpn": (), "revoked_peers": None}
+    context.sslsocket_class = cast("type[ssl.SSLSocket]", type("VerifiedSslSocket", (_VerifiedSocket,), members))
+    context.sslobject_class = cast("type[ssl.SSLObject]", type("VerifiedSslObject", (_VerifiedObject,), members))
+    return context
+
+
+def unverified_client_context() -> ssl.SSLContext:
+    """For fetching what is public and checked by its fingerprint afterwards; nothing secret may pass through it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 def _load_key(context: ssl.SSLContext, material: IdentityMaterial) -> None:
     """Load key and chain from memory: the files may be of another generation by now.
 
@@ -167,7 +213,8 @@ class _VerifiedMixin:
     policy: PeerPolicy
     peer_purpose: Purpose
     alpn: tuple[str, ...]
-    revoked_peers: RevokedPeers
+    revoked_peers: RevokedPeers | None
+    """None when there is no list yet: whoever enrols gets its first one with its first certificate."""
     peer: SpiffeId | None = None
     _certificate: CertificateId | None = None
     _lists_seen = -1
@@ -183,6 +230,8 @@ class _VerifiedMixin:
             raise refusal from error
 
     def _check_revoked(self, certificate: x509.Certificate) -> None:
+        if self.revoked_peers is None:
+            return
         self.revoked_peers.check(certificate)
         self._certificate = CertificateId.of(certificate)
         self._lists_seen = self.revoked_peers.version
@@ -191,6 +240,8 @@ class _VerifiedMixin:
         """Refuse data before the check, where OpenSSL would do the handshake and skip it, and once it is revoked."""
         if self.peer is None:
             raise ssl.SSLCertVerificationError(1, "peer refused: the handshake was not completed")
+        if self.revoked_peers is None:
+            return
         version = self.revoked_peers.look()
         if version != self._lists_seen:
             if reason := self.revocation():
@@ -199,8 +250,10 @@ class _VerifiedMixin:
 
     def revocation(self) -> str:
         """Why the peer is refused from now on; empty when it is not revoked."""
-        found = None if self._certificate is None else self.revoked_peers.revoked(self._certificate)
-        return "" if self._certificate is None or found is None else describe_revoked(self._certificate, found)
+        if self.revoked_peers is None or self._certificate is None:
+            return ""
+        found = self.revoked_peers.revoked(self._certificate)
+        return "" if found is None else describe_revoked(self._certificate, found)
 
 
 def check_application_protocol(offered: Sequence[str], negotiated: str | None) -> None:

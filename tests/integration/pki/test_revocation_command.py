@@ -191,24 +191,3 @@ def test_openssl_agrees(home: Home, sluice_pki: Command) -> None:
         )
         answers.append((run.returncode == 0, "certificate revoked" in run.stderr))
     assert answers == [(True, False), (False, True)]
-
-
-def test_launcher_keeps_lists_fresh_and_leaves_the_revoked_alone(home: Home, sluice_pki: Command) -> None:
-    from cli import config
-    from cli.identities import prepare_identities, renew_identities
-
-    configuration = config.load(None, flags={"taskmanager.count": 1})
-    lines = prepare_identities(home, configuration)
-    assert "signed the revocation list of the internal authority" in lines
-    directory = home.identity(Role.TASKMANAGER, "taskmanager-1")
-    assert (directory / CRL_FILE).exists()
-    before = serial(directory)
-    assert sluice_pki("revoke", "taskmanager/taskmanager-1", "--reason", "superseded").code == 0
-    assert renew_identities(home, configuration) == [
-        f"renewed spiffe://{TRUST_DOMAIN}/taskmanager/taskmanager-1: it was revoked"
-    ]
-    assert (renewed := serial(directory)) != before
-    assert sluice_pki("revoke", "taskmanager/taskmanager-1", "--reason", "key-compromise").code == 0
-    assert renew_identities(home, configuration) == []
-    assert prepare_identities(home, configuration) == []
-    assert serial(directory) == renewed
