@@ -33,7 +33,7 @@ def up(
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
 ) -> None:
-    """Start the cluster: Envoy, auth service, JobManager, TaskManagers, each with its own certificate.
+    """Start the cluster: CA, Envoy, auth service, JobManager, TaskManagers, each with its own certificate.
 
     In the foreground it stops with Ctrl-C; with --detach use `sluice down`.
     """

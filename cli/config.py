@@ -18,6 +18,7 @@ import msgspec
 
 from cli.errors import UsageError
 from gateway.config import GatewayConfig
+from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from runtime.config import JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
 
@@ -27,6 +28,7 @@ CONFIG_FILE = "sluice.toml"
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "pki": PkiConfig,
+    "ca": CaConfig,
     "jobmanager": JobManagerConfig,
     "taskmanager": TaskManagerConfig,
     "spark": SparkConfig,
@@ -42,6 +44,7 @@ class Configuration:
     """All sections, typed, and the origin of every value (``section.key`` -> text)."""
 
     pki: PkiConfig
+    ca: CaConfig
     jobmanager: JobManagerConfig
     taskmanager: TaskManagerConfig
     spark: SparkConfig
@@ -99,6 +102,7 @@ def load(
                 origins[f"{section}.{key}"] = origin
     return Configuration(
         pki=_convert("pki", merged, origins, PkiConfig),
+        ca=_convert("ca", merged, origins, CaConfig),
         jobmanager=_convert("jobmanager", merged, origins, JobManagerConfig),
         taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
         spark=_convert("spark", merged, origins, SparkConfig),

@@ -1,16 +1,29 @@
-"""The identities of a local cluster: made before its processes start, renewed at half-life while it runs."""
+"""The identities of a local cluster: got from the online authority, first by join token, then by renewal.
+
+Only the gateway's public certificate is signed here, by the edge authority.
+"""
 
 from __future__ import annotations
 
-import datetime as dt
 import ipaddress
 from dataclasses import dataclass
+from pathlib import Path
 
 from cli.config import Configuration
+from pki.ca.address import CaAddress, read_ca
+from pki.ca.client import enrol, renew
+from pki.ca.policy import names_of
+from pki.ca.token_store import TokenStore
+from pki.ca.tokens import mint
+from pki.crl_files import push_crls
+from pki.errors import PkiError
 from pki.home import Home
 from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
+from pki.identity_files import CHAIN_FILE, read_certificates, read_identity
+from pki.issuer import LocalIssuer, utc_now
+from pki.profiles import AuthorityKind, Names
 from pki.renewal import renewal_reason
+from pki.store import AuthorityStore
 
 JOBMANAGER_NAME = "jobmanager-1"
 
@@ -28,32 +41,56 @@ class _Wanted:
 
 
 def _wanted(configuration: Configuration) -> list[_Wanted]:
+    """The edge first: it does not need the online authority."""
     return [
+        _Wanted(Role.GATEWAY, "envoy", edge=True),
         _Wanted(Role.JOBMANAGER, JOBMANAGER_NAME),
         *(_Wanted(Role.TASKMANAGER, name) for name in taskmanager_names(configuration.taskmanager.count)),
-        _Wanted(Role.GATEWAY, "envoy", edge=True),
     ]
 
 
-def prepare_identities(home: Home, configuration: Configuration) -> list[str]:
-    """Create authorities and identities that are missing, renew what is past half of its life; says what it did."""
+def prepare_authorities(home: Home, configuration: Configuration) -> list[str]:
+    """Create the authorities that are missing, and sign the revocation lists that are due; says what it did.
+
+    The lists come before any process: none starts with one that has expired.
+    """
     issuer = LocalIssuer(home.pki, configuration.pki)
     lines = [f"created the {name} authority" for name in issuer.ensure_authorities()]
-    return lines + _issue_due(home, configuration, issuer)
+    return lines + refresh_lists(home, configuration)
 
 
-def renew_identities(home: Home, configuration: Configuration) -> list[str]:
-    """Renew what is past half of its life; running processes pick the new files up by themselves."""
-    return _issue_due(home, configuration, LocalIssuer(home.pki, configuration.pki))
+def refresh_lists(home: Home, configuration: Configuration) -> list[str]:
+    """Sign the revocation lists that are due, and give them to every identity directory, those of jobs included."""
+    revocations = LocalIssuer(home.pki, configuration.pki).revocations
+    signed, problems = revocations.refresh_all()
+    _, failed = push_crls(home, revocations.lists(), utc_now())
+    lines = [f"signed the revocation list of the {kind} authority" for kind in signed]
+    return lines + [f"revocation lists: {each}" for each in (*problems, *failed)]
 
 
-def _issue_due(home: Home, configuration: Configuration, issuer: LocalIssuer) -> list[str]:
+def _due(directory: Path, spiffe_id: SpiffeId, kind: AuthorityKind, issuer: LocalIssuer) -> str:
+    """Why an identity is to be issued now; empty when it is good, or was revoked and stays so."""
+    if directory.exists() and issuer.revocations.barred(kind, spiffe_id) is not None:
+        return ""
+    if reason := renewal_reason(directory, spiffe_id, utc_now()):
+        return reason
+    leaf = read_certificates(directory / CHAIN_FILE)[0]
+    return "it was revoked" if issuer.revocations.is_revoked(kind, leaf.serial_number) else ""
+
+
+def issue_due(home: Home, configuration: Configuration) -> list[str]:
+    """Make the identities that are missing, renew what is past half of its life; says what it did.
+
+    Running processes pick the new files up by themselves. The online authority must be running.
+    """
+    issuer = LocalIssuer(home.pki, configuration.pki)
     lines = []
     for wanted in _wanted(configuration):
         directory = home.identity(wanted.role, wanted.name)
         spiffe_id = SpiffeId.process(configuration.pki.trust_domain, wanted.role, wanted.name)
         existed = directory.exists()
-        reason = renewal_reason(directory, spiffe_id, dt.datetime.now(dt.UTC))
+        kind = AuthorityKind.EDGE if wanted.edge else AuthorityKind.INTERNAL
+        reason = _due(directory, spiffe_id, kind, issuer)
         if not reason:
             continue
         if wanted.edge:
@@ -62,17 +99,58 @@ def _issue_due(home: Home, configuration: Configuration, issuer: LocalIssuer) ->
             addresses = sorted({host, "127.0.0.1"} if _is_ip(host) else {"127.0.0.1"})
             issuer.issue_edge_server(directory, spiffe_id, dns=names, ips=addresses)
         else:
-            hosts = {
-                configuration.jobmanager.host if wanted.role is Role.JOBMANAGER else configuration.taskmanager.host
-            }
-            issuer.issue_to(
-                directory,
-                spiffe_id,
-                dns=sorted(host for host in hosts if not _is_ip(host)),
-                ips=sorted(host for host in hosts if _is_ip(host)),
-            )
+            host = configuration.jobmanager.host if wanted.role is Role.JOBMANAGER else configuration.taskmanager.host
+            dns, ips = ((), (host,)) if _is_ip(host) else ((host,), ())
+            _certify(home, configuration, directory, Names.checked(spiffe_id, dns, ips), issuer)
         lines.append(f"renewed {spiffe_id}: {reason}" if existed else f"issued {spiffe_id}")
     return lines
+
+
+def _certify(home: Home, configuration: Configuration, directory: Path, names: Names, issuer: LocalIssuer) -> None:
+    """Renew by the present certificate when it is good and has these names; else enrol with a token."""
+    address = read_ca(home)
+    algorithm = configuration.pki.key_algorithm
+    if _is_good(directory, names, issuer):
+        renew(directory, address.mutual, algorithm=algorithm)
+        return
+    enrol(
+        directory,
+        address.enrolment,
+        _new_token(home, names),
+        names.spiffe_id.role,
+        names.spiffe_id.name,
+        dns=names.dns,
+        ips=names.ips,
+        algorithm=algorithm,
+    )
+
+
+def _is_good(directory: Path, names: Names, issuer: LocalIssuer) -> bool:
+    """Whether the online authority would take the certificate in ``directory`` and give these names again."""
+    try:
+        material, _ = read_identity(directory)
+        material.check_valid_at(utc_now())
+        revoked = issuer.revocations.is_revoked(AuthorityKind.INTERNAL, material.leaf.serial_number)
+        return names_of(material.leaf) == names and not revoked
+    except PkiError:
+        return False
+
+
+def _new_token(home: Home, names: Names) -> str:
+    certificate = AuthorityStore(home.pki).certificate(AuthorityKind.INTERNAL)
+    now = utc_now()
+    record, token = mint(names.spiffe_id, certificate, dns=names.dns, ips=names.ips, now=now)
+    TokenStore(home.pki).add(record, now=now)
+    return token
+
+
+def ca_address(home: Home, pid: int) -> CaAddress | None:
+    """Where the online authority with this pid listens; None while it does not."""
+    try:
+        address = read_ca(home)
+    except PkiError:
+        return None
+    return address if address.pid == pid else None
 
 
 def _is_ip(text: str) -> bool:

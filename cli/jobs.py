@@ -103,7 +103,11 @@ async def _submit(
         follower = Follower(client, job_id, console)
         if as_json:
             follower.write = output.append
-        job = await follower.until_end()
+        try:
+            job = await follower.until_end()
+        except asyncio.CancelledError:
+            console.print(f"no longer watching; job {job_id} goes on (sluice jobs cancel {job_id})", highlight=False)
+            raise
         if as_json:
             print(json.dumps({**job, "output": "".join(output)}))
         return report_verdict(job, console)

@@ -1,7 +1,7 @@
 """``sluice up``: the whole cluster on this machine, under one supervising process.
 
-The launcher prepares identities, starts each process as ``sluice run …``, waits until the cluster
-accepts jobs, restarts what ends by itself, renews certificates at half-life, and stops everything in
+The launcher starts the online authority, gets identities from it, starts each process as ``sluice run …``, waits
+until the cluster accepts jobs, restarts what ends by itself, renews certificates at half-life, and stops everything in
 order. Its children die with it, however it ends (see :mod:`runtime.process`).
 """
 
@@ -26,7 +26,7 @@ import psutil
 
 from cli.config import Configuration
 from cli.errors import CommandError
-from cli.identities import prepare_identities, renew_identities, taskmanager_names
+from cli.identities import ca_address, issue_due, prepare_authorities, refresh_lists, taskmanager_names
 from cli.records import ClusterRecord, ProcessRecord, end_survivors, launcher_lock, read_record, write_record
 from pki.errors import SluiceError
 from pki.files import make_private_directory, write_atomic
@@ -113,14 +113,19 @@ class Launcher:
 
     async def _start(self) -> None:
         from runtime.rest.routes import published_routes
+        from runtime.spark.java import find_java
         from runtime.spark.plugin_build import ensure_plugin
 
-        from runtime.spark.java import find_java
-
         find_java()
+        for line in prepare_authorities(self.home, self.configuration):
+            self.report(line)
+        ca = _Member("ca", ("ca",))
+        self._members.append(ca)
+        await self._start_member(ca)
         self.report("compiling the Spark plugin (cached after the first time)")
         await asyncio.to_thread(ensure_plugin)
-        for line in prepare_identities(self.home, self.configuration):
+        await self._wait_for_ca(ca)
+        for line in await asyncio.to_thread(issue_due, self.home, self.configuration):
             self.report(line)
         write_atomic(self.home.run / "routes.json", json.dumps(published_routes()).encode(), mode=0o600)
         count = self.configuration.taskmanager.count
@@ -185,15 +190,29 @@ class Launcher:
         deadline = time.monotonic() + READY_TIMEOUT_SECONDS
         missing = "the JobManager"
         while time.monotonic() < deadline:
-            for member in self._members:
-                if member.child is not None and not member.child.running:
-                    ended = await member.child.wait()
-                    raise CommandError(f"{member.name} did not start: {ended}", self._tail(member.name))
+            await self._check_alive()
             missing = await self._missing(taskmanagers)
             if not missing:
                 return
             await asyncio.sleep(0.05)
         raise CommandError(f"{missing} did not come up within {READY_TIMEOUT_SECONDS:.0f} s", f"see {self.home.logs}")
+
+    async def _wait_for_ca(self, ca: _Member) -> None:
+        """The others get their identities from it."""
+        deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+        while ca.child is not None and ca_address(self.home, ca.child.pid) is None:
+            await self._check_alive()
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"the CA did not come up within {READY_TIMEOUT_SECONDS:.0f} s", f"see {self.log_of('ca')}"
+                )
+            await asyncio.sleep(0.02)
+
+    async def _check_alive(self) -> None:
+        for member in self._members:
+            if member.child is not None and not member.child.running:
+                ended = await member.child.wait()
+                raise CommandError(f"{member.name} did not start: {ended}", self._tail(member.name))
 
     async def _missing(self, taskmanagers: int) -> str:
         if not (self.home.run / "endpoints" / "jobmanager.json").exists():
@@ -251,7 +270,8 @@ class Launcher:
         while True:
             await asyncio.sleep(RENEWAL_CHECK_SECONDS)
             try:
-                renewed = await asyncio.to_thread(renew_identities, self.home, self.configuration)
+                renewed = await asyncio.to_thread(refresh_lists, self.home, self.configuration)
+                renewed += await asyncio.to_thread(issue_due, self.home, self.configuration)
             except (SluiceError, OSError):
                 _LOG.exception("cannot renew identities now; the old ones stay, trying again")
                 continue
@@ -259,10 +279,10 @@ class Launcher:
                 self.report(line)
 
     async def _stop_all(self) -> None:
-        """The door first, so that nothing new comes in; then the JobManager, so that jobs end in order."""
-        waves: list[list[_Member]] = [[], [], []]
+        """The door first, so that nothing new comes in; then the JobManager, so that jobs end in order; the CA last."""
+        waves: list[list[_Member]] = [[], [], [], []]
         for member in self._members:
-            waves[{"envoy": 0, "jobmanager": 1}.get(member.name, 2)].append(member)
+            waves[{"envoy": 0, "jobmanager": 1, "ca": 3}.get(member.name, 2)].append(member)
         for wave in waves:
             await asyncio.gather(*(m.child.stop(STOP_GRACE_SECONDS) for m in wave if m.child is not None))
 

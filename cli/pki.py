@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import pki_authority, pki_issue, pki_renew
+from cli import pki_agent, pki_authority, pki_ca, pki_issue, pki_renew, pki_revocation
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import print_json, spiffe_id_argument
@@ -37,6 +37,9 @@ app = typer.Typer(
 app.add_typer(pki_issue.app)
 app.add_typer(pki_renew.app)
 app.add_typer(pki_authority.app, name="authority")
+app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
+pki_revocation.mount(app)
+pki_ca.mount(app)
 
 
 @app.command(epilog="Example: sluice pki init --algorithm ecdsa-p384")

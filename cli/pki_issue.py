@@ -14,18 +14,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cli.config import Configuration
-from cli.errors import UsageError
+from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import directory_argument, identity_argument, lifetime_argument, print_json
 from pki.bulk import Action, DirectoryTarget, Outcome, Signer, StoreTarget, issue_all, prepare
+from pki.crl_files import install_crls
 from pki.errors import CertificateRejected
 from pki.files import make_private_directory, read_bounded, write_public
 from pki.home import Home
-from pki.identity_files import read_certificates, write_identity
+from pki.identity_files import IdentityMaterial, read_certificates, write_identity
 from pki.identity_store import IdentityStore
 from pki.inventory import MAX_INVENTORY_BYTES, Wish, parse_inventory
 from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import Names, edge_server_profile, workload_profile
+from pki.profiles import AuthorityKind, Names, edge_server_profile, workload_profile
+from pki.revocation_store import RevocationStore
+from pki.store import AuthorityStore
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -65,14 +68,21 @@ def issue(
     store: Annotated[
         Path | None, typer.Option(help="With --inventory: one file for all identities, instead of a directory each.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Issue anew what is still good, too.")] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Issue anew what is still good, too, and what an inventory lists though it was revoked."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Certify an identity and write its directory: key, chain, trust anchors, and a keystore for the JVM.
 
     What is there and still good is left as it is: whole, of today's authority, with the same names and purposes, and
     with more than half of its life left. --force issues it anyway.
-    With --csr the key stays where it was made: only chain.pem and ca.pem are written.
+    With --csr the key stays where it was made: only chain.pem, ca.pem and crl.pem are written. An identity that was
+    revoked is admitted again by naming it here, with its new certificate only. An inventory admits none again, unless
+    with --force: it is told as refused, the others are issued, and the exit code is 1.
     """
     located, configuration = load_configuration(home, config)
     if inventory is not None:
@@ -89,25 +99,28 @@ def issue(
     directory = directory_argument(located, spiffe_id, out)
     duration = None if lifetime is None else lifetime_argument(lifetime)
     names = Names.checked(spiffe_id, tuple(dns or ()), tuple(ip or ()))
+    profile = (edge_server_profile if edge_server else workload_profile)(spiffe_id.role, configuration.pki)
     if csr is not None:
-        signed = LocalIssuer(located, configuration.pki).sign_csr(
-            read_bounded(csr), spiffe_id, lifetime=duration, dns=names.dns, ips=names.ips
-        )
+        issuer = LocalIssuer(located, configuration.pki)
+        reinstated = issuer.revocations.barred(profile.authority, spiffe_id) is not None
+        issuer.revocations.reinstate(profile.authority, spiffe_id)
+        signed = issuer.sign_csr(read_bounded(csr), spiffe_id, lifetime=duration, dns=names.dns, ips=names.ips)
         make_private_directory(directory)
         write_public(directory / "ca.pem", signed.ca_pem)
         write_public(directory / "chain.pem", signed.chain_pem)
-        outcome = Outcome(spiffe_id, Action.ISSUED, "by request")
+        if signed.crl_pem:
+            install_crls(directory, signed.crl_pem, utc_now())
+        outcome = Outcome(spiffe_id, Action.ISSUED, "by request", reinstated)
     else:
         if edge_server and not names.dns and not names.ips:
             raise CertificateRejected(
                 "a public certificate without a host name", "give the names and addresses that clients use"
             )
-        profile = (edge_server_profile if edge_server else workload_profile)(spiffe_id.role, configuration.pki)
         wish = Wish(names, profile, duration, tuple(accept or ()), edge_server)
         signer = Signer(located.pki, configuration.pki, utc_now)
         target = DirectoryTarget(located, directory)
         prepare((wish,), target, signer)
-        (outcome,) = issue_all((wish,), target, signer, force=force)
+        (outcome,) = issue_all((wish,), target, signer, force=force, reinstate=True)
     _tell_one(outcome, directory, as_json=as_json)
 
 
@@ -133,17 +146,31 @@ def unpack(
             return
         if out is None:
             raise UsageError("no directory is given", "say where to write it with --out")
-        _, configuration = load_configuration(home, config)
+        located, configuration = load_configuration(home, config)
         spiffe_id = identity_argument(identity, configuration.pki.trust_domain)
         found = opened.get(spiffe_id)
         if found is None:
             raise CertificateRejected(f"{spiffe_id} is not in {store}", f"see `sluice pki unpack {store}`")
     material, accept = found
+    revocations = RevocationStore(located.pki, configuration.pki, clock=utc_now)
+    _list_of(located, revocations, material)  # one that is unusable is said before anything is written
     write_identity(out, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=material.ca_pem, accept=accept)
+    if crl_pem := _list_of(located, revocations, material):
+        install_crls(out, crl_pem, utc_now())
     if as_json:
         print_json({"identity": str(spiffe_id), "directory": str(out)})
     else:
         typer.echo(f"wrote {spiffe_id} into {out}")
+
+
+def _list_of(home: Home, revocations: RevocationStore, material: IdentityMaterial) -> bytes:
+    """The revocation list of the side that ``material`` is of; empty when this home has none."""
+    authorities = AuthorityStore(home.pki)
+    for kind in AuthorityKind:
+        if authorities.exists(kind) and authorities.certificate(kind) in material.anchors:
+            current = revocations.current(kind)
+            return b"" if current is None else current.pem
+    return b""
 
 
 def _tell_one(outcome: Outcome, directory: Path, *, as_json: bool) -> None:
@@ -154,6 +181,7 @@ def _tell_one(outcome: Outcome, directory: Path, *, as_json: bool) -> None:
                 "identity": str(outcome.spiffe_id),
                 "action": outcome.action,
                 "reason": outcome.reason,
+                "reinstated": outcome.reinstated,
                 "directory": str(directory),
                 "serial": f"{leaf.serial_number:x}",
                 "not_after": leaf.not_valid_after_utc,
@@ -168,6 +196,8 @@ def _tell_one(outcome: Outcome, directory: Path, *, as_json: bool) -> None:
             typer.echo(f"renewed {outcome.spiffe_id} in {directory} because {outcome.reason}; {until}")
         case Action.ISSUED:
             typer.echo(f"issued {outcome.spiffe_id} into {directory}, {until}")
+    if outcome.reinstated:
+        typer.echo(f"{outcome.spiffe_id} had been revoked and is admitted again, with this certificate only")
 
 
 def _issue_inventory(
@@ -182,10 +212,14 @@ def _issue_inventory(
         opened = stack.enter_context(IdentityStore(store, create=True)) if store is not None else None
         target = DirectoryTarget(home) if opened is None else StoreTarget(opened)
         prepare(wishes.samples(), target, signer)
-        for outcome in _with_bar(issue_all(wishes, target, signer, force=force), len(wishes)):
+        issuing = issue_all(wishes, target, signer, force=force, reinstate=force)
+        for outcome in _with_bar(issuing, len(wishes)):
             counts[outcome.action] += 1
-            if len(wishes) <= MAX_TOLD:
+            was_revoked = outcome.reinstated or outcome.action is Action.REFUSED
+            if was_revoked or len(wishes) <= MAX_TOLD:
                 told.append(outcome)
+            if was_revoked:
+                continue  # each is told by itself
             if len(reasons) < MAX_REASONS or (outcome.action, outcome.reason) in reasons:
                 reasons[outcome.action, outcome.reason] += 1
         if opened is not None and (counts[Action.ISSUED] or counts[Action.RENEWED]):
@@ -200,19 +234,33 @@ def _issue_inventory(
                     for (action, reason), count in reasons.most_common()
                 ],
                 "identities": [
-                    {"identity": str(one.spiffe_id), "action": one.action, "reason": one.reason} for one in told
+                    {
+                        "identity": str(one.spiffe_id),
+                        "action": one.action,
+                        "reason": one.reason,
+                        "reinstated": one.reinstated,
+                    }
+                    for one in told
                 ],
             }
         )
-        return
+    else:
+        _tell_inventory(told, counts, reasons, str(store or home.pki / "identities"), every=len(wishes) <= MAX_TOLD)
+    if counts[Action.REFUSED]:
+        raise typer.Exit(EXIT_NO)
+
+
+def _tell_inventory(
+    told: list[Outcome], counts: Counter[Action], reasons: Counter[tuple[Action, str]], place: str, *, every: bool
+) -> None:
     for one in told:
         typer.echo(f"{one.action:<7} {one.spiffe_id}: {one.reason}")
-    if not told:
+    if not every:
         for (action, reason), count in reasons.most_common():
             typer.echo(f"{action:<7} {count}: {reason}")
-    typer.echo(
-        ", ".join(f"{counts[action]} {action}" for action in Action) + f", in {store or home.pki / 'identities'}"
-    )
+    typer.echo(", ".join(f"{counts[action]} {action}" for action in Action) + f", in {place}")
+    if counts[Action.REFUSED]:
+        typer.echo("what was refused comes back by `sluice pki issue IDENTITY`, or all of it with --force")
 
 
 def _with_bar(outcomes: Iterable[Outcome], size: int) -> Iterator[Outcome]:

@@ -8,14 +8,17 @@ from typing import Annotated
 import typer
 
 from cli.config import Configuration
-from cli.errors import UsageError
+from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import print_json
 from pki.bulk import Action, DirectoryTarget, Outcome, Signer, issue_all, prepare, wish_like
-from pki.errors import SluiceError
+from pki.ca.errors import IssuanceRefused
+from pki.due import kept_because
+from pki.errors import CertificateRejected, SluiceError
 from pki.home import Home
-from pki.identity_files import CHAIN_FILE, IdentityMaterial, read_certificates, read_identity, read_peers
+from pki.identity_files import CHAIN_FILE, read_certificates, read_identity, read_peers
 from pki.issuer import utc_now
+from pki.renewal import renewal_reason
 from pki.threshold import HALF, Threshold, needs_renewal
 
 app = typer.Typer(rich_markup_mode=None)
@@ -65,29 +68,37 @@ def needs_renewal_verb(
     raise typer.Exit(code)
 
 
-@app.command(epilog="Example: sluice pki renew .sluice/pki/identities/taskmanager/tm-7")
+@app.command(
+    epilog="Examples: sluice pki renew .sluice/pki/identities/taskmanager/tm-7; "
+    "sluice pki renew tm-7 --ca ca.example.org:8444"
+)
 def renew(
     directories: Annotated[
-        list[Path] | None, typer.Argument(help="Identity directories; default: all below the home.")
+        list[Path] | None, typer.Argument(help="Identity directories; default, without --ca: all below the home.")
+    ] = None,
+    ca: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT of an online CA's mutual TLS port: it signs, and the present certificate proves who asks. "
+            "Default: the authorities of the home sign."
+        ),
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     force: Annotated[bool, typer.Option("--force", help="Also what is still good.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Issue identities anew that are past half of their life: same names, same purposes, a new key.
+    """Replace identities that are past half of their life: same names, same purposes, a new key.
 
-    What is damaged or of another trust domain is not renewed: issue it.
+    What is damaged, of another trust domain or (with --ca) expired is not renewed: issue or enrol it. What was revoked
+    is refused, with --force too, and the exit code is 1; `sluice pki issue` admits it again.
     """
-    located, configuration = load_configuration(home, config)
-    places = directories or sorted(path.parent for path in (located.pki / "identities").glob(f"*/*/{CHAIN_FILE}"))
-    if not places:
-        raise UsageError(f"there is no identity below {located.pki}", "issue one: sluice pki issue")
-    found = [(place, *_read(place)) for place in places]  # all are readable before the first is renewed
-    outcomes = [
-        (place, _renew(located, configuration, place, material, accept, force=force))
-        for place, material, accept in found
-    ]
+    if ca is not None:
+        if not directories:
+            raise UsageError("no identity is given", "name the directories that the CA at --ca is to renew")
+        outcomes = _renew_online(directories, ca, force=force)
+    else:
+        outcomes = _renew_here(directories or [], *load_configuration(home, config), force=force)
     if as_json:
         print_json(
             {
@@ -97,33 +108,52 @@ def renew(
                         "directory": str(place),
                         "action": outcome.action,
                         "reason": outcome.reason,
+                        "not_after": read_certificates(place / CHAIN_FILE)[0].not_valid_after_utc,
                     }
                     for place, outcome in outcomes
                 ]
             }
         )
-        return
-    for place, outcome in outcomes:
-        because = "still good, " if outcome.action is Action.KEPT else ""
-        typer.echo(f"{outcome.action:<7} {outcome.spiffe_id} in {place}: {because}{outcome.reason}")
+    else:
+        for place, outcome in outcomes:
+            because = "still good, " if outcome.action is Action.KEPT else ""
+            typer.echo(f"{outcome.action:<7} {outcome.spiffe_id} in {place}: {because}{outcome.reason}")
+    if any(outcome.action is Action.REFUSED for _, outcome in outcomes):
+        raise typer.Exit(EXIT_NO)
 
 
-def _read(directory: Path) -> tuple[IdentityMaterial, tuple[str, ...]]:
-    return read_identity(directory)[0], read_peers(directory)
-
-
-def _renew(
-    home: Home,
-    configuration: Configuration,
-    directory: Path,
-    material: IdentityMaterial,
-    accept: tuple[str, ...],
-    *,
-    force: bool,
-) -> Outcome:
-    wish = wish_like(material, accept, configuration.pki)
-    target = DirectoryTarget(home, directory)
+def _renew_here(
+    directories: list[Path], home: Home, configuration: Configuration, *, force: bool
+) -> list[tuple[Path, Outcome]]:
+    places = directories or sorted(path.parent for path in (home.pki / "identities").glob(f"*/*/{CHAIN_FILE}"))
+    if not places:
+        raise UsageError(f"there is no identity below {home.pki}", "issue one: sluice pki issue")
+    # All are readable before the first is renewed.
+    found = [(place, read_identity(place)[0], read_peers(place)) for place in places]
     signer = Signer(home.pki, configuration.pki, utc_now)
-    prepare((wish,), target, signer)
-    (outcome,) = issue_all((wish,), target, signer, force=force)
-    return outcome
+    outcomes = []
+    for place, material, accept in found:
+        wish = wish_like(material, accept, configuration.pki)
+        target = DirectoryTarget(home, place)
+        prepare((wish,), target, signer)
+        (outcome,) = issue_all((wish,), target, signer, force=force)
+        outcomes.append((place, outcome))
+    return outcomes
+
+
+def _renew_online(directories: list[Path], address: str, *, force: bool) -> list[tuple[Path, Outcome]]:
+    from pki.ca import client
+
+    parsed = client.parse_address(address)
+    found = [(place, read_identity(place)[0]) for place in directories]
+    outcomes = []
+    for place, material in found:
+        reason = renewal_reason(place, material.spiffe_id, utc_now()) or ("it was asked for" if force else "")
+        action = Action.RENEWED if reason else Action.KEPT
+        try:
+            if reason:
+                client.renew(place, parsed)
+        except (CertificateRejected, IssuanceRefused) as error:
+            action, reason = Action.REFUSED, f"{error.what} ({error.remedy})" if error.remedy else error.what
+        outcomes.append((place, Outcome(material.spiffe_id, action, reason or kept_because(material))))
+    return outcomes

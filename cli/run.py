@@ -44,6 +44,19 @@ async def _until_signal(main: Coroutine[Any, Any, None]) -> None:
 
 
 @app.command()
+def ca(
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    name: Annotated[str, typer.Option(help="Process name in its certificate.")] = "ca-1",
+) -> None:
+    """The online authority: enrolment by join token, renewal, identities of jobs. Needs `sluice pki init` first."""
+    from pki.ca.process import run_ca
+
+    located, configuration = load_configuration(home, config)
+    serve(run_ca(located, configuration.pki, configuration.ca, name))
+
+
+@app.command()
 def jobmanager(
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,

@@ -14,6 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
 from pki.config import PkiConfig
+from pki.crl import Revocation
+from pki.crl_files import install_crls
 from pki.due import alternative_names, issue_reason, kept_because, purposes_of
 from pki.errors import CertificateRejected, StoreError
 from pki.home import Home
@@ -23,6 +25,7 @@ from pki.identity_store import IdentityStore
 from pki.inventory import Wish
 from pki.keys import PrivateKey, edge_algorithm, generate_key, key_to_pem
 from pki.profiles import AuthorityKind, Names, Purpose, edge_server_profile, workload_profile
+from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
 
 
@@ -32,6 +35,7 @@ class Action(enum.StrEnum):
     ISSUED = "issued"
     RENEWED = "renewed"
     KEPT = "kept"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,8 @@ class Outcome:
     spiffe_id: SpiffeId
     action: Action
     reason: str
+    reinstated: bool = False
+    """It had been revoked, and is admitted again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,7 @@ class Signer:
         self._clock = clock
         self._backdate = dt.timedelta(minutes=config.backdate_minutes)
         self._authorities: dict[AuthorityKind, Authority] = {}
+        self.revocations = RevocationStore(pki, config, clock=clock)
 
     @property
     def now(self) -> dt.datetime:
@@ -89,7 +96,8 @@ class Signer:
         self.authority(wish.profile.authority)
 
     def certify(self, wish: Wish) -> Certified:
-        """Make a key and the certificate that ``wish`` describes."""
+        """Make a key and the certificate that ``wish`` describes; not for an identity that was revoked."""
+        self.revocations.check_not_barred(wish.profile.authority, wish.names.spiffe_id)
         authority = self.authority(wish.profile.authority)
         algorithm = self._config.key_algorithm
         key = generate_key(edge_algorithm(algorithm) if authority.kind is AuthorityKind.EDGE else algorithm)
@@ -117,6 +125,9 @@ class Target(Protocol):
     def put(self, wish: Wish, certified: Certified) -> None:
         """Keep a new identity in place of the old."""
 
+    def put_list(self, wish: Wish, crl_pem: bytes, now: dt.datetime) -> None:
+        """Keep the revocation list of its side with an identity that has just been put."""
+
 
 class StoreTarget:
     """All of them in one file."""
@@ -142,6 +153,9 @@ class StoreTarget:
             authority=self._authority(certified.authority),
             accept=wish.accept,
         )
+
+    def put_list(self, wish: Wish, crl_pem: bytes, now: dt.datetime) -> None:
+        """See :meth:`Target.put_list`: whoever makes a directory of an identity takes the list of that day."""
 
     def _authority(self, authority: Authority) -> bytes:
         if authority.kind not in self._encoded:
@@ -186,6 +200,10 @@ class DirectoryTarget:
             accept=wish.accept,
         )
 
+    def put_list(self, wish: Wish, crl_pem: bytes, now: dt.datetime) -> None:
+        """See :meth:`Target.put_list`."""
+        install_crls(self.place(wish.names.spiffe_id), crl_pem, now)
+
 
 def wish_like(material: IdentityMaterial, accept: tuple[str, ...], config: PkiConfig) -> Wish:
     """What to issue in place of ``material``: the same names and purposes, with the lifetime that is configured."""
@@ -203,16 +221,40 @@ def prepare(wishes: Iterable[Wish], target: Target, signer: Signer) -> None:
         target.check(wish)
 
 
-def issue_all(wishes: Iterable[Wish], target: Target, signer: Signer, *, force: bool = False) -> Iterator[Outcome]:
+def issue_all(
+    wishes: Iterable[Wish], target: Target, signer: Signer, *, force: bool = False, reinstate: bool = False
+) -> Iterator[Outcome]:
     """Bring ``target`` to what ``wishes`` say, one identity after the other, telling of each what was done.
 
-    What is whole, says what it should, and has more than half of its life left is kept, unless ``force``.
+    What is whole, says what it should, has not been revoked and has more than half of its life left is kept, unless
+    ``force``. An identity that was revoked is refused and left as it is; with ``reinstate`` it is admitted again, with
+    its new certificate only.
     """
     for wish in wishes:
-        action, reason = _judge(wish, target, signer, force=force)
-        if action is not Action.KEPT:
-            target.put(wish, signer.certify(wish))
-        yield Outcome(wish.names.spiffe_id, action, reason)
+        barred = signer.revocations.barred(wish.profile.authority, wish.names.spiffe_id)
+        if barred is None:
+            action, reason = _judge(wish, target, signer, force=force)
+        elif reinstate:
+            action, _ = _judge(wish, target, signer, force=True)
+            reason = f"{_was_revoked(barred)} and is admitted again"
+            signer.revocations.reinstate(wish.profile.authority, wish.names.spiffe_id)
+        else:
+            action, reason = Action.REFUSED, _was_revoked(barred)
+        if action in {Action.ISSUED, Action.RENEWED}:
+            _issue(wish, target, signer)
+        yield Outcome(wish.names.spiffe_id, action, reason, barred is not None and reinstate)
+
+
+def _issue(wish: Wish, target: Target, signer: Signer) -> None:
+    certified = signer.certify(wish)
+    target.put(wish, certified)
+    # Read after the identity is in place: whoever revokes meanwhile either finds it, or is found here.
+    if crl_pem := signer.revocations.pem_for_issuing(certified.authority):
+        target.put_list(wish, crl_pem, signer.now)
+
+
+def _was_revoked(entry: Revocation) -> str:
+    return f"it was revoked at {entry.revoked_at:%Y-%m-%d %H:%M:%S} UTC ({entry.reason})"
 
 
 def _judge(wish: Wish, target: Target, signer: Signer, *, force: bool) -> tuple[Action, str]:
@@ -223,8 +265,15 @@ def _judge(wish: Wish, target: Target, signer: Signer, *, force: bool) -> tuple[
     if found is None:
         return Action.ISSUED, "it was not there"
     material, accept = found
-    authority = signer.authority(wish.profile.authority).certificate
-    reason = issue_reason(material, wish.names, wish.profile, authority, signer.now)
+    kind = wish.profile.authority
+    reason = issue_reason(
+        material,
+        wish.names,
+        wish.profile,
+        signer.authority(kind).certificate,
+        signer.now,
+        revoked=signer.revocations.is_revoked(kind, material.leaf.serial_number),
+    )
     if not reason and accept != wish.accept:
         reason = "it accepts other peers"
     if not reason and force:

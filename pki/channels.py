@@ -22,10 +22,14 @@ class Channel(enum.StrEnum):
     BLOB = "blob"
     REST = "rest"
     EDGE = "edge"
+    CA = "ca"
+    ENROLMENT = "enrolment"
 
 
 _CLUSTER = frozenset({Role.JOBMANAGER, Role.TASKMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER})
 _JOB = frozenset({Role.DRIVER, Role.EXECUTOR})
+_RENEWED = _CLUSTER | {Role.GATEWAY, Role.AUTH, Role.ZOOKEEPER}
+"""Processes that renew at the online authority; identities of jobs are renewed through their JobMaster."""
 
 MAY_LISTEN: dict[Channel, frozenset[Role]] = {
     Channel.RPC: _CLUSTER,
@@ -33,6 +37,8 @@ MAY_LISTEN: dict[Channel, frozenset[Role]] = {
     Channel.BLOB: frozenset({Role.JOBMANAGER}),
     Channel.REST: frozenset({Role.JOBMANAGER}),
     Channel.EDGE: frozenset({Role.GATEWAY}),
+    Channel.CA: frozenset({Role.CA}),
+    Channel.ENROLMENT: frozenset({Role.CA}),
 }
 
 MAY_CONNECT: dict[Channel, frozenset[Role]] = {
@@ -41,6 +47,8 @@ MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.BLOB: frozenset({Role.JOBMANAGER, Role.TASKMANAGER}) | _JOB,
     Channel.REST: frozenset({Role.GATEWAY}),
     Channel.EDGE: frozenset({Role.USER}),
+    Channel.CA: _RENEWED,
+    Channel.ENROLMENT: frozenset(),  # who enrols has no certificate yet: a token takes its place
 }
 
 

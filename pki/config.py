@@ -15,3 +15,4 @@ class PkiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     leaf_hours: float = 24.0
     job_hours: float = 1.0
     backdate_minutes: float = 5.0
+    crl_hours: float = 24.0

@@ -5,6 +5,7 @@ They have no common base; parsing is lazy, so that they also come out of propert
 
 from __future__ import annotations
 
+import msgspec
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
@@ -17,3 +18,6 @@ DAMAGED = (
     x509.InvalidVersion,
 )
 """Catch these around everything that touches a certificate, request or key from outside."""
+
+DAMAGED_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What comes out of decoding JSON that is none of ours; UTF-8 and nesting have exceptions of their own."""

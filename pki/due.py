@@ -17,6 +17,8 @@ def issue_reason(
     profile: Profile,
     authority: x509.Certificate,
     now: dt.datetime,
+    *,
+    revoked: bool = False,
 ) -> str:
     """Why ``material`` must be issued anew at ``now``; empty when it is as good as what ``authority`` would issue.
 
@@ -26,12 +28,15 @@ def issue_reason(
         profile: what it could be used for.
         authority: the certificate of the authority that would sign it.
         now: with time zone.
+        revoked: this authority has revoked what is there.
     """
     # 1. It is the identity in question, and of the authority that signs today.
     if material.spiffe_id != names.spiffe_id:
         return f"it is of {material.spiffe_id}"
     if _issuer_key(material.leaf) != _own_key(authority):
         return f"it is not of today's {profile.authority} authority"
+    if revoked:
+        return "it was revoked"
     # 2. It says what it would say, no less and no more.
     if purposes_of(material.leaf) != profile.purposes:
         return f"it is not for use as {' and '.join(profile.purposes)}"

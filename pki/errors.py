@@ -35,3 +35,7 @@ class CertificateRejected(PkiError):
 
 class PeerRefused(PkiError):
     """The other end of a connection is not someone this channel admits."""
+
+
+class CrlRejected(PkiError):
+    """A certificate revocation list that is damaged, foreign, expired, older than the one in use, or not understood."""

@@ -2,12 +2,14 @@
 
 A directory (mode 0700) holds ``key.pem`` (PKCS#8), ``chain.pem`` (leaf, then its intermediate), ``ca.pem``
 (trust anchors), ``identity.p12`` with its password in ``identity.p12.pass``, and for the JVM optionally
-``peers`` (one SPIFFE pattern a line). A set that is being replaced is never used half: readers check that key
-and leaf belong together.
+``peers`` (one SPIFFE pattern a line). ``previous.pem`` has the certificates that were replaced, so that they can be
+revoked; ``crl.pem`` is the business of :mod:`pki.crl_files`. A set that is being replaced is never used half: readers
+check that key and leaf belong together.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import re
 import shutil
@@ -16,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from pki import keystore
 from pki.damaged import DAMAGED
@@ -42,9 +45,12 @@ CA_FILE = "ca.pem"
 KEYSTORE_FILE = "identity.p12"
 PASSWORD_FILE = "identity.p12.pass"  # noqa: S105  the name of a file, not a password
 PEERS_FILE = "peers"
+PREVIOUS_FILE = "previous.pem"
 
 MAX_CHAIN_CERTIFICATES = 8
 MAX_ANCHORS = 32
+MAX_PREVIOUS_CERTIFICATES = 64
+"""Earlier certificates of an identity that are remembered, the latest ones."""
 MAX_PEER_PATTERNS = 256
 MAX_PASSWORD_BYTES = 1024
 READ_ATTEMPTS = 3
@@ -160,6 +166,8 @@ def write_identity(
         if peers:
             files = {PEERS_FILE: (peers, PUBLIC_MODE), **files}
         if directory.exists():
+            if previous := _previous(directory, material.leaf):
+                files = {PREVIOUS_FILE: (previous, PUBLIC_MODE), **files}
             _replace(directory, files)
         else:
             _create(directory, files)
@@ -180,8 +188,8 @@ def _replace(directory: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
     make_private_directory(directory)
     remove_leftovers(directory)
     replace_set(directory, files)
-    if PEERS_FILE not in files:
-        (directory / PEERS_FILE).unlink(missing_ok=True)
+    for name in {PEERS_FILE, PREVIOUS_FILE} - files.keys():
+        (directory / name).unlink(missing_ok=True)
 
 
 def _create(directory: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
@@ -206,6 +214,27 @@ def read_peers(directory: Path) -> tuple[str, ...]:
     """The SPIFFE patterns of accepted peers; empty when there is no such file."""
     path = directory / PEERS_FILE
     return tuple(read_bounded(path).decode("utf-8", "replace").split()) if path.exists() else ()
+
+
+def previous_certificates(directory: Path) -> list[x509.Certificate]:
+    """The certificates that this identity had before, latest first; empty when none are known."""
+    path = directory / PREVIOUS_FILE
+    return _certificates(read_bounded(path), str(path), MAX_PREVIOUS_CERTIFICATES) if path.exists() else []
+
+
+def _previous(directory: Path, leaf: x509.Certificate) -> bytes:
+    """The new content of ``previous.pem``: what has expired when ``leaf`` begins is left out."""
+    replaced: list[x509.Certificate] = []
+    with contextlib.suppress(StoreError):  # what is damaged is about to be made good
+        replaced += read_certificates(directory / CHAIN_FILE)[:1]
+    with contextlib.suppress(StoreError):
+        replaced += previous_certificates(directory)
+    alive = [
+        each
+        for each in dict.fromkeys(replaced)
+        if each != leaf and each.not_valid_after_utc > leaf.not_valid_before_utc
+    ]
+    return b"".join(each.public_bytes(Encoding.PEM) for each in alive[:MAX_PREVIOUS_CERTIFICATES])
 
 
 def _peers(accept: Sequence[str]) -> bytes:

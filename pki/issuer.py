@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
 from pki.config import PkiConfig
+from pki.crl_files import install_crls
 from pki.csr import check_csr, new_csr
 from pki.errors import CertificateRejected
 from pki.home import Home
@@ -17,9 +18,10 @@ from pki.identity import SpiffeId
 from pki.identity_files import write_identity
 from pki.keys import describe_key, edge_algorithm, generate_key, key_to_pem
 from pki.profiles import AuthorityKind, Names, Profile, edge_server_profile, workload_profile
+from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
 
-__all__ = ["Issuer", "LocalIssuer", "SignedChain", "new_csr", "write_identity"]
+__all__ = ["Issuer", "LocalIssuer", "SignedChain", "install_signed", "new_csr", "write_identity"]
 
 Clock = Callable[[], dt.datetime]
 
@@ -35,6 +37,17 @@ class SignedChain:
 
     chain_pem: bytes
     ca_pem: bytes
+    crl_pem: bytes = b""
+    """The revocation list of the same side; empty when none was signed yet."""
+
+
+def install_signed(
+    directory: Path, key_pem: bytes, signed: SignedChain, *, accept: Sequence[str] = (), now: dt.datetime
+) -> None:
+    """Write what an issuer answered, with the key it was asked for, into the identity directory ``directory``."""
+    write_identity(directory, key_pem=key_pem, chain_pem=signed.chain_pem, ca_pem=signed.ca_pem, accept=accept)
+    if signed.crl_pem:
+        install_crls(directory, signed.crl_pem, now)
 
 
 class Issuer(Protocol):
@@ -80,6 +93,7 @@ class LocalIssuer:
         self._store = AuthorityStore(pki.pki if isinstance(pki, Home) else pki)
         self._config = config
         self._clock = clock
+        self.revocations = RevocationStore(pki.pki if isinstance(pki, Home) else pki, config, clock=clock)
 
     def ensure_authorities(self) -> list[str]:
         """Create the authorities that are missing; returns the names of those made now."""
@@ -138,7 +152,11 @@ class LocalIssuer:
             )
         authority = self._authority(profile, spiffe_id)
         leaf = sign_leaf(authority, key, names, profile, now=self._clock(), backdate=self._backdate, lifetime=lifetime)
-        return SignedChain(to_pem(leaf, authority.certificate), to_pem(authority.certificate))
+        return SignedChain(
+            to_pem(leaf, authority.certificate),
+            to_pem(authority.certificate),
+            self.revocations.pem_for_issuing(authority),
+        )
 
     def _issue(
         self, directory: Path, names: Names, profile: Profile, lifetime: dt.timedelta | None, accept: Sequence[str]
@@ -163,12 +181,16 @@ class LocalIssuer:
             ca_pem=to_pem(authority.certificate),
             accept=accept,
         )
+        # Read after the directory is in place: whoever revokes meanwhile either finds it, or is found here.
+        if crl_pem := self.revocations.pem_for_issuing(authority):
+            install_crls(directory, crl_pem, self._clock())
 
     def _authority(self, profile: Profile, spiffe_id: SpiffeId) -> Authority:
         if spiffe_id.trust_domain != self._config.trust_domain:
             raise CertificateRejected(
                 f"{spiffe_id} is not of trust domain {self._config.trust_domain}", "use an identity of this domain"
             )
+        self.revocations.check_not_barred(profile.authority, spiffe_id)
         authority = self._store.load(profile.authority)
         if (domain := trust_domain_of(authority.certificate)) != self._config.trust_domain:
             raise CertificateRejected(

@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import weakref
 from collections.abc import Callable, Sequence
 
 from pki.channels import Channel, PeerPolicy
+from pki.connection_guard import ConnectionGuard
 from pki.connections import ConnectionLog, format_address
 from pki.errors import PkiError, StoreError
 from pki.tls import TlsIdentity
@@ -31,7 +33,7 @@ class MutualTlsListener:
     """Listens on one address and hands every admitted connection to a fresh protocol.
 
     Each connection takes its TLS context anew from ``identity``, so that a renewed certificate is presented, and
-    new trust anchors count, from the next connection on.
+    new trust anchors count, from the next connection on. A connection whose peer is revoked is ended within seconds.
 
     Args:
         identity: who this process is.
@@ -67,6 +69,7 @@ class MutualTlsListener:
         self._accepting: asyncio.Task[None] | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
         self._transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+        self._guard = ConnectionGuard(identity)
         self.refused = 0
         """Connections refused so far."""
 
@@ -97,6 +100,7 @@ class MutualTlsListener:
 
     async def close(self) -> None:
         """Stop accepting, and abort handshakes and open connections."""
+        self._guard.close()
         tasks = [*self._handshakes]
         if self._accepting is not None:
             tasks.append(self._accepting)
@@ -109,6 +113,14 @@ class MutualTlsListener:
             if isinstance(transport, asyncio.WriteTransport):
                 transport.abort()
         await asyncio.sleep(0)  # aborted transports close their sockets in the next turn of the loop
+
+    def _context(self) -> ssl.SSLContext:
+        """The TLS context of the next connection."""
+        return self._identity.server_context(self._policy, alpn=self._alpn)
+
+    def _opened(self, transport: asyncio.Transport) -> None:
+        """Called with each connection whose handshake is complete: it ends when its peer is revoked."""
+        self._guard.add(transport)
 
     async def _accept_loop(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -142,7 +154,7 @@ class MutualTlsListener:
                 raise PkiError(f"{MAX_OPEN_CONNECTIONS} connections are open already")
             with contextlib.suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            context = self._identity.server_context(self._policy, alpn=self._alpn)
+            context = self._context()
             handed_over = True
             transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
                 self._protocol_factory,
@@ -154,6 +166,7 @@ class MutualTlsListener:
             if not handed_over:
                 accepted.close()
         self._transports.add(transport)
+        self._opened(transport)
         if self._connections is not None and not transport.is_closing():
             connection = self._connections.record(self._channel, "accepted", self._identity.spiffe_id, transport)
             _LOG.debug("%s: admitted %s from %s", self._channel, connection.peer, address)

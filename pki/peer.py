@@ -6,6 +6,8 @@ Decisions only; no I/O. Whether the certificate chains up to a trust anchor and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cryptography import x509
 
 from pki.channels import PeerPolicy
@@ -55,13 +57,20 @@ def check_purpose(certificate: x509.Certificate, purpose: Purpose) -> None:
         raise CertificateRejected(f"the certificate is not meant for a {purpose}")
 
 
-def check_peer(certificate_der: bytes | None, policy: PeerPolicy, purpose: Purpose) -> SpiffeId:
+def check_peer(
+    certificate_der: bytes | None,
+    policy: PeerPolicy,
+    purpose: Purpose,
+    *,
+    check_revoked: Callable[[x509.Certificate], None] | None = None,
+) -> SpiffeId:
     """Decide on the certificate of the other end of a connection.
 
     Args:
         certificate_der: as the handshake delivered it, its path verified already; None when there was none.
         policy: what the peer must be.
         purpose: what the peer is in this handshake.
+        check_revoked: raises :class:`PeerRefused` for a certificate that is revoked.
 
     Raises:
         PeerRefused: with the reason; the only error that comes out.
@@ -79,4 +88,6 @@ def check_peer(certificate_der: bytes | None, policy: PeerPolicy, purpose: Purpo
     except PkiError as error:
         raise PeerRefused(str(error)) from error
     policy.admit(peer)
+    if check_revoked is not None:
+        check_revoked(certificate)
     return peer

@@ -15,12 +15,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from cryptography import x509
+
 from pki.channels import PeerPolicy
 from pki.errors import PeerRefused, StoreError
 from pki.identity import SpiffeId
 from pki.identity_files import IdentityMaterial, Stamp, read_identity, stamp_of
 from pki.peer import check_peer
 from pki.profiles import Purpose
+from pki.revoked_peers import CertificateId, RevokedPeers, describe_revoked
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -37,7 +40,8 @@ class TlsIdentity:
     """The identity of this process, from an identity directory, and the TLS contexts made with it.
 
     The files are read when the object is made (a process without identity does not start) and again
-    whenever they changed; a set that is damaged, half written or expired leaves the previous one in use.
+    whenever they changed; a set that is damaged, half written or expired leaves the previous one in use. The same
+    goes for its revocation lists (see :mod:`pki.revoked_peers`).
 
     Raises:
         StoreError: the directory holds no usable identity.
@@ -50,11 +54,17 @@ class TlsIdentity:
         self._material.check_valid_at(clock())
         self._refused_stamp: Stamp | None = None
         self._contexts: dict[_ContextKey, ssl.SSLContext] = {}
+        self.revoked_peers = RevokedPeers(directory, lambda: self._current().anchors, clock=clock)
 
     @property
     def spiffe_id(self) -> SpiffeId:
         """Who this process is."""
         return self._material.spiffe_id
+
+    @property
+    def material(self) -> IdentityMaterial:
+        """The newest usable generation of this process's identity."""
+        return self._current()
 
     @property
     def expires_at(self) -> dt.datetime:
@@ -79,7 +89,7 @@ class TlsIdentity:
         if context is None:
             if len(self._contexts) >= MAX_CACHED_CONTEXTS:
                 self._contexts.clear()
-            context = self._contexts[key] = build_context(material, own_purpose, policy, alpn)
+            context = self._contexts[key] = build_context(material, own_purpose, policy, alpn, self.revoked_peers)
         return context
 
     def _current(self) -> IdentityMaterial:
@@ -107,7 +117,11 @@ class TlsIdentity:
 
 
 def build_context(
-    material: IdentityMaterial, own_purpose: Purpose, policy: PeerPolicy, alpn: tuple[str, ...]
+    material: IdentityMaterial,
+    own_purpose: Purpose,
+    policy: PeerPolicy,
+    alpn: tuple[str, ...],
+    revoked_peers: RevokedPeers,
 ) -> ssl.SSLContext:
     """A context for one side of mutual TLS; see the module's description for what it guarantees."""
     serving = own_purpose is Purpose.SERVER
@@ -130,9 +144,50 @@ def build_context(
         context.set_alpn_protocols(list(alpn))
     # 5. The identity check runs within the handshake, on asyncio's TLS objects and on blocking sockets alike.
     peer_purpose = Purpose.CLIENT if serving else Purpose.SERVER
-    members = {"policy": policy, "peer_purpose": peer_purpose, "alpn": alpn}
+    members = {"policy": policy, "peer_purpose": peer_purpose, "alpn": alpn, "revoked_peers": revoked_peers}
     context.sslobject_class = cast("type[ssl.SSLObject]", type("VerifiedSslObject", (_VerifiedObject,), members))
     context.sslsocket_class = cast("type[ssl.SSLSocket]", type("VerifiedSslSocket", (_VerifiedSocket,), members))
+    return context
+
+
+def enrolment_server_context(material: IdentityMaterial, alpn: Sequence[str]) -> ssl.SSLContext:
+    """For accepting peers who have no certificate yet; TLS 1.3 only and no resumption, as everywhere.
+
+    Whoever connects is nobody: :func:`peer_of` refuses such connections.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0
+    _load_key(context, material)
+    context.set_alpn_protocols(list(alpn))
+    return context
+
+
+def enrolment_client_context(ca_pem: bytes, policy: PeerPolicy) -> ssl.SSLContext:
+    """For dialing without a certificate of one's own; the server is verified against ``ca_pem`` and ``policy``."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VERIFY_X509_STRICT
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    try:
+        context.load_verify_locations(cadata=ca_pem.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise StoreError("the trust anchors are not readable certificates") from error
+    members = {"policy": policy, "peer_purpose": Purpose.SERVER, "alpn": (), "revoked_peers": None}
+    context.sslsocket_class = cast("type[ssl.SSLSocket]", type("VerifiedSslSocket", (_VerifiedSocket,), members))
+    context.sslobject_class = cast("type[ssl.SSLObject]", type("VerifiedSslObject", (_VerifiedObject,), members))
+    return context
+
+
+def unverified_client_context() -> ssl.SSLContext:
+    """For fetching what is public and checked by its fingerprint afterwards; nothing secret may pass through it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     return context
 
 
@@ -158,22 +213,47 @@ class _VerifiedMixin:
     policy: PeerPolicy
     peer_purpose: Purpose
     alpn: tuple[str, ...]
+    revoked_peers: RevokedPeers | None
+    """None when there is no list yet: whoever enrols gets its first one with its first certificate."""
     peer: SpiffeId | None = None
+    _certificate: CertificateId | None = None
+    _lists_seen = -1
 
     def _verify(self, certificate: bytes | None, negotiated: str | None) -> None:
         try:
             check_application_protocol(self.alpn, negotiated)
-            self.peer = check_peer(certificate, self.policy, self.peer_purpose)
+            self.peer = check_peer(certificate, self.policy, self.peer_purpose, check_revoked=self._check_revoked)
         except PeerRefused as error:
             refusal = ssl.SSLCertVerificationError(1, f"peer refused: {error}")
             refusal.verify_code = 0
             refusal.verify_message = str(error)
             raise refusal from error
 
+    def _check_revoked(self, certificate: x509.Certificate) -> None:
+        if self.revoked_peers is None:
+            return
+        self.revoked_peers.check(certificate)
+        self._certificate = CertificateId.of(certificate)
+        self._lists_seen = self.revoked_peers.version
+
     def _require_peer(self) -> None:
-        """Refuse data before the check: OpenSSL would do the handshake implicitly, and skip it."""
+        """Refuse data before the check, where OpenSSL would do the handshake and skip it, and once it is revoked."""
         if self.peer is None:
             raise ssl.SSLCertVerificationError(1, "peer refused: the handshake was not completed")
+        if self.revoked_peers is None:
+            return
+        version = self.revoked_peers.look()
+        if version != self._lists_seen:
+            if reason := self.revocation():
+                raise ssl.SSLCertVerificationError(1, f"peer refused: {reason}")
+            self._lists_seen = version
+
+    def revocation(self) -> str:
+        """Why the peer is refused from now on; empty when it is not revoked."""
+        if self.revoked_peers is None or self._certificate is None:
+            return ""
+        found = self.revoked_peers.revoked(self._certificate)
+        return "" if found is None else describe_revoked(self._certificate, found)
 
 
 def check_application_protocol(offered: Sequence[str], negotiated: str | None) -> None:
@@ -203,7 +283,9 @@ class _VerifiedSocket(_VerifiedMixin, ssl.SSLSocket):
 
     def read(self, len: int = 1024, buffer: Buffer | None = None) -> Any:  # noqa: A002, ANN401  ssl's signature
         self._require_peer()
-        return super().read(len, buffer)
+        received = super().read(len, buffer)
+        self._require_peer()  # it may have been revoked while this waited
+        return received
 
     def write(self, data: Buffer) -> int:
         self._require_peer()
@@ -239,3 +321,15 @@ def peer_of(connection: _HasExtraInfo | ssl.SSLObject | ssl.SSLSocket) -> Spiffe
     if not isinstance(peer, SpiffeId):
         raise PeerRefused("the connection has no verified peer")
     return peer
+
+
+def revocation_of(connection: _HasExtraInfo | ssl.SSLObject | ssl.SSLSocket) -> str:
+    """Why the peer of an open connection is revoked; empty when it is not.
+
+    Raises:
+        PeerRefused: the connection is not of this module.
+    """
+    found = tls_object_of(connection)
+    if not isinstance(found, _VerifiedMixin):
+        raise PeerRefused("the connection has no verified peer")
+    return found.revocation()

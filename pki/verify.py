@@ -115,9 +115,9 @@ def _build_path(
     path = [leaf]
     while len(path) < MAX_PATH_CERTIFICATES:
         for anchor in anchors:
-            if _issued(path[-1], anchor):
+            if was_issued_by(path[-1], anchor):
                 return (*path, anchor)
-        following = next((one for one in intermediates if one not in path and _issued(path[-1], one)), None)
+        following = next((one for one in intermediates if one not in path and was_issued_by(path[-1], one)), None)
         if following is None:
             break
         path.append(following)
@@ -128,7 +128,8 @@ def _build_path(
     )
 
 
-def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+def was_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """Whether ``issuer``'s name and signature are those on ``certificate``."""
     try:
         certificate.verify_directly_issued_by(issuer)
     except (ValueError, TypeError, InvalidSignature):

@@ -177,10 +177,11 @@ class CsrToSign(Message, frozen=True):
 
 
 class SignedIdentity(Message, frozen=True):
-    """The answer to a CSR: the chain (leaf first) and the trust bundle, both PEM."""
+    """The answer to a CSR: the chain (leaf first), the trust bundle, and the revocation list (may be empty), PEM."""
 
     chain_pem: bytes
     ca_pem: bytes
+    crl_pem: bytes = b""
 
 
 class LogChunk(Message, frozen=True):

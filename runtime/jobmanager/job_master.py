@@ -302,7 +302,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             chain = await asyncio.to_thread(
                 host.issuer.sign_csr, request.csr_pem, spiffe_id, lifetime=host.identity_lifetime
             )
-            return SignedIdentity(chain_pem=chain.chain_pem, ca_pem=chain.ca_pem)
+            return SignedIdentity(chain_pem=chain.chain_pem, ca_pem=chain.ca_pem, crl_pem=chain.crl_pem)
 
         return self.deferred(sign())
 

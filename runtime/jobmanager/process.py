@@ -12,11 +12,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
+from pki.ca.address import read_ca
+from pki.ca.client import OnlineIssuer
 from pki.config import PkiConfig
 from pki.connections import ConnectionLog
 from pki.home import Home
 from pki.identity import Role
-from pki.issuer import Issuer, LocalIssuer
+from pki.issuer import Issuer
 from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, publish_jobmanager, withdraw_jobmanager
 from runtime.blob.server import BlobServer
@@ -70,7 +72,7 @@ async def jobmanager(
     """A running JobManager; yields its addresses once it takes work.
 
     Args:
-        issuer: who signs the identities of jobs; by default the authorities in ``home``.
+        issuer: who signs the identities of jobs; by default the online authority announced in ``home``.
         argv: the command of a driver agent.
     """
     home.create()
@@ -97,7 +99,7 @@ async def jobmanager(
         services = JobServices(
             driver_host=DriverHost(
                 jobs=home.jobs,
-                issuer=issuer or LocalIssuer(home.pki, pki),
+                issuer=issuer or OnlineIssuer(identity, lambda: read_ca(home), algorithm=pki.key_algorithm),
                 trust_domain=config.trust_domain,
                 identity_lifetime=timedelta(hours=pki.job_hours),
                 jobmanager_name=name,

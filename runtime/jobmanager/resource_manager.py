@@ -13,6 +13,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pki.connections import ConnectionLog
 from pki.errors import PeerRefused, SluiceError
@@ -34,7 +35,14 @@ from runtime.messages import (
     SlotReport,
     TaskManagerRegistration,
 )
-from runtime.rpc import FencedRpcEndpoint, HeartbeatMonitor, RemotePeer
+from runtime.rpc import (
+    EndpointNotFound,
+    EndpointStopped,
+    FencedRpcEndpoint,
+    FencingTokenMismatch,
+    HeartbeatMonitor,
+    RemotePeer,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -165,8 +173,15 @@ class ResourceManager(FencedRpcEndpoint):
                     JobMasterInternalGateway, requirement.jobmaster_endpoint, token=requirement.jobmaster_token
                 )
                 self.hand_off(
-                    master.slots_lost(tuple(allocations), taskmanager), failed=self._log_failure("telling a JobMaster")
+                    master.slots_lost(tuple(allocations), taskmanager), failed=partial(self._untold, requirement)
                 )
+
+    def _untold(self, requirement: SlotRequirement, error: BaseException) -> None:
+        """A JobMaster that is no longer there wants no slots: without this they would be offered to it for ever."""
+        self._log_failure("telling a JobMaster")(error)
+        gone = isinstance(error, EndpointNotFound | EndpointStopped | FencingTokenMismatch)
+        if gone and self._jobs.get(requirement.job_id) is requirement:
+            self._drop_job(requirement.job_id)
 
     # --- JobMasters ---------------------------------------------------------------------------------------
 
@@ -192,6 +207,9 @@ class ResourceManager(FencedRpcEndpoint):
 
     async def release_job(self, job_id: str) -> None:
         """See :class:`ResourceManagerInternalGateway`."""
+        self._drop_job(job_id)
+
+    def _drop_job(self, job_id: str) -> None:
         self._jobs.pop(job_id, None)
         for release in self._slots.release_job(job_id):
             self._release(release)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pki.channels import Channel, client_policy, server_policy
+from pki.connection_guard import ConnectionGuard
 from pki.connections import ConnectionLog
 from pki.identity import Role, SpiffeId
 from pki.listener import MutualTlsListener
@@ -51,6 +52,7 @@ class RpcService:
         self._endpoints: dict[str, RpcEndpoint] = {}
         self._peers: dict[Exchange, RemotePeer] = {}
         self._listeners: list[MutualTlsListener] = []
+        self._guard = ConnectionGuard(identity)
         self._closed = False
 
     @property
@@ -84,6 +86,7 @@ class RpcService:
         policy = server_policy(Channel.RPC, self.spiffe_id.trust_domain, role=role, name=name)
         stream, transport = await dial(host, port, self.identity.client_context(policy, alpn=ALPN))
         exchange = self._adopt(stream)
+        self._guard.add(transport)
         try:
             if self._connections is not None:
                 self._connections.record(Channel.RPC, "dialed", self.spiffe_id, transport)
@@ -130,6 +133,7 @@ class RpcService:
     async def close(self) -> None:
         """Stop all endpoints, the latest first, then say goodbye to all peers and stop listening."""
         self._closed = True
+        self._guard.close()
         for endpoint in reversed(list(self._endpoints.values())):
             await self.stop(endpoint)
         await asyncio.gather(*(exchange.close("the process shuts down") for exchange in list(self._peers)))

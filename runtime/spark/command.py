@@ -16,6 +16,7 @@ of the parent's is inherited.
 from __future__ import annotations
 
 import enum
+import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -62,10 +63,32 @@ MODULE_OPTIONS: tuple[str, ...] = (
 
 
 class TlsEngine(enum.StrEnum):
-    """Which implementation of TLS 1.3 the provider uses; the rules are the same."""
+    """Which implementation of TLS 1.3 the provider uses; the rules are the same.
+
+    OpenSSL's (BoringSSL in netty-tcnative, among Spark's jars) is the quicker one, above all in the first seconds of
+    a JVM, when the JDK's is still interpreted; see ``benchmarks/spark_tls.py``.
+    """
 
     JDK = "jdk"
     OPENSSL = "openssl"
+
+
+_NATIVE_PLATFORMS = {
+    ("Linux", "x86_64"): "linux-x86_64",
+    ("Linux", "aarch64"): "linux-aarch_64",
+    ("Darwin", "x86_64"): "osx-x86_64",
+    ("Darwin", "arm64"): "osx-aarch_64",
+}
+"""Where netty-tcnative has a native library, by its classifier; on Linux it is linked against glibc."""
+
+
+def engine_for(system: str, machine: str, libc: str, jars: Iterable[Path]) -> TlsEngine:
+    """OpenSSL's engine where its native library is there and will load, else the JDK's."""
+    classifier = _NATIVE_PLATFORMS.get((system, machine))
+    if classifier is None or (system == "Linux" and libc != "glibc"):
+        return TlsEngine.JDK
+    found = any(jar.name.startswith("netty-tcnative-boringssl-static-") and classifier in jar.name for jar in jars)
+    return TlsEngine.OPENSSL if found else TlsEngine.JDK
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +98,15 @@ class SparkRuntime:
     java: Java
     distribution: SparkDistribution
     plugin: Path
-    engine: TlsEngine = TlsEngine.JDK
+    engine: TlsEngine
 
 
 def find_spark_runtime() -> SparkRuntime:
     """Java, the installed Spark and the plugin (compiled if needed); raises what is missing."""
     java = find_java()
     distribution = find_spark()
-    return SparkRuntime(java, distribution, ensure_plugin(java=java, spark=distribution))
+    engine = engine_for(platform.system(), platform.machine(), platform.libc_ver()[0], distribution.jars)
+    return SparkRuntime(java, distribution, ensure_plugin(java=java, spark=distribution), engine)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pki.files import make_private_directory
 from pki.identity import SpiffeId
-from pki.issuer import new_csr, write_identity
+from pki.issuer import SignedChain, install_signed, new_csr, utc_now
 from runtime.identity_renewal import seconds_until_renewal
 from runtime.log_files import open_log, shorten_log
 from runtime.messages import ConnectionEvidence, CsrToSign, ExecutorExit, ExecutorLaunch, SignedIdentity
@@ -80,12 +80,12 @@ class ExecutorProcess:
         key_pem, csr_pem = await asyncio.to_thread(new_csr, spiffe_id)
         signed = await self._sign(CsrToSign(executor_id=executor_id, csr_pem=csr_pem))
         await asyncio.to_thread(
-            write_identity,
+            install_signed,
             self._identity,
-            key_pem=key_pem,
-            chain_pem=signed.chain_pem,
-            ca_pem=signed.ca_pem,
+            key_pem,
+            SignedChain(signed.chain_pem, signed.ca_pem, signed.crl_pem),
             accept=[f"spiffe://{self._trust_domain}/job/{job_id}/*"],
+            now=utc_now(),
         )
 
     def renewal_delay(self) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from pki.errors import PeerRefused
+from pki.errors import PeerRefused, StoreError
 from pki.identity import Role, SpiffeId
 from pki.issuer import LocalIssuer
 from pki.tls import TlsIdentity
@@ -98,11 +99,19 @@ async def test_what_a_killed_jobmanager_left_of_a_job_is_removed_at_the_next_sta
     assert {path.name for path in attempt.iterdir()} == {"driver.agent.log", "driver.stdout"}
 
 
+def read_or_none(directory: Path) -> TlsIdentity | None:
+    """The identity in ``directory``, when its files belong together at this moment."""
+    try:
+        return TlsIdentity(directory)
+    except StoreError:
+        return None
+
+
 async def test_identities_of_a_running_job_are_renewed_in_place(cluster: Cluster) -> None:
     """The issuer's clock is late, so that little is left of its certificates; the processes go on meanwhile."""
     await cluster.master.aclose()
-    cluster.pki.config = msgspec.structs.replace(cluster.pki.config, job_hours=60 / 3600)
-    late = dt.timedelta(seconds=50)
+    cluster.pki.config = msgspec.structs.replace(cluster.pki.config, job_hours=90 / 3600)
+    late = dt.timedelta(seconds=65)
     issuer = LocalIssuer(cluster.home, cluster.pki.config, clock=lambda: dt.datetime.now(dt.UTC) - late)
     await cluster.start_jobmanager(issuer=issuer)
     await cluster.start_taskmanager("tm-1")
@@ -114,7 +123,8 @@ async def test_identities_of_a_running_job_are_renewed_in_place(cluster: Cluster
     first = [key.read_bytes() for key in keys]
 
     async def renewed() -> bool:
-        return all(key.read_bytes() != old for key, old in zip(keys, first, strict=True))
+        whole = [read_or_none(key.parent) for key in keys]  # None between the replacement of key and chain
+        return None not in whole and all(key.read_bytes() != old for key, old in zip(keys, first, strict=True))
 
     await eventually(renewed, "driver and executor have new keys")
     for key in keys:

@@ -54,9 +54,13 @@ class Rounds:
         """The driver's JVM."""
         return self.job.processes("java")[0]
 
-    def executor(self) -> int:
-        """The number of an executor that runs now."""
-        return min(self.job.master.executors)
+    def jdk_executor(self) -> int:
+        """The number of an executor that runs now, on the JDK's engine."""
+        return next(number for number in self.job.master.executors if number % 2)
+
+    def openssl_executor(self) -> int:
+        """The number of an executor that runs now, on OpenSSL's engine."""
+        return next(number for number in self.job.master.executors if not number % 2)
 
     def evidence(self) -> tuple[ConnectionEvidence, ...]:
         """What the driver and all executors recorded."""

@@ -72,6 +72,7 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self.registrations: list[SparkRegistration] = []
         self.wanted = 0
         self.stopping = False
+        self.targets_version = 0
         self.executors: dict[int, ChildProcess] = {}
         self.launched = 0
         self.progress = JobProgress()
@@ -90,6 +91,8 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self.registrations.append(registration)
 
     async def set_executor_targets(self, targets: ExecutorTargets) -> None:
+        assert targets.version > self.targets_version
+        self.targets_version = targets.version
         self.wanted = sum(target.total for target in targets.targets)
         self._fill()
 

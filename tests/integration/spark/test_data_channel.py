@@ -1,7 +1,7 @@
 """Spark's own channels in a running job: who gets in, who does not, and what the two ends know of each other.
 
-The even-numbered executor runs OpenSSL's engine, the odd one and the driver the JDK's, so every case is
-tried against both.
+The driver and the even-numbered executor run OpenSSL's engine (the default here), the odd one the JDK's, so every
+case is tried against both.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from cryptography import x509
 
 from pki.channels import PeerPolicy
 from pki.identity import Role, SpiffeId
-from pki.tls import TlsIdentity
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki, answer_of, assert_refused
 from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import HOST, JOB_ID
@@ -50,20 +49,24 @@ def driver_blocks(rounds: Rounds) -> int:
     return port
 
 
-def executor_blocks(remainder: int) -> Callable[[Rounds], int]:
-    def port_of(rounds: Rounds) -> int:
-        number = next(each for each in rounds.job.master.executors if each % 2 == remainder)
-        (port,) = listening_ports(psutil.Process(rounds.job.master.executors[number].pid))
-        return port
+def blocks_of(rounds: Rounds, executor: int) -> int:
+    (port,) = listening_ports(psutil.Process(rounds.job.master.executors[executor].pid))
+    return port
 
-    return port_of
+
+def jdk_executor(rounds: Rounds) -> int:
+    return blocks_of(rounds, rounds.jdk_executor())
+
+
+def openssl_executor(rounds: Rounds) -> int:
+    return blocks_of(rounds, rounds.openssl_executor())
 
 
 LISTENERS = [
     pytest.param(driver_rpc, id="driver rpc"),
     pytest.param(driver_blocks, id="driver block manager"),
-    pytest.param(executor_blocks(1), id="executor block manager"),
-    pytest.param(executor_blocks(0), id="executor block manager on openssl"),
+    pytest.param(jdk_executor, id="executor block manager on jdk"),
+    pytest.param(openssl_executor, id="executor block manager on openssl"),
 ]
 
 
@@ -160,18 +163,20 @@ async def served_leaf(port: int, context: ssl.SSLContext) -> x509.Certificate:
     return x509.load_der_x509_certificate(encoded)
 
 
-async def test_renewed_identity_is_used_without_restart(rounds: Rounds, pki: TestPki) -> None:
-    """The files of the driver are replaced; its listener shows the new certificate, and the job goes on."""
+@pytest.mark.parametrize("engine", ["jdk", "openssl"])
+async def test_renewed_identity_is_used_without_restart(rounds: Rounds, pki: TestPki, engine: str) -> None:
+    """The files are replaced; the listener shows the new certificate, and the job goes on."""
     context = pki.identity(EXECUTOR).client_context(JOB)
-    port = driver_rpc(rounds)
+    number = rounds.jdk_executor() if engine == "jdk" else rounds.openssl_executor()
+    port = blocks_of(rounds, number)
     before = await served_leaf(port, context)
+    expected = SpiffeId.executor(TRUST_DOMAIN, JOB_ID, number)
     pki.issuer.issue_to(
-        rounds.job.identity_dir,
-        SpiffeId.driver(TRUST_DOMAIN, JOB_ID),
+        rounds.job.master.identity_dir(number),
+        expected,
         accept=[f"spiffe://{TRUST_DOMAIN}/job/{JOB_ID}/*"],
         lifetime=timedelta(minutes=30),
     )
-    expected = TlsIdentity(rounds.job.identity_dir).spiffe_id
     leaf = before
     async with asyncio.timeout(20):
         while leaf.serial_number == before.serial_number:
@@ -186,8 +191,8 @@ async def test_renewed_identity_is_used_without_restart(rounds: Rounds, pki: Tes
 async def test_half_replaced_identity_keeps_the_previous_one(rounds: Rounds, pki: TestPki) -> None:
     """A key that does not belong to the certificate is never used; the job goes on with what it had."""
     context = pki.identity(EXECUTOR).client_context(JOB)
-    port = executor_blocks(0)(rounds)
-    number = next(each for each in rounds.job.master.executors if each % 2 == 0)
+    number = rounds.openssl_executor()
+    port = blocks_of(rounds, number)
     key = rounds.job.master.identity_dir(number) / "key.pem"
     right = key.read_bytes()
     before = await served_leaf(port, context)
@@ -204,7 +209,7 @@ async def test_half_replaced_identity_keeps_the_previous_one(rounds: Rounds, pki
 
 async def test_killed_executor_is_replaced_and_the_job_goes_on(rounds: Rounds) -> None:
     master = rounds.job.master
-    victim = rounds.executor()
+    victim = rounds.jdk_executor()
     launched = master.launched
     psutil.Process(master.executors[victim].pid).kill()
     await rounds.job.until(lambda: master.launched > launched)

@@ -23,6 +23,20 @@ def job_without_spark(
     return running_job(pki, folder / "job", spark, Work(PIPELINES / "no_spark.py", args=[str(folder), ending]))
 
 
+async def test_two_spark_contexts_in_a_row_and_a_module_of_the_submission(
+    pki: TestPki, spark: SparkRuntime, tmp_path: Path
+) -> None:
+    """Each context gets executors of its own; counters and versions go on where the first one left them."""
+    work = Work(PIPELINES / "twice.py", files=[PIPELINES / "doubling.py"], executors=1)
+    async with running_job(pki, tmp_path / "job", spark, work) as job:
+        result = await job.result()
+        assert result.succeeded, result.traceback
+        assert len({each.app_id for each in job.master.registrations}) == 2
+        assert job.master.progress.spark_jobs_finished == 2
+        assert job.master.progress.tasks_finished == 4
+        assert job.master.progress.tasks_running == 0
+
+
 async def test_failing_pipeline_is_reported_with_its_traceback(
     pki: TestPki, spark: SparkRuntime, tmp_path: Path
 ) -> None:

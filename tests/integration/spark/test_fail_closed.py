@@ -7,6 +7,7 @@ import shutil
 import ssl
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from pki.identity import SpiffeId
 from runtime.messages import ExecutorLaunch
 from runtime.process import ChildProcess
-from runtime.spark.command import IDENTITY_EXIT_CODE, Command, SparkRuntime, executor_command
+from runtime.spark.command import IDENTITY_EXIT_CODE, Command, SparkRuntime, TlsEngine, executor_command
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import HOST, JOB_ID
@@ -142,7 +143,10 @@ async def test_executor_without_the_provider_does_not_get_in(
     assert rounds.job.master.progress.executors_added == before
 
 
-async def test_executor_tells_an_impostor_nothing(spark: SparkRuntime, pki: TestPki, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", list(TlsEngine))
+async def test_executor_tells_an_impostor_nothing(
+    spark: SparkRuntime, pki: TestPki, tmp_path: Path, engine: TlsEngine
+) -> None:
     """Whoever takes the driver's place without its identity gets a failed handshake and not one byte of Spark's."""
     driver = SpiffeId.driver(TRUST_DOMAIN, JOB_ID)
     impostors = [
@@ -166,7 +170,8 @@ async def test_executor_tells_an_impostor_nothing(spark: SparkRuntime, pki: Test
     port = server.sockets[0].getsockname()[1]
     identity = pki.directory(EXECUTOR, accept=ACCEPT)
     code, log = await run(
-        command_for(spark, identity, tmp_path, f"spark://CoarseGrainedScheduler@{HOST}:{port}"), tmp_path
+        command_for(replace(spark, engine=engine), identity, tmp_path, f"spark://CoarseGrainedScheduler@{HOST}:{port}"),
+        tmp_path,
     )
     server.close()
     assert code not in {0, IDENTITY_EXIT_CODE}

@@ -6,17 +6,23 @@ import datetime as dt
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from pki.bulk import Action, DirectoryTarget, Outcome, Signer, StoreTarget, Target, issue_all, prepare, wish_like
 from pki.config import PkiConfig
+from pki.crl import Reason, load_crls
+from pki.crl_files import CRL_FILE
 from pki.errors import CertificateRejected, StoreError
 from pki.home import Home
-from pki.identity_files import read_identity
+from pki.identity import Role, SpiffeId
+from pki.identity_files import previous_certificates, read_identity
 from pki.identity_store import IdentityStore
 from pki.inventory import Wish, parse_inventory
 from pki.profiles import AuthorityKind, Purpose
+from pki.revocation_store import Target as Revoked
 from pki.store import AuthorityStore
 from pki.verify import verify_chain
+from tests.hostile import TRUST_DOMAIN
 
 CONFIG = PkiConfig()
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
@@ -53,19 +59,21 @@ class Cluster:
     def signer(self, config: PkiConfig = CONFIG) -> Signer:
         return Signer(self.home.pki, config, self.clock)
 
-    def run(self, kind: str, inventory: bytes = TASKMANAGERS, *, force: bool = False) -> list[Outcome]:
+    def run(
+        self, kind: str, inventory: bytes = TASKMANAGERS, *, force: bool = False, reinstate: bool = False
+    ) -> list[Outcome]:
         wishes = parse_inventory(inventory, CONFIG)
         if kind == "directories":
-            return self._run(wishes, DirectoryTarget(self.home), force=force)
+            return self._run(wishes, DirectoryTarget(self.home), force=force, reinstate=reinstate)
         with IdentityStore(self.file, create=True) as store:
-            outcomes = self._run(wishes, StoreTarget(store), force=force)
+            outcomes = self._run(wishes, StoreTarget(store), force=force, reinstate=reinstate)
             store.commit()
         return outcomes
 
-    def _run(self, wishes: object, target: Target, *, force: bool) -> list[Outcome]:
+    def _run(self, wishes: object, target: Target, *, force: bool, reinstate: bool) -> list[Outcome]:
         signer = self.signer()
         prepare(wishes.samples(), target, signer)  # type: ignore[attr-defined]  # an Inventory
-        return list(issue_all(wishes, target, signer, force=force))  # type: ignore[arg-type]
+        return list(issue_all(wishes, target, signer, force=force, reinstate=reinstate))  # type: ignore[arg-type]
 
     def wish(self, inventory: bytes = TASKMANAGERS) -> Wish:
         return next(iter(parse_inventory(inventory, CONFIG)))
@@ -201,3 +209,79 @@ def test_renewal_wishes_for_what_is_there(inventory: bytes, cluster: Cluster) ->
 def test_secrets_do_not_show(cluster: Cluster) -> None:
     certified = cluster.signer().certify(cluster.wish())
     assert "Key" not in repr(certified).replace("key=", "")
+
+
+TM_2 = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-2")
+
+
+def revoke(cluster: Cluster, kind: str, reason: Reason) -> x509.Certificate:
+    """Revoke the certificate of the second TaskManager."""
+    with IdentityStore(cluster.file, create=True) as store:
+        target = StoreTarget(store) if kind == "store" else DirectoryTarget(cluster.home)
+        found = target.get(list(parse_inventory(TASKMANAGERS, CONFIG))[1])
+    assert found is not None
+    leaf = found[0].leaf
+    cluster.signer().revocations.revoke(AuthorityKind.INTERNAL, [Revoked.of(leaf, str(TM_2))], reason)
+    return leaf
+
+
+@KINDS
+def test_revoked_identity_is_refused_and_left_until_it_is_admitted_again(
+    kind: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.run(kind)
+    revoke(cluster, kind, Reason.KEY_COMPROMISE)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    outcomes = cluster.run(kind)
+    assert actions(outcomes) == [Action.KEPT, Action.REFUSED, Action.KEPT]
+    assert outcomes[1].reason == "it was revoked at 2030-01-01 00:00:00 UTC (key-compromise)"
+    assert actions(cluster.run(kind, force=True)) == [Action.RENEWED, Action.REFUSED, Action.RENEWED]
+    changed = {path for path, data in before.items() if path.read_bytes() != data}
+    assert not any("tm-2" in path.parts for path in changed)
+    outcomes = cluster.run(kind, reinstate=True)
+    assert actions(outcomes) == [Action.KEPT, Action.RENEWED, Action.KEPT]
+    assert [outcome.reinstated for outcome in outcomes] == [False, True, False]
+    assert "(key-compromise) and is admitted again" in outcomes[1].reason
+    assert actions(cluster.run(kind)) == [Action.KEPT] * 3
+
+
+@KINDS
+def test_superseded_certificate_is_replaced_by_itself(kind: str, cluster: Cluster) -> None:
+    cluster.run(kind)
+    revoke(cluster, kind, Reason.SUPERSEDED)
+    outcomes = cluster.run(kind)
+    assert actions(outcomes) == [Action.KEPT, Action.RENEWED, Action.KEPT]
+    assert (outcomes[1].reason, outcomes[1].reinstated) == ("it was revoked", False)
+    assert actions(cluster.run(kind)) == [Action.KEPT] * 3
+
+
+def test_admitted_again_with_a_new_certificate_only(cluster: Cluster) -> None:
+    """What is there may have been revoked under an earlier certificate: it is replaced although it looks good."""
+    cluster.run("directories")
+    revoke(cluster, "directories", Reason.SUPERSEDED)
+    earlier = Revoked(0x5A3F, str(TM_2))
+    cluster.signer().revocations.revoke(AuthorityKind.INTERNAL, [earlier], Reason.PRIVILEGE_WITHDRAWN)
+    assert actions(cluster.run("directories", reinstate=True)) == [Action.KEPT, Action.RENEWED, Action.KEPT]
+
+
+def test_signer_itself_does_not_certify_who_was_revoked(cluster: Cluster) -> None:
+    cluster.run("directories")
+    revoke(cluster, "directories", Reason.KEY_COMPROMISE)
+    wish = list(parse_inventory(TASKMANAGERS, CONFIG))[1]
+    with pytest.raises(CertificateRejected, match="was revoked at"):
+        cluster.signer().certify(wish)
+
+
+def test_directories_get_the_list_and_remember_what_was_replaced(cluster: Cluster) -> None:
+    cluster.run("directories")
+    places = [cluster.home.identity(Role.TASKMANAGER, f"tm-{number}") for number in (1, 2, 3)]
+    assert not any((place / CRL_FILE).exists() for place in places)
+    revoked = revoke(cluster, "directories", Reason.KEY_COMPROMISE)
+    earlier = read_identity(places[0])[0].leaf
+    cluster.run("directories", force=True)
+    cluster.run("directories", reinstate=True)
+    (listed,) = load_crls((places[0] / CRL_FILE).read_bytes())
+    assert [entry.serial_number for entry in listed] == [revoked.serial_number]
+    assert [(place / CRL_FILE).exists() for place in places] == [True, True, True]
+    assert previous_certificates(places[0]) == [earlier]
+    assert previous_certificates(places[1]) == [revoked]

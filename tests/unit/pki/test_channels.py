@@ -23,6 +23,16 @@ MAY_CONNECT = {
     Channel.BLOB: {Role.JOBMANAGER, Role.TASKMANAGER, Role.DRIVER, Role.EXECUTOR},
     Channel.REST: {Role.GATEWAY},
     Channel.EDGE: {Role.USER},
+    Channel.CA: {
+        Role.JOBMANAGER,
+        Role.TASKMANAGER,
+        Role.SHUFFLE_MANAGER,
+        Role.SHUFFLE_WORKER,
+        Role.GATEWAY,
+        Role.AUTH,
+        Role.ZOOKEEPER,
+    },
+    Channel.ENROLMENT: set[Role](),
 }
 
 

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 from pki.config import PkiConfig
 from pki.errors import StoreError
 from pki.identity import Role, SpiffeId
-from pki.identity_files import MAX_PEER_PATTERNS, read_identity, write_identity
+from pki.identity_files import MAX_PEER_PATTERNS, read_certificates, read_identity, write_identity
+from pki.identity_files import previous_certificates as earlier
 from pki.issuer import LocalIssuer
 from pki.keys import public_key_der
 from pki.renewal import renewal_reason
@@ -75,9 +76,25 @@ def test_renewing_changes_the_pair_and_keeps_the_password(directory: Path, issue
     before = content(directory)
     issuer.issue_to(directory, TASKMANAGER, accept=ACCEPT)
     after = content(directory)
+    assert after.pop("previous.pem") in before["chain.pem"]
     assert after.keys() == before.keys()
     assert {name for name in after if after[name] != before[name]} == {"key.pem", "chain.pem", "identity.p12"}
     assert_keystore_opens(directory)
+
+
+def test_replaced_certificates_are_remembered_until_they_expire(tmp_path: Path) -> None:
+    now = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+    issuer = LocalIssuer(tmp_path / "pki", PkiConfig(), clock=lambda: now)
+    issuer.ensure_authorities()
+    known = []
+    for hours in (0, 12, 12, 30):
+        now += dt.timedelta(hours=hours)
+        issuer.issue_to(tmp_path / "tm", TASKMANAGER)
+        known.append(len(earlier(tmp_path / "tm")))
+    assert known == [0, 1, 2, 0]
+    (tmp_path / "tm" / "previous.pem").write_bytes(b"garbage")
+    issuer.issue_to(tmp_path / "tm", TASKMANAGER)
+    assert len(earlier(tmp_path / "tm")) == 1, "a damaged file is made anew, and keeps nobody from renewing"
 
 
 def test_passwords_differ_between_identities(directory: Path, issuer: LocalIssuer, tmp_path: Path) -> None:
@@ -183,7 +200,9 @@ def test_writers_at_the_same_time_leave_one_whole_set(directory: Path, issuer: L
     for writer in writers:
         writer.join()
     assert failures == []
-    assert len(content(directory)) == 6
+    assert len(content(directory)) == 7
+    serials = {each.serial_number for each in [*read_certificates(directory / "chain.pem")[:1], *earlier(directory)]}
+    assert len(serials) == 21, "each certificate that was issued can be revoked"
     assert_keystore_opens(directory)
 
 

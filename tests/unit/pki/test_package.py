@@ -10,7 +10,7 @@ import pytest
 import pki
 from pki.errors import SluiceError
 
-MODULES = [f"pki.{module.name}" for module in pkgutil.iter_modules(pki.__path__)]
+MODULES = [module.name for module in pkgutil.walk_packages(pki.__path__, "pki.")]
 
 
 @pytest.mark.parametrize("name", MODULES)

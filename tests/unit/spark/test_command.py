@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from runtime.spark.command import (
     SparkRuntime,
     TlsEngine,
     driver_jvm_command,
+    engine_for,
     executor_command,
 )
 from runtime.spark.errors import ForbiddenSparkConf
@@ -27,6 +29,7 @@ SPARK = SparkRuntime(
     Java(Path("/opt/java/bin/java"), 17),
     SparkDistribution(Path("/opt/spark"), "4.3.0", (Path("/opt/spark/jars/a.jar"), Path("/opt/spark/jars/b.jar"))),
     Path("/cache/plugin.jar"),
+    TlsEngine.JDK,
 )
 LAUNCH = ExecutorLaunch(
     job_id="0" * 32, allocation_id="a", executor_id=4, app_id="app-1", driver_url="spark://x@127.0.0.1:1",
@@ -115,8 +118,27 @@ def test_small_heaps_are_collected_by_one_thread() -> None:
 
 
 def test_engine_is_handed_over() -> None:
-    spark = SparkRuntime(SPARK.java, SPARK.distribution, SPARK.plugin, TlsEngine.OPENSSL)
+    spark = replace(SPARK, engine=TlsEngine.OPENSSL)
     assert "-Dsluice.tls.engine=openssl" in options(executor(spark=spark))
+
+
+NATIVE = [Path("netty-tcnative-boringssl-static-2.0.76.Final-linux-x86_64.jar")]
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "libc", "jars", "engine"),
+    [
+        pytest.param("Linux", "x86_64", "glibc", NATIVE, TlsEngine.OPENSSL, id="library is there"),
+        pytest.param("Linux", "x86_64", "", NATIVE, TlsEngine.JDK, id="musl"),
+        pytest.param("Linux", "aarch64", "glibc", NATIVE, TlsEngine.JDK, id="other machine"),
+        pytest.param("Linux", "riscv64", "glibc", NATIVE, TlsEngine.JDK, id="unknown machine"),
+        pytest.param("Linux", "x86_64", "glibc", [], TlsEngine.JDK, id="no library"),
+    ],
+)
+def test_engine_is_chosen_by_what_will_load(
+    system: str, machine: str, libc: str, jars: list[Path], engine: TlsEngine
+) -> None:
+    assert engine_for(system, machine, libc, jars) is engine
 
 
 def test_files_are_written_for_the_owner_alone(tmp_path: Path) -> None:
@@ -129,7 +151,7 @@ def test_argument_file_is_read_by_java_as_it_was_meant(tmp_path: Path) -> None:
     """Spaces, quotes, backslashes and signs that mean something to Java's argument files, through a real java."""
     value = 'a "quoted" \\ back\\slash # no comment @no-file \\n'
     java = find_java()
-    spark = SparkRuntime(java, SPARK.distribution, SPARK.plugin)
+    spark = replace(SPARK, java=java)
     command = driver_jvm_command(
         {"spark.app.name": value}, spark=spark, identity_dir=tmp_path, work_dir=tmp_path, temp_dir=tmp_path,
         host="127.0.0.1", memory_mb=64, bridge=tmp_path, connection_info=tmp_path, job_id="0" * 32, attempt=1,

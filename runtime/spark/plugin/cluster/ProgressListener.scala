@@ -10,12 +10,10 @@ import org.apache.spark.Success
 import org.apache.spark.scheduler._
 import org.apache.spark.util.ThreadUtils
 
-/** Counts what happens in a SparkContext and reports the counters, at most five times a second. */
+/** Counts what happens since the start of this driver, and reports the counters at most five times a second. */
 private[sluice] final class ProgressListener(bridge: Bridge) extends SparkListener {
   import ProgressListener._
 
-  private val counters = mutable.LinkedHashMap(Counters.map(_ -> 0L): _*)
-  private var firstTaskAt = 0.0
   private var changed = false
   // Stages of running jobs that have not been submitted: a stage whose output exists is skipped, never completed.
   private val waiting = mutable.Map.empty[Int, mutable.Map[Int, Int]]
@@ -25,21 +23,24 @@ private[sluice] final class ProgressListener(bridge: Bridge) extends SparkListen
   /** Reports the last state and stops. */
   def close(): Unit = {
     timer.shutdownNow()
+    ProgressListener.synchronized { counters("tasks_running") = 0 } // whatever ran is gone with its executors
     bridge.send(snapshot())
   }
 
   private def report(): Unit = if (synchronized(changed)) bridge.sendIfIdle(snapshot())
 
-  private def snapshot(): ObjectNode = synchronized {
-    changed = false
-    val message = bridge.message("progress").put("first_task_at", firstTaskAt)
-    counters.foreach { case (name, value) => message.put(name, value) }
-    message
+  private def snapshot(): ObjectNode = {
+    synchronized { changed = false }
+    ProgressListener.synchronized {
+      val message = bridge.message("progress").put("first_task_at", firstTaskAt)
+      counters.foreach { case (name, value) => message.put(name, value) }
+      message
+    }
   }
 
-  private def count(changes: (String, Long)*): Unit = synchronized {
-    changes.foreach { case (name, change) => counters(name) += change }
-    changed = true
+  private def count(changes: (String, Long)*): Unit = {
+    ProgressListener.synchronized { changes.foreach { case (name, change) => counters(name) += change } }
+    synchronized { changed = true }
   }
 
   override def onJobStart(event: SparkListenerJobStart): Unit = synchronized {
@@ -61,8 +62,8 @@ private[sluice] final class ProgressListener(bridge: Bridge) extends SparkListen
 
   override def onStageCompleted(event: SparkListenerStageCompleted): Unit = count("stages_finished" -> 1)
 
-  override def onTaskStart(event: SparkListenerTaskStart): Unit = synchronized {
-    if (firstTaskAt == 0.0) firstTaskAt = event.taskInfo.launchTime / 1000.0
+  override def onTaskStart(event: SparkListenerTaskStart): Unit = {
+    ProgressListener.synchronized { if (firstTaskAt == 0.0) firstTaskAt = event.taskInfo.launchTime / 1000.0 }
     count("tasks_running" -> 1)
   }
 
@@ -86,4 +87,8 @@ private[sluice] object ProgressListener {
   private val Counters = Seq(
     "spark_jobs_started", "spark_jobs_finished", "stages_total", "stages_finished", "tasks_total", "tasks_finished",
     "tasks_failed", "tasks_running", "executors_added", "executors_removed", "shuffle_bytes_written", "shuffle_bytes_read")
+
+  // Over all SparkContexts of this driver: a program may start several in a row.
+  private val counters = mutable.LinkedHashMap(Counters.map(_ -> 0L): _*)
+  private var firstTaskAt = 0.0
 }

@@ -28,7 +28,6 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   private val initialExecutors = SchedulerBackendUtils.getInitialTargetExecutorNumber(conf)
   private val bridge = new Bridge(received, lost)
   private val progress = new ProgressListener(bridge)
-  private val targetsVersion = new AtomicLong()
   private val stopping = new AtomicBoolean()
   private val graceTimer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("sluice-loss-grace")
   private val awaitingReason = ConcurrentHashMap.newKeySet[String]()
@@ -166,6 +165,9 @@ private[sluice] object SluiceSchedulerBackend {
   private val LossGraceMillis = 3000L
 
   private val contexts = new AtomicInteger()
+
+  /** Rises over all SparkContexts of this driver, so that those of the newest one always win. */
+  private val targetsVersion = new AtomicLong()
 
   /** Unique in the job: attempts differ, and a program may start several SparkContexts in a row. */
   private def nextApplicationId(): String =

@@ -19,7 +19,9 @@ private[tls] final class HardenedEngine(
 
   private var isClient = false
   private var working: SSLEngine = _
-  private var finished = false
+  @volatile private var finished = false
+  @volatile private var peerLeaf: X509Certificate = _
+  @volatile private var listsSeen: Revocations = _
 
   private def engine: SSLEngine = synchronized {
     if (working == null) working = harden(factory.create(isClient))
@@ -79,11 +81,26 @@ private[tls] final class HardenedEngine(
     noticed(engine.unwrap(in, out, offset, length))
 
   private def noticed(result: SSLEngineResult): SSLEngineResult = {
-    if (!finished && result.getHandshakeStatus == HandshakeStatus.FINISHED) {
+    if (finished) refuseRevoked()
+    else if (result.getHandshakeStatus == HandshakeStatus.FINISHED) {
       finished = true
       confirm(engine.getSession)
     }
     result
+  }
+
+  /** Ends an open connection whose peer was revoked meanwhile: nothing more comes in or goes out. */
+  private def refuseRevoked(): Unit = {
+    val lists = trust.revocations
+    if (lists ne listsSeen) {
+      try lists.check(peerLeaf)
+      catch {
+        case error: CertificateException =>
+          Log.line(s"a connection is ended: ${error.getMessage}")
+          throw new SSLException(error.getMessage)
+      }
+      listsSeen = lists
+    }
   }
 
   /** Checks once more what the finished handshake agreed on, whatever the engine below did, and records it. */
@@ -92,7 +109,9 @@ private[tls] final class HardenedEngine(
       if (!Protocols.contains(session.getProtocol) || !Ciphers.contains(session.getCipherSuite)) {
         throw new SSLHandshakeException(s"${session.getProtocol} with ${session.getCipherSuite} is not allowed")
       }
-      val peer = trust.admitFinished(leaf(session.getPeerCertificates), peerIsClient = !isClient)
+      listsSeen = trust.revocations
+      peerLeaf = leaf(session.getPeerCertificates)
+      val peer = trust.admitFinished(peerLeaf, peerIsClient = !isClient)
       evidence.record(
         Peers.spiffeId(leaf(session.getLocalCertificates)), peer, dialed = isClient, session.getProtocol, session.getCipherSuite)
     } catch {

@@ -3,26 +3,41 @@ package io.sluice.tls
 import java.net.Socket
 import java.security.{Principal, PrivateKey}
 import java.security.cert.X509Certificate
+import java.util.Date
 import javax.net.ssl.{SSLEngine, X509ExtendedKeyManager, X509ExtendedTrustManager}
 
-/** Verifies a peer: the path to our authority (RFC 5280) first, then who it is. */
+/** Verifies a peer: the path to our authority (RFC 5280) first, then who it is, then that it was not revoked. */
 private[tls] final class PeerTrustManager(identity: Identity) extends X509ExtendedTrustManager {
 
   override def checkClientTrusted(chain: Array[X509Certificate], authType: String, engine: SSLEngine): Unit = {
     val generation = identity.current
     generation.authorities.checkClientTrusted(chain, authType, engine)
     generation.peers.admit(chain.head, Peers.ClientAuth)
+    refuseRevoked(chain.head)
   }
 
   override def checkServerTrusted(chain: Array[X509Certificate], authType: String, engine: SSLEngine): Unit = {
     val generation = identity.current
     generation.authorities.checkServerTrusted(chain, authType, engine)
     generation.peers.admit(chain.head, Peers.ServerAuth)
+    refuseRevoked(chain.head)
+  }
+
+  /** The lists in use: an engine that sees others than at its last look checks its peer again. */
+  def revocations: Revocations = identity.revocations
+
+  private def refuseRevoked(leaf: X509Certificate): Unit = {
+    val lists = identity.revocations
+    lists.checkFresh(leaf, new Date())
+    lists.check(leaf)
   }
 
   /** Admits the peer of a finished handshake once more, and returns its SPIFFE ID. */
-  def admitFinished(leaf: X509Certificate, peerIsClient: Boolean): String =
-    identity.current.peers.admit(leaf, if (peerIsClient) Peers.ClientAuth else Peers.ServerAuth)
+  def admitFinished(leaf: X509Certificate, peerIsClient: Boolean): String = {
+    val id = identity.current.peers.admit(leaf, if (peerIsClient) Peers.ClientAuth else Peers.ServerAuth)
+    refuseRevoked(leaf)
+    id
+  }
 
   // Only engines are handed out; whoever comes here without one gets nothing.
   override def checkClientTrusted(chain: Array[X509Certificate], authType: String, socket: Socket): Unit = refuse()

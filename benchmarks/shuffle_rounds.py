@@ -1,0 +1,32 @@
+"""The pipeline that :mod:`benchmarks.spark_tls` measures: one shuffle for each number of rows it reads from its input.
+
+Answers each line with the seconds the shuffle took, on a line of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+PARTITIONS = 4
+PAYLOAD_BYTES = 64  # hexadecimal digits of a SHA-256: compressible by half at best
+
+
+def main() -> None:
+    """Run rounds until the input ends."""
+    spark = SparkSession.builder.getOrCreate()
+    for line in sys.stdin:
+        rows = spark.range(int(line), numPartitions=PARTITIONS).withColumn(
+            "payload", f.sha2(f.col("id").cast("string"), 256)
+        )
+        shuffled = rows.repartition(PARTITIONS, "id").groupBy((f.col("id") % 1000).alias("key")).agg(f.max("payload"))
+        start = time.perf_counter()
+        shuffled.write.format("noop").mode("overwrite").save()
+        print(time.perf_counter() - start, flush=True)
+
+
+if __name__ == "__main__":
+    main()

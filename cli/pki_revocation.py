@@ -1,0 +1,252 @@
+"""``sluice pki revoke`` and ``sluice pki crl``: taking certificates back, and the lists that say so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from cryptography import x509
+
+from cli.errors import EXIT_NO, RefusedError, UsageError
+from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from pki.config import PkiConfig
+from pki.crl import Reason, RevocationList
+from pki.crl_files import identity_directories, push_crls
+from pki.errors import CrlRejected, InvalidIdentity, PkiError
+from pki.home import Home
+from pki.identity import SpiffeId
+from pki.identity_files import CHAIN_FILE, previous_certificates, read_certificates
+from pki.issuer import utc_now
+from pki.peer import certified_identity
+from pki.profiles import AuthorityKind
+from pki.revocation_store import RevocationStore, Target
+from pki.store import AuthorityStore
+from pki.verify import was_issued_by
+
+crl = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Certificate revocation lists: one per authority, pushed to every identity directory of the home.",
+)
+
+_SERIAL = re.compile(r"(0x)?[0-9a-fA-F]{1,40}")
+
+AuthorityOption = Annotated[
+    AuthorityKind | None, typer.Option(help="Who signed it; needed for a serial number that is not known here.")
+]
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the verbs to ``sluice pki``."""
+    app.command(
+        epilog="Examples: sluice pki revoke taskmanager/tm-7 --reason key-compromise; "
+        "sluice pki revoke 5a3f…9c --authority edge --reason superseded"
+    )(revoke)
+    app.add_typer(crl, name="crl")
+
+
+def revoke(
+    target: Annotated[
+        str, typer.Argument(help="Serial number (hex), identity directory, ROLE/NAME, or a whole spiffe:// ID.")
+    ],
+    reason: Annotated[Reason, typer.Option(help="Why; `superseded` lets the identity be certified again by itself.")],
+    authority: AuthorityOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Revoke certificates: every process of the home refuses them, and ends their open connections, within seconds.
+
+    The identity gets no new certificate by itself any more (except with --reason superseded); `sluice pki issue`
+    admits it again. Revoking twice changes nothing. Exit code 1: nothing like that was issued here.
+    """
+    located, configuration = load_configuration(home, config)
+    store = RevocationStore(located.pki, configuration.pki, clock=utc_now)
+    found = _resolve(located, configuration.pki, target, authority)
+    added = {kind: store.revoke(kind, targets, reason) for kind, targets in found.items()}
+    pushed, failed = push_crls(located, store.lists(), utc_now())
+    serials = [f"{each.serial:x}" for targets in found.values() for each in targets]
+    new = [entry.serial for entries in added.values() for entry in entries]
+    if as_json:
+        _print_json(
+            {"revoked": new, "before": [s for s in serials if s not in new], "pushed": pushed, "failed": failed}
+        )
+    else:
+        for kind, targets in found.items():
+            for each in targets:
+                state = "revoked" if f"{each.serial:x}" in new else "was revoked before:"
+                typer.echo(f"{state} {each.identity or 'certificate'} of {kind}, serial {each.serial:x}")
+        _report_push(pushed, failed)
+    if failed:
+        raise typer.Exit(EXIT_NO)
+
+
+@crl.command(epilog="Example: sluice pki crl show internal")
+def show(
+    authority: Annotated[AuthorityKind | None, typer.Argument(help="One authority; default: all.")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what each authority has revoked. Exit code 1: a list is missing, damaged or expired."""
+    located, configuration = load_configuration(home, config)
+    store = RevocationStore(located.pki, configuration.pki, clock=utc_now)
+    documents = []
+    for kind in [authority] if authority else AuthorityKind:
+        problem, current = "", None
+        try:
+            current = store.current(kind)
+            problem = "" if current else "no list was signed yet (sluice pki crl refresh)"
+        except CrlRejected as error:
+            problem = str(error)
+        documents.append(_describe(kind, current, store, problem))
+    if as_json:
+        _print_json({"lists": documents})
+    else:
+        for document in documents:
+            _print_list(document)
+    if any(document["problem"] for document in documents):
+        raise typer.Exit(EXIT_NO)
+
+
+@crl.command(epilog="Example: sluice pki crl refresh --force")
+def refresh(
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Sign new lists even when the present ones are good.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Sign the lists that are missing, damaged, or past half of their life, and push them; `sluice up` does so itself.
+
+    An authority whose key is elsewhere (the root, usually) keeps the list it has. Exit code 1: a list that is due
+    could not be signed, or a directory could not be written.
+    """
+    located, configuration = load_configuration(home, config)
+    store = RevocationStore(located.pki, configuration.pki, clock=utc_now)
+    signed, failed = [], []
+    for kind in AuthorityKind:
+        try:
+            if store.refresh(kind, force=force):
+                signed.append(kind)
+        except PkiError as error:
+            failed.append(str(error))
+    pushed, unwritten = push_crls(located, store.lists(), utc_now())
+    failed += unwritten
+    if as_json:
+        _print_json({"signed": signed, "pushed": pushed, "failed": failed})
+    else:
+        typer.echo(f"signed {', '.join(signed)}" if signed else "nothing to sign: the lists are good")
+        _report_push(pushed, failed)
+    if failed:
+        raise typer.Exit(EXIT_NO)
+
+
+def _resolve(
+    home: Home, config: PkiConfig, target: str, authority: AuthorityKind | None
+) -> dict[AuthorityKind, list[Target]]:
+    """Which certificates ``target`` means, by the authority that signed them."""
+    found: list[tuple[Path, int | None]]
+    if Path(target).is_dir():
+        found = [(Path(target), None)]
+    elif _SERIAL.fullmatch(target):
+        serial = int(target, 16)
+        found = [(directory, serial) for directory in identity_directories(home)]
+    else:
+        identity = _identity(target, config.trust_domain)
+        found = [(path, None) for path in identity_directories(home) if _identity_in(path) == identity]
+    targets: dict[AuthorityKind, list[Target]] = {}
+    now = utc_now()
+    for directory, wanted in found:
+        # A renewed certificate leaves others behind that have not expired: whoever took their keys still has them.
+        for leaf in (read_certificates(directory / CHAIN_FILE)[0], *previous_certificates(directory)):
+            if leaf.not_valid_after_utc > now and (wanted is None or leaf.serial_number == wanted):
+                kind = _issuer_of(home, leaf, directory)
+                targets.setdefault(kind, []).append(Target.of(leaf, str(certified_identity(leaf))))
+    if not targets and _SERIAL.fullmatch(target):
+        return _by_serial(home, int(target, 16), authority)
+    if not targets:
+        raise RefusedError(f"no certificate of {target} is in {home.root}", "revoke it by its serial number")
+    return targets
+
+
+def _by_serial(home: Home, serial: int, authority: AuthorityKind | None) -> dict[AuthorityKind, list[Target]]:
+    store = AuthorityStore(home.pki)
+    for kind in (AuthorityKind.INTERNAL, AuthorityKind.EDGE):
+        if store.exists(kind) and (certificate := store.certificate(kind)).serial_number == serial:
+            return {AuthorityKind.ROOT: [Target.of(certificate)]}
+    if authority is None:
+        raise RefusedError(f"no certificate with serial {serial:x} is known here", "say who signed it: --authority")
+    return {authority: [Target(serial)]}
+
+
+def _issuer_of(home: Home, leaf: x509.Certificate, directory: Path) -> AuthorityKind:
+    store = AuthorityStore(home.pki)
+    for kind in (AuthorityKind.INTERNAL, AuthorityKind.EDGE):
+        if store.exists(kind) and was_issued_by(leaf, store.certificate(kind)):
+            return kind
+    raise RefusedError(f"{directory} was not certified by an authority of {home.root}", "revoke it where it was")
+
+
+def _identity_in(directory: Path) -> SpiffeId | None:
+    try:
+        return certified_identity(read_certificates(directory / CHAIN_FILE)[0])
+    except PkiError:
+        return None
+
+
+def _identity(text: str, trust_domain: str) -> SpiffeId:
+    try:
+        return SpiffeId.parse(text if text.startswith("spiffe://") else f"spiffe://{trust_domain}/{text}")
+    except InvalidIdentity as error:
+        raise UsageError(f"{text[:200]!r} is no serial number, directory or identity: {error.what}") from error
+
+
+def _describe(
+    kind: AuthorityKind, current: RevocationList | None, store: RevocationStore, problem: str
+) -> dict[str, Any]:
+    return {
+        "authority": kind,
+        "problem": problem,
+        "number": current.number if current else None,
+        "this_update": current.this_update if current else None,
+        "next_update": current.next_update if current else None,
+        "revoked": [
+            {
+                "serial": entry.serial,
+                "revoked_at": entry.revoked_at,
+                "reason": entry.reason,
+                "identity": entry.identity,
+                "not_after": entry.not_after,
+                "barred": entry.barred,
+            }
+            for entry in store.revocations(kind)
+        ],
+    }
+
+
+def _print_list(document: dict[str, Any]) -> None:
+    if document["problem"]:
+        typer.echo(f"{document['authority']}: {document['problem']}")
+    else:
+        typer.echo(
+            f"{document['authority']}: number {document['number']}, {len(document['revoked'])} revoked, counts until "
+            f"{document['next_update']:%Y-%m-%d %H:%M} UTC"
+        )
+    for entry in document["revoked"]:
+        barred = ", not to be certified again" if entry["barred"] else ""
+        who = entry["identity"] or "-"
+        typer.echo(f"  {entry['serial']}  {entry['revoked_at']:%Y-%m-%d %H:%M}  {entry['reason']}  {who}{barred}")
+
+
+def _report_push(pushed: list[Path], failed: list[str]) -> None:
+    typer.echo(f"pushed to {len(pushed)} identity directories")
+    for line in failed:
+        typer.echo(f"failed: {line}", err=True)
+
+
+def _print_json(document: object) -> None:
+    typer.echo(json.dumps(msgspec.to_builtins(document, enc_hook=str)))

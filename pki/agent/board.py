@@ -1,0 +1,48 @@
+"""What the agent has to give right now, and who waits for it to change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from pki.identity import SpiffeId
+from pki.identity_files import IdentityMaterial
+from pki.issuer import Clock
+
+
+class Board:
+    """The latest good material of each identity; belongs to one event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._materials: dict[SpiffeId, IdentityMaterial] = {}
+        self._changed = asyncio.Event()
+        self.generation = 0
+        """Counts every change."""
+
+    def publish(self, material: IdentityMaterial) -> None:
+        """Put up new material and wake those who wait."""
+        self._materials[material.spiffe_id] = material
+        self.touch()
+
+    def touch(self) -> None:
+        """Something changed that is looked up elsewhere (the JWT keys)."""
+        self.generation += 1
+        waiting, self._changed = self._changed, asyncio.Event()
+        waiting.set()
+
+    def valid(self, identities: Sequence[SpiffeId]) -> list[IdentityMaterial]:
+        """The material of ``identities`` in their order, without what is missing or not valid now."""
+        now = self._clock()
+        found = [self._materials[identity] for identity in identities if identity in self._materials]
+        return [
+            material
+            for material in found
+            if material.leaf.not_valid_before_utc <= now < material.leaf.not_valid_after_utc
+        ]
+
+    async def change(self, seen: int) -> int:
+        """Wait until there is a generation other than ``seen``; returns it."""
+        while self.generation == seen:
+            await self._changed.wait()
+        return self.generation

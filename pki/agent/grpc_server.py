@@ -1,0 +1,314 @@
+"""gRPC on a unix socket for callers that the kernel vouches for.
+
+grpclib's HTTP/2 connection with a handler of our own in the place of its server: the size of a request is checked
+before it is buffered, a connection of a user that the policy does not know is closed before a byte of it is read,
+and a broken peer costs its own connection only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+import urllib.parse
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from grpclib.config import Configuration
+from grpclib.const import Status
+from grpclib.protocol import AbstractHandler, H2Protocol, Stream
+from h2.config import H2Configuration
+from h2.exceptions import ProtocolError
+
+from pki.errors import PkiError
+
+_LOG = logging.getLogger(__name__)
+
+MAX_REQUEST_BYTES = 512 << 10
+"""Largest request of any method; Envoy describes all its extensions in its first one."""
+WINDOW_BYTES = 1 << 20
+"""HTTP/2 flow control window; larger than the largest request, which is buffered whole."""
+MAX_CONNECTIONS_PER_USER = 128
+MAX_WRITE_BUFFER_BYTES = 4 << 20
+MAX_MESSAGE_CHARACTERS = 500
+MAX_PATH_CHARACTERS = 200
+
+_READABLE = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
+"""What needs no percent encoding in a status message (gRPC over HTTP/2, Responses)."""
+_FRAME = struct.Struct(">BI")
+_CREDENTIALS = struct.Struct("3i")
+
+
+class CallRefused(PkiError):
+    """A call that ends with an error status; ``what`` is told to the caller."""
+
+    def __init__(self, status: Status, what: str) -> None:
+        super().__init__(what)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who is on the other end of a unix socket (SO_PEERCRED, unix(7))."""
+
+    pid: int
+    uid: int
+    gid: int
+
+    @classmethod
+    def of(cls, connection: socket.socket) -> Caller:
+        """As the kernel recorded it when the caller connected."""
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid, uid, gid = _CREDENTIALS.unpack(data)
+        # The kernel's ids are unsigned.
+        return cls(pid, uid & 0xFFFFFFFF, gid & 0xFFFFFFFF)
+
+
+class Call:
+    """One call: who calls, with which metadata, and its messages as bytes."""
+
+    def __init__(self, caller: Caller, metadata: Mapping[str, str], stream: Stream, limit: int) -> None:
+        self.caller = caller
+        self.metadata = metadata
+        self._stream = stream
+        self._limit = limit
+        self._answered = False
+
+    async def receive(self) -> bytes | None:
+        """The next message; None when the caller has sent its last.
+
+        Raises:
+            CallRefused: it is too large, compressed or cut off.
+        """
+        head = await self._read(_FRAME.size)
+        if not head:
+            return None
+        compressed, size = _FRAME.unpack(head)
+        if compressed:
+            raise CallRefused(Status.UNIMPLEMENTED, "compressed requests are not accepted")
+        if size > self._limit:
+            raise CallRefused(Status.RESOURCE_EXHAUSTED, f"the request is larger than {self._limit} bytes")
+        data = await self._read(size)
+        if len(data) != size:
+            raise CallRefused(Status.INVALID_ARGUMENT, "the request is cut off")
+        return data
+
+    async def _read(self, size: int) -> bytes:
+        try:
+            return await self._stream.recv_data(size)
+        except AssertionError as error:  # how grpclib tells that the stream ended in between
+            raise CallRefused(Status.INVALID_ARGUMENT, "the request is cut off") from error
+
+    async def receive_one(self) -> bytes:
+        """The only message of a call."""
+        data = await self.receive()
+        if data is None:
+            raise CallRefused(Status.INVALID_ARGUMENT, "the request is missing")
+        return data
+
+    async def send(self, message: bytes) -> None:
+        """Send one message."""
+        if not self._answered:
+            self._answered = True
+            await self._stream.send_headers([(":status", "200"), ("content-type", "application/grpc+proto")])
+        await self._stream.send_data(_FRAME.pack(0, len(message)) + message)
+
+    async def finish(self, status: Status, message: str = "") -> None:
+        """End the call with ``status``."""
+        trailers = [("grpc-status", str(status.value))]
+        if message:
+            trailers.append(("grpc-message", urllib.parse.quote(message[:MAX_MESSAGE_CHARACTERS], safe=_READABLE)))
+        if not self._answered:
+            trailers = [(":status", "200"), ("content-type", "application/grpc+proto"), *trailers]
+        await self._stream.send_headers(trailers, end_stream=True)
+        if self._stream.closable:
+            self._stream.reset_nowait()
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What serves a path; ``max_request_bytes`` bounds each of its requests."""
+
+    serve: Callable[[Call], Awaitable[None]]
+    max_request_bytes: int
+
+
+class UnixGrpcServer:
+    """Serves ``methods`` (full path -> method) to callers that ``admits`` lets in, on a bound socket."""
+
+    def __init__(self, methods: Mapping[str, Method], admits: Callable[[Caller], bool]) -> None:
+        self._methods = dict(methods)
+        self._admits = admits
+        self._server: asyncio.Server | None = None
+        self._connections: set[_Connection] = set()
+        self.refused = 0
+        """Connections closed at once because of who opened them."""
+
+    async def start(self, listening: socket.socket) -> None:
+        """Serve on a bound unix socket, which belongs to the server from now on."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(lambda: _Connection(self), sock=listening)
+
+    async def close(self) -> None:
+        """Stop listening and drop all connections."""
+        if self._server is not None:
+            self._server.close()
+        tasks = [task for connection in self._connections for task in connection.acceptor.tasks]
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # aborted transports close their sockets in the next turn of the loop
+
+    def method(self, path: str) -> Method | None:
+        """What serves ``path``."""
+        return self._methods.get(path)
+
+    def admit(self, connection: _Connection, caller: Caller) -> bool:
+        """Whether a new connection may stay."""
+        open_now = Counter(other.caller.uid for other in self._connections)[caller.uid]
+        if not self._admits(caller) or open_now >= MAX_CONNECTIONS_PER_USER:
+            self.refused += 1
+            _LOG.warning(
+                "refused user id %d (process %d): %s",
+                caller.uid,
+                caller.pid,
+                "too many connections" if open_now >= MAX_CONNECTIONS_PER_USER else "not in the policy",
+            )
+            return False
+        self._connections.add(connection)
+        return True
+
+    def forget(self, connection: _Connection) -> None:
+        """A connection is gone."""
+        self._connections.discard(connection)
+
+
+class _Connection(H2Protocol):
+    caller: Caller
+
+    def __init__(self, server: UnixGrpcServer) -> None:
+        self._owner = server
+        self._transport: asyncio.Transport | None = None
+        self.acceptor = _Acceptor(server, self)
+        super().__init__(
+            self.acceptor,
+            Configuration(
+                _keepalive_time=None,
+                http2_connection_window_size=WINDOW_BYTES,
+                http2_stream_window_size=WINDOW_BYTES,
+            ).__for_server__(),
+            H2Configuration(client_side=False, header_encoding="ascii", validate_outbound_headers=False),
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The kernel says who it is, before anything is read."""
+        self._transport = cast("asyncio.Transport", transport)
+        try:
+            self.caller = Caller.of(transport.get_extra_info("socket"))
+            admitted = self._owner.admit(self, self.caller)
+        except OSError:
+            admitted = False
+        if not admitted:
+            self._transport.abort()
+            return
+        super().connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Whatever goes wrong in here concerns this connection alone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        try:
+            super().data_received(data)
+        except Exception as error:  # noqa: BLE001  # of h2, hpack or grpclib, caused by what the peer sent
+            _LOG.warning("user id %d broke HTTP/2: %s", self.caller.uid, type(error).__name__)
+            transport.abort()
+            return
+        if not transport.is_closing() and transport.get_write_buffer_size() > MAX_WRITE_BUFFER_BYTES:
+            _LOG.warning("user id %d does not read", self.caller.uid)
+            transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection is gone."""
+        self._owner.forget(self)
+        if hasattr(self, "processor"):
+            super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """Close without sending what is buffered."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class _Acceptor(AbstractHandler):
+    """Starts a task for each call of one connection."""
+
+    def __init__(self, server: UnixGrpcServer, connection: _Connection) -> None:
+        self._server = server
+        self._connection = connection
+        self._by_stream: dict[Stream, asyncio.Task[None]] = {}
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The calls under way."""
+        return list(self._by_stream.values())
+
+    def accept(self, stream: Stream, headers: list[tuple[str, str]], release_stream: Callable[[], None]) -> None:
+        """A call arrived."""
+        task = asyncio.create_task(self._serve(stream, dict(headers)))
+        self._by_stream[stream] = task
+
+        def done(finished: asyncio.Task[None]) -> None:
+            self._by_stream.pop(stream, None)
+            with contextlib.suppress(KeyError, ProtocolError):
+                release_stream()
+            if not finished.cancelled() and (error := finished.exception()) is not None:
+                _LOG.error("a call of user id %d failed", self._connection.caller.uid, exc_info=error)
+
+        task.add_done_callback(done)
+
+    def cancel(self, stream: Stream) -> None:
+        """The caller reset its call."""
+        if task := self._by_stream.get(stream):
+            task.cancel()
+
+    def close(self) -> None:
+        """The connection is gone."""
+        for task in self.tasks:
+            task.cancel()
+
+    async def _serve(self, stream: Stream, headers: Mapping[str, str]) -> None:
+        path = headers.get(":path", "")[:MAX_PATH_CHARACTERS]
+        method = self._server.method(path) or Method(_unknown, 0)
+        if headers.get(":method") != "POST" or not headers.get("content-type", "").startswith("application/grpc"):
+            method = Method(_not_grpc, 0)
+        call = Call(self._connection.caller, headers, stream, min(method.max_request_bytes, MAX_REQUEST_BYTES))
+        try:
+            await method.serve(call)
+        except CallRefused as error:
+            _LOG.info("user id %d, %s: %s", call.caller.uid, path, error)
+            await _finish(call, error.status, str(error))
+        except ProtocolError:
+            return  # the caller is gone in the middle of an answer
+        except Exception:
+            await _finish(call, Status.INTERNAL, "the agent failed; see its log")
+            raise
+        else:
+            await _finish(call, Status.OK)
+
+
+async def _unknown(call: Call) -> None:  # noqa: ARG001  the signature of all methods
+    raise CallRefused(Status.UNIMPLEMENTED, "there is no such method here")
+
+
+async def _not_grpc(call: Call) -> None:  # noqa: ARG001  the signature of all methods
+    raise CallRefused(Status.INVALID_ARGUMENT, "not a gRPC call")
+
+
+async def _finish(call: Call, status: Status, message: str = "") -> None:
+    with contextlib.suppress(ProtocolError):
+        await call.finish(status, message)

@@ -1,0 +1,173 @@
+"""Keeping one identity fresh: read, renew when due, try again when that fails, never give up what is good."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from pki.agent.board import Board
+from pki.agent.policy import ManagedIdentity
+from pki.agent.schedule import Urgency, is_due, retry_at, urgency
+from pki.errors import SluiceError, StoreError
+from pki.identity_files import IdentityMaterial, Stamp, read_identity, stamp_of
+from pki.issuer import Clock, Issuer
+from pki.profiles import Validity
+
+_LOG = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 10.0
+"""How long a round waits for an issuer that does not answer, before it goes on to read and to warn."""
+
+_LEVELS = {Urgency.WARNING: logging.WARNING, Urgency.CRITICAL: logging.ERROR, Urgency.EXPIRED: logging.CRITICAL}
+
+
+class Keeper:
+    """One identity: its directory, and the last good material in memory.
+
+    Args:
+        identity: what to keep.
+        issuer: who certifies it.
+        board: where good material is put up.
+        clock: the present.
+        draw: a random number in [0, 1).
+        patience: seconds that one round waits for the issuer; it goes on working and is not asked twice.
+        threads: where the issuer is called; None: the loop's own.
+    """
+
+    def __init__(
+        self,
+        identity: ManagedIdentity,
+        issuer: Issuer,
+        board: Board,
+        clock: Clock,
+        draw: Callable[[], float],
+        *,
+        patience: float = PATIENCE_SECONDS,
+        threads: Executor | None = None,
+    ) -> None:
+        self.identity = identity
+        self._issuer = issuer
+        self._board = board
+        self._clock = clock
+        self._draw = draw
+        self._patience = patience
+        self._threads = threads
+        self._renewal: asyncio.Task[None] | None = None
+        self._spread = draw()
+        self._stamp: Stamp | None = None
+        self._complaint = ""
+        self._told = Urgency.FRESH
+        self._not_before: dt.datetime | None = None
+        self.material: IdentityMaterial | None = None
+        """The last good one; None: there was none yet."""
+        self.failures = 0
+        """Failed renewals since the last that succeeded."""
+
+    async def step(self) -> None:
+        """Take in what is on disk, renew if due, and warn; never raises for what goes wrong outside."""
+        self._take_in()
+        now = self._clock()
+        if self._renewal is None and self._is_due(now) and (self._not_before is None or now >= self._not_before):
+            self._renewal = asyncio.create_task(self._renew())
+        if self._renewal is not None:
+            await asyncio.wait({self._renewal}, timeout=self._patience)
+            if self._renewal.done():
+                finished, self._renewal = self._renewal, None
+                finished.result()
+        self._warn(self._clock())
+
+    def _is_due(self, now: dt.datetime) -> bool:
+        return self.material is None or bool(self._complaint) or is_due(_validity(self.material), now, self._spread)
+
+    def _take_in(self) -> None:
+        """Read the directory when it changed; whoever else renews it is welcome."""
+        try:
+            stamp = stamp_of(self.identity.directory)
+            if stamp == self._stamp:
+                return
+            material, self._stamp = read_identity(self.identity.directory)
+            if material.spiffe_id != self.identity.spiffe_id:
+                raise StoreError(f"{self.identity.directory} holds {material.spiffe_id}")  # noqa: TRY301  one place judges
+            material.check_valid_at(self._clock())
+        except StoreError as error:
+            # The directory is to be renewed; what is in memory goes on being served meanwhile.
+            if self._complaint != error.what:
+                missing = self.material is None and not self.identity.directory.exists()
+                _LOG.log(logging.INFO if missing else logging.WARNING, "%s: %s", self.identity.spiffe_id, error)
+            self._complaint = error.what
+            return
+        self._complaint = ""
+        self._not_before = None
+        self.failures = 0
+        self._spread = self._draw()
+        self._told = Urgency.FRESH
+        if self.material is None or _generation(material) != _generation(self.material):
+            _LOG.info("%s is valid until %s", material.spiffe_id, material.leaf.not_valid_after_utc)
+            self.material = material
+            self._board.publish(material)
+
+    async def _renew(self) -> None:
+        identity = self.identity
+        try:
+            issue = partial(
+                self._issuer.issue_to,
+                identity.directory,
+                identity.spiffe_id,
+                dns=identity.dns,
+                ips=identity.ips,
+                lifetime=identity.lifetime,
+                accept=identity.accept,
+            )
+            await asyncio.get_running_loop().run_in_executor(self._threads, issue)
+        except (SluiceError, OSError) as error:
+            self._failed(str(error))
+            return
+        self._stamp = None
+        self._take_in()
+        if self._complaint:
+            self._failed(self._complaint)
+
+    def _failed(self, reason: str) -> None:
+        now = self._clock()
+        self.failures += 1
+        self._not_before = retry_at(now, self.failures, self._draw())
+        wait = (self._not_before - now).total_seconds()
+        _LOG.warning(
+            "%s is not renewed (attempt %d, next in %.1f s): %s", self.identity.spiffe_id, self.failures, wait, reason
+        )
+
+    def _warn(self, now: dt.datetime) -> None:
+        """Say once per level that the end comes closer."""
+        if self.material is None:
+            return
+        level = urgency(_validity(self.material), now)
+        if level > self._told:
+            end = self.material.leaf.not_valid_after_utc
+            _LOG.log(
+                _LEVELS[level],
+                "%s %s at %s UTC and could not be renewed (%d attempts)",
+                self.identity.spiffe_id,
+                "expired" if level is Urgency.EXPIRED else "expires",
+                f"{end:%Y-%m-%d %H:%M:%S}",
+                self.failures,
+            )
+        self._told = level
+
+
+async def keep_forever(keeper: Keeper, poll_seconds: float) -> None:
+    """Step until cancelled."""
+    while True:
+        await keeper.step()
+        await asyncio.sleep(poll_seconds)
+
+
+def _validity(material: IdentityMaterial) -> Validity:
+    return Validity(material.leaf.not_valid_before_utc, material.leaf.not_valid_after_utc)
+
+
+def _generation(material: IdentityMaterial) -> tuple[bytes, bytes, bytes]:
+    return material.key_pem, material.chain_pem, material.ca_pem

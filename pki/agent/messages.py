@@ -1,0 +1,161 @@
+"""The protobuf messages of the SPIFFE Workload API and of Envoy SDS, as far as the agent reads or writes them.
+
+They are declared here, in a descriptor pool of their own, instead of taken from generated packages: names and
+numbers are those of the standards, a peer's other fields are skipped as protobuf prescribes. See ADR 12.
+
+Sources: https://github.com/spiffe/go-spiffe/blob/main/proto/spiffe/workload/workload.proto; of
+https://github.com/envoyproxy/envoy, api/envoy: service/discovery/v3/discovery.proto, config/core/v3/base.proto,
+extensions/transport_sockets/tls/v3/{secret,common}.proto.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf import any_pb2, struct_pb2
+from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+from pki.errors import PkiError
+
+_Fields = dict[str, tuple[int, str]]
+
+_WORKLOAD: dict[str, _Fields] = {
+    "X509SVIDRequest": {},
+    "X509SVID": {
+        "spiffe_id": (1, "string"),
+        "x509_svid": (2, "bytes"),
+        "x509_svid_key": (3, "bytes"),
+        "bundle": (4, "bytes"),
+        "hint": (5, "string"),
+    },
+    "X509SVIDResponse": {
+        "svids": (1, "repeated .X509SVID"),
+        "crl": (2, "repeated bytes"),
+        "federated_bundles": (3, "map bytes"),
+    },
+    "X509BundlesRequest": {},
+    "X509BundlesResponse": {"crl": (1, "repeated bytes"), "bundles": (2, "map bytes")},
+    "JWTSVIDRequest": {"audience": (1, "repeated string"), "spiffe_id": (2, "string")},
+    "JWTSVID": {"spiffe_id": (1, "string"), "svid": (2, "string"), "hint": (3, "string")},
+    "JWTSVIDResponse": {"svids": (1, "repeated .JWTSVID")},
+    "JWTBundlesRequest": {},
+    "JWTBundlesResponse": {"bundles": (1, "map bytes")},
+    "ValidateJWTSVIDRequest": {"audience": (1, "string"), "svid": (2, "string")},
+    "ValidateJWTSVIDResponse": {"spiffe_id": (1, "string"), "claims": (2, ".google.protobuf.Struct")},
+}
+_CORE = "envoy.config.core.v3"
+_TLS = "envoy.extensions.transport_sockets.tls.v3"
+_DISCOVERY = "envoy.service.discovery.v3"
+_ENVOY: dict[str, dict[str, _Fields]] = {
+    "google.rpc": {"Status": {"code": (1, "int32"), "message": (2, "string")}},
+    _CORE: {"Node": {"id": (1, "string")}, "DataSource": {"inline_bytes": (2, "bytes")}},
+    _TLS: {
+        "TlsCertificate": {
+            "certificate_chain": (1, f".{_CORE}.DataSource"),
+            "private_key": (2, f".{_CORE}.DataSource"),
+        },
+        "CertificateValidationContext": {"trusted_ca": (1, f".{_CORE}.DataSource")},
+        "Secret": {
+            "name": (1, "string"),
+            "tls_certificate": (2, f".{_TLS}.TlsCertificate"),
+            "validation_context": (4, f".{_TLS}.CertificateValidationContext"),
+        },
+    },
+    _DISCOVERY: {
+        "DiscoveryRequest": {
+            "version_info": (1, "string"),
+            "node": (2, f".{_CORE}.Node"),
+            "resource_names": (3, "repeated string"),
+            "type_url": (4, "string"),
+            "response_nonce": (5, "string"),
+            "error_detail": (6, ".google.rpc.Status"),
+        },
+        "DiscoveryResponse": {
+            "version_info": (1, "string"),
+            "resources": (2, "repeated .google.protobuf.Any"),
+            "type_url": (4, "string"),
+            "nonce": (5, "string"),
+        },
+    },
+}
+SECRET_TYPE_URL = f"type.googleapis.com/{_TLS}.Secret"
+
+_TYPES = {
+    "string": FieldDescriptorProto.TYPE_STRING,
+    "bytes": FieldDescriptorProto.TYPE_BYTES,
+    "int32": FieldDescriptorProto.TYPE_INT32,
+}
+
+
+class MessageDamaged(PkiError):
+    """Bytes that are not the protobuf message they should be."""
+
+
+def _pool() -> DescriptorPool:
+    pool = DescriptorPool()
+    for known in (any_pb2, struct_pb2):
+        pool.AddSerializedFile(known.DESCRIPTOR.serialized_pb)
+    seen = [any_pb2.DESCRIPTOR.name, struct_pb2.DESCRIPTOR.name]
+    for package, messages in [("", _WORKLOAD), *_ENVOY.items()]:
+        name = f"sluice/{package or 'workload'}.proto"
+        file = FileDescriptorProto(name=name, package=package, syntax="proto3", dependency=seen)
+        for message, fields in messages.items():
+            _declare(file.message_type.add(), package, message, fields)
+        pool.AddSerializedFile(file.SerializeToString())
+        seen.append(name)
+    return pool
+
+
+def _declare(descriptor: DescriptorProto, package: str, name: str, fields: _Fields) -> None:
+    descriptor.name = name
+    for field, (number, kind) in fields.items():
+        declared = descriptor.field.add(name=field, number=number, label=FieldDescriptorProto.LABEL_OPTIONAL)
+        label, _, element = kind.rpartition(" ")
+        if label:
+            declared.label = FieldDescriptorProto.LABEL_REPEATED
+        if label == "map":
+            entry = "".join(part.title() for part in field.split("_")) + "Entry"
+            _declare(descriptor.nested_type.add(), "", entry, {"key": (1, "string"), "value": (2, element)})
+            descriptor.nested_type[-1].options.map_entry = True
+            element = f".{package}.{name}.{entry}" if package else f".{name}.{entry}"
+        if element in _TYPES:
+            declared.type = _TYPES[element]
+        else:
+            declared.type = FieldDescriptorProto.TYPE_MESSAGE
+            declared.type_name = element
+
+
+_POOL = _pool()
+
+
+def _message(name: str) -> Any:  # noqa: ANN401  a class made at run time has no static type
+    return GetMessageClass(_POOL.FindMessageTypeByName(name))
+
+
+X509SVIDResponse = _message("X509SVIDResponse")
+X509BundlesResponse = _message("X509BundlesResponse")
+JWTSVIDRequest = _message("JWTSVIDRequest")
+JWTSVIDResponse = _message("JWTSVIDResponse")
+JWTBundlesResponse = _message("JWTBundlesResponse")
+ValidateJWTSVIDRequest = _message("ValidateJWTSVIDRequest")
+ValidateJWTSVIDResponse = _message("ValidateJWTSVIDResponse")
+DiscoveryRequest = _message(f"{_DISCOVERY}.DiscoveryRequest")
+DiscoveryResponse = _message(f"{_DISCOVERY}.DiscoveryResponse")
+Secret = _message(f"{_TLS}.Secret")
+
+
+def decode(kind: Any, data: bytes) -> Any:  # noqa: ANN401  see _message
+    """Decode ``data`` as a message of class ``kind``; raises :class:`MessageDamaged`."""
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise MessageDamaged(f"not a {kind.DESCRIPTOR.name}") from error
+
+
+def encode(message: Any) -> bytes:  # noqa: ANN401  see _message
+    """The bytes of a message, maps in a fixed order, so that equal content is equal bytes."""
+    data: bytes = message.SerializeToString(deterministic=True)
+    return data

@@ -1,0 +1,126 @@
+"""The agent as a whole: identities kept, a socket served."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from pki.agent.board import Board
+from pki.agent.endpoint import bind_socket
+from pki.agent.grpc_server import Caller, UnixGrpcServer
+from pki.agent.jwt_keys import JwtAuthority
+from pki.agent.keeper import Keeper, keep_forever
+from pki.agent.policy import AgentPolicy
+from pki.agent.sds import SecretDiscovery
+from pki.agent.workload_api import WorkloadApi
+from pki.errors import StoreError
+from pki.issuer import Clock, Issuer, utc_now
+
+_LOG = logging.getLogger(__name__)
+_SYSTEM_RANDOM = random.SystemRandom()
+
+POLL_SECONDS = 1.0
+"""How often directories are looked at, and it is judged what is due."""
+JWT_POLL_SECONDS = 5.0
+
+
+class Agent:
+    """Keeps the identities of ``policy`` fresh and serves them on ``socket_path``.
+
+    Use: ``start`` once, then ``run`` until cancelled, then ``close``; ``step`` does one round of keeping.
+    """
+
+    def __init__(
+        self,
+        policy: AgentPolicy,
+        issuer: Issuer,
+        jwt: JwtAuthority,
+        trust_domain: str,
+        socket_path: Path,
+        *,
+        clock: Clock = utc_now,
+        draw: Callable[[], float] = _SYSTEM_RANDOM.random,
+    ) -> None:
+        self._policy = policy
+        self._jwt = jwt
+        self._socket_path = socket_path
+        self._board = Board(clock)
+        # A thread for each identity: an issuer that does not answer for one must not keep the others waiting.
+        self._threads = ThreadPoolExecutor(max(1, len(policy.identities)), thread_name_prefix="issue")
+        self.keepers = [
+            Keeper(identity, issuer, self._board, clock, draw, threads=self._threads) for identity in policy.identities
+        ]
+        self.server = UnixGrpcServer(
+            {
+                **WorkloadApi(policy, self._board, jwt, trust_domain).methods(),
+                **SecretDiscovery(policy, self._board, trust_domain).methods(),
+            },
+            self._admits,
+        )
+
+    async def start(self) -> None:
+        """Bring the identities up to date as far as possible, then listen.
+
+        Raises:
+            StoreError: the socket cannot be had, or the JWT keys are damaged.
+        """
+        shared = any(uid not in {0, os.geteuid()} for uid in self._policy.uids)
+        self._jwt.refresh()
+        listening = bind_socket(self._socket_path, shared=shared)
+        try:
+            await self.step()
+            await self.server.start(listening)
+        except BaseException:
+            listening.close()
+            self._socket_path.unlink(missing_ok=True)
+            raise
+        _LOG.info("agent ready on %s with %d identities", self._socket_path, len(self.keepers))
+
+    async def step(self) -> None:
+        """One round over all identities and the JWT keys."""
+        await asyncio.gather(*(keeper.step() for keeper in self.keepers))
+        self._refresh_jwt()
+
+    async def run(self) -> None:
+        """Keep everything fresh until cancelled; an identity whose renewal hangs delays no other."""
+        async with asyncio.TaskGroup() as tasks:
+            for keeper in self.keepers:
+                tasks.create_task(keep_forever(keeper, POLL_SECONDS))
+            tasks.create_task(self._refresh_forever())
+
+    async def close(self) -> None:
+        """Stop serving; the socket is gone afterwards."""
+        await self.server.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._socket_path.unlink(missing_ok=True)
+
+    def _admits(self, caller: Caller) -> bool:
+        return bool(self._policy.of(caller.uid))
+
+    async def _refresh_forever(self) -> None:
+        while True:
+            await asyncio.sleep(JWT_POLL_SECONDS)
+            self._refresh_jwt()
+
+    def _refresh_jwt(self) -> None:
+        try:
+            changed = self._jwt.refresh()
+        except StoreError as error:
+            _LOG.error("the JWT keys are not renewed: %s", error)
+            return
+        if changed:
+            self._board.touch()
+
+
+async def run_agent(agent: Agent) -> None:
+    """Start, run until cancelled, close."""
+    await agent.start()
+    try:
+        await agent.run()
+    finally:
+        await agent.close()

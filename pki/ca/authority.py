@@ -1,0 +1,146 @@
+"""The online authority without its sockets: judges, signs, and writes the ledger before anything leaves.
+
+Not for several threads at once: its server calls it from one worker thread.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography import x509
+
+from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
+from pki.ca.ledger import ChainState, LedgerRecord
+from pki.ca.ledger_file import Disk, Ledger, ledger_path, rfc3339
+from pki.ca.policy import Grant, grant_enrolment, grant_job, grant_renewal
+from pki.ca.token_store import TokenStore
+from pki.ca.tokens import JoinToken, check_token, fingerprint
+from pki.config import PkiConfig
+from pki.errors import StoreError
+from pki.identity import Role, SpiffeId
+from pki.issuer import SignedChain, install_signed, utc_now
+from pki.keys import generate_key, key_to_pem
+from pki.profiles import AuthorityKind, Names, workload_profile
+from pki.revocation_store import RevocationStore
+from pki.store import AuthorityStore
+
+
+class OnlineAuthority:
+    """The internal authority at work below one ``pki`` directory; opens (and repairs) the ledger.
+
+    Raises:
+        StoreError: there is no internal authority, or its key is not here.
+        LedgerError: the ledger is damaged, or another process has it.
+    """
+
+    def __init__(
+        self, pki: Path, config: PkiConfig, *, clock: Callable[[], dt.datetime] = utc_now, disk: Disk | None = None
+    ) -> None:
+        self._store = AuthorityStore(pki)
+        self._tokens = TokenStore(pki)
+        self._config = config
+        self._clock = clock
+        self._revocations = RevocationStore(pki, config, clock=clock)
+        self._load()
+        self._ledger = Ledger(ledger_path(pki), clock=clock, disk=disk)
+
+    @property
+    def state(self) -> ChainState:
+        """How far the ledger goes."""
+        return self._ledger.state
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self._ledger.close()
+
+    def anchors(self) -> bytes:
+        """The certificate of the authority as PEM: public, and to be checked by the fingerprint in a token."""
+        return to_pem(self._store.certificate(AuthorityKind.INTERNAL))
+
+    def enrol(self, token: str, csr_pem: bytes) -> SignedChain:
+        """Certify the bearer of a join token, which is used up by it.
+
+        Raises:
+            EnrolmentRefused: the token is not good.
+            CertificateRejected: the request is not; the token stays good.
+            LedgerError: it could not be recorded; nothing was issued, and the token stays good.
+        """
+        presented = JoinToken.parse(token)
+        record = check_token(
+            presented,
+            self._tokens.find(presented),
+            used=self._ledger.token_used(presented.id),
+            now=self._clock(),
+        )
+        signed = self._issue(grant_enrolment(record, csr_pem, self._config))
+        self._tokens.remove(record.id)
+        return signed
+
+    def renew(self, current: x509.Certificate, csr_pem: bytes) -> SignedChain:
+        """Certify the holder of ``current`` (verified by the handshake) again, for the key of the request."""
+        return self._issue(grant_renewal(current, csr_pem, self._config, now=self._clock()))
+
+    def issue_job(
+        self, requester: SpiffeId, wanted: str, csr_pem: bytes, lifetime: dt.timedelta | None = None
+    ) -> SignedChain:
+        """Certify a driver or an executor on the request of a JobManager."""
+        return self._issue(grant_job(requester, wanted, csr_pem, lifetime, self._config))
+
+    def issue_own(self, directory: Path, name: str, host: str) -> None:
+        """The identity of this very process, ``spiffe://<td>/ca/<name>``, written to ``directory``."""
+        spiffe_id = SpiffeId.process(self._config.trust_domain, Role.CA, name)
+        try:
+            names = Names.checked(spiffe_id, (), (str(ipaddress.ip_address(host)),))
+        except ValueError:
+            names = Names.checked(spiffe_id, (host,), ())
+        key = generate_key(self._config.key_algorithm)
+        lifetime = workload_profile(Role.CA, self._config).lifetime
+        signed = self._issue(Grant("self", names, key.public_key(), lifetime, str(spiffe_id)))
+        install_signed(directory, key_to_pem(key), signed, now=self._clock())
+
+    def _issue(self, grant: Grant) -> SignedChain:
+        # 1. Who was revoked gets nothing, whatever else it can show.
+        spiffe_id = grant.names.spiffe_id
+        self._revocations.check_not_barred(AuthorityKind.INTERNAL, spiffe_id)
+        # 2. Sign in memory, with the authority as it is on disk now: it may have been replaced.
+        authority = self._load()
+        leaf = sign_leaf(
+            authority,
+            grant.key,
+            grant.names,
+            workload_profile(spiffe_id.role, self._config),
+            now=self._clock(),
+            backdate=dt.timedelta(minutes=self._config.backdate_minutes),
+            lifetime=grant.lifetime,
+        )
+        # 3. One record says both what was issued and which token that used up: no crash can come between the two.
+        self._ledger.append(
+            LedgerRecord(
+                event="issued",
+                kind=grant.kind,
+                identity=str(spiffe_id),
+                serial=f"{leaf.serial_number:x}",
+                certificate=fingerprint(leaf),
+                not_after=rfc3339(leaf.not_valid_after_utc),
+                requester=grant.requester,
+                token=grant.token,
+            )
+        )
+        # 4. Only what is on the disk leaves.
+        return SignedChain(
+            to_pem(leaf, authority.certificate),
+            to_pem(authority.certificate),
+            self._revocations.pem_for_issuing(authority),
+        )
+
+    def _load(self) -> Authority:
+        authority = self._store.load(AuthorityKind.INTERNAL)
+        if (domain := trust_domain_of(authority.certificate)) != self._config.trust_domain:
+            raise StoreError(
+                f"the internal authority is of trust domain {domain}, not {self._config.trust_domain}",
+                "set pki.trust_domain back, or use another home",
+            )
+        return authority

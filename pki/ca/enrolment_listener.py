@@ -1,0 +1,41 @@
+"""Accepting those who have no certificate yet: TLS that proves the server alone, on a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from pki.channels import Channel, client_policy
+from pki.listener import MutualTlsListener
+from pki.tls import TlsIdentity, enrolment_server_context
+
+CONNECTION_SECONDS = 30.0
+"""How long a connection of a stranger may last: enough for an enrolment, too short to occupy a place with."""
+
+
+class EnrolmentListener(MutualTlsListener):
+    """As its base, with its bounds on handshakes and connections, but asking the client for no certificate."""
+
+    def __init__(
+        self,
+        identity: TlsIdentity,
+        protocol_factory: Callable[[], asyncio.Protocol],
+        *,
+        alpn: tuple[str, ...],
+        connection_seconds: float = CONNECTION_SECONDS,
+    ) -> None:
+        policy = client_policy(Channel.ENROLMENT, identity.spiffe_id.trust_domain)
+        super().__init__(identity, Channel.ENROLMENT, policy, protocol_factory, alpn=alpn)
+        self._connection_seconds = connection_seconds
+        self._built_from = identity.material
+        self._built = enrolment_server_context(self._built_from, alpn)
+
+    def _context(self) -> ssl.SSLContext:
+        material = self._identity.material
+        if material is not self._built_from:
+            self._built_from, self._built = material, enrolment_server_context(material, self._alpn)
+        return self._built
+
+    def _opened(self, transport: asyncio.Transport) -> None:
+        asyncio.get_running_loop().call_later(self._connection_seconds, transport.abort)

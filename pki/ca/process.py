@@ -1,0 +1,78 @@
+"""The ``ca`` process: the only one that holds the internal authority's key."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from pki.ca.address import CaAddress, publish_ca, withdraw_ca
+from pki.ca.authority import OnlineAuthority
+from pki.ca.config import CaConfig
+from pki.ca.server import CaServer
+from pki.config import PkiConfig
+from pki.connections import ConnectionLog
+from pki.errors import PkiError
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.renewal import renewal_reason
+from pki.tls import TlsIdentity
+
+_LOG = logging.getLogger(__name__)
+
+DEFAULT_NAME = "ca-1"
+RENEWAL_CHECK_SECONDS = 60.0
+
+
+async def run_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str) -> None:
+    """Run the online authority until cancelled; see :func:`online_ca`."""
+    async with online_ca(home, pki, config, name):
+        await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DEFAULT_NAME) -> AsyncIterator[CaAddress]:
+    """A running authority; yields its addresses once it takes requests.
+
+    It issues its own identity, ``spiffe://<td>/ca/<name>``, and renews it at half of its life.
+
+    Raises:
+        StoreError: there is no internal authority with its key in ``home``, or an address is taken.
+        LedgerError: the ledger is damaged, or another process has it.
+    """
+    home.create()
+    authority = OnlineAuthority(home.pki, pki)
+    async with AsyncExitStack() as stack:
+        stack.callback(authority.close)
+        directory = home.identity(Role.CA, name)
+        spiffe_id = SpiffeId.process(pki.trust_domain, Role.CA, name)
+
+        def renew_own() -> None:
+            if reason := renewal_reason(directory, spiffe_id, dt.datetime.now(dt.UTC)):
+                authority.issue_own(directory, name, config.host)
+                _LOG.info("issued %s: %s", spiffe_id, reason)
+
+        renew_own()
+        server = CaServer(TlsIdentity(directory), authority, connections=ConnectionLog())
+        stack.push_async_callback(server.close)
+        mutual, enrolment = await server.start(config.host, config.port, config.enrolment_port)
+        renewing = asyncio.create_task(_renew_forever(server, renew_own))
+        stack.callback(renewing.cancel)
+        address = CaAddress(name=name, mutual=mutual, enrolment=enrolment, pid=os.getpid())
+        stack.callback(withdraw_ca, home, address.pid)
+        publish_ca(home, address)
+        _LOG.info("CA %s is ready: %s:%d, enrolment %s:%d", spiffe_id, *mutual, *enrolment)
+        yield address
+        _LOG.info("CA %s stops; the ledger stands at %s", spiffe_id, authority.state)
+
+
+async def _renew_forever(server: CaServer, renew_own: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(RENEWAL_CHECK_SECONDS)
+        try:
+            await server.call(renew_own)
+        except (PkiError, OSError):
+            _LOG.exception("cannot renew the CA's own identity now; the old one stays, trying again")

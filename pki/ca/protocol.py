@@ -1,0 +1,65 @@
+"""The online authority's routes and bodies, for both sides of the wire: JSON over HTTPS."""
+
+from __future__ import annotations
+
+import msgspec
+
+AUTHORITY_PATH = "/v1/authority"
+ENROL_PATH = "/v1/enrol"
+RENEW_PATH = "/v1/renew"
+JOB_PATH = "/v1/jobs/identities"
+
+ALPN = ("http/1.1",)
+MAX_REQUEST_BYTES = 128 << 10
+"""Largest request body, in bytes."""
+MAX_ANSWER_BYTES = 6 << 20
+"""Largest answer that a client reads, in bytes."""
+
+
+class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class EnrolRequest(_Body, frozen=True):
+    """``token`` is a secret: sent only to a server that was verified."""
+
+    token: str
+    csr_pem: str
+
+
+class RenewRequest(_Body, frozen=True):
+    """Who asks is on the connection."""
+
+    csr_pem: str
+
+
+class JobRequest(_Body, frozen=True):
+    """``lifetime_seconds`` 0: as long as the profile says."""
+
+    spiffe_id: str
+    csr_pem: str
+    lifetime_seconds: float = 0
+
+
+class AuthorityAnswer(_Body, frozen=True):
+    """The trust anchors: worth nothing until their fingerprint is compared."""
+
+    ca_pem: str
+
+
+class SignedAnswer(_Body, frozen=True):
+    """Leaf and authority, the trust anchors, and their revocation list (empty while nothing was revoked)."""
+
+    chain_pem: str
+    ca_pem: str
+    crl_pem: str = ""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Why not: ``title`` is the name of the error."""
+
+    status: int
+    title: str
+    detail: str = ""
+    remedy: str = ""
+    retry_after: float = 0

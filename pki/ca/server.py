@@ -1,0 +1,262 @@
+"""The online authority's two doors: one for strangers with a join token, one for peers with a certificate.
+
+========================== ================================== =============================================
+enrolment (no certificate) ``GET /v1/authority``              the trust anchors
+\\                          ``POST /v1/enrol``                 a certificate for a join token
+mutual TLS                 ``POST /v1/renew``                 a new certificate for the holder of a valid one
+\\                          ``POST /v1/jobs/identities``       an identity of a job, for JobManagers
+========================== ================================== =============================================
+
+Neither door knows the routes of the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+from cryptography import x509
+
+from pki.ca.authority import OnlineAuthority
+from pki.ca.enrolment_listener import EnrolmentListener
+from pki.ca.errors import EnrolmentRefused, IssuanceRefused, LedgerError, RateLimited
+from pki.ca.protocol import (
+    ALPN,
+    AUTHORITY_PATH,
+    ENROL_PATH,
+    JOB_PATH,
+    MAX_REQUEST_BYTES,
+    RENEW_PATH,
+    AuthorityAnswer,
+    EnrolRequest,
+    JobRequest,
+    Problem,
+    RenewRequest,
+    SignedAnswer,
+)
+from pki.ca.rate_limit import RateLimiter
+from pki.channels import Channel, client_policy
+from pki.connections import ConnectionLog
+from pki.damaged import DAMAGED_JSON
+from pki.errors import CertificateRejected, InvalidIdentity, PeerRefused, PkiError, SluiceError
+from pki.identity import SpiffeId
+from pki.issuer import SignedChain
+from pki.listener import MutualTlsListener
+from pki.profiles import MAX_LEAF_LIFETIME
+from pki.tls import TlsIdentity, peer_of, tls_object_of
+
+_LOG = logging.getLogger(__name__)
+
+BODY_SECONDS = 10.0
+"""How long a request body may take to arrive."""
+IDLE_SECONDS = 60.0
+
+ENROLMENTS_PER_ADDRESS = (64, 1.0)
+"""Burst, and requests per second after it: a whole rack may enrol at once from behind one address."""
+ENROLMENTS_IN_ALL = (256, 16.0)
+RENEWALS_PER_IDENTITY = (8, 0.2)
+JOB_IDENTITIES_PER_JOBMANAGER = (1024, 64.0)
+
+_STATUS: dict[type[SluiceError], int] = {
+    CertificateRejected: 422,
+    InvalidIdentity: 422,
+    EnrolmentRefused: 403,
+    IssuanceRefused: 403,
+    PeerRefused: 403,
+    RateLimited: 429,
+    LedgerError: 503,
+}
+_Request = TypeVar("_Request", bound=msgspec.Struct)
+_Handler = Callable[[web.BaseRequest], Awaitable[msgspec.Struct]]
+
+
+class _MalformedRequest(PkiError):
+    """Not a request of ours: answered with its status."""
+
+    def __init__(self, status: int, what: str) -> None:
+        super().__init__(what)
+        self.status = status
+
+
+class CaServer:
+    """Serves one :class:`OnlineAuthority`; ``clock`` (monotonic seconds) counts for the rate limits."""
+
+    def __init__(
+        self,
+        identity: TlsIdentity,
+        authority: OnlineAuthority,
+        *,
+        connections: ConnectionLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._authority = authority
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="issuing")
+        self._per_address = _limiter(ENROLMENTS_PER_ADDRESS, clock)
+        self._in_all = _limiter(ENROLMENTS_IN_ALL, clock)
+        self._per_identity = _limiter(RENEWALS_PER_IDENTITY, clock)
+        self._per_jobmanager = _limiter(JOB_IDENTITIES_PER_JOBMANAGER, clock)
+        self._mutual_http = web.Server(self._mutual_door, access_log=None, keepalive_timeout=IDLE_SECONDS)
+        self._mutual = MutualTlsListener(
+            identity,
+            Channel.CA,
+            client_policy(Channel.CA, identity.spiffe_id.trust_domain),
+            self._mutual_http,
+            alpn=ALPN,
+            connections=connections,
+        )
+        self._enrolment_http = web.Server(self._enrolment_door, access_log=None)
+        self._enrolment = EnrolmentListener(identity, self._enrolment_http, alpn=ALPN)
+        self._mutual_routes: dict[tuple[str, str], _Handler] = {
+            ("POST", RENEW_PATH): self._renew,
+            ("POST", JOB_PATH): self._issue_job,
+        }
+        self._enrolment_routes: dict[tuple[str, str], _Handler] = {
+            ("GET", AUTHORITY_PATH): self._anchors,
+            ("POST", ENROL_PATH): self._enrol,
+        }
+
+    async def start(self, host: str, port: int, enrolment_port: int) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Listen; returns the addresses of the mutual and of the enrolment door."""
+        return await self._mutual.start(host, port), await self._enrolment.start(host, enrolment_port)
+
+    async def call(self, function: Callable[[], None]) -> None:
+        """Run ``function`` where the authority is used, so that it is alone with it."""
+        await asyncio.get_running_loop().run_in_executor(self._worker, function)
+
+    async def close(self) -> None:
+        """Stop listening, and wait for what is being issued."""
+        await self._enrolment.close()
+        await self._mutual.close()
+        await self._enrolment_http.shutdown(0)
+        await self._mutual_http.shutdown(0)
+        await asyncio.to_thread(self._worker.shutdown)
+
+    async def _mutual_door(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await _answer(request, self._mutual_routes)
+
+    async def _enrolment_door(self, request: web.BaseRequest) -> web.StreamResponse:
+        return await _answer(request, self._enrolment_routes)
+
+    async def _anchors(self, request: web.BaseRequest) -> AuthorityAnswer:
+        self._limit_stranger(request)
+        return AuthorityAnswer(ca_pem=self._authority.anchors().decode())
+
+    async def _enrol(self, request: web.BaseRequest) -> SignedAnswer:
+        self._limit_stranger(request)
+        asked = await _read(request, EnrolRequest)
+        return await self._issue(lambda: self._authority.enrol(asked.token, asked.csr_pem.encode()))
+
+    async def _renew(self, request: web.BaseRequest) -> SignedAnswer:
+        peer, current = _peer(request)
+        _limit(self._per_identity, str(peer))
+        asked = await _read(request, RenewRequest)
+        return await self._issue(lambda: self._authority.renew(current, asked.csr_pem.encode()))
+
+    async def _issue_job(self, request: web.BaseRequest) -> SignedAnswer:
+        peer, _ = _peer(request)
+        _limit(self._per_jobmanager, str(peer))
+        asked = await _read(request, JobRequest)
+        lifetime = _lifetime(asked.lifetime_seconds)
+        return await self._issue(
+            lambda: self._authority.issue_job(peer, asked.spiffe_id, asked.csr_pem.encode(), lifetime)
+        )
+
+    async def _issue(self, issue: Callable[[], SignedChain]) -> SignedAnswer:
+        signed = await asyncio.get_running_loop().run_in_executor(self._worker, issue)
+        return SignedAnswer(
+            chain_pem=signed.chain_pem.decode(), ca_pem=signed.ca_pem.decode(), crl_pem=signed.crl_pem.decode()
+        )
+
+    def _limit_stranger(self, request: web.BaseRequest) -> None:
+        _limit(self._per_address, request.remote or "")
+        _limit(self._in_all, "everybody")
+
+
+def _limiter(rate: tuple[int, float], clock: Callable[[], float]) -> RateLimiter:
+    burst, per_second = rate
+    return RateLimiter(burst=burst, per_second=per_second, clock=clock)
+
+
+def _limit(limiter: RateLimiter, requester: str) -> None:
+    if wait := limiter.take(requester):
+        raise RateLimited(f"too many requests of {requester}", wait)
+
+
+def _lifetime(seconds: float) -> dt.timedelta | None:
+    if not 0 <= seconds <= MAX_LEAF_LIFETIME.total_seconds():
+        raise _MalformedRequest(400, "the lifetime is not possible")
+    return dt.timedelta(seconds=seconds) if seconds else None
+
+
+def _peer(request: web.BaseRequest) -> tuple[SpiffeId, x509.Certificate]:
+    """Who asks, and the certificate that proved it in the handshake of this connection."""
+    if request.transport is None:
+        raise PeerRefused("the connection is gone")
+    peer = peer_of(request.transport)
+    certificate = tls_object_of(request.transport).getpeercert(binary_form=True)
+    if certificate is None:
+        raise PeerRefused("the peer showed no certificate")
+    return peer, x509.load_der_x509_certificate(certificate)
+
+
+async def _read(request: web.BaseRequest, kind: type[_Request]) -> _Request:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            while chunk := await request.content.read(MAX_REQUEST_BYTES + 1 - len(body)):
+                body += chunk
+                if len(body) > MAX_REQUEST_BYTES:
+                    raise _MalformedRequest(413, f"the request is larger than {MAX_REQUEST_BYTES} bytes")
+    except TimeoutError as error:
+        raise _MalformedRequest(408, "the request did not arrive in time") from error
+    try:
+        return msgspec.json.decode(bytes(body), type=kind)
+    except DAMAGED_JSON as error:
+        # The message names fields and types, never values: a token does not get into it.
+        raise _MalformedRequest(400, f"not a request of this route: {error}") from error
+
+
+async def _answer(request: web.BaseRequest, routes: dict[tuple[str, str], _Handler]) -> web.Response:
+    try:
+        handler = routes.get((request.method, request.path))
+        if handler is None:
+            known = any(path == request.path for _, path in routes)
+            raise _MalformedRequest(405 if known else 404, "there is nothing here")
+        return _json(201 if request.method == "POST" else 200, await handler(request))
+    except SluiceError as error:
+        problem = _problem(error)
+        level = logging.ERROR if problem.status >= 500 else logging.WARNING
+        _LOG.log(level, "%s %r: %s", request.method, request.path[:100], _printable(str(error)))
+        return _json(problem.status, problem)
+
+
+def _problem(error: SluiceError) -> Problem:
+    status = error.status if isinstance(error, _MalformedRequest) else _STATUS.get(type(error), 500)
+    if status == 500:
+        return Problem(status=500, title="InternalError", detail="see the log of the CA")
+    return Problem(
+        status=status,
+        title=type(error).__name__.lstrip("_"),
+        detail=error.what,
+        remedy=error.remedy,
+        retry_after=error.retry_after if isinstance(error, RateLimited) else 0,
+    )
+
+
+def _json(status: int, body: msgspec.Struct) -> web.Response:
+    headers = {"cache-control": "no-store"}
+    if isinstance(body, Problem) and body.retry_after:
+        headers["retry-after"] = str(math.ceil(body.retry_after))
+    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)[:500]

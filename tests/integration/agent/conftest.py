@@ -1,0 +1,106 @@
+"""A running agent on a real socket, with a PKI of its own and a clock that tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pki.agent.jwt_keys import LocalJwtAuthority
+from pki.agent.policy import IdentityEntry, PolicyFile, resolve
+from pki.agent.process import Agent
+from pki.config import PkiConfig
+from pki.issuer import LocalIssuer, utc_now
+
+TRUST_DOMAIN = "sluice.local"
+BUNDLE = f"spiffe://{TRUST_DOMAIN}"
+PAST_HALF_LIFE = dt.timedelta(hours=14)
+OWN_UID = os.geteuid()
+CALLER_UID = 65534 if OWN_UID == 0 else OWN_UID
+"""Who calls from another process: nobody when privileges can be dropped."""
+DEADLINE_SECONDS = 20.0
+
+
+class MovedClock:
+    """The present, moved by ``offset``."""
+
+    def __init__(self) -> None:
+        self.offset = dt.timedelta(0)
+
+    def __call__(self) -> dt.datetime:
+        """The instant."""
+        return utc_now() + self.offset
+
+
+class RunningAgent:
+    """An agent that does nothing by itself: rounds are made by the test."""
+
+    def __init__(self, root: Path, *entries: IdentityEntry) -> None:
+        self.config = PkiConfig(trust_domain=TRUST_DOMAIN)
+        self.pki = root / "pki"
+        self.identities = self.pki / "identities"
+        self.issuer = LocalIssuer(self.pki, self.config)
+        self.issuer.ensure_authorities()
+        self.socket = root / "run" / "agent.sock"
+        self.clock = MovedClock()
+        self.jwt_clock = MovedClock()
+        self.policy = resolve(PolicyFile(identity=entries), self.config, self.identities)
+        self.jwt = LocalJwtAuthority(self.pki, TRUST_DOMAIN, self.jwt_clock)
+        self.agent = Agent(
+            self.policy, self.issuer, self.jwt, TRUST_DOMAIN, self.socket, clock=self.clock, draw=lambda: 0.5
+        )
+
+    @property
+    def address(self) -> str:
+        """As SPIFFE clients want it."""
+        return f"unix:{self.socket}"
+
+    async def rotate(self) -> None:
+        """One round at an instant at which every identity is due."""
+        self.clock.offset = PAST_HALF_LIFE
+        try:
+            await self.agent.step()
+        finally:
+            self.clock.offset = dt.timedelta(0)
+
+
+StartAgent = Callable[..., Awaitable[RunningAgent]]
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A short path that every user of the machine can pass through."""
+    path = Path(tempfile.mkdtemp(prefix="agent-"))
+    path.chmod(0o711)
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+async def start_agent(open_directory: Path) -> AsyncIterator[StartAgent]:
+    """Starts agents and closes them at the end of the test."""
+    running: list[RunningAgent] = []
+
+    async def start(*entries: IdentityEntry) -> RunningAgent:
+        started = RunningAgent(open_directory, *entries)
+        await started.agent.start()
+        running.append(started)
+        return started
+
+    yield start
+    for one in running:
+        await one.agent.close()
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait until ``condition`` holds; fail with ``what`` at the deadline."""
+    deadline = asyncio.get_running_loop().time() + DEADLINE_SECONDS
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, what
+        await asyncio.sleep(0.01)

@@ -1,0 +1,109 @@
+"""``sluice pki agent`` as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from spiffe import WorkloadApiClient
+
+from tests.integration.agent.conftest import BUNDLE, OWN_UID, until
+
+POLICY = f"""
+[[identity]]
+id = "taskmanager/tm-1"
+uids = [{OWN_UID}]
+audiences = ["reports"]
+"""
+
+
+class Command:
+    """Starts the command in one home; ends what still runs."""
+
+    def __init__(self, root: Path) -> None:
+        self.home = root / "home"
+        self.socket = root / "run" / "agent.sock"
+        self.policy = root / "agent.toml"
+        self.policy.write_text(POLICY)
+        self.policy.chmod(0o600)
+        self.started: list[asyncio.subprocess.Process] = []
+
+    async def sluice(self, *arguments: str) -> asyncio.subprocess.Process:
+        """``sluice pki ARGUMENTS``."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "cli.main", "pki", *arguments, "--home", str(self.home)),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        self.started.append(process)
+        return process
+
+    async def agent(self, *more: str) -> asyncio.subprocess.Process:
+        """``sluice pki agent``."""
+        return await self.sluice("agent", "--policy", str(self.policy), "--socket", str(self.socket), *more)
+
+
+@pytest.fixture
+async def command(open_directory: Path) -> AsyncIterator[Command]:
+    """A home with authorities."""
+    made = Command(open_directory)
+    initialized = await made.sluice("init")
+    await initialized.communicate()
+    assert initialized.returncode == 0
+    yield made
+    for process in made.started:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+async def test_it_serves_until_it_is_told_to_end_and_after_it_was_killed(command: Command) -> None:
+    killed = await command.agent()
+    await until(command.socket.exists, "no socket")
+    assert await asyncio.to_thread(_patiently, command) == f"{BUNDLE}/taskmanager/tm-1"
+    killed.kill()
+    await killed.communicate()
+    ended = await command.agent()
+    assert await asyncio.to_thread(_patiently, command) == f"{BUNDLE}/taskmanager/tm-1"
+    ended.send_signal(signal.SIGTERM)
+    _, errors = await ended.communicate()
+    assert ended.returncode == 0
+    assert not command.socket.exists()
+    assert b"PRIVATE KEY" not in errors
+    assert b"Traceback" not in errors
+
+
+def _patiently(command: Command) -> str:
+    """The first identity; the library tries again while the socket is not served yet, or not any more."""
+    with WorkloadApiClient(f"unix:{command.socket}", default_timeout=10.0) as client:
+        seen: list[str] = []
+        handle = client.stream_x509_contexts(
+            lambda context: seen.append(str(context.default_svid.spiffe_id)), lambda _: None
+        )
+        while not seen:
+            handle.wait_cancelled(0.05)
+        handle.cancel()
+        return seen[0]
+
+
+async def test_check_shows_the_policy_and_starts_nothing(command: Command) -> None:
+    process = await command.agent("--check", "--json")
+    output, _ = await process.communicate()
+    (identity,) = json.loads(output)["identities"]
+    assert identity["identity"] == f"{BUNDLE}/taskmanager/tm-1"
+    assert identity["uids"] == [OWN_UID]
+    assert not command.socket.exists()
+
+
+async def test_a_wrong_policy_ends_it_with_the_reason(command: Command) -> None:
+    command.policy.write_text("[[identity]]\nid = 'taskmanager/tm-1'\nuser = 'root'\n")
+    process = await command.agent()
+    _, errors = await process.communicate()
+    assert process.returncode == 1
+    assert b"user" in errors
+    assert not command.socket.exists()

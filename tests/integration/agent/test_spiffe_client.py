@@ -1,0 +1,150 @@
+"""The Workload API as an unmodified SPIFFE client from PyPI (package ``spiffe``) sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import Iterator
+
+import pytest
+from spiffe import JwtBundleSet, JwtSvid, SpiffeId, TrustDomain, WorkloadApiClient
+from spiffe.workloadapi.errors import FetchJwtSvidError, FetchX509SvidError, ValidateJwtSvidError
+from spiffe.workloadapi.x509_context import X509Context
+
+from pki.agent.jwt_svid import KEY_LIFETIME, MAX_LIFETIME, PUBLISH_AHEAD
+from pki.agent.policy import IdentityEntry
+from pki.identity_files import read_identity
+from tests.integration.agent.conftest import BUNDLE, OWN_UID, TRUST_DOMAIN, RunningAgent, StartAgent, until
+
+TIMEOUT_SECONDS = 10.0
+WORKER = IdentityEntry(id="taskmanager/tm-1", uids=(OWN_UID,), dns=("tm.example.org",), audiences=("reports",))
+SECOND = IdentityEntry(id="jobmanager/jm-1", uids=(OWN_UID,), audiences=("reports", "billing"))
+DOMAIN = TrustDomain(TRUST_DOMAIN)
+
+
+@pytest.fixture
+async def running(start_agent: StartAgent) -> RunningAgent:
+    """An agent with two identities for this user."""
+    return await start_agent(WORKER, SECOND)
+
+
+@pytest.fixture
+def client(running: RunningAgent) -> Iterator[WorkloadApiClient]:
+    """The library's client."""
+    with WorkloadApiClient(running.address, default_timeout=TIMEOUT_SECONDS) as made:
+        yield made
+
+
+async def test_it_gets_its_identities_in_the_order_of_the_policy(client: WorkloadApiClient) -> None:
+    svids = await asyncio.to_thread(client.fetch_x509_svids)
+    assert [str(svid.spiffe_id) for svid in svids] == [f"{BUNDLE}/taskmanager/tm-1", f"{BUNDLE}/jobmanager/jm-1"]
+    assert len(svids[0].cert_chain) == 2
+
+
+async def test_the_bundle_verifies_the_svid(client: WorkloadApiClient) -> None:
+    svid = await asyncio.to_thread(client.fetch_x509_svid)
+    bundles = await asyncio.to_thread(client.fetch_x509_bundles)
+    bundle = bundles.get_bundle_for_trust_domain(DOMAIN)
+    assert bundle is not None
+    (anchor,) = bundle.x509_authorities
+    svid.leaf.verify_directly_issued_by(anchor)
+
+
+async def test_a_watcher_sees_every_rotation(running: RunningAgent, client: WorkloadApiClient) -> None:
+    seen: list[X509Context] = []
+    errors: list[Exception] = []
+    handle = client.stream_x509_contexts(seen.append, errors.append, retry_connect=False)
+    generations = []
+    try:
+        for _ in range(4):
+            generations.append(_on_disk(running))
+            await until(lambda: bool(seen) and _serials(seen[-1]) == generations[-1], "a rotation was not told")
+            await running.rotate()
+    finally:
+        handle.cancel()
+    assert not errors
+    assert len(set().union(*generations)) == 4 * 2
+
+
+def _on_disk(running: RunningAgent) -> set[int]:
+    return {read_identity(identity.directory)[0].leaf.serial_number for identity in running.policy.identities}
+
+
+def _serials(context: X509Context) -> set[int]:
+    return {svid.leaf.serial_number for svid in context.x509_svids}
+
+
+async def test_a_jwt_svid_verifies_with_the_bundle_and_with_the_agent(client: WorkloadApiClient) -> None:
+    token = await asyncio.to_thread(client.fetch_jwt_svid, {"reports"})
+    bundles = await asyncio.to_thread(client.fetch_jwt_bundles)
+    bundle = bundles.get_bundle_for_trust_domain(DOMAIN)
+    assert bundle is not None
+    verified = JwtSvid.parse_and_validate(token.token, bundle, {"reports"})
+    assert str(verified.spiffe_id) == f"{BUNDLE}/taskmanager/tm-1"
+    checked = await asyncio.to_thread(client.validate_jwt_svid, token.token, "reports")
+    assert checked.spiffe_id == verified.spiffe_id
+
+
+async def test_a_subject_can_be_chosen_among_ones_own(client: WorkloadApiClient) -> None:
+    subject = SpiffeId(f"{BUNDLE}/jobmanager/jm-1")
+    token = await asyncio.to_thread(client.fetch_jwt_svid, {"billing"}, subject)
+    assert token.spiffe_id == subject
+
+
+@pytest.mark.parametrize(
+    ("audience", "subject"),
+    [
+        pytest.param({"unheard-of"}, None, id="unknown audience"),
+        pytest.param({"reports", "unheard-of"}, None, id="one of two unknown"),
+        pytest.param({"billing"}, f"{BUNDLE}/taskmanager/tm-1", id="audience of another identity"),
+        pytest.param({"reports"}, f"{BUNDLE}/taskmanager/tm-2", id="subject of somebody else"),
+    ],
+)
+async def test_no_token_beyond_the_policy(client: WorkloadApiClient, audience: set[str], subject: str | None) -> None:
+    wanted = None if subject is None else SpiffeId(subject)
+    with pytest.raises(FetchJwtSvidError, match="PERMISSION_DENIED"):
+        await asyncio.to_thread(client.fetch_jwt_svid, audience, wanted)
+
+
+async def test_a_token_for_another_audience_is_refused(client: WorkloadApiClient) -> None:
+    token = await asyncio.to_thread(client.fetch_jwt_svid, {"reports"})
+    with pytest.raises(ValidateJwtSvidError, match="not for 'billing'"):
+        await asyncio.to_thread(client.validate_jwt_svid, token.token, "billing")
+
+
+async def test_an_expired_token_is_refused(running: RunningAgent, client: WorkloadApiClient) -> None:
+    token = await asyncio.to_thread(client.fetch_jwt_svid, {"reports"})
+    running.jwt_clock.offset = dt.timedelta(minutes=6)
+    with pytest.raises(ValidateJwtSvidError, match="expired"):
+        await asyncio.to_thread(client.validate_jwt_svid, token.token, "reports")
+
+
+async def test_a_watcher_has_a_new_jwt_key_before_it_signs(running: RunningAgent, client: WorkloadApiClient) -> None:
+    seen: list[set[str]] = []
+    errors: list[Exception] = []
+
+    def took(bundles: JwtBundleSet) -> None:
+        bundle = bundles.get_bundle_for_trust_domain(DOMAIN)
+        assert bundle is not None
+        seen.append(set(bundle.jwt_authorities))
+
+    handle = client.stream_jwt_bundles(took, errors.append, retry_connect=False)
+    try:
+        await until(lambda: len(seen) == 1, "no first bundle")
+        running.jwt_clock.offset = KEY_LIFETIME
+        await running.agent.step()
+        await until(lambda: len(seen) == 2, "the new key was not told")
+        running.jwt_clock.offset = KEY_LIFETIME + PUBLISH_AHEAD + MAX_LIFETIME
+        await running.agent.step()
+        await until(lambda: len(seen) == 3, "the old key was not withdrawn")
+    finally:
+        handle.cancel()
+    assert not errors
+    assert seen[0] < seen[1]
+    assert seen[2] == seen[1] - seen[0]
+
+
+async def test_an_expired_certificate_is_not_handed_out(running: RunningAgent, client: WorkloadApiClient) -> None:
+    running.clock.offset = dt.timedelta(hours=25)
+    with pytest.raises(FetchX509SvidError, match="UNAVAILABLE"):
+        await asyncio.to_thread(client.fetch_x509_svid)

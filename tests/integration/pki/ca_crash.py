@@ -1,0 +1,172 @@
+"""Runs the online authority over and over, killed at a later write each time, and says what is left; for test_ca_crash.
+
+    python ca_crash.py DIRECTORY
+
+The authority's own :class:`~pki.ca.ledger_file.Disk` kills the process (SIGKILL) before, in the middle of, or after
+its n-th step. Prints one JSON object per crash: which certificates left the process, what the ledger says after a
+restart, and how often the one token of the run could be used in all.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from cryptography import x509
+
+from pki.ca.authority import OnlineAuthority
+from pki.ca.errors import EnrolmentRefused
+from pki.ca.ledger_file import SystemDisk, ledger_path, read_ledger, verify_ledger
+from pki.ca.token_store import TokenStore
+from pki.ca.tokens import fingerprint, mint
+from pki.config import PkiConfig
+from pki.csr import new_csr
+from pki.identity import Role, SpiffeId
+from pki.issuer import LocalIssuer, SignedChain, utc_now
+from pki.profiles import AuthorityKind
+from pki.store import AuthorityStore
+
+CONFIG = PkiConfig()
+WORKER = SpiffeId.process(CONFIG.trust_domain, Role.TASKMANAGER, "tm-1")
+MASTER = SpiffeId.process(CONFIG.trust_domain, Role.JOBMANAGER, "jm-1")
+DRIVER = SpiffeId.driver(CONFIG.trust_domain, "a" * 32)
+WHEN = ("before", "torn", "after")
+
+
+class DeadlyDisk(SystemDisk):
+    """Kills its process around the ``fatal``-th step."""
+
+    def __init__(self, fatal: int, when: str) -> None:
+        self._steps = itertools.count(1)
+        self._fatal = fatal
+        self._when = when
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        """Write all, half, or nothing."""
+        fatal = self._is_fatal()
+        if fatal and self._when != "before":
+            super().write(descriptor, data[: len(data) // 2] if self._when == "torn" else data)
+        self._die(fatal)
+        return super().write(descriptor, data)
+
+    def sync(self, descriptor: int) -> None:
+        """Sync, or not."""
+        fatal = self._is_fatal()
+        if fatal and self._when == "after":
+            super().sync(descriptor)
+        self._die(fatal)
+        super().sync(descriptor)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """Cut, or not."""
+        fatal = self._is_fatal()
+        if fatal and self._when == "after":
+            super().truncate(descriptor, size)
+        self._die(fatal)
+        super().truncate(descriptor, size)
+
+    def _is_fatal(self) -> bool:
+        return next(self._steps) == self._fatal
+
+    @staticmethod
+    def _die(fatal: bool) -> None:
+        if fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def serve_and_die(pki: Path, token: str | None, disk: SystemDisk, leaving: int) -> None:
+    """All that the authority does in its life; each certificate that leaves is written to the pipe ``leaving``.
+
+    Without a token it only starts, and repairs.
+    """
+
+    def leave(signed: SignedChain) -> x509.Certificate:
+        leaf = x509.load_pem_x509_certificates(signed.chain_pem)[0]
+        os.write(leaving, fingerprint(leaf).encode() + b"\n")
+        return leaf
+
+    authority = OnlineAuthority(pki, CONFIG, disk=disk)
+    if token is None:
+        return
+    leave(authority.issue_job(MASTER, str(DRIVER), new_csr(DRIVER)[1]))
+    worker = leave(authority.enrol(token, new_csr(WORKER)[1]))
+    leave(authority.renew(worker, new_csr(WORKER)[1]))
+    authority.close()
+
+
+def killed(pki: Path, token: str | None, disk: SystemDisk) -> tuple[bool, list[str]]:
+    """Run in a child; whether it was killed, and what had left it by then."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            serve_and_die(pki, token, disk, writing)
+        except BaseException:  # noqa: BLE001  the child must end here and not run the parent's code
+            os._exit(1)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        left = pipe.read().split()
+    _, status = os.waitpid(child, 0)
+    if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status) != 0:
+        raise SystemExit("the authority failed")
+    return os.WIFSIGNALED(status), left
+
+
+def uses(pki: Path, token: str) -> int:
+    """Start again and try to use ``token`` twice; how many of the tries were granted."""
+    authority = OnlineAuthority(pki, CONFIG)
+    granted = 0
+    for _ in range(2):
+        try:
+            authority.enrol(token, new_csr(WORKER)[1])
+            granted += 1
+        except EnrolmentRefused:
+            continue
+    authority.close()
+    return granted
+
+
+def main(directory: Path) -> None:
+    """One fresh authority for each way to die; torn tails are repaired by authorities that die again."""
+    template = directory / "template"
+    LocalIssuer(template, CONFIG).ensure_authorities()
+    certificate = AuthorityStore(template).certificate(AuthorityKind.INTERNAL)
+    for when in WHEN:
+        for step in itertools.count(1):
+            pki = directory / f"{when}-{step}"
+            pki.mkdir(mode=0o700)
+            (pki / "authorities").symlink_to(template / "authorities")
+            record, token = mint(WORKER, certificate, now=utc_now())
+            TokenStore(pki).add(record, now=utc_now())
+            died, left = killed(pki, token, DeadlyDisk(step, when))
+            repairs = 0
+            if died and when == "torn" and step % 4 == 0:
+                # The repair is killed at each of its own steps too.
+                repairs = sum(killed(pki, None, DeadlyDisk(again, "torn"))[0] for again in range(1, 7))
+            granted = uses(pki, token)
+            state = verify_ledger(ledger_path(pki))
+            records = list(read_ledger(ledger_path(pki)))
+            report = {
+                "when": when,
+                "step": step,
+                "died": died,
+                "repairs": repairs,
+                "left": left,
+                "ledger": [each.certificate for each in records],
+                "recovered": sum(each.event == "recovered" for each in records),
+                "granted_later": granted,
+                "token_records": sum(each.token == record.id for each in records),
+                "count": state.count,
+            }
+            sys.stdout.write(json.dumps(report) + "\n")
+            if not died:
+                break
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

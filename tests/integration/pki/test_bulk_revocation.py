@@ -1,0 +1,131 @@
+"""Revoked identities and the verbs that certify: nobody comes back by a file, a timer or a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pki.crl import load_crls
+from pki.crl_files import CRL_FILE
+from pki.identity import Role, SpiffeId
+from pki.identity_files import previous_certificates, read_certificates
+from pki.issuer import new_csr
+from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.integration.pki.test_command import Command, pki, sluice_pki  # noqa: F401  fixtures
+
+INVENTORY = """
+[[identity]]
+id = "taskmanager/tm-{n}"
+count = 2
+"""
+TM_1 = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
+REVOKE = ("revoke", "taskmanager/tm-1", "--reason", "privilege-withdrawn")
+
+
+@pytest.fixture
+def inventory(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> Path:  # noqa: F811
+    """An inventory of two, issued, of which the first has been revoked."""
+    assert pki.home.pki.exists()
+    file = tmp_path / "cluster.toml"
+    file.write_text(INVENTORY)
+    assert sluice_pki("issue", "--inventory", file).code == 0
+    assert sluice_pki(*REVOKE).code == 0
+    return file
+
+
+def serial(directory: Path) -> int:
+    return read_certificates(directory / "chain.pem")[0].serial_number
+
+
+def test_inventory_refuses_who_was_revoked_unless_forced(
+    sluice_pki: Command,  # noqa: F811
+    pki: TestPki,  # noqa: F811
+    inventory: Path,
+) -> None:
+    directory = pki.home.identity(Role.TASKMANAGER, "tm-1")
+    revoked = serial(directory)
+    inventory.write_text(INVENTORY.replace("count = 2", "count = 3"))
+    outcome = sluice_pki("issue", "--inventory", inventory)
+    assert (outcome.code, serial(directory)) == (1, revoked)
+    assert f"refused {TM_1}: it was revoked at" in outcome.out
+    assert "1 issued, 0 renewed, 1 kept, 1 refused" in outcome.out
+    assert "sluice pki issue IDENTITY" in outcome.out
+    assert sluice_pki("issue", "--inventory", inventory, "--json").json()["refused"] == 1
+    forced = sluice_pki("issue", "--inventory", inventory, "--force")
+    assert (forced.code, "(privilege-withdrawn) and is admitted again" in forced.out) == (0, True), forced.err
+    assert serial(directory) != revoked
+    assert [each.serial_number for each in previous_certificates(directory)] == [revoked]
+    assert sluice_pki("issue", "--inventory", inventory).code == 0
+
+
+def test_who_is_refused_is_named_among_hundreds(
+    sluice_pki: Command,  # noqa: F811
+    inventory: Path,
+    tmp_path: Path,
+) -> None:
+    inventory.write_text(INVENTORY.replace("count = 2", "count = 150"))
+    outcome = sluice_pki("issue", "--inventory", inventory, "--store", tmp_path / "store")
+    assert outcome.code == 1
+    assert f"refused {TM_1}: it was revoked at" in outcome.out
+    assert "issued  149: it was not there" in outcome.out
+    assert len(sluice_pki("unpack", tmp_path / "store", "--json").json()["identities"]) == 149
+    out = tmp_path / "tm-2"
+    assert sluice_pki("unpack", tmp_path / "store", "taskmanager/tm-2", "--out", out).code == 0
+    (listed,) = load_crls((out / CRL_FILE).read_bytes())
+    assert len(listed) == 1
+
+
+def test_store_is_not_unpacked_beside_an_unusable_list(
+    sluice_pki: Command,  # noqa: F811
+    pki: TestPki,  # noqa: F811
+    inventory: Path,
+    tmp_path: Path,
+) -> None:
+    store, out = tmp_path / "store", tmp_path / "tm-2"
+    assert sluice_pki("issue", "--inventory", inventory, "--store", store).code == 1
+    (listed,) = pki.home.pki.glob("revocation/internal-*/crl.pem")
+    listed.write_bytes(b"garbage")
+    assert sluice_pki("unpack", store, "taskmanager/tm-2", "--out", out).code == 1
+    assert not out.exists()
+
+
+def test_renewal_never_admits_again(
+    sluice_pki: Command,  # noqa: F811
+    pki: TestPki,  # noqa: F811
+    inventory: Path,
+) -> None:
+    assert inventory.exists()
+    directory = pki.home.identity(Role.TASKMANAGER, "tm-1")
+    revoked, other = serial(directory), serial(pki.home.identity(Role.TASKMANAGER, "tm-2"))
+    for force in ((), ("--force",)):
+        outcome = sluice_pki("renew", "--json", *force)
+        assert outcome.code == 1
+        found = {one["identity"]: one["action"] for one in outcome.json()["identities"]}
+        assert found[str(TM_1)] == "refused"
+        assert serial(directory) == revoked
+    assert serial(pki.home.identity(Role.TASKMANAGER, "tm-2")) != other
+    by_hand = sluice_pki("issue", "taskmanager/tm-1")
+    assert (by_hand.code, "had been revoked and is admitted again" in by_hand.out) == (0, True)
+    assert sluice_pki("renew").code == 0
+
+
+def test_request_admits_again_and_brings_the_list(
+    sluice_pki: Command,  # noqa: F811
+    inventory: Path,
+    tmp_path: Path,
+) -> None:
+    assert inventory.exists()
+    request = tmp_path / "tm-1.csr"
+    request.write_bytes(new_csr(TM_1)[1])
+    document = sluice_pki("issue", "taskmanager/tm-1", "--csr", request, "--out", tmp_path / "tm-1", "--json").json()
+    assert document["reinstated"] is True
+    assert (tmp_path / "tm-1" / CRL_FILE).exists()
+    (internal,) = sluice_pki("crl", "show", "internal", "--json").json()["lists"]
+    assert [entry["barred"] for entry in internal["revoked"]] == [False]
+
+
+def test_renewal_by_an_online_authority_wants_directories(sluice_pki: Command) -> None:  # noqa: F811
+    outcome = sluice_pki("renew", "--ca", "ca.example.org:8444")
+    assert (outcome.code, "name the directories" in outcome.err) == (2, True)
+    assert "--ca" in sluice_pki("renew", "--help").out

@@ -1,0 +1,134 @@
+"""How ``sluice up`` gets its processes' identities: by token when there is none that counts, else by renewal."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cli.config import Configuration, load
+from cli.identities import issue_due, prepare_authorities, refresh_lists
+from pki.ca.address import read_ca
+from pki.ca.client import enrol, renew
+from pki.ca.config import CaConfig
+from pki.ca.errors import CaUnavailable
+from pki.ca.ledger_file import ledger_path, read_ledger
+from pki.ca.process import online_ca
+from pki.ca.token_store import TokenStore
+from pki.ca.tokens import mint
+from pki.crl import Reason
+from pki.crl_files import CRL_FILE
+from pki.errors import CertificateRejected, SluiceError
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.identity_files import CHAIN_FILE, read_certificates
+from pki.issuer import LocalIssuer, utc_now
+from pki.profiles import AuthorityKind
+from pki.revocation_store import Target
+from pki.store import AuthorityStore
+from pki.tls import TlsIdentity
+
+CONFIGURATION: Configuration = load(None, environment={}, flags={"taskmanager.count": 1})
+JOBMANAGER = SpiffeId.process("sluice.local", Role.JOBMANAGER, "jobmanager-1")
+WORKER = SpiffeId.process("sluice.local", Role.TASKMANAGER, "taskmanager-1")
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[Home]:
+    """A home whose online authority runs; the authorities are two days old."""
+    located = Home.at(tmp_path / "home")
+    two_days_ago = utc_now() - dt.timedelta(days=2)
+    LocalIssuer(located, CONFIGURATION.pki, clock=lambda: two_days_ago).ensure_authorities()
+    assert not [line for line in prepare_authorities(located, CONFIGURATION) if line.startswith("created")]
+    async with online_ca(located, CONFIGURATION.pki, CaConfig()):
+        yield located
+
+
+def issued(home: Home) -> list[tuple[str, str]]:
+    return [(each.kind, each.identity) for each in read_ledger(ledger_path(home.pki)) if each.kind != "self"]
+
+
+def put(home: Home, spiffe_id: SpiffeId, *, hours_ago: float, ip: str = "127.0.0.1") -> None:
+    """Give a process an identity that was issued some time ago."""
+    issuer = LocalIssuer(home, CONFIGURATION.pki, clock=lambda: utc_now() - dt.timedelta(hours=hours_ago))
+    issuer.issue_to(home.identity(spiffe_id.role, spiffe_id.name), spiffe_id, ips=[ip])
+
+
+async def test_missing_identities_come_by_token_and_good_ones_stay(home: Home) -> None:
+    lines = await asyncio.to_thread(issue_due, home, CONFIGURATION)
+    assert len(lines) == 3, "the gateway's, the JobManager's, the TaskManager's"
+    assert issued(home) == [("enrolment", str(JOBMANAGER)), ("enrolment", str(WORKER))]
+    for spiffe_id in (JOBMANAGER, WORKER):
+        assert TlsIdentity(home.identity(spiffe_id.role, spiffe_id.name)).spiffe_id == spiffe_id
+    assert list((home.pki / "ca" / "tokens").glob("*.json")) == [], "no token is left over"
+    assert await asyncio.to_thread(issue_due, home, CONFIGURATION) == []
+
+
+@pytest.mark.parametrize(
+    ("hours_ago", "ip", "kind"),
+    [
+        pytest.param(13, "127.0.0.1", "renewal", id="past half of its life"),
+        pytest.param(13, "10.0.0.9", "enrolment", id="past half, and the host was moved"),
+        pytest.param(25, "127.0.0.1", "enrolment", id="expired"),
+    ],
+)
+async def test_identity_that_is_due(hours_ago: float, ip: str, kind: str, home: Home) -> None:
+    put(home, JOBMANAGER, hours_ago=0)
+    put(home, WORKER, hours_ago=hours_ago, ip=ip)
+    await asyncio.to_thread(issue_due, home, CONFIGURATION)
+    assert issued(home) == [(kind, str(WORKER))]
+
+
+async def test_damaged_identity_is_replaced_by_token(home: Home) -> None:
+    put(home, JOBMANAGER, hours_ago=0)
+    put(home, WORKER, hours_ago=13)
+    (home.identity(WORKER.role, WORKER.name) / "key.pem").write_text("damaged")
+    await asyncio.to_thread(issue_due, home, CONFIGURATION)
+    assert issued(home) == [("enrolment", str(WORKER))]
+
+
+async def test_without_the_authority_the_gateway_still_gets_its_certificate_and_the_rest_stays(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    prepare_authorities(home, CONFIGURATION)
+    put(home, JOBMANAGER, hours_ago=13)
+    kept = (home.identity(JOBMANAGER.role, JOBMANAGER.name) / "key.pem").read_bytes()
+    with pytest.raises(CaUnavailable):
+        await asyncio.to_thread(issue_due, home, CONFIGURATION)
+    assert TlsIdentity(home.identity(Role.GATEWAY, "envoy")).spiffe_id.name == "envoy"
+    assert (home.identity(JOBMANAGER.role, JOBMANAGER.name) / "key.pem").read_bytes() == kept
+
+
+def revoke(home: Home, spiffe_id: SpiffeId, reason: Reason) -> None:
+    """Revoke the present certificate of a process, and bring the list to everybody."""
+    leaf = read_certificates(home.identity(spiffe_id.role, spiffe_id.name) / CHAIN_FILE)[0]
+    revocations = LocalIssuer(home, CONFIGURATION.pki).revocations
+    revocations.revoke(AuthorityKind.INTERNAL, [Target.of(leaf, str(spiffe_id))], reason)
+    assert refresh_lists(home, CONFIGURATION) == []
+
+
+async def test_a_replaced_certificate_is_enrolled_anew_and_a_revoked_identity_gets_nothing(home: Home) -> None:
+    """The authority itself says no: neither the old certificate nor a fresh token helps who was revoked."""
+    await asyncio.to_thread(issue_due, home, CONFIGURATION)
+    directory = home.identity(WORKER.role, WORKER.name)
+    assert (directory / CRL_FILE).exists(), "it came with the certificate"
+    revoke(home, WORKER, Reason.SUPERSEDED)
+    assert await asyncio.to_thread(issue_due, home, CONFIGURATION) == [f"renewed {WORKER}: it was revoked"]
+    assert issued(home)[-1] == ("enrolment", str(WORKER)), "a revoked certificate renews nothing"
+
+    before = issued(home)
+    revoke(home, WORKER, Reason.KEY_COMPROMISE)
+    assert await asyncio.to_thread(issue_due, home, CONFIGURATION) == []
+    address = read_ca(home)
+    with pytest.raises(SluiceError):
+        await asyncio.to_thread(renew, directory, address.mutual)
+    certificate = AuthorityStore(home.pki).certificate(AuthorityKind.INTERNAL)
+    record, token = mint(WORKER, certificate, ips=("127.0.0.1",), now=utc_now())
+    TokenStore(home.pki).add(record, now=utc_now())
+    with pytest.raises(CertificateRejected, match="was revoked"):
+        await asyncio.to_thread(
+            enrol, directory, address.enrolment, token, WORKER.role, WORKER.name, ips=("127.0.0.1",)
+        )
+    assert issued(home) == before

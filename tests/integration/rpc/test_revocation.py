@@ -1,0 +1,52 @@
+"""A process that is revoked while it is connected: its stream ends, its calls fail, and it does not come back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pki.crl import Reason
+from pki.crl_files import install_crls
+from pki.errors import PeerRefused
+from pki.identity_files import read_certificates
+from pki.issuer import utc_now
+from pki.profiles import AuthorityKind
+from pki.revocation_store import Target
+from runtime.rpc import PeerUnreachable, RpcError
+from runtime.rpc.service import RpcService
+from tests.hostile import TestPki
+from tests.integration.rpc.world import Pair, eventually, taskmanager
+
+
+def revoke(pki: TestPki, bad: RpcService, told: RpcService) -> None:
+    """Only the process at the other end is told."""
+    leaf = read_certificates(bad.identity.directory / "chain.pem")[0]
+    pki.issuer.revocations.revoke(AuthorityKind.INTERNAL, [Target.of(leaf)], Reason.KEY_COMPROMISE)
+    current = pki.issuer.revocations.current(AuthorityKind.INTERNAL)
+    assert current is not None
+    install_crls(told.identity.directory, current.pem, utc_now())
+
+
+async def test_revoked_caller_loses_its_stream_and_its_pending_call(pair: Pair) -> None:
+    other = await pair.world.service(taskmanager("tm-2")).connect(*pair.address)
+    hanging = asyncio.ensure_future(pair.gateway.hang())
+    await eventually(pair.echo.hanging.is_set)
+    revoke(pair.world.pki, pair.client, pair.server)
+    with pytest.raises(PeerUnreachable):
+        await hanging
+    await eventually(lambda: [peer.identity for peer in pair.server.peers()] == [taskmanager("tm-2")])
+    with pytest.raises(PeerUnreachable):
+        await pair.client.connect(*pair.address)
+    assert not other.closed
+
+
+async def test_caller_leaves_a_server_that_is_revoked(pair: Pair) -> None:
+    hanging = asyncio.ensure_future(pair.gateway.hang())
+    await eventually(pair.echo.hanging.is_set)
+    revoke(pair.world.pki, pair.server, pair.client)
+    with pytest.raises(RpcError):
+        await hanging
+    assert pair.client.peers() == ()
+    with pytest.raises(PeerRefused, match="was revoked"):
+        await pair.client.connect(*pair.address)

@@ -1,0 +1,38 @@
+"""The identities of jobs come from the online authority: the JobManager has no authority's key to read."""
+
+from __future__ import annotations
+
+import shutil
+
+from pki.ca.address import publish_ca
+from pki.ca.config import CaConfig
+from pki.ca.ledger_file import ledger_path, read_ledger
+from pki.ca.process import online_ca
+from pki.files import make_private_directory
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from tests.hostile import TRUST_DOMAIN
+from tests.integration.runtime.conftest import JOBMANAGER, Cluster
+
+
+async def test_job_runs_although_the_jobmanagers_home_has_no_authority(cluster: Cluster) -> None:
+    await cluster.master.aclose()
+    await cluster.start_jobmanager(online=True)
+    await cluster.start_taskmanager("tm-1")
+    elsewhere = Home.at(cluster.tmp / "authority")
+    make_private_directory(elsewhere.pki)
+    shutil.move(cluster.home.pki / "authorities", elsewhere.pki / "authorities")
+    async with online_ca(elsewhere, cluster.pki.config, CaConfig()) as address:
+        publish_ca(cluster.home, address)
+        job_id = await cluster.submit()
+        executors = await cluster.until_running(job_id, 2)
+        cluster.flag.touch()
+        await cluster.until(job_id, "FINISHED")
+    issued = [record for record in read_ledger(ledger_path(elsewhere.pki)) if record.kind == "job"]
+    driver = SpiffeId.driver(TRUST_DOMAIN, job_id)
+    assert {record.identity for record in issued} >= {
+        str(driver),
+        *(str(SpiffeId.executor(TRUST_DOMAIN, job_id, each["id"])) for each in executors),
+    }
+    master = str(SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, JOBMANAGER))
+    assert {record.requester for record in issued} == {master}

@@ -1,0 +1,105 @@
+"""A JobMaster that is gone without saying so does not keep slots moving for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from pki.connections import ConnectionLog
+from pki.identity import Role
+from runtime.gateways import RESOURCE_MANAGER, TASK_EXECUTOR, ResourceManagerGateway, TaskExecutorGateway
+from runtime.jobmanager.errors import LogNotFound
+from runtime.jobmanager.gateways import ResourceManagerInternalGateway, SlotRequirement
+from runtime.jobmanager.resource_manager import ResourceManager
+from runtime.messages import (
+    ConnectionEvidence,
+    ExecutorLaunch,
+    LogChunk,
+    SlotProfile,
+    SlotReport,
+    SlotRequest,
+    SlotState,
+    SlotStatus,
+    TaskManagerRegistration,
+)
+from runtime.rpc import RpcEndpoint, RpcService
+from tests.hostile import TestPki
+
+JOB = "0" * 32
+QUIET_HEARTBEATS = 5
+MAX_HEARTBEATS = 500
+FREE = SlotReport(slots=(SlotStatus(slot=0, state=SlotState.FREE),))
+
+
+class ForgetfulTaskExecutor(RpcEndpoint):
+    """Accepts every reservation and, finding nobody to offer the slot to, frees it at once."""
+
+    def __init__(self) -> None:
+        super().__init__(TASK_EXECUTOR, TaskExecutorGateway)
+        self.requests = 0
+
+    async def request_slot(self, request: SlotRequest) -> None:
+        assert request.job_id == JOB
+        self.requests += 1
+
+    async def free_slot(self, allocation_id: str) -> None: ...
+
+    async def launch_executor(self, launch: ExecutorLaunch) -> None: ...
+
+    async def kill_executor(self, job_id: str, executor_id: int) -> None: ...
+
+    async def release_job(self, job_id: str) -> None: ...
+
+    async def read_executor_log(self, job_id: str, executor_id: int, stream: str, offset: int, limit: int) -> LogChunk:
+        raise LogNotFound("this executor keeps none")
+
+    async def connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
+        return ()
+
+
+async def test_slots_are_not_reserved_again_and_again_for_a_jobmaster_that_is_gone(tmp_path: Path) -> None:
+    pki = TestPki(tmp_path / "pki")
+    master = RpcService(pki.process(Role.JOBMANAGER, "jm-1"))
+    worker = RpcService(pki.process(Role.TASKMANAGER, "tm-1"))
+    try:
+        manager = ResourceManager(
+            heartbeat_interval=10, heartbeat_timeout=50, blob_address=("127.0.0.1", 1), connections=ConnectionLog()
+        )
+        await master.start(manager)
+        host, port = await master.listen("127.0.0.1", 0)
+        executor = ForgetfulTaskExecutor()
+        await worker.start(executor)
+        peer = await worker.connect(host, port)
+        accepted = await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(
+            TaskManagerRegistration(
+                name="tm-1",
+                host="127.0.0.1",
+                slots=1,
+                profile=SlotProfile(cores=1, memory_mb=512),
+                python="python3",
+                version="0",
+            )
+        )
+        fenced = peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER, token=accepted.fencing_token)
+        internal = master.local(ResourceManagerInternalGateway, RESOURCE_MANAGER, token=manager.fencing_token)
+        await internal.require_slots(
+            SlotRequirement(
+                job_id=JOB,
+                count=1,
+                profile=SlotProfile(cores=1, memory_mb=512),
+                jobmaster_endpoint=f"jobmaster/{JOB}",
+                jobmaster_token=b"t",
+            )
+        )
+        quiet = 0
+        for _ in range(MAX_HEARTBEATS):
+            before = executor.requests
+            await fenced.heartbeat(FREE)
+            await asyncio.sleep(0)
+            quiet = quiet + 1 if executor.requests == before and before else 0
+            if quiet == QUIET_HEARTBEATS:
+                break
+        assert quiet == QUIET_HEARTBEATS, f"{executor.requests} reservations for nobody"
+    finally:
+        await worker.close()
+        await master.close()

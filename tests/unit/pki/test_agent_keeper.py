@@ -1,0 +1,210 @@
+"""One identity kept fresh, with an issuer that fails and a clock that is moved."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pki.agent.board import Board
+from pki.agent.keeper import Keeper
+from pki.agent.policy import ManagedIdentity
+from pki.config import PkiConfig
+from pki.errors import CertificateRejected
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_identity
+from pki.issuer import LocalIssuer, SignedChain
+
+ME = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-1")
+
+
+class FlakyIssuer:
+    """The local issuer, when it feels like it."""
+
+    def __init__(self, issuer: LocalIssuer) -> None:
+        self._issuer = issuer
+        self.failure: Exception | None = None
+        self.asked = 0
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def issue_to(
+        self,
+        directory: Path,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+        accept: Sequence[str] = (),
+    ) -> None:
+        """See :meth:`pki.issuer.Issuer.issue_to`."""
+        self.asked += 1
+        assert self.answers.wait(30)
+        if self.failure is not None:
+            raise self.failure
+        self._issuer.issue_to(directory, spiffe_id, dns=dns, ips=ips, lifetime=lifetime, accept=accept)
+
+    def sign_csr(
+        self,
+        csr_pem: bytes,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+    ) -> SignedChain:
+        """See :meth:`pki.issuer.Issuer.sign_csr`."""
+        return self._issuer.sign_csr(csr_pem, spiffe_id, dns=dns, ips=ips, lifetime=lifetime)
+
+
+class World:
+    """A keeper and everything that it is given."""
+
+    def __init__(self, root: Path) -> None:
+        self.now = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+        local = LocalIssuer(root / "pki", PkiConfig(), clock=self.clock)
+        local.ensure_authorities()
+        self.issuer = FlakyIssuer(local)
+        self.board = Board(self.clock)
+        self.directory = root / "ids" / "tm-1"
+        managed = ManagedIdentity(ME, self.directory, dns=("tm.example.org",), accept=("spiffe://sluice.local/job/*",))
+        self.keeper = Keeper(managed, self.issuer, self.board, self.clock, lambda: 0.5)
+        self.impatient = Keeper(managed, self.issuer, self.board, self.clock, lambda: 0.5, patience=0)
+
+    def clock(self) -> dt.datetime:
+        """The instant that the test has set."""
+        return self.now
+
+    def served(self) -> int | None:
+        """Serial of the certificate on the board."""
+        valid = self.board.valid([ME])
+        return valid[0].leaf.serial_number if valid else None
+
+    async def after(self, **passed: float) -> int | None:
+        """Let time pass, make a round, and say what is served."""
+        self.now += dt.timedelta(**passed)
+        await self.keeper.step()
+        return self.served()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A world without an identity yet."""
+    return World(tmp_path)
+
+
+async def test_it_is_issued_kept_and_renewed_at_half_life(world: World) -> None:
+    first = await world.after(hours=0)
+    assert first is not None
+    assert await world.after(hours=11) == first
+    second = await world.after(hours=2)
+    assert second != first
+    assert world.issuer.asked == 2
+    assert (world.directory / "peers").read_text() == "spiffe://sluice.local/job/*\n"
+    assert (world.directory / "identity.p12").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_failing_issuer_is_asked_again_with_growing_pauses_and_the_good_is_kept(world: World) -> None:
+    first = await world.after(hours=0)
+    world.issuer.failure = CertificateRejected("the authority is away")
+    assert await world.after(hours=13) == first
+    assert await world.after(seconds=0.1) == first
+    assert world.issuer.asked == 2, "a retry came without a pause"
+    for failures in range(2, 6):
+        await world.after(minutes=6)
+        assert world.keeper.failures == failures
+    world.issuer.failure = None
+    assert await world.after(minutes=6) != first
+    assert world.keeper.failures == 0
+
+
+@pytest.mark.parametrize("failure", [CertificateRejected("no"), ConnectionRefusedError("away"), OSError(28, "full")])
+async def test_whatever_the_issuer_raises_is_survived(world: World, failure: Exception) -> None:
+    world.issuer.failure = failure
+    assert await world.after(hours=0) is None
+    world.issuer.failure = None
+    assert await world.after(seconds=5) is not None
+
+
+async def test_each_level_of_urgency_is_told_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.after(hours=0)
+    world.issuer.failure = CertificateRejected("the authority is away")
+    caplog.set_level(logging.WARNING)
+    for hours in (13, 5.5, 0.1, 4, 0.1, 2, 0.1):
+        await world.after(hours=hours)
+    told = [(record.levelno, record.getMessage().split()[1]) for record in caplog.records if " UTC " in record.message]
+    assert told == [(logging.WARNING, "expires"), (logging.ERROR, "expires"), (logging.CRITICAL, "expired")]
+
+
+async def test_an_expired_identity_is_not_served(world: World) -> None:
+    await world.after(hours=0)
+    world.issuer.failure = CertificateRejected("the authority is away")
+    assert await world.after(hours=25) is None
+
+
+async def test_a_damaged_directory_is_renewed_while_the_good_is_served(world: World) -> None:
+    first = await world.after(hours=0)
+    (world.directory / "chain.pem").write_text("garbage")
+    world.issuer.failure = CertificateRejected("the authority is away")
+    assert await world.after(seconds=1) == first
+    world.issuer.failure = None
+    assert await world.after(minutes=6) not in {None, first}
+
+
+async def test_the_identity_of_another_is_replaced(world: World) -> None:
+    world.issuer.issue_to(world.directory, SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-2"))
+    assert await world.after(hours=0) is not None
+    assert read_identity(world.directory)[0].spiffe_id == ME
+
+
+async def test_what_somebody_else_renews_is_taken_in_and_told(world: World) -> None:
+    first = await world.after(hours=0)
+    seen = world.board.generation
+    waiting = asyncio.create_task(world.board.change(seen))
+    world.issuer.issue_to(world.directory, ME)
+    assert await world.after(seconds=1) != first
+    assert await waiting == seen + 1
+
+
+async def test_nothing_is_told_when_nothing_changed(world: World) -> None:
+    await world.after(hours=0)
+    seen = world.board.generation
+    for _ in range(3):
+        await world.after(seconds=1)
+    assert world.board.generation == seen
+
+
+async def test_a_clock_that_jumps_back_gets_a_certificate_that_is_valid_now(world: World) -> None:
+    first = await world.after(hours=0)
+    assert await world.after(minutes=-2) == first, "within the backdating"
+    world.now += dt.timedelta(hours=1)
+    second = await world.after(hours=12)
+    world.issuer.failure = CertificateRejected("the authority is away")
+    assert await world.after(hours=-12) is None, "not valid yet: not served"
+    assert second is not None
+
+
+async def test_an_issuer_that_hangs_is_asked_once_and_the_warnings_come_all_the_same(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = await world.after(hours=0)
+    world.issuer.answers.clear()
+    for hours in (13, 6, 3):
+        world.now += dt.timedelta(hours=hours)
+        await world.impatient.step()
+        assert world.served() == first
+    assert [record.levelno for record in caplog.records if record.levelno > logging.INFO] == [
+        logging.WARNING,
+        logging.ERROR,
+    ]
+    world.issuer.answers.set()
+    while world.served() == first:
+        await world.impatient.step()
+        await asyncio.sleep(0)
+    assert world.issuer.asked == 2

@@ -1,0 +1,149 @@
+"""The online authority without sockets: what leaves it is on the disk, and a token is good once."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from pki.ca.authority import OnlineAuthority
+from pki.ca.errors import EnrolmentRefused, LedgerError
+from pki.ca.ledger import LedgerRecord, read_chain
+from pki.ca.ledger_file import SystemDisk, ledger_path, read_ledger
+from pki.ca.token_store import TokenStore
+from pki.ca.tokens import fingerprint, mint
+from pki.config import PkiConfig
+from pki.csr import new_csr
+from pki.errors import CertificateRejected, StoreError
+from pki.identity import Role, SpiffeId
+from pki.issuer import LocalIssuer, SignedChain, utc_now
+from pki.profiles import AuthorityKind
+from pki.store import AuthorityStore
+from pki.tls import TlsIdentity
+
+CONFIG = PkiConfig(trust_domain="td")
+WORKER = SpiffeId.process("td", Role.TASKMANAGER, "tm-1")
+MASTER = SpiffeId.process("td", Role.JOBMANAGER, "jm-1")
+DRIVER = SpiffeId.driver("td", "a" * 32)
+
+
+class CautiousDisk(SystemDisk):
+    """Remembers what would be left after a power failure: what was synced, and nothing else."""
+
+    def __init__(self) -> None:
+        self.durable = b""
+
+    def sync(self, descriptor: int) -> None:
+        """Now it is safe."""
+        super().sync(descriptor)
+        self.durable = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Path:
+    LocalIssuer(tmp_path / "pki", CONFIG).ensure_authorities()
+    return tmp_path / "pki"
+
+
+def new_token(pki: Path, spiffe_id: SpiffeId = WORKER) -> str:
+    now = utc_now()
+    record, text = mint(spiffe_id, AuthorityStore(pki).certificate(AuthorityKind.INTERNAL), now=now)
+    TokenStore(pki).add(record, now=now)
+    return text
+
+
+def leaf_of(signed: SignedChain) -> x509.Certificate:
+    return x509.load_pem_x509_certificates(signed.chain_pem)[0]
+
+
+def test_every_certificate_is_synced_to_the_ledger_before_it_leaves(pki: Path, tmp_path: Path) -> None:
+    disk = CautiousDisk()
+    authority = OnlineAuthority(pki, CONFIG, disk=disk)
+
+    def recorded(certificate: x509.Certificate) -> LedgerRecord:
+        found = {record.certificate: record for record in read_chain(disk.durable.splitlines(keepends=True))}
+        return found[fingerprint(certificate)]
+
+    authority.issue_own(tmp_path / "own", "ca-1", "127.0.0.1")
+    assert recorded(TlsIdentity(tmp_path / "own").material.leaf).kind == "self"
+    token = new_token(pki)
+    worker = leaf_of(authority.enrol(token, new_csr(WORKER)[1]))
+    assert recorded(worker).token == token.split("_")[1]
+    assert recorded(leaf_of(authority.renew(worker, new_csr(WORKER)[1]))).requester == str(WORKER)
+    driver = leaf_of(authority.issue_job(MASTER, str(DRIVER), new_csr(DRIVER)[1]))
+    assert (recorded(driver).identity, recorded(driver).requester) == (str(DRIVER), str(MASTER))
+    assert int(recorded(driver).serial, 16) == driver.serial_number
+    assert authority.state.count == 4
+    authority.close()
+
+
+def test_token_is_good_once_even_when_its_file_comes_back(pki: Path) -> None:
+    """The ledger decides, not the file: a restored copy of it opens nothing."""
+    token = new_token(pki)
+    file = pki / "ca" / "tokens" / f"{token.split('_')[1]}.json"
+    kept = file.read_bytes()
+    authority = OnlineAuthority(pki, CONFIG)
+    authority.enrol(token, new_csr(WORKER)[1])
+    assert not file.exists()
+    for restart in (False, True):
+        if restart:
+            authority.close()
+            authority = OnlineAuthority(pki, CONFIG)
+        with pytest.raises(EnrolmentRefused, match="not known"):
+            authority.enrol(token, new_csr(WORKER)[1])
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(descriptor, kept)
+        os.close(descriptor)
+        with pytest.raises(EnrolmentRefused, match="used already"):
+            authority.enrol(token, new_csr(WORKER)[1])
+        file.unlink()
+    authority.close()
+
+
+def test_bad_request_does_not_use_the_token_up(pki: Path) -> None:
+    token = new_token(pki)
+    authority = OnlineAuthority(pki, CONFIG)
+    with pytest.raises(CertificateRejected):
+        authority.enrol(token, new_csr(MASTER)[1])
+    assert leaf_of(authority.enrol(token, new_csr(WORKER)[1]))
+    authority.close()
+    assert len(list(read_ledger(ledger_path(pki)))) == 1
+
+
+class NoDisk(SystemDisk):
+    """Full from the beginning."""
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        """Nothing fits."""
+        return super().write(descriptor, data[:0])
+
+
+def test_nothing_is_issued_and_no_token_is_used_when_the_ledger_cannot_be_written(pki: Path) -> None:
+    token = new_token(pki)
+    authority = OnlineAuthority(pki, CONFIG, disk=NoDisk())
+    with pytest.raises(LedgerError):
+        authority.enrol(token, new_csr(WORKER)[1])
+    authority.close()
+    authority = OnlineAuthority(pki, CONFIG)
+    assert authority.state.count == 0
+    authority.enrol(token, new_csr(WORKER)[1])
+    authority.close()
+
+
+def test_token_that_expired_by_the_authoritys_clock(pki: Path) -> None:
+    token = new_token(pki)
+    authority = OnlineAuthority(pki, CONFIG, clock=lambda: utc_now() + dt.timedelta(minutes=16))
+    with pytest.raises(EnrolmentRefused, match="expired"):
+        authority.enrol(token, new_csr(WORKER)[1])
+    authority.close()
+
+
+def test_authority_without_key_or_of_another_trust_domain_does_not_start(pki: Path) -> None:
+    with pytest.raises(StoreError, match="trust domain"):
+        OnlineAuthority(pki, PkiConfig(trust_domain="other"))
+    (pki / "authorities" / "internal" / "key.pem").unlink()
+    with pytest.raises(StoreError, match="key of the internal authority"):
+        OnlineAuthority(pki, CONFIG)

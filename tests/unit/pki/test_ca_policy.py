@@ -1,0 +1,259 @@
+"""What the online authority grants: the one identity that was fixed before, and never more."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pki.authority import Authority, create_intermediate, create_root, sign_leaf
+from pki.ca.errors import EnrolmentRefused, IssuanceRefused
+from pki.ca.policy import grant_enrolment, grant_job, grant_renewal
+from pki.ca.rate_limit import MAX_REQUESTERS, RateLimiter
+from pki.ca.token_store import TokenStore
+from pki.ca.tokens import ENROLLABLE, MAX_TTL, JoinToken, TokenRecord, check_token, fingerprint, mint
+from pki.config import PkiConfig
+from pki.csr import load_csr, new_csr
+from pki.errors import CertificateRejected, PkiError, StoreError
+from pki.identity import NAMED_ROLES, Role, SpiffeId
+from pki.keys import PublicKey, same_public_key
+from pki.profiles import AuthorityKind, Names, workload_profile
+
+NOW = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
+CONFIG = PkiConfig(trust_domain="td")
+ROOT = create_root(CONFIG, NOW)
+INTERNAL: Authority = create_intermediate(AuthorityKind.INTERNAL, ROOT, CONFIG, NOW)
+JOB = "a" * 32
+WORKER = SpiffeId.process("td", Role.TASKMANAGER, "tm-1")
+MASTER = SpiffeId.process("td", Role.JOBMANAGER, "jm-1")
+
+labels = st.from_regex(r"[a-z]([a-z0-9]{0,8})", fullmatch=True)
+enrollable = st.builds(SpiffeId.process, st.just("td"), st.sampled_from(sorted(ENROLLABLE)), labels)
+hosts = st.lists(labels, max_size=3, unique=True)
+process_roles = st.sampled_from(sorted(NAMED_ROLES))
+identities = st.one_of(
+    st.builds(SpiffeId.process, st.sampled_from(["td", "other"]), process_roles, labels),
+    st.builds(SpiffeId.driver, st.sampled_from(["td", "other"]), st.sampled_from([JOB, "b" * 32])),
+    st.builds(SpiffeId.executor, st.sampled_from(["td", "other"]), st.just(JOB), st.integers(0, 9)),
+)
+
+
+def token_for(spiffe_id: SpiffeId, dns: list[str] | None = None) -> tuple[TokenRecord, str]:
+    return mint(spiffe_id, INTERNAL.certificate, dns=dns or [], now=NOW)
+
+
+def leaf_of(spiffe_id: SpiffeId, dns: list[str], *, start: dt.datetime = NOW) -> x509.Certificate:
+    _, csr = new_csr(spiffe_id, dns=dns)
+    key = load_csr(csr).public_key()
+    assert isinstance(key, PublicKey)
+    return sign_leaf(
+        INTERNAL,
+        key,
+        Names.checked(spiffe_id, dns, ()),
+        workload_profile(spiffe_id.role, CONFIG),
+        now=start,
+        backdate=dt.timedelta(0),
+    )
+
+
+@given(enrollable, hosts, identities, hosts)
+def test_token_gets_its_own_names_and_no_others(
+    bound: SpiffeId, bound_dns: list[str], asked: SpiffeId, asked_dns: list[str]
+) -> None:
+    """Whatever the request: a grant is of the token's names and the request's key, or there is none."""
+    if asked.role is Role.TASKMANAGER:
+        asked, asked_dns = bound, bound_dns if len(asked_dns) < 2 else asked_dns
+    record, _ = token_for(bound, bound_dns)
+    _, csr = new_csr(asked, dns=asked_dns)
+    right = asked == bound and set(asked_dns) == set(bound_dns)
+    try:
+        grant = grant_enrolment(record, csr, CONFIG)
+    except PkiError:
+        assert not right
+        return
+    assert right
+    assert (grant.names, grant.token, grant.requester) == (record.names(), record.id, f"token:{record.id}")
+    assert same_public_key(grant.key, load_csr(csr).public_key())
+
+
+@given(identities, hosts, identities, hosts)
+def test_renewal_gives_the_present_names_and_no_others(
+    holder: SpiffeId, has_dns: list[str], asked: SpiffeId, asked_dns: list[str]
+) -> None:
+    if holder.role is Role.USER:
+        return  # of the edge authority: see the channel's tests
+    if asked.role is Role.TASKMANAGER:
+        asked, asked_dns = holder, has_dns if len(asked_dns) < 2 else asked_dns
+    _, csr = new_csr(asked, dns=asked_dns)
+    right = (
+        asked == holder and holder.role in ENROLLABLE and holder.trust_domain == "td" and set(asked_dns) == set(has_dns)
+    )
+    try:
+        grant = grant_renewal(leaf_of(holder, has_dns), csr, CONFIG, now=NOW)
+    except PkiError:
+        assert not right
+        return
+    assert right
+    assert grant.names == Names.checked(holder, has_dns, ())
+
+
+@given(identities, identities, identities, st.one_of(st.none(), st.integers(-10, 10_000)))
+def test_only_jobmanagers_get_job_identities_and_nothing_else(
+    requester: SpiffeId, wanted: SpiffeId, asked: SpiffeId, seconds: int | None
+) -> None:
+    _, csr = new_csr(asked)
+    lifetime = None if seconds is None else dt.timedelta(seconds=seconds)
+    right = (
+        requester.role is Role.JOBMANAGER
+        and requester.trust_domain == wanted.trust_domain == "td"
+        and wanted.role in {Role.DRIVER, Role.EXECUTOR}
+        and asked == wanted
+        and (seconds is None or 60 <= seconds <= 3600)
+    )
+    try:
+        grant = grant_job(requester, str(wanted), csr, lifetime, CONFIG)
+    except PkiError:
+        assert not right
+        return
+    assert right
+    assert grant.names == Names(wanted)
+    assert grant.lifetime == (lifetime or dt.timedelta(hours=1))
+
+
+def test_host_names_are_no_part_of_a_job_identity() -> None:
+    driver = SpiffeId.driver("td", JOB)
+    _, csr = new_csr(driver, dns=["db.example.org"])
+    with pytest.raises(CertificateRejected, match="may not have"):
+        grant_job(MASTER, str(driver), csr, None, CONFIG)
+
+
+@pytest.mark.parametrize(
+    "wanted", ["", "spiffe://td", "spiffe://td/ca/ca-1", "job/x", "spiffe://td/job/../ca/ca-1", "é"]
+)
+def test_what_is_no_job_identity(wanted: str) -> None:
+    _, csr = new_csr(SpiffeId.driver("td", JOB))
+    with pytest.raises(IssuanceRefused):
+        grant_job(MASTER, wanted, csr, None, CONFIG)
+
+
+@pytest.mark.parametrize("hours", [-1.0, 25.0])
+def test_connection_that_outlived_its_certificate_renews_nothing(hours: float) -> None:
+    _, csr = new_csr(WORKER)
+    with pytest.raises(IssuanceRefused, match="not valid now"):
+        grant_renewal(leaf_of(WORKER, []), csr, CONFIG, now=NOW + dt.timedelta(hours=hours))
+
+
+def test_request_with_a_wrong_signature_proves_nothing() -> None:
+    damaged = bytearray(load_csr(new_csr(WORKER)[1]).public_bytes(Encoding.DER))
+    damaged[-1] ^= 1
+    csr = x509.load_der_x509_csr(bytes(damaged)).public_bytes(Encoding.PEM)
+    with pytest.raises(CertificateRejected):
+        grant_enrolment(token_for(WORKER)[0], csr, CONFIG)
+
+
+@pytest.mark.parametrize("role", Role)
+def test_roles_that_a_token_can_stand_for(role: Role) -> None:
+    """Neither a second authority nor a user nor anything of a job comes by token."""
+    of_job = {Role.DRIVER: SpiffeId.driver("td", JOB), Role.EXECUTOR: SpiffeId.executor("td", JOB, 1)}
+    spiffe_id = of_job.get(role) or SpiffeId.process("td", role, "x")
+    if role in NAMED_ROLES - {Role.CA, Role.USER}:
+        assert token_for(spiffe_id)[0].identity == str(spiffe_id)
+    else:
+        with pytest.raises(CertificateRejected, match="no join token"):
+            token_for(spiffe_id)
+
+
+def test_token_of_another_trust_domain_enrols_nobody() -> None:
+    stranger = SpiffeId.process("other", Role.TASKMANAGER, "tm-1")
+    with pytest.raises(EnrolmentRefused):
+        grant_enrolment(token_for(stranger)[0], new_csr(stranger)[1], CONFIG)
+
+
+def test_token_is_good_until_it_is_used_or_expires() -> None:
+    record, text = token_for(WORKER)
+    token = JoinToken.parse(text)
+    assert token.fingerprint == fingerprint(INTERNAL.certificate)
+    assert check_token(token, record, used=False, now=NOW) == record
+    with pytest.raises(EnrolmentRefused, match="used already"):
+        check_token(token, record, used=True, now=NOW)
+    with pytest.raises(EnrolmentRefused, match="expired"):
+        check_token(token, record, used=False, now=NOW + dt.timedelta(minutes=15))
+
+
+def test_neither_record_nor_messages_nor_repr_show_the_secret() -> None:
+    record, text = token_for(WORKER)
+    secret = text.split("_")[2]
+    with pytest.raises(EnrolmentRefused) as refused:
+        JoinToken.parse(text + "x")
+    for shown in (repr(record), repr(JoinToken.parse(text)), str(refused.value)):
+        assert secret not in shown
+
+
+def test_unknown_and_wrong_tokens_get_one_answer() -> None:
+    record, text = token_for(WORKER)
+    other = text[:20] + ("0" if text[20] != "0" else "1") + text[21:]
+    for token, kept in ((text, None), (other, record), (text, token_for(WORKER)[0])):
+        with pytest.raises(EnrolmentRefused, match="not known"):
+            check_token(JoinToken.parse(token), kept, used=True, now=NOW)
+
+
+@given(st.text(max_size=300))
+def test_no_text_of_another_shape_is_a_token(text: str) -> None:
+    with pytest.raises(EnrolmentRefused):
+        JoinToken.parse(text)
+
+
+@pytest.mark.parametrize("ttl", [dt.timedelta(0), dt.timedelta(seconds=-1), MAX_TTL * 2])
+def test_token_lives_short(ttl: dt.timedelta) -> None:
+    with pytest.raises(CertificateRejected, match="cannot live"):
+        mint(WORKER, INTERNAL.certificate, ttl=ttl, now=NOW)
+
+
+def test_kept_tokens_are_private_and_go_when_expired(tmp_path: Path) -> None:
+    store = TokenStore(tmp_path)
+    record, text = token_for(WORKER)
+    store.add(record, now=NOW)
+    file = tmp_path / "ca" / "tokens" / f"{record.id}.json"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert text.split("_")[2].encode() not in file.read_bytes()
+    assert store.find(JoinToken.parse(text)) == record
+    later = NOW + dt.timedelta(hours=1)
+    store.add(mint(WORKER, INTERNAL.certificate, now=later)[0], now=later)
+    assert store.find(JoinToken.parse(text)) is None
+    file.write_bytes(b"{}")
+    file.chmod(0o600)
+    with pytest.raises(StoreError, match="damaged"):
+        store.find(JoinToken.parse(text))
+
+
+@given(st.lists(st.floats(0, 5), max_size=60))
+def test_rate_is_never_above_burst_plus_refill(steps: list[float]) -> None:
+    now, admitted = 0.0, 0
+    limiter = RateLimiter(burst=3, per_second=2, clock=lambda: now)
+    for step in steps:
+        now += step
+        admitted += limiter.take("one") == 0
+    assert admitted <= 3 + 2 * now + 1e-6
+
+
+def test_refused_requester_is_told_when_and_others_go_on() -> None:
+    now = 0.0
+    limiter = RateLimiter(burst=1, per_second=0.5, clock=lambda: now)
+    assert limiter.take("one") == 0
+    wait = limiter.take("one")
+    assert wait == pytest.approx(2.0)
+    assert limiter.take("two") == 0
+    now += wait
+    assert limiter.take("one") == 0
+
+
+def test_memory_of_requesters_is_bounded() -> None:
+    limiter = RateLimiter(burst=1, per_second=1, clock=lambda: 0.0)
+    for number in range(MAX_REQUESTERS + 10):
+        assert limiter.take(str(number)) == 0
+    assert len(limiter._buckets) == MAX_REQUESTERS
