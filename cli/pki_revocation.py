@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import re
 from pathlib import Path
@@ -21,6 +22,7 @@ from pki.home import Home
 from pki.identity import SpiffeId
 from pki.identity_files import CHAIN_FILE, previous_certificates, read_certificates
 from pki.issuer import utc_now
+from pki.passphrase import read_passphrase
 from pki.peer import certified_identity
 from pki.profiles import AuthorityKind
 from pki.revocation_store import RevocationStore, Target
@@ -37,6 +39,11 @@ _SERIAL = re.compile(r"(0x)?[0-9a-fA-F]{1,40}")
 
 AuthorityOption = Annotated[
     AuthorityKind | None, typer.Option(help="Who signed it; needed for a serial number that is not known here.")
+]
+
+RootPassphraseOption = Annotated[
+    Path | None,
+    typer.Option(help="File with the passphrase of the root's key (mode 0600), to sign the root's list; -: ask."),
 ]
 
 
@@ -57,6 +64,7 @@ def revoke(
     authority: AuthorityOption = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
+    root_passphrase_file: RootPassphraseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Revoke certificates: every process of the home refuses them, and ends their open connections, within seconds.
@@ -67,7 +75,10 @@ def revoke(
     located, configuration = load_configuration(home, config)
     store = RevocationStore(located.pki, configuration.pki, clock=utc_now)
     found = _resolve(located, configuration.pki, target, authority)
-    added = {kind: store.revoke(kind, targets, reason) for kind, targets in found.items()}
+    added = {
+        kind: store.revoke(kind, targets, reason, passphrase=_passphrase(kind, root_passphrase_file))
+        for kind, targets in found.items()
+    }
     pushed, failed = push_crls(located, store.lists(), utc_now())
     serials = [f"{each.serial:x}" for targets in found.values() for each in targets]
     new = [entry.serial for entries in added.values() for entry in entries]
@@ -118,6 +129,7 @@ def refresh(
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     force: Annotated[bool, typer.Option("--force", help="Sign new lists even when the present ones are good.")] = False,
+    root_passphrase_file: RootPassphraseOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Sign the lists that are missing, damaged, or past half of their life, and push them; `sluice up` does so itself.
@@ -130,7 +142,7 @@ def refresh(
     signed, failed = [], []
     for kind in AuthorityKind:
         try:
-            if store.refresh(kind, force=force):
+            if store.refresh(kind, force=force, passphrase=_passphrase(kind, root_passphrase_file)):
                 signed.append(kind)
         except PkiError as error:
             failed.append(str(error))
@@ -171,6 +183,12 @@ def _resolve(
     if not targets:
         raise RefusedError(f"no certificate of {target} is in {home.root}", "revoke it by its serial number")
     return targets
+
+
+def _passphrase(kind: AuthorityKind, file: Path | None) -> bytes | None:
+    if kind is not AuthorityKind.ROOT or file is None:
+        return None
+    return read_passphrase(file, getpass.getpass, new=False)
 
 
 def _by_serial(home: Home, serial: int, authority: AuthorityKind | None) -> dict[AuthorityKind, list[Target]]:

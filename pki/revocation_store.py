@@ -79,8 +79,12 @@ class RevocationStore:
         self._records: dict[Path, _Known] = {}
         self._lists: dict[Path, tuple[_Stamp, RevocationList]] = {}
 
-    def revoke(self, kind: AuthorityKind, targets: Iterable[Target], reason: Reason) -> tuple[Revocation, ...]:
+    def revoke(
+        self, kind: AuthorityKind, targets: Iterable[Target], reason: Reason, *, passphrase: bytes | None = None
+    ) -> tuple[Revocation, ...]:
         """Record that ``kind`` revokes ``targets`` and sign its next list; returns those not revoked before.
+
+        ``passphrase`` opens a root's key that is encrypted.
 
         Raises:
             CertificateRejected: the reason does not fit what is revoked, or a serial is none.
@@ -88,7 +92,7 @@ class RevocationStore:
         """
         _check_reason(kind, reason)
         now = self._clock()
-        authority = self._authorities.load(kind)
+        authority = self._authorities.load(kind, passphrase)
         directory = self._prepare(authority)
         with locked(directory):
             record = self._read(directory)
@@ -106,16 +110,17 @@ class RevocationStore:
                 self._sign(authority, directory, _Record(record.number, (*record.revoked, *added)), now)
         return added
 
-    def refresh(self, kind: AuthorityKind, *, force: bool = False) -> bool:
+    def refresh(self, kind: AuthorityKind, *, force: bool = False, passphrase: bytes | None = None) -> bool:
         """Sign a new list for ``kind`` when it has none, an unusable one, or one past half of its life.
 
         Returns whether one was signed. A certificate that has expired stays on one more list and then leaves it.
+        ``passphrase`` opens a root's key that is encrypted.
         """
         now = self._clock()
         directory = self._directory(self._authorities.certificate(kind), kind)
         if not force and self._is_good(directory, kind, now):
             return False
-        authority = self._authorities.load(kind)
+        authority = self._authorities.load(kind, passphrase)
         self._prepare(authority)
         with locked(directory):
             record = self._read(directory)

@@ -34,8 +34,12 @@ def inventory(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> Path:  # noq
     return file
 
 
+def serial_of(file: Path) -> int:
+    return read_certificates(file)[0].serial_number
+
+
 def serial(directory: Path) -> int:
-    return read_certificates(directory / "chain.pem")[0].serial_number
+    return serial_of(directory / "chain.pem")
 
 
 def test_inventory_refuses_who_was_revoked_unless_forced(
@@ -129,3 +133,17 @@ def test_renewal_by_an_online_authority_wants_directories(sluice_pki: Command) -
     outcome = sluice_pki("renew", "--ca", "ca.example.org:8444")
     assert (outcome.code, "name the directories" in outcome.err) == (2, True)
     assert "--ca" in sluice_pki("renew", "--help").out
+
+
+def test_root_with_a_passphrase_revokes_an_intermediate(sluice_pki: Command, tmp_path: Path) -> None:  # noqa: F811
+    passphrase = tmp_path / "passphrase"
+    passphrase.write_text("correct horse battery\n")
+    passphrase.chmod(0o600)
+    secret = ("--root-passphrase-file", passphrase)
+    assert sluice_pki("init", *secret).code == 0
+    edge = f"{serial_of(tmp_path / 'home/pki/authorities/edge/cert.pem'):x}"
+    refused = sluice_pki("revoke", edge, "--reason", "ca-compromise")
+    assert (refused.code, "--root-passphrase-file" in refused.err) == (1, True)
+    assert sluice_pki("revoke", edge, "--reason", "ca-compromise", *secret, "--json").json()["revoked"] == [edge]
+    refreshed = sluice_pki("crl", "refresh", "--force", "--json", *secret)
+    assert (refreshed.code, refreshed.json()["signed"]) == (0, ["root", "internal", "edge"])

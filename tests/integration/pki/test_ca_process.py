@@ -146,6 +146,12 @@ async def test_killed_authority_has_recorded_whatever_left_it(pki: TestPki, star
     assert (kept.returncode, kept.stdout.startswith("kept ")) == (0, True), kept.stderr
     renewed = command("pki", "renew", str(tmp_path / "tm-1"), "--ca", mutual, "--force")
     assert (renewed.returncode, renewed.stdout.startswith("renewed ")) == (0, True), renewed.stderr
+    revoke = ("pki", "revoke", str(tmp_path / "tm-1"), "--reason", "key-compromise", "--home", str(pki.home.root))
+    assert command(*revoke).returncode == 0
+    before = read_identity(tmp_path / "tm-1")[0].leaf
+    revoked = command("pki", "renew", str(tmp_path / "tm-1"), "--ca", mutual, "--force")
+    assert revoked.returncode == 1, revoked.stdout
+    assert read_identity(tmp_path / "tm-1")[0].leaf == before
     verified = command("pki", "ledger", "verify", "--home", str(pki.home.root), "--json")
     assert json.loads(verified.stdout)["records"] >= len(left) + 3
 
