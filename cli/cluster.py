@@ -82,7 +82,7 @@ def _up_detached(home: Home) -> None:
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cli.main", *argv],
+            [sys.executable, "-P", "-m", "cli.main", *argv],
             stdin=subprocess.DEVNULL,
             stdout=descriptor,
             stderr=descriptor,

@@ -50,7 +50,7 @@ class _Demo:
     async def run(self, configuration: Any) -> int:  # noqa: ANN401  Configuration, imported late
         from cli.launcher import Launcher
 
-        self.step("Starting Envoy, auth service, JobManager and TaskManagers, each with its own certificate")
+        self.step("Starting CA, Envoy, auth service, JobManager and TaskManagers, each with its own certificate")
         stop, ready = asyncio.Event(), asyncio.Event()
         self._stop_on_signals(stop)
         started = time.monotonic()

@@ -142,7 +142,8 @@ class Launcher:
         await self._wait_ready(count)
 
     async def _start_member(self, member: _Member) -> None:
-        argv = [sys.executable, "-m", "cli.main", "run", *member.arguments, "--home", str(self.home.root)]
+        # -P: nothing that lies in the working directory (the home has a folder pki) is ever imported
+        argv = [sys.executable, "-P", "-m", "cli.main", "run", *member.arguments, "--home", str(self.home.root)]
         if self.config_file is not None:
             argv += ["--config", str(self.config_file)]
         environment = {key: os.environ[key] for key in PASSED_ENVIRONMENT if key in os.environ}
