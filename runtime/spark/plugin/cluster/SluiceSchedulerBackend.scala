@@ -32,6 +32,9 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   private val graceTimer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("sluice-loss-grace")
   private val awaitingReason = ConcurrentHashMap.newKeySet[String]()
 
+  /** Executors whose end was told to Spark, once: the report and the lost connection come in any order. */
+  private val settled = ConcurrentHashMap.newKeySet[String]()
+
   override def applicationId(): String = appId
 
   override def sufficientResourcesRegistered(): Boolean =
@@ -125,8 +128,8 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
         ExecutorProcessLost(why, Some(message.path("host").asText()), byApplication)
       } else ExecutorExited(message.path("exit_code").asInt(-1), byApplication, why)
     awaitingReason.remove(id)
-    // One that Spark has removed already would be reported twice.
-    if (getExecutorIds().contains(id)) removeExecutor(id, reason)
+    // One that Spark has removed already, or is about to, would be reported twice.
+    if (settled.add(id) && getExecutorIds().contains(id)) removeExecutor(id, reason)
   }
 
   /** Nobody keeps to our totals any more, and another attempt may be on its way: end (fencing). */
@@ -154,7 +157,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   }
 
   private def graceEnded(id: String): Unit =
-    if (awaitingReason.remove(id)) {
+    if (awaitingReason.remove(id) && settled.add(id)) {
       removeExecutor(id, ExecutorProcessLost("connection lost, nothing known about the process", None, causedByApp = false))
     }
 }
