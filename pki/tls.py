@@ -186,6 +186,7 @@ def unverified_client_context() -> ssl.SSLContext:
     """For fetching what is public and checked by its fingerprint afterwards; nothing secret may pass through it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_3
+    # Trust on first use is not what happens here: the caller compares the fingerprint in its join token.
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
