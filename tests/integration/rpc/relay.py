@@ -28,7 +28,7 @@ class Relay:
         return host, port
 
     def freeze(self) -> None:
-        """From now on nothing gets through, and nobody is told."""
+        """From now on nothing gets through, not even that one side has closed."""
         self._frozen = True
 
     def cut(self) -> None:
@@ -57,4 +57,5 @@ class Relay:
                 if not self._frozen:
                     sink.write(data)
                     await sink.drain()
-            sink.close()
+            if not self._frozen:
+                sink.close()
