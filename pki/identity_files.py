@@ -56,6 +56,7 @@ MAX_PASSWORD_BYTES = 1024
 READ_ATTEMPTS = 3
 """How often a set is read again when its files change meanwhile."""
 
+_CERTIFICATE_BEGINS = b"-----BEGIN CERTIFICATE-----"
 _PEER_PATTERN = re.compile(r"spiffe://[a-z0-9._-]{1,255}/[A-Za-z0-9._/*-]{1,1024}")
 
 Stamp = tuple[tuple[int, int, int], ...]
@@ -260,6 +261,8 @@ def _certificates(pem: bytes, where: str, limit: int) -> list[x509.Certificate]:
         raise StoreError(f"{where} holds no readable PEM certificate: {error}", "issue the identity again") from error
     if len(certificates) > limit:
         raise StoreError(f"{where} holds more than {limit} certificates")
+    if pem.count(_CERTIFICATE_BEGINS) != len(certificates):  # a last block without an end is passed over in silence
+        raise StoreError(f"{where} is cut off within a certificate", "issue the identity again")
     return certificates
 
 
