@@ -6,6 +6,7 @@ the one before it.
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import enum
 from collections.abc import Iterable, Mapping, Sequence
@@ -106,6 +107,11 @@ class RevocationList:
     def issuer_key(self) -> bytes:
         """The issuer's name in DER: what certificates refer to it by."""
         return self.issuer.public_bytes()
+
+    @property
+    def der(self) -> bytes:
+        """The list as it was signed, without its armour."""
+        return base64.b64decode(b"".join(self.pem.split(b"\n")[1:-2]), validate=True)
 
     def expired_at(self, now: dt.datetime) -> bool:
         """Whether it does not count any more, the grace included."""

@@ -24,7 +24,7 @@ from pki.files import read_bounded
 _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""The file is looked at no more often than this."""
+"""By default the file is looked at no more often than this."""
 
 _Stamp = tuple[int, int, int]
 
@@ -50,6 +50,7 @@ class RevokedPeers:
         anchors: the authorities trusted now.
         clock: the present, in UTC.
         monotonic: for the pace of looking.
+        pace_seconds: the file is looked at no more often.
 
     Raises:
         StoreError: ``crl.pem`` is there and holds no usable list: there is nothing older to go by.
@@ -62,11 +63,13 @@ class RevokedPeers:
         *,
         clock: Callable[[], dt.datetime],
         monotonic: Callable[[], float] = time.monotonic,
+        pace_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._path = directory / CRL_FILE
         self._anchors = anchors
         self._clock = clock
         self._monotonic = monotonic
+        self._pace = pace_seconds
         self._lists: dict[bytes, RevocationList] = {}
         self._seen: tuple[_Stamp | None, tuple[x509.Certificate, ...]] = (None, ())
         self._looked_at = monotonic()
@@ -77,12 +80,17 @@ class RevokedPeers:
             raise StoreError(f"{self._path} holds no usable revocation list: {refused[0].what}", refused[0].remedy)
 
     def look(self) -> int:
-        """Read the file again if it changed, at most once in :data:`LOOK_SECONDS`; returns :attr:`version`."""
+        """Read the file again if it changed, at the given pace at most; returns :attr:`version`."""
         now = self._monotonic()
-        if now - self._looked_at >= LOOK_SECONDS:
+        if now - self._looked_at >= self._pace:
             self._looked_at = now
             self._reload()
         return self.version
+
+    @property
+    def lists(self) -> tuple[RevocationList, ...]:
+        """The lists in use, in a fixed order; those that have expired too."""
+        return tuple(self._lists[issuer] for issuer in sorted(self._lists))
 
     def revoked(self, certificate: CertificateId) -> Revoked | None:
         """What the lists in use say of ``certificate``; None: nothing."""

@@ -16,6 +16,7 @@ from pki.errors import SluiceError, StoreError
 from pki.identity_files import IdentityMaterial, Stamp, read_identity, stamp_of
 from pki.issuer import Clock, Issuer
 from pki.profiles import Validity
+from pki.revoked_peers import RevokedPeers
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,6 +61,8 @@ class Keeper:
         self._spread = draw()
         self._stamp: Stamp | None = None
         self._complaint = ""
+        self._revoked: RevokedPeers | None = None
+        self._lists_seen = 0
         self._told = Urgency.FRESH
         self._not_before: dt.datetime | None = None
         self.material: IdentityMaterial | None = None
@@ -88,11 +91,13 @@ class Keeper:
         try:
             stamp = stamp_of(self.identity.directory)
             if stamp == self._stamp:
+                self._take_in_lists()
                 return
             material, self._stamp = read_identity(self.identity.directory)
             if material.spiffe_id != self.identity.spiffe_id:
                 raise StoreError(f"{self.identity.directory} holds {material.spiffe_id}")  # noqa: TRY301  one place judges
             material.check_valid_at(self._clock())
+            revoked = self._revoked or self._first_lists(material)
         except StoreError as error:
             # The directory is to be renewed; what is in memory goes on being served meanwhile.
             if self._complaint != error.what:
@@ -107,8 +112,23 @@ class Keeper:
         self._told = Urgency.FRESH
         if self.material is None or _generation(material) != _generation(self.material):
             _LOG.info("%s is valid until %s", material.spiffe_id, material.leaf.not_valid_after_utc)
-            self.material = material
-            self._board.publish(material)
+            self.material, self._revoked = material, revoked
+            self._lists_seen = revoked.look()
+            self._board.publish(material, revoked.lists)
+        self._take_in_lists()
+
+    def _first_lists(self, material: IdentityMaterial) -> RevokedPeers:
+        """The lists beside the identity; one that cannot be used is a :class:`StoreError`, and mended by renewal."""
+        directory, anchors = self.identity.directory, lambda: (self.material or material).anchors
+        return RevokedPeers(directory, anchors, clock=self._clock, pace_seconds=0)
+
+    def _take_in_lists(self) -> None:
+        """Tell those who wait when the revocation lists have changed."""
+        if self.material is None or self._revoked is None:
+            return
+        if (version := self._revoked.look()) != self._lists_seen:
+            self._lists_seen = version
+            self._board.publish(self.material, self._revoked.lists)
 
     async def _renew(self) -> None:
         identity = self.identity

@@ -306,6 +306,24 @@ async def test_a_new_trust_anchor_counts_and_a_withdrawn_one_does_not_any_more(e
         assert await edge.answers(own)
 
 
+async def test_a_revoked_client_is_refused_once_the_list_has_arrived(edge: Edge) -> None:
+    revoked, other = edge.client_context(edge.running.issuer), edge.running.pki.parent / "other"
+    edge.running.issuer.issue_to(other, CLIENT)
+    certificate = read_identity(edge.running.pki.parent / f"as-client-{id(edge.running.issuer)}")[0].leaf
+    # A list that names somebody else changes nothing for those who are not on it.
+    edge.running.revoke(read_identity(edge.running.identities / "gateway" / "envoy")[0].leaf)
+    await edge.running.agent.step()
+    assert await edge.answers(revoked)
+    edge.running.revoke(certificate)
+    await edge.running.agent.step()
+    for _ in range(200):
+        if not await edge.answers(revoked):
+            break
+        await asyncio.sleep(0.05)
+    assert not await edge.answers(revoked)
+    assert await edge.answers(edge.context_from(other)), "the same identity with another certificate"
+
+
 async def test_envoy_holds_clients_to_the_name_constraints_of_its_anchor(edge: Edge, tmp_path: Path) -> None:
     """The identity is the one that it admits; only the second name lies outside what the authority may certify."""
     outside, within = x509.RFC822Name("ada@example.org"), x509.DNSName("anything.example.org")
