@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,17 @@ from cryptography import x509
 
 from pki.authority import Authority
 from pki.config import PkiConfig
-from pki.crl import MAX_CRL_BYTES, Reason, Revocation, RevocationList, check_crl, load_crls, sign_crl
+from pki.crl import (
+    MAX_CRL_BYTES,
+    Reason,
+    Revocation,
+    RevocationList,
+    check_crl,
+    load_crls,
+    remember_signed,
+    sign_crl,
+)
+from pki.delta_lists import drop_parts, read_parts, write_parts
 from pki.errors import CertificateRejected, CrlRejected, StoreError
 from pki.files import locked, make_private_directory, read_bounded, write_public, write_secret
 from pki.identity import SpiffeId
@@ -125,6 +135,7 @@ class RevocationStore:
         with locked(directory):
             record = self._read(directory)
             kept = tuple(entry for entry in record.revoked if not _outlived(entry, self._last_update(kind), now))
+            drop_parts(directory)
             self._sign(authority, directory, _Record(record.number, kept), now)
         return True
 
@@ -154,6 +165,7 @@ class RevocationStore:
             return cached[1]
         (crl,) = load_crls(read_bounded(path, MAX_CRL_BYTES))
         found = check_crl(crl, (certificate,), now)
+        found = replace(found, in_parts=read_parts(path.parent, found.number))
         self._lists[path] = (stamp, found)
         return found
 
@@ -224,6 +236,9 @@ class RevocationStore:
         _write(directory, numbered)
         pem = sign_crl(authority, numbered.revoked, number=numbered.number, now=now, lifetime=self._lifetime)
         write_public(directory / LIST_FILE, pem)
+        remember_signed(pem, authority, numbered.revoked)
+        # 3. The same in parts, when it is large; without them, everybody gets the whole.
+        write_parts(directory, authority, pem, numbered.revoked, number=numbered.number, now=now)
 
     def _is_good(self, directory: Path, kind: AuthorityKind, now: dt.datetime) -> bool:
         try:
