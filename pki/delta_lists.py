@@ -94,7 +94,8 @@ def _base(
         count = len(base)
     except (PkiError, x509.ExtensionNotFound, *DAMAGED):
         return None
-    if base.next_update_utc is None or now >= base.next_update_utc:
+    # Past half of its life there is a new one: the complete list is signed anew at half of its own, which begins later.
+    if base.next_update_utc is None or now > base.last_update_utc + (base.next_update_utc - base.last_update_utc) / 2:
         return None
     if not 0 < count <= len(revocations) or len(revocations) - count > MAX_DELTA_ENTRIES:
         return None

@@ -375,6 +375,19 @@ def test_an_entry_that_leaves_the_list_leaves_no_delta_behind(world: World) -> N
     assert MANY + 1 in found.revoked
 
 
+def test_parts_do_not_expire_while_lists_are_refreshed_in_time(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Each revocation makes the complete list young again, but not the base of its delta."""
+    for hour in range(1, 60):
+        world.now = NOW + dt.timedelta(hours=hour)
+        if hour % 7 == 0:
+            world.revoke(MANY + hour)
+        world.store.refresh(INTERNAL)
+        world.push()
+        found = world.known_in(world.taskmanager).lists[0]
+        assert found.next_update >= world.now
+    assert "gets complete revocation lists" not in caplog.text, "a push had to do without the delta"
+
+
 def test_the_file_of_a_directory_is_never_worsened_by_a_delta_alone(world: World) -> None:
     world.push()
     before = (world.taskmanager / CRL_FILE).read_bytes()
