@@ -10,6 +10,7 @@ import base64
 import datetime as dt
 import enum
 import hashlib
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -199,7 +200,7 @@ def load_crls(pem: bytes) -> list[x509.CertificateRevocationList]:
     if len(blocks) > MAX_LISTS:
         raise CrlRejected(f"more than {MAX_LISTS} revocation lists in one file")
     try:
-        return [_read(block + _PEM_END).crl for block in blocks]
+        return [_read((block + _PEM_END).lstrip()).crl for block in blocks]
     except DAMAGED as error:
         raise CrlRejected(f"a revocation list cannot be read: {error}") from error
 
@@ -336,21 +337,23 @@ class _Read:
 
 _READ: dict[bytes, _Read] = {}
 """By the digest of what was read. Large lists come again and again, with each directory and each delta."""
+_READING = threading.Lock()
 
 
 def _read(pem: bytes) -> _Read:
     digest = hashlib.sha256(pem).digest()
-    known = _READ.get(digest)
-    if known is None:
-        known = _Read(x509.load_pem_x509_crl(pem))
-        while len(_READ) >= MAX_READ_LISTS:
-            _READ.pop(next(iter(_READ)), None)
-        _READ[digest] = known
-    return known
+    with _READING:
+        if (known := _READ.get(digest)) is None:
+            known = _Read(x509.load_pem_x509_crl(pem))
+            while len(_READ) >= MAX_READ_LISTS:
+                del _READ[next(iter(_READ))]
+            _READ[digest] = known
+        return known
 
 
 def _remembered(crl: x509.CertificateRevocationList) -> _Read:
-    return next((known for known in tuple(_READ.values()) if known.crl is crl), None) or _Read(crl)
+    with _READING:
+        return next((known for known in _READ.values() if known.crl is crl), None) or _Read(crl)
 
 
 def _check_signature(crl: x509.CertificateRevocationList, issuers: Sequence[x509.Certificate], what: str) -> None:
