@@ -191,9 +191,8 @@ class RevocationStore:
 
         ``anchors``: what is handed out as trust anchors; the lists are those of ``authority`` and of these.
         """
-        own = self._pem_of(authority)
-        others = (each for each in anchors if each != authority.certificate)
-        return own + b"".join(found.pem for each in others if (found := self.current(authority.kind, each)) is not None)
+        others = [each for each in anchors if each != authority.certificate]
+        return self._pem_of(authority) + b"".join(each.pem for each in self.of(authority.kind, others))
 
     def _pem_of(self, authority: Authority) -> bytes:
         path = self._directory(authority.certificate, authority.kind) / LIST_FILE
@@ -204,6 +203,10 @@ class RevocationStore:
             self._refresh_due(authority)
         current = self.current(authority.kind, authority.certificate)
         return b"" if current is None else current.pem
+
+    def of(self, kind: AuthorityKind, anchors: Sequence[x509.Certificate]) -> list[RevocationList]:
+        """The lists of these generations of ``kind``, as far as they have one; see :meth:`current`."""
+        return [found for each in anchors if (found := self.current(kind, each)) is not None]
 
     def lists(self) -> list[RevocationList]:
         """All lists that count now; a bad one is logged and left out."""
