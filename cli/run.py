@@ -14,6 +14,8 @@ import typer
 
 from cli.identities import JOBMANAGER_NAME
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
+from cli.routes import publish_routes
+from gateway.config import AUTH_NAME
 
 app = typer.Typer(no_args_is_help=True, help="Run one process of the cluster in the foreground (SIGTERM ends it).")
 
@@ -83,12 +85,17 @@ def taskmanager(
 
 
 @app.command()
-def auth(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None) -> None:
+def auth(
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    name: Annotated[str, typer.Option(help="Process name in its certificate, where it listens over TLS.")] = AUTH_NAME,
+) -> None:
     """The auth service that Envoy asks about every request."""
     from gateway.process import run_auth
 
     located, configuration = load_configuration(home, config)
-    serve(run_auth(located, configuration.gateway, configuration.pki.trust_domain))
+    publish_routes(located)
+    serve(run_auth(located, configuration.gateway, configuration.pki.trust_domain, name))
 
 
 @app.command()
@@ -97,4 +104,6 @@ def envoy(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None) -> None:
     from gateway.process import run_envoy
 
     located, configuration = load_configuration(home, config)
-    serve(run_envoy(located, configuration.gateway, configuration.pki.trust_domain))
+    settings = configuration.jobmanager
+    rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
+    serve(run_envoy(located, configuration.gateway, configuration.pki.trust_domain, rest=rest))
