@@ -13,9 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from cli.identities import JOBMANAGER_NAME
+from cli.joining import CaOption, JoinDnsOption, JoinIpOption, TokenFileOption, joined, joining, own_identity
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
 from cli.routes import publish_routes
 from gateway.config import AUTH_NAME
+from pki.identity import Role
 
 app = typer.Typer(no_args_is_help=True, help="Run one process of the cluster in the foreground (SIGTERM ends it).")
 
@@ -63,12 +65,25 @@ def jobmanager(
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     name: Annotated[str, typer.Option(help="Process name in its certificate.")] = JOBMANAGER_NAME,
+    ca: CaOption = None,
+    join_token_file: TokenFileOption = None,
+    dns: JoinDnsOption = None,
+    ip: JoinIpOption = None,
 ) -> None:
     """Dispatcher, ResourceManager, JobMasters, blob server and REST."""
     from runtime.jobmanager.process import run_jobmanager
 
     located, configuration = load_configuration(home, config)
-    serve(run_jobmanager(located, configuration.runtime, configuration.pki, name))
+    join = joining(ca, join_token_file, dns, ip)
+    if join is None:
+        serve(run_jobmanager(located, configuration.runtime, configuration.pki, name))
+        return
+    kept = own_identity(located, configuration, join, Role.JOBMANAGER, name)
+
+    def main() -> Coroutine[Any, Any, None]:
+        return run_jobmanager(located, configuration.runtime, configuration.pki, name, locate_ca=join.locate)
+
+    serve(joined(located, join, [kept], main))
 
 
 @app.command()
@@ -76,12 +91,21 @@ def taskmanager(
     name: Annotated[str, typer.Option(help="Process name in its certificate.")],
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
+    ca: CaOption = None,
+    join_token_file: TokenFileOption = None,
+    dns: JoinDnsOption = None,
+    ip: JoinIpOption = None,
 ) -> None:
     """Slots in which Spark executors run."""
     from runtime.taskmanager.process import run_taskmanager
 
     located, configuration = load_configuration(home, config)
-    serve(run_taskmanager(located, configuration.runtime, name))
+    join = joining(ca, join_token_file, dns, ip)
+    if join is None:
+        serve(run_taskmanager(located, configuration.runtime, name))
+        return
+    kept = own_identity(located, configuration, join, Role.TASKMANAGER, name)
+    serve(joined(located, join, [kept], lambda: run_taskmanager(located, configuration.runtime, name)))
 
 
 @app.command()
@@ -89,13 +113,23 @@ def auth(
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     name: Annotated[str, typer.Option(help="Process name in its certificate, where it listens over TLS.")] = AUTH_NAME,
+    ca: CaOption = None,
+    join_token_file: TokenFileOption = None,
+    dns: JoinDnsOption = None,
+    ip: JoinIpOption = None,
 ) -> None:
     """The auth service that Envoy asks about every request."""
     from gateway.process import run_auth
 
     located, configuration = load_configuration(home, config)
     publish_routes(located)
-    serve(run_auth(located, configuration.gateway, configuration.pki.trust_domain, name))
+    join = joining(ca, join_token_file, dns, ip)
+    domain = configuration.pki.trust_domain
+    if join is None:
+        serve(run_auth(located, configuration.gateway, domain, name))
+        return
+    kept = own_identity(located, configuration, join, Role.AUTH, name)
+    serve(joined(located, join, [kept], lambda: run_auth(located, configuration.gateway, domain, name)))
 
 
 @app.command()

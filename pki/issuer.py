@@ -21,7 +21,7 @@ from pki.profiles import AuthorityKind, Names, Profile, edge_server_profile, wor
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
 
-__all__ = ["Issuer", "LocalIssuer", "SignedChain", "install_signed", "new_csr", "write_identity"]
+__all__ = ["DirectoryIssuer", "Issuer", "LocalIssuer", "SignedChain", "install_signed", "new_csr", "write_identity"]
 
 Clock = Callable[[], dt.datetime]
 
@@ -50,8 +50,8 @@ def install_signed(
         install_crls(directory, signed.crl_pem, now)
 
 
-class Issuer(Protocol):
-    """Whoever can turn an identity into certificates."""
+class DirectoryIssuer(Protocol):
+    """Whoever can make, or renew, an identity directory."""
 
     def issue_to(
         self,
@@ -73,6 +73,10 @@ class Issuer(Protocol):
             lifetime: default: what the configuration says for the role; never beyond the authority's end.
             accept: SPIFFE patterns of peers, for the JVM.
         """
+
+
+class Issuer(DirectoryIssuer, Protocol):
+    """Whoever can turn any identity into certificates."""
 
     def sign_csr(
         self,

@@ -19,7 +19,7 @@ from pki.agent.policy import AgentPolicy
 from pki.agent.sds import SecretDiscovery
 from pki.agent.workload_api import WorkloadApi
 from pki.errors import StoreError
-from pki.issuer import Clock, Issuer, utc_now
+from pki.issuer import Clock, DirectoryIssuer, utc_now
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()
@@ -38,7 +38,7 @@ class Agent:
     def __init__(
         self,
         policy: AgentPolicy,
-        issuer: Issuer,
+        issuer: DirectoryIssuer,
         jwt: JwtAuthority,
         trust_domain: str,
         socket_path: Path,

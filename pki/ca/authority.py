@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,16 +17,20 @@ from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
 from pki.ca.ledger import ChainState, LedgerRecord
 from pki.ca.ledger_file import Disk, Ledger, ledger_path, rfc3339
 from pki.ca.policy import Grant, grant_enrolment, grant_job, grant_renewal
+from pki.ca.protocol import TrustSide
 from pki.ca.token_store import TokenStore
 from pki.ca.tokens import JoinToken, check_token, fingerprint
 from pki.config import PkiConfig
-from pki.errors import StoreError
+from pki.crl import RevocationList
+from pki.errors import CrlRejected, StoreError
 from pki.identity import Role, SpiffeId
 from pki.issuer import SignedChain, install_signed, utc_now
 from pki.keys import generate_key, key_to_pem
 from pki.profiles import AuthorityKind, Names, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
+
+_LOG = logging.getLogger(__name__)
 
 
 class OnlineAuthority:
@@ -59,6 +64,28 @@ class OnlineAuthority:
     def anchors(self) -> bytes:
         """The certificate of the authority as PEM: public, and to be checked by the fingerprint in a token."""
         return to_pem(self._store.certificate(AuthorityKind.INTERNAL))
+
+    def trust(self, kind: AuthorityKind) -> TrustSide:
+        """The anchors of a side, the signing one first, and the lists of theirs that count now."""
+        ca_pem = self.anchors() if kind is AuthorityKind.INTERNAL else to_pem(self._store.certificate(kind))
+        lists = []
+        for anchor in x509.load_pem_x509_certificates(ca_pem):
+            try:
+                if (current := self._revocations.current(kind, anchor)) is not None:
+                    lists.append(current.pem)
+            except CrlRejected as error:
+                _LOG.error("the revocation list of the %s authority is not given out: %s", kind, error)
+        return TrustSide(ca_pem=ca_pem.decode(), crl_pem=b"".join(lists).decode())
+
+    def has_edge(self) -> bool:
+        """Whether the edge authority's certificate is here (its key may be elsewhere)."""
+        return self._store.exists(AuthorityKind.EDGE)
+
+    def refresh_lists(self) -> list[RevocationList]:
+        """Sign the revocation lists that are due, as far as the keys are here; returns all that count now."""
+        for problem in self._revocations.refresh_all()[1]:
+            _LOG.debug("a revocation list stays as it is: %s", problem)
+        return self._revocations.lists()
 
     def enrol(self, token: str, csr_pem: bytes) -> SignedChain:
         """Certify the bearer of a join token, which is used up by it.

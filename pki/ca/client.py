@@ -116,7 +116,9 @@ def renew(directory: Path, address: Address, *, algorithm: str = "") -> dt.datet
         ips=names.ips,
         algorithm=algorithm or describe_key(material.leaf.public_key()),
     )
-    answer = _call(address, _mutual(identity), "POST", RENEW_PATH, RenewRequest(csr_pem=csr_pem.decode()), SignedAnswer)
+    answer = _call(
+        address, mutual_context(identity), "POST", RENEW_PATH, RenewRequest(csr_pem=csr_pem.decode()), SignedAnswer
+    )
     signed = _checked(answer, identity.spiffe_id)
     peers = directory / PEERS_FILE
     accept = read_bounded(peers).decode("ascii").split() if peers.exists() else []
@@ -198,7 +200,7 @@ class OnlineIssuer:
         while True:
             try:
                 address = self._locate().mutual
-                return _call(address, _mutual(self._identity), "POST", JOB_PATH, body, SignedAnswer)
+                return _call(address, mutual_context(self._identity), "POST", JOB_PATH, body, SignedAnswer)
             except (CaUnavailable, RateLimited) as error:
                 wait = max(pause, error.retry_after) if isinstance(error, RateLimited) else pause
                 if self._clock() + wait > deadline:
@@ -207,7 +209,8 @@ class OnlineIssuer:
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
-def _mutual(identity: TlsIdentity) -> ssl.SSLContext:
+def mutual_context(identity: TlsIdentity) -> ssl.SSLContext:
+    """For dialing the online authority's mutual TLS port as ``identity``."""
     return identity.client_context(server_policy(Channel.CA, identity.spiffe_id.trust_domain), alpn=ALPN)
 
 
@@ -269,16 +272,30 @@ def _call(  # noqa: PLR0917  the order of the wire: where, how, what, and what i
         problem = msgspec.json.decode(data, type=Problem)
     except DAMAGED_JSON as error:
         raise CaUnavailable(f"what answers at {host}:{port} is no CA (status {response.status})") from error
-    raise _error(problem)
+    raise problem_error(problem)
 
 
-def _error(problem: Problem) -> PkiError:
+def problem_error(problem: Problem) -> PkiError:
+    """The error that the online authority answered with, as it raised it."""
     if problem.status == 429:
         return RateLimited(problem.detail, max(0.0, min(problem.retry_after, 3600.0)))
     kind = _ERRORS.get(problem.title)
     if kind is not None:
         return kind(problem.detail, problem.remedy)
     return CaUnavailable(f"the CA answered with {problem.title} (status {problem.status}): {problem.detail}")
+
+
+def parse_ca(text: str) -> CaAddress:
+    """``host:port[,enrolment port]``, the latter by default the next one; raises :class:`StoreError`."""
+    whole, _, enrolment = text.partition(",")
+    host, port = parse_address(whole)
+    if not enrolment:
+        return CaAddress(mutual=(host, port), enrolment=(host, min(port + 1, 65535)))
+    return CaAddress(mutual=(host, port), enrolment=parse_address(f"{_bracketed(host)}:{enrolment.strip()}"))
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def parse_address(text: str) -> Address:

@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from pki.ca.address import CaAddress, publish_ca, withdraw_ca
@@ -15,6 +15,7 @@ from pki.ca.config import CaConfig
 from pki.ca.server import CaServer
 from pki.config import PkiConfig
 from pki.connections import ConnectionLog
+from pki.crl_files import push_crls
 from pki.errors import PkiError
 from pki.home import Home
 from pki.identity import Role, SpiffeId
@@ -55,11 +56,16 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
                 authority.issue_own(directory, name, config.host)
                 _LOG.info("issued %s: %s", spiffe_id, reason)
 
+        def refresh_lists() -> None:
+            # Everybody else gets them from here; this process and what shares its home get them as files.
+            push_crls(home, authority.refresh_lists(), dt.datetime.now(dt.UTC))
+
         renew_own()
+        refresh_lists()
         server = CaServer(TlsIdentity(directory), authority, connections=ConnectionLog())
         stack.push_async_callback(server.close)
         mutual, enrolment = await server.start(config.host, config.port, config.enrolment_port)
-        renewing = asyncio.create_task(_renew_forever(server, renew_own))
+        renewing = asyncio.create_task(_repeat_forever(server, (renew_own, refresh_lists)))
         stack.callback(renewing.cancel)
         address = CaAddress(name=name, mutual=mutual, enrolment=enrolment, pid=os.getpid())
         stack.callback(withdraw_ca, home, address.pid)
@@ -69,10 +75,11 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         _LOG.info("CA %s stops; the ledger stands at %s", spiffe_id, authority.state)
 
 
-async def _renew_forever(server: CaServer, renew_own: Callable[[], None]) -> None:
+async def _repeat_forever(server: CaServer, duties: Sequence[Callable[[], None]]) -> None:
     while True:
         await asyncio.sleep(RENEWAL_CHECK_SECONDS)
-        try:
-            await server.call(renew_own)
-        except (PkiError, OSError):
-            _LOG.exception("cannot renew the CA's own identity now; the old one stays, trying again")
+        for duty in duties:
+            try:
+                await server.call(duty)
+            except (PkiError, OSError):
+                _LOG.exception("the CA's identity or its revocation lists stay as they are; trying again")

@@ -1,0 +1,113 @@
+"""``--ca`` and ``--join-token-file`` of ``sluice run``: a process that enrols itself and keeps its identity fresh."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.config import Configuration
+from cli.errors import UsageError
+from pki.agent.policy import ManagedIdentity
+from pki.ca.address import CaAddress
+from pki.ca.client import parse_ca
+from pki.ca.join_token import JoinTokenFile
+from pki.ca.keeper import CaKeeper, Kept
+from pki.ca.member import MemberIssuer
+from pki.errors import PkiError
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.profiles import Names
+
+CaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ca",
+        envvar="SLUICE_CA",
+        metavar="HOST:PORT[,ENROLMENT_PORT]",
+        help="The online CA on another machine: get the identity there before starting, and keep it and what is "
+        "trusted up to date. ENROLMENT_PORT: by default the next after PORT.",
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--join-token-file",
+        envvar="SLUICE_JOIN_TOKEN_FILE",
+        help="File (mode 0600) with the join token for the first time; it is removed after use.",
+    ),
+]
+JoinDnsOption = Annotated[
+    list[str] | None, typer.Option("--dns", help="Host name that the join token was made with; repeatable.")
+]
+JoinIpOption = Annotated[
+    list[str] | None, typer.Option("--ip", help="Address that the join token was made with; repeatable.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """The options of a process that joins: where the authority is, and what the token says."""
+
+    ca: CaAddress
+    token: JoinTokenFile | None
+    dns: tuple[str, ...]
+    ips: tuple[str, ...]
+
+    def locate(self) -> CaAddress:
+        """Where the authority is."""
+        return self.ca
+
+
+def joining(
+    ca: str | None, token_file: Path | None, dns: Sequence[str] | None, ips: Sequence[str] | None
+) -> Joining | None:
+    """What the options say; None: the process takes its identity from the home, as `sluice up` puts it there."""
+    if ca is None:
+        # The environment may name a file for all processes of a machine; names are of this command alone.
+        if dns or ips:
+            raise UsageError("--dns and --ip are for a process that joins", "give the CA with --ca")
+        return None
+    try:
+        address = parse_ca(ca)
+    except PkiError as error:
+        raise UsageError(f"--ca: {error.what}", error.remedy) from error
+    token = None if token_file is None else JoinTokenFile(token_file)
+    return Joining(address, token, tuple(dns or ()), tuple(ips or ()))
+
+
+def own_identity(
+    home: Home, configuration: Configuration, join: Joining, role: Role, name: str, directory: Path | None = None
+) -> Kept:
+    """The internal identity of a process that joins, at its place below ``home``."""
+    spiffe_id = SpiffeId.process(configuration.pki.trust_domain, role, name)
+    names = Names.checked(spiffe_id, join.dns, join.ips)
+    identity = ManagedIdentity(spiffe_id, directory or home.identity(role, name), dns=names.dns, ips=names.ips)
+    return Kept(identity, MemberIssuer(join.locate, join.token, algorithm=configuration.pki.key_algorithm))
+
+
+async def joined(
+    home: Home, join: Joining, kept: Sequence[Kept], main: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Get the identities of ``kept``, then run ``main`` with them, keeping them fresh as long as it runs."""
+    home.create()
+    keeper = CaKeeper(home, join.locate, kept)
+    try:
+        await keeper.start()
+        keeping = asyncio.create_task(keeper.run())
+        working = asyncio.create_task(main())
+        try:
+            await asyncio.wait({keeping, working}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (working, keeping):
+                task.cancel()
+            await asyncio.gather(working, keeping, return_exceptions=True)
+        for task in (working, keeping):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+    finally:
+        await keeper.close()

@@ -1,0 +1,116 @@
+"""How a process gets its own identity from an authority elsewhere: by renewal, or at first with a join token."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pki.ca import client
+from pki.ca.address import CaAddress
+from pki.ca.errors import EnrolmentRefused
+from pki.ca.join_token import JoinTokenFile
+from pki.errors import CertificateRejected, StoreError
+from pki.identity import SpiffeId
+from pki.identity_files import IdentityMaterial, read_identity
+from pki.issuer import Clock, utc_now
+from pki.keys import DEFAULT_ALGORITHM
+
+Locate = Callable[[], CaAddress]
+"""Where the authority is now; asked before each attempt."""
+
+
+def usable(directory: Path, spiffe_id: SpiffeId, now: dt.datetime) -> IdentityMaterial | None:
+    """The identity in ``directory`` when it is whole, of ``spiffe_id`` and valid at ``now``; else None."""
+    try:
+        material, _ = read_identity(directory)
+        material.check_valid_at(now)
+    except StoreError:
+        return None
+    return material if material.spiffe_id == spiffe_id else None
+
+
+class MemberIssuer:
+    """A :class:`pki.issuer.DirectoryIssuer` for the identity of a process, which the authority certifies.
+
+    What is usable is renewed by itself; nothing usable needs a join token, made for just these names.
+
+    Args:
+        locate: where the authority is.
+        token: where a join token is expected; None: there is none.
+        algorithm: of the keys made here.
+        clock: the present, in UTC.
+    """
+
+    def __init__(
+        self,
+        locate: Locate,
+        token: JoinTokenFile | None = None,
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        clock: Clock = utc_now,
+    ) -> None:
+        self._locate = locate
+        self._token = token
+        self._algorithm = algorithm
+        self._clock = clock
+
+    def issue_to(
+        self,
+        directory: Path,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+        accept: Sequence[str] = (),
+    ) -> None:
+        """See :meth:`pki.issuer.DirectoryIssuer.issue_to`.
+
+        Raises:
+            EnrolmentRefused: nothing usable is there, and the token is missing or not good.
+            CaUnavailable: the authority cannot be reached; the token stays good.
+        """
+        _refuse_lifetime(spiffe_id, lifetime)
+        if usable(directory, spiffe_id, self._clock()) is not None:
+            self._renew(directory)
+            return
+        if self._token is None:
+            raise EnrolmentRefused(
+                f"there is no usable identity of {spiffe_id}, and no join token", "give one with --join-token-file"
+            )
+        token = self._token.read()
+        self._enrol(directory, token, spiffe_id, dns=dns, ips=ips, accept=accept)
+        self._token.used_up()
+
+    def _renew(self, directory: Path) -> None:
+        client.renew(directory, self._locate().mutual, algorithm=self._algorithm)
+
+    def _enrol(
+        self,
+        directory: Path,
+        token: str,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str],
+        ips: Sequence[str],
+        accept: Sequence[str],
+    ) -> None:
+        client.enrol(
+            directory,
+            self._locate().enrolment,
+            token,
+            spiffe_id.role,
+            spiffe_id.name,
+            dns=dns,
+            ips=ips,
+            algorithm=self._algorithm,
+            accept=accept,
+        )
+
+
+def _refuse_lifetime(spiffe_id: SpiffeId, lifetime: dt.timedelta | None) -> None:
+    if lifetime is not None:
+        raise CertificateRejected(
+            f"the lifetime of {spiffe_id} is not chosen here", "the authority's configuration says how long it lives"
+        )
