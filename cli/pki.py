@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import pki_agent, pki_authority, pki_ca, pki_issue, pki_renew, pki_revocation
+from cli import pki_agent, pki_authority, pki_ca, pki_inspect, pki_issue, pki_renew, pki_revocation
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import print_json, spiffe_id_argument
@@ -18,7 +18,6 @@ from pki.files import make_private_directory, write_public, write_secret
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_certificates, read_identity
-from pki.inspect import CertificateSummary, KeystoreSummary, KeySummary, RequestSummary, Summary, inspect_path
 from pki.issuer import utc_now
 from pki.passphrase import read_passphrase
 from pki.profiles import AuthorityKind, Purpose
@@ -36,6 +35,7 @@ app = typer.Typer(
 
 app.add_typer(pki_issue.app)
 app.add_typer(pki_renew.app)
+app.add_typer(pki_inspect.app)
 app.add_typer(pki_authority.app, name="authority")
 app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
 pki_revocation.mount(app)
@@ -92,23 +92,6 @@ def init(
         typer.echo(f"{verb} {kind:<8} {store.certificate_file(kind)} (until {until:%Y-%m-%d})")
     if not created.made:
         typer.echo("nothing to do: all three authorities were there already")
-
-
-@app.command(epilog="Example: sluice pki inspect .sluice/pki/identities/jobmanager/jobmanager-1")
-def inspect(
-    paths: Annotated[list[Path], typer.Argument(help="Files (PEM, DER, PKCS#12) or identity directories.")],
-    as_json: JsonOption = False,
-) -> None:
-    """Show what certificates, requests, keys and keystores contain; private keys are never shown."""
-    findings = [finding for path in paths for finding in inspect_path(path, utc_now())]
-    if as_json:
-        print_json({"files": findings})
-        return
-    for finding in findings:
-        typer.echo(finding.file)
-        for item in finding.items:
-            for line in _lines(item):
-                typer.echo(f"  {line}")
 
 
 @app.command(epilog="Example: sluice pki verify chain.pem --ca ca.pem --purpose server")
@@ -206,37 +189,3 @@ def _check_trust_domain(trust_domain: str) -> None:
         SpiffeId(trust_domain, Role.CA, "check")
     except InvalidIdentity as error:
         raise UsageError(error.what, error.remedy) from error
-
-
-def _lines(item: Summary) -> list[str]:
-    match item:
-        case CertificateSummary():
-            return _certificate_lines(item)
-        case KeystoreSummary():
-            title = f"keystore with {len(item.items)} certificates, {'and a' if item.has_key else 'no'} key"
-            return [title, *(f"  {line}" for entry in item.items for line in _certificate_lines(entry))]
-        case RequestSummary():
-            proof = "signature valid" if item.signature_valid else "SIGNATURE NOT VALID"
-            return [f"request for {', '.join(item.spiffe_ids) or item.subject}", f"  {item.key}, {proof}"]
-        case KeySummary():
-            return [f"private key ({item.key}), public key SHA-256 {item.public_sha256}"]
-
-
-def _certificate_lines(item: CertificateSummary) -> list[str]:
-    what = "authority" if item.authority else "certificate"
-    lines = [
-        f"{what} {', '.join(item.spiffe_ids) or item.subject}",
-        f"  subject   {item.subject}",
-        f"  issuer    {item.issuer}",
-        f"  validity  {item.not_before:%Y-%m-%d %H:%M} to {item.not_after:%Y-%m-%d %H:%M} UTC: {item.state}",
-        f"  key       {item.key}, signed with {item.signature}",
-    ]
-    if item.name_constraints:
-        lines.append(f"  certifies {', '.join(item.name_constraints)}")
-    if item.purposes:
-        lines.append(f"  purpose   {', '.join(item.purposes)}")
-    if item.dns or item.ips:
-        lines.append(f"  names     {', '.join((*item.dns, *item.ips))}")
-    lines.append(f"  serial    {item.serial}")
-    lines.append(f"  sha256    {item.sha256}")
-    return lines
