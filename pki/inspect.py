@@ -29,8 +29,8 @@ from pki.files import read_bounded
 from pki.inspect_crl import CrlSummary, summarize_crl
 from pki.jks import MAGIC, read_jks
 from pki.keys import describe_key, public_key_der
-from pki.name_constraints import describe_constraints
 from pki.load import load_certificate, load_certificate_block
+from pki.name_constraints import describe_constraints
 from pki.trusted import Known
 
 MAX_ITEMS = 1000

@@ -92,11 +92,6 @@ class RevokedPeers:
             self._reload()
         return self.version
 
-    @property
-    def lists(self) -> tuple[RevocationList, ...]:
-        """The lists in use, in a fixed order; those that have expired too."""
-        return tuple(self._lists[issuer] for issuer in sorted(self._lists))
-
     def revoked(self, certificate: CertificateId) -> Revoked | None:
         """What the lists in use say of ``certificate``; None: nothing."""
         known = self._lists.get(certificate.issuer)
