@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from cli import pki_agent, pki_authority, pki_ca, pki_export, pki_inspect, pki_issue, pki_renew, pki_revocation
+from cli import (
+    pki_agent,
+    pki_authority,
+    pki_ca,
+    pki_export,
+    pki_inspect,
+    pki_issue,
+    pki_renew,
+    pki_revocation,
+    pki_rotate,
+)
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import print_json, spiffe_id_argument
@@ -20,6 +30,7 @@ from pki.issuer import utc_now
 from pki.passphrase import read_passphrase
 from pki.profiles import AuthorityKind, Purpose
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 from pki.verify import verify_chain
 
 app = typer.Typer(
@@ -39,6 +50,7 @@ app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.ag
 app.command(epilog=pki_export.EPILOG)(pki_export.export)
 pki_revocation.mount(app)
 pki_ca.mount(app)
+pki_rotate.mount(app)
 
 
 @app.command(epilog="Example: sluice pki init --algorithm ecdsa-p384")
@@ -76,6 +88,7 @@ def init(
         new = not store.exists(AuthorityKind.ROOT)
         passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=new)
     created = store.ensure(configuration.pki, utc_now(), root_passphrase=passphrase)
+    TrustStore(located.pki).publish()
     if as_json:
         print_json(
             {

@@ -18,7 +18,7 @@ from pki.identity_files import read_identity
 from pki.issuer import utc_now
 from pki.profiles import AuthorityKind
 from pki.programs.catalogue import CATALOGUE, Program, export_for
-from pki.store import AuthorityStore
+from pki.trust import TrustStore
 
 EPILOG = (
     "Examples: sluice pki export edge --output edge-ca.pem; "
@@ -116,5 +116,5 @@ def _export_file(exported: Export, output: Path, kind: Format, *, as_json: bool)
 
 def _export(home: Home, source: str, kind: Format) -> Export:
     if source in set(AuthorityKind):
-        return export_anchors((AuthorityStore(home.pki).certificate(AuthorityKind(source)),), kind)
+        return export_anchors(TrustStore(home.pki).anchors(AuthorityKind(source)), kind)
     return export_identity(read_identity(Path(source))[0], kind)

@@ -20,6 +20,7 @@ from pki.crl_files import CRL_FILE, identity_directories, install_crls
 from pki.damaged import DAMAGED
 from pki.errors import CrlRejected, StoreError
 from pki.files import locked, write_public
+from pki.generation import key_id
 from pki.home import Home
 from pki.identity_files import CA_FILE, CHAIN_FILE, MAX_ANCHORS, Stamp, is_authority, read_certificates
 from pki.peer import certified_identity
@@ -31,11 +32,11 @@ _NOTHING = (0, 0, 0)
 class TrustBundle:
     """What is trusted on one side: anchors, of which the first signs now, and their revocation lists (PEM each).
 
-    ``signer`` is the key identifier of the one that signs.
+    ``signer`` is the key identifier of the one that signs, in hexadecimal.
     """
 
     anchors: tuple[x509.Certificate, ...]
-    signer: bytes
+    signer: str
     ca_pem: bytes
     lists: tuple[bytes, ...]
 
@@ -51,7 +52,7 @@ class TrustBundle:
         if any(not is_authority(anchor) for anchor in anchors) or len({trust_domain_of(each) for each in anchors}) > 1:
             raise StoreError("the trust bundle holds more than the authorities of one trust domain")
         try:
-            signer = anchors[0].extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
+            signer = key_id(anchors[0])
         except (x509.ExtensionNotFound, *DAMAGED) as error:
             raise StoreError("the trust bundle holds an authority without key identifier") from error
         lists = load_crls(crl_pem) if crl_pem else []
