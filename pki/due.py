@@ -33,7 +33,7 @@ def issue_reason(
     # 1. It is the identity in question, and of the authority that signs today.
     if material.spiffe_id != names.spiffe_id:
         return f"it is of {material.spiffe_id}"
-    if issuer_key(material.leaf) != _own_key(authority):
+    if _issuer_key(material.leaf) != _own_key(authority):
         return f"it is not of today's {profile.authority} authority"
     if revoked:
         return "it was revoked"
@@ -65,8 +65,7 @@ def _names_differ(leaf: x509.Certificate, names: Names) -> str:
     return ""
 
 
-def issuer_key(leaf: x509.Certificate) -> bytes | None:
-    """The identifier of the key that signed ``leaf`` (RFC 5280, 4.2.1.1); None: it names none."""
+def _issuer_key(leaf: x509.Certificate) -> bytes | None:
     try:
         return leaf.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
     except x509.ExtensionNotFound:

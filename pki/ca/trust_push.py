@@ -29,13 +29,9 @@ _NOTHING = (0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class TrustBundle:
-    """What is trusted on one side: anchors, of which the first signs now, and their revocation lists (PEM each).
-
-    ``signer`` is the key identifier of the one that signs.
-    """
+    """What is trusted on one side: anchors, of which the first signs now, and their revocation lists (PEM each)."""
 
     anchors: tuple[x509.Certificate, ...]
-    signer: bytes
     ca_pem: bytes
     lists: tuple[bytes, ...]
 
@@ -50,12 +46,8 @@ class TrustBundle:
             raise StoreError(f"the trust bundle holds {len(anchors)} certificates", f"1 to {MAX_ANCHORS} are possible")
         if any(not is_authority(anchor) for anchor in anchors) or len({trust_domain_of(each) for each in anchors}) > 1:
             raise StoreError("the trust bundle holds more than the authorities of one trust domain")
-        try:
-            signer = anchors[0].extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
-        except (x509.ExtensionNotFound, *DAMAGED) as error:
-            raise StoreError("the trust bundle holds an authority without key identifier") from error
         lists = load_crls(crl_pem) if crl_pem else []
-        return cls(tuple(anchors), signer, ca_pem, tuple(each.public_bytes(Encoding.PEM) for each in lists))
+        return cls(tuple(anchors), ca_pem, tuple(each.public_bytes(Encoding.PEM) for each in lists))
 
 
 def install_trust(directory: Path, bundle: TrustBundle) -> bool:
