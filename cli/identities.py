@@ -1,6 +1,7 @@
 """The identities of a local cluster: got from the online authority, first by join token, then by renewal.
 
-Only the gateway's public certificate is signed here, by the edge authority.
+Only the gateway's public certificate is signed here, by the edge authority. It is ``gateway/edge``; what Envoy shows
+inside is ``gateway/envoy``. In homes of earlier versions the public one was there: it is replaced.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cli.config import Configuration
+from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME
 from pki.ca.address import CaAddress, read_ca
 from pki.ca.client import enrol, renew
 from pki.ca.policy import names_of
 from pki.ca.token_store import TokenStore
 from pki.ca.tokens import mint
 from pki.crl_files import push_crls
+from pki.due import purposes_of
 from pki.errors import PkiError
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import CHAIN_FILE, read_certificates, read_identity
 from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind, Names
+from pki.profiles import AuthorityKind, Names, Purpose
 from pki.renewal import renewal_reason
 from pki.store import AuthorityStore
 
@@ -43,7 +46,9 @@ class _Wanted:
 def _wanted(configuration: Configuration) -> list[_Wanted]:
     """The edge first: it does not need the online authority."""
     return [
-        _Wanted(Role.GATEWAY, "envoy", edge=True),
+        _Wanted(Role.GATEWAY, EDGE_NAME, edge=True),
+        _Wanted(Role.GATEWAY, ENVOY_NAME),
+        _Wanted(Role.AUTH, AUTH_NAME),
         _Wanted(Role.JOBMANAGER, JOBMANAGER_NAME),
         *(_Wanted(Role.TASKMANAGER, name) for name in taskmanager_names(configuration.taskmanager.count)),
     ]
@@ -75,6 +80,8 @@ def _due(directory: Path, spiffe_id: SpiffeId, kind: AuthorityKind, issuer: Loca
     if reason := renewal_reason(directory, spiffe_id, utc_now()):
         return reason
     leaf = read_certificates(directory / CHAIN_FILE)[0]
+    if (purposes_of(leaf) == (Purpose.SERVER,)) is not (kind is AuthorityKind.EDGE):
+        return f"it is not of the {kind} authority"
     return "it was revoked" if issuer.revocations.is_revoked(kind, leaf.serial_number) else ""
 
 
@@ -99,11 +106,24 @@ def issue_due(home: Home, configuration: Configuration) -> list[str]:
             addresses = sorted({host, "127.0.0.1"} if _is_ip(host) else {"127.0.0.1"})
             issuer.issue_edge_server(directory, spiffe_id, dns=names, ips=addresses)
         else:
-            host = configuration.jobmanager.host if wanted.role is Role.JOBMANAGER else configuration.taskmanager.host
-            dns, ips = ((), (host,)) if _is_ip(host) else ((host,), ())
+            host = _host_of(wanted.role, configuration)
+            dns, ips = ((), (host,)) if _is_ip(host) else ((host,) if host else (), ())
             _certify(home, configuration, directory, Names.checked(spiffe_id, dns, ips), issuer)
         lines.append(f"renewed {spiffe_id}: {reason}" if existed else f"issued {spiffe_id}")
     return lines
+
+
+def _host_of(role: Role, configuration: Configuration) -> str:
+    """Where a process of ``role`` is reached; empty when nothing connects to it by name."""
+    match role:
+        case Role.JOBMANAGER:
+            return configuration.jobmanager.host
+        case Role.TASKMANAGER:
+            return configuration.taskmanager.host
+        case Role.AUTH:
+            return configuration.gateway.auth_host
+        case _:
+            return ""
 
 
 def _certify(home: Home, configuration: Configuration, directory: Path, names: Names, issuer: LocalIssuer) -> None:

@@ -76,6 +76,11 @@ class RevokedPeers:
         if refused and not self._lists:
             raise StoreError(f"{self._path} holds no usable revocation list: {refused[0].what}", refused[0].remedy)
 
+    @property
+    def lists(self) -> tuple[RevocationList, ...]:
+        """The lists in use, one of each issuer."""
+        return tuple(self._lists[issuer] for issuer in sorted(self._lists))
+
     def look(self) -> int:
         """Read the file again if it changed, at most once in :data:`LOOK_SECONDS`; returns :attr:`version`."""
         now = self._monotonic()

@@ -148,8 +148,18 @@ async def jobmanager(
         rest = RestServer(make_application(handlers), home.sockets / REST_SOCKET)
         stack.push_async_callback(rest.close)
         await rest.start()
+        rest_address = None
+        if settings.rest_host:
+            rest_address = await rest.listen(identity, settings.rest_host, settings.rest_port, connections=connections)
 
-        address = JobManagerAddress(name=name, rpc=rpc_address, blob=blob_address, rest=str(rest.path), pid=os.getpid())
+        address = JobManagerAddress(
+            name=name,
+            rpc=rpc_address,
+            blob=blob_address,
+            rest=str(rest.path),
+            rest_tls=rest_address,
+            pid=os.getpid(),
+        )
         stack.callback(withdraw_jobmanager, home, os.getpid())
         publish_jobmanager(home, address)
         _LOG.info("JobManager %s is ready: rpc %s:%d, blob %s:%d", identity.spiffe_id, *rpc_address, *blob_address)

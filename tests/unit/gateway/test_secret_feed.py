@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.edge_certificate import EdgeCertificateFeed
-from gateway.errors import EdgeCertificateError
+from gateway.errors import EnvoyIdentityError
+from gateway.secret_feed import SecretFeed
 from pki.config import PkiConfig
 from pki.errors import StoreError
 from pki.files import write_public
@@ -39,9 +39,9 @@ def target(tmp_path: Path) -> Path:
 
 
 def test_chain_and_key_arrive_together_and_in_private(directory: Path, target: Path) -> None:
-    material = EdgeCertificateFeed(directory, target, "test").update(NOW)
-    assert material is not None
-    assert material.spiffe_id == GATEWAY
+    given = SecretFeed.edge(directory, target, "test").update(NOW)
+    assert given is not None
+    assert given.material.spiffe_id == GATEWAY
     (secret,) = json.loads(target.read_bytes())["resources"]
     assert secret["name"] == "edge"
     assert secret["tls_certificate"]["certificate_chain"]["inline_string"] == (directory / "chain.pem").read_text()
@@ -50,7 +50,7 @@ def test_chain_and_key_arrive_together_and_in_private(directory: Path, target: P
 
 
 def test_unchanged_pair_is_not_given_again(directory: Path, target: Path, issuer: LocalIssuer) -> None:
-    feed = EdgeCertificateFeed(directory, target, "test")
+    feed = SecretFeed.edge(directory, target, "test")
     feed.update(NOW)
     target.unlink()
     assert feed.update(NOW) is None
@@ -63,7 +63,7 @@ def test_unchanged_pair_is_not_given_again(directory: Path, target: Path, issuer
 def test_mixed_pair_is_told_once_and_healed_by_the_other_half(
     directory: Path, target: Path, issuer: LocalIssuer, tmp_path: Path
 ) -> None:
-    feed = EdgeCertificateFeed(directory, target, "test")
+    feed = SecretFeed.edge(directory, target, "test")
     feed.update(NOW)
     before = target.read_bytes()
     issuer.issue_edge_server(tmp_path / "next", GATEWAY, dns=["localhost"])
@@ -80,30 +80,30 @@ def test_mixed_pair_is_told_once_and_healed_by_the_other_half(
 @pytest.mark.parametrize("days", [-1, 400])
 def test_pair_that_is_not_valid_now_is_refused(directory: Path, target: Path, days: int) -> None:
     with pytest.raises(StoreError, match=r"expired|not valid before"):
-        EdgeCertificateFeed(directory, target, "test").update(NOW + dt.timedelta(days=days))
+        SecretFeed.edge(directory, target, "test").update(NOW + dt.timedelta(days=days))
     assert not target.exists()
 
 
 def test_pair_of_another_trust_domain_is_refused(directory: Path, target: Path) -> None:
-    with pytest.raises(EdgeCertificateError, match="not of a gateway in elsewhere"):
-        EdgeCertificateFeed(directory, target, "elsewhere").update(NOW)
+    with pytest.raises(EnvoyIdentityError, match="not of a gateway in elsewhere"):
+        SecretFeed.edge(directory, target, "elsewhere").update(NOW)
     assert not target.exists()
 
 
 def test_pair_of_another_role_is_refused(issuer: LocalIssuer, tmp_path: Path, target: Path) -> None:
     issuer.issue_to(tmp_path / "jm", SpiffeId.process("test", Role.JOBMANAGER, "jm"), dns=["localhost"])
-    with pytest.raises(EdgeCertificateError, match="not of a gateway"):
-        EdgeCertificateFeed(tmp_path / "jm", target, "test").update(NOW)
+    with pytest.raises(EnvoyIdentityError, match="not of a gateway"):
+        SecretFeed.edge(tmp_path / "jm", target, "test").update(NOW)
     assert not target.exists()
 
 
 def test_key_that_others_can_read_is_refused(directory: Path, target: Path) -> None:
     (directory / "key.pem").chmod(0o644)
     with pytest.raises(StoreError, match="others can read"):
-        EdgeCertificateFeed(directory, target, "test").update(NOW)
+        SecretFeed.edge(directory, target, "test").update(NOW)
     assert not target.exists()
 
 
 def test_missing_directory_is_refused(tmp_path: Path, target: Path) -> None:
     with pytest.raises(StoreError, match="cannot read"):
-        EdgeCertificateFeed(tmp_path / "none", target, "test").update(NOW)
+        SecretFeed.edge(tmp_path / "none", target, "test").update(NOW)
