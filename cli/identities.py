@@ -31,7 +31,7 @@ from pki.profiles import ISSUING, AuthorityKind, Names, Purpose
 from pki.renewal import renewal_reason
 from pki.store import AuthorityStore
 from pki.trust import TrustStore
-from pki.trust_push import push_trust
+from pki.trust_files import push_trust
 
 JOBMANAGER_NAME = "jobmanager-1"
 

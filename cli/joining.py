@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cli.config import Configuration
 from cli.errors import UsageError
+from gateway.config import EDGE_NAME, ENVOY_NAME
 from pki.agent.policy import ManagedIdentity
 from pki.ca.address import CaAddress
 from pki.ca.client import parse_ca
 from pki.ca.join_token import JoinTokenFile
 from pki.ca.keeper import CaKeeper, Kept
-from pki.ca.member import MemberIssuer
+from pki.ca.member import EdgeMemberIssuer, MemberIssuer
+from pki.config import PkiConfig
 from pki.errors import PkiError
 from pki.home import Home
 from pki.identity import Role, SpiffeId
-from pki.profiles import Names
+from pki.profiles import AuthorityKind, Names
 
 CaOption = Annotated[
     str | None,
@@ -39,6 +40,14 @@ TokenFileOption = Annotated[
         "--join-token-file",
         envvar="SLUICE_JOIN_TOKEN_FILE",
         help="File (mode 0600) with the join token for the first time; it is removed after use.",
+    ),
+]
+EdgeTokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--edge-token-file",
+        envvar="SLUICE_EDGE_TOKEN_FILE",
+        help="Likewise for the public certificate: a token made with --edge-server.",
     ),
 ]
 JoinDnsOption = Annotated[
@@ -80,20 +89,43 @@ def joining(
     return Joining(address, token, tuple(dns or ()), tuple(ips or ()))
 
 
-def own_identity(
-    home: Home, configuration: Configuration, join: Joining, role: Role, name: str, directory: Path | None = None
-) -> Kept:
-    """The internal identity of a process that joins, at its place below ``home``."""
-    spiffe_id = SpiffeId.process(configuration.pki.trust_domain, role, name)
+def own_identity(home: Home, config: PkiConfig, join: Joining | None, role: Role, name: str) -> list[Kept]:
+    """The internal identity of a process that joins, at its place below ``home``; none when it does not join."""
+    if join is None:
+        return []
+    spiffe_id = SpiffeId.process(config.trust_domain, role, name)
     names = Names.checked(spiffe_id, join.dns, join.ips)
-    identity = ManagedIdentity(spiffe_id, directory or home.identity(role, name), dns=names.dns, ips=names.ips)
-    return Kept(identity, MemberIssuer(join.locate, join.token, algorithm=configuration.pki.key_algorithm))
+    identity = ManagedIdentity(spiffe_id, home.identity(role, name), dns=names.dns, ips=names.ips)
+    return [Kept(identity, MemberIssuer(join.locate, join.token, algorithm=config.key_algorithm))]
+
+
+def gateway_identities(home: Home, config: PkiConfig, join: Joining | None, edge_token_file: Path | None) -> list[Kept]:
+    """What Envoy needs when it joins: its internal identity, which dials only, and its public certificate."""
+    if join is None:
+        return []
+    inside = own_identity(home, config, replace(join, dns=(), ips=()), Role.GATEWAY, ENVOY_NAME)
+    spiffe_id = SpiffeId.process(config.trust_domain, Role.GATEWAY, EDGE_NAME)
+    names = Names.checked(spiffe_id, join.dns, join.ips)
+    public = ManagedIdentity(spiffe_id, home.identity(Role.GATEWAY, EDGE_NAME), dns=names.dns, ips=names.ips)
+    issuer = EdgeMemberIssuer(
+        inside[0].identity.directory,
+        join.locate,
+        None if edge_token_file is None else JoinTokenFile(edge_token_file),
+        algorithm=config.key_algorithm,
+    )
+    return [*inside, Kept(public, issuer, AuthorityKind.EDGE)]
 
 
 async def joined(
-    home: Home, join: Joining, kept: Sequence[Kept], main: Callable[[], Coroutine[Any, Any, None]]
+    home: Home, join: Joining | None, kept: Sequence[Kept], main: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
-    """Get the identities of ``kept``, then run ``main`` with them, keeping them fresh as long as it runs."""
+    """Get the identities of ``kept``, then run ``main`` with them, keeping them fresh as long as it runs.
+
+    Without ``join`` just run ``main``: somebody else looks after the identities.
+    """
+    if join is None:
+        await main()
+        return
     home.create()
     keeper = CaKeeper(home, join.locate, kept)
     try:

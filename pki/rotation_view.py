@@ -18,7 +18,7 @@ from pki.identity_files import read_identity
 from pki.in_use import Alive, is_running, read_reports
 from pki.profiles import AuthorityKind
 from pki.rotation import Holder, Keep, Rotation, Source
-from pki.trust_push import sides_of
+from pki.trust_files import sides_of
 
 RECORD_PRECISION = dt.timedelta(milliseconds=1)
 """Times in the ledger are cut off to this."""

@@ -37,7 +37,7 @@ from pki.rotation import (
 from pki.rotation_store import RotationStore
 from pki.rotation_view import holders, remembered
 from pki.trust import TrustStore
-from pki.trust_push import push_trust
+from pki.trust_files import push_trust
 
 Patience = Callable[[Sequence[Laggard]], bool]
 """Told who lags; whether to look again (having waited) or to give up."""

@@ -24,14 +24,14 @@ from pki.ca.errors import CaUnavailable, RateLimited
 from pki.ca.member import Locate, usable
 from pki.ca.protocol import TrustAnswer, TrustSide
 from pki.ca.trust_client import fetch_trust
+from pki.ca.trust_push import TrustBundle, TrustPusher
 from pki.errors import PkiError
-from pki.generation import issuer_id
 from pki.home import Home
 from pki.identity_files import IdentityMaterial
 from pki.issuer import Clock, DirectoryIssuer, utc_now
 from pki.profiles import AuthorityKind
 from pki.tls import TlsIdentity
-from pki.trust_bundle import TrustBundle, TrustPusher
+from pki.verify import was_issued_by
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()
@@ -71,7 +71,7 @@ class Trust:
     def outdated(self, kind: AuthorityKind, material: IdentityMaterial) -> str:
         """Why ``material`` is to be renewed whatever its age; empty: nothing says so."""
         for side, bundle in self.sides:
-            if side is kind and issuer_id(material.leaf) != bundle.signer:
+            if side is kind and not was_issued_by(material.leaf, bundle.anchors[0]):
                 return f"the {kind} authority signs with another key now"
         return ""
 

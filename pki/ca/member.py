@@ -15,6 +15,7 @@ from pki.identity import SpiffeId
 from pki.identity_files import IdentityMaterial, read_identity
 from pki.issuer import Clock, utc_now
 from pki.keys import DEFAULT_ALGORITHM
+from pki.tls import TlsIdentity
 
 Locate = Callable[[], CaAddress]
 """Where the authority is now; asked before each attempt."""
@@ -41,6 +42,9 @@ class MemberIssuer:
         algorithm: of the keys made here.
         clock: the present, in UTC.
     """
+
+    edge_server = False
+    """Whether the token is for a public certificate."""
 
     def __init__(
         self,
@@ -106,7 +110,38 @@ class MemberIssuer:
             ips=ips,
             algorithm=self._algorithm,
             accept=accept,
+            edge_server=self.edge_server,
         )
+
+
+class EdgeMemberIssuer(MemberIssuer):
+    """As its base, for a gateway's public certificate: the internal identity of the gateway asks for its renewal.
+
+    Args:
+        internal: the directory of that identity.
+        locate: where the authority is.
+        token: where a join token for the public certificate is expected.
+        algorithm: of the keys made here, as far as browsers take it.
+        clock: the present, in UTC.
+    """
+
+    def __init__(
+        self,
+        internal: Path,
+        locate: Locate,
+        token: JoinTokenFile | None = None,
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        clock: Clock = utc_now,
+    ) -> None:
+        super().__init__(locate, token, algorithm=algorithm, clock=clock)
+        self._internal = internal
+
+    edge_server = True
+
+    def _renew(self, directory: Path) -> None:
+        gateway = TlsIdentity(self._internal, clock=self._clock)
+        client.renew_edge(directory, gateway, self._locate().mutual, algorithm=self._algorithm)
 
 
 def _refuse_lifetime(spiffe_id: SpiffeId, lifetime: dt.timedelta | None) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from pki.ca.address import CaAddress, publish_ca, withdraw_ca
@@ -28,6 +28,7 @@ _LOG = logging.getLogger(__name__)
 DEFAULT_NAME = "ca-1"
 RENEWAL_CHECK_SECONDS = 2.0
 """How often it is looked whether the CA's own identity is due: at once when another authority is to sign."""
+LISTS_CHECK_SECONDS = 60.0
 
 
 async def run_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str) -> None:
@@ -69,8 +70,10 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         server = CaServer(identity, authority, connections=ConnectionLog())
         stack.push_async_callback(server.close)
         mutual, enrolment = await server.start(config.host, config.port, config.enrolment_port)
-        renewing = asyncio.create_task(_repeat_forever(server, (renew_own, refresh_lists)))
+        renewing = asyncio.create_task(_repeat_forever(server, renew_own, RENEWAL_CHECK_SECONDS))
         stack.callback(renewing.cancel)
+        refreshing = asyncio.create_task(_repeat_forever(server, refresh_lists, LISTS_CHECK_SECONDS))
+        stack.callback(refreshing.cancel)
         address = CaAddress(name=name, mutual=mutual, enrolment=enrolment, pid=os.getpid())
         stack.callback(withdraw_ca, home, address.pid)
         publish_ca(home, address)
@@ -79,11 +82,10 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         _LOG.info("CA %s stops; the ledger stands at %s", spiffe_id, authority.state)
 
 
-async def _repeat_forever(server: CaServer, duties: Sequence[Callable[[], None]]) -> None:
+async def _repeat_forever(server: CaServer, duty: Callable[[], None], seconds: float) -> None:
     while True:
-        await asyncio.sleep(RENEWAL_CHECK_SECONDS)
-        for duty in duties:
-            try:
-                await server.call(duty)
-            except (PkiError, OSError):
-                _LOG.exception("the CA's identity or its revocation lists stay as they are; trying again")
+        await asyncio.sleep(seconds)
+        try:
+            await server.call(duty)
+        except (PkiError, OSError):
+            _LOG.exception("the CA's own identity or its revocation lists stay as they are; trying again")

@@ -8,6 +8,7 @@ AUTHORITY_PATH = "/v1/authority"
 ENROL_PATH = "/v1/enrol"
 RENEW_PATH = "/v1/renew"
 JOB_PATH = "/v1/jobs/identities"
+EDGE_RENEW_PATH = "/v1/edge/renew"
 TRUST_PATH = "/v1/trust"
 
 ALPN = ("http/1.1",)
@@ -36,6 +37,14 @@ class RenewRequest(_Body, frozen=True):
     """Who asks is on the connection."""
 
     csr_pem: str
+
+
+class EdgeRenewRequest(_Body, frozen=True):
+    """``chain_pem`` is the present public certificate, with its authority; ``proof`` its key's word for the request."""
+
+    chain_pem: str
+    csr_pem: str
+    proof: bytes
 
 
 class JobRequest(_Body, frozen=True):

@@ -4,6 +4,7 @@
 enrolment (no certificate) ``GET /v1/authority``              the trust anchors
 \\                          ``POST /v1/enrol``                 a certificate for a join token
 mutual TLS                 ``POST /v1/renew``                 a new certificate for the holder of a valid one
+\\                          ``POST /v1/edge/renew``            a new public certificate, for gateways
 \\                          ``POST /v1/jobs/identities``       an identity of a job, for JobManagers
 \\                          ``GET /v1/trust?known=VERSION``    trust anchors and revocation lists, once they change
 ========================== ================================== =============================================
@@ -32,6 +33,7 @@ from pki.ca.errors import EnrolmentRefused, IssuanceRefused, LedgerError, RateLi
 from pki.ca.protocol import (
     ALPN,
     AUTHORITY_PATH,
+    EDGE_RENEW_PATH,
     ENROL_PATH,
     JOB_PATH,
     MAX_REQUEST_BYTES,
@@ -39,6 +41,7 @@ from pki.ca.protocol import (
     TRUST_PATH,
     TRUST_WAIT_SECONDS,
     AuthorityAnswer,
+    EdgeRenewRequest,
     EnrolRequest,
     JobRequest,
     Problem,
@@ -126,6 +129,7 @@ class CaServer:
         self._enrolment = EnrolmentListener(identity, self._enrolment_http, alpn=ALPN)
         self._mutual_routes: dict[tuple[str, str], _Handler] = {
             ("POST", RENEW_PATH): self._renew,
+            ("POST", EDGE_RENEW_PATH): self._renew_edge,
             ("POST", JOB_PATH): self._issue_job,
             ("GET", TRUST_PATH): self._tell_trust,
         }
@@ -171,6 +175,14 @@ class CaServer:
         _limit(self._per_identity, str(peer))
         asked = await _read(request, RenewRequest)
         return await self._issue(lambda: self._authority.renew(current, asked.csr_pem.encode()))
+
+    async def _renew_edge(self, request: web.BaseRequest) -> SignedAnswer:
+        peer, _ = _peer(request)
+        _limit(self._per_identity, str(peer))
+        asked = await _read(request, EdgeRenewRequest)
+        return await self._issue(
+            lambda: self._authority.renew_edge(peer, asked.chain_pem.encode(), asked.csr_pem.encode(), asked.proof)
+        )
 
     async def _issue_job(self, request: web.BaseRequest) -> SignedAnswer:
         peer, _ = _peer(request)

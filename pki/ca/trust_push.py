@@ -20,7 +20,6 @@ from pki.crl_files import CRL_FILE, identity_directories, install_crls
 from pki.damaged import DAMAGED
 from pki.errors import CrlRejected, StoreError
 from pki.files import locked, write_public
-from pki.generation import key_id
 from pki.home import Home
 from pki.identity_files import CA_FILE, CHAIN_FILE, MAX_ANCHORS, Stamp, is_authority, read_certificates
 from pki.peer import certified_identity
@@ -30,13 +29,9 @@ _NOTHING = (0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class TrustBundle:
-    """What is trusted on one side: anchors, of which the first signs now, and their revocation lists (PEM each).
-
-    ``signer`` is the key identifier of the one that signs, in hexadecimal.
-    """
+    """What is trusted on one side: anchors, of which the first signs now, and their revocation lists (PEM each)."""
 
     anchors: tuple[x509.Certificate, ...]
-    signer: str
     ca_pem: bytes
     lists: tuple[bytes, ...]
 
@@ -51,12 +46,8 @@ class TrustBundle:
             raise StoreError(f"the trust bundle holds {len(anchors)} certificates", f"1 to {MAX_ANCHORS} are possible")
         if any(not is_authority(anchor) for anchor in anchors) or len({trust_domain_of(each) for each in anchors}) > 1:
             raise StoreError("the trust bundle holds more than the authorities of one trust domain")
-        try:
-            signer = key_id(anchors[0])
-        except (x509.ExtensionNotFound, *DAMAGED) as error:
-            raise StoreError("the trust bundle holds an authority without key identifier") from error
         lists = load_crls(crl_pem) if crl_pem else []
-        return cls(tuple(anchors), signer, ca_pem, tuple(each.public_bytes(Encoding.PEM) for each in lists))
+        return cls(tuple(anchors), ca_pem, tuple(each.public_bytes(Encoding.PEM) for each in lists))
 
 
 def install_trust(directory: Path, bundle: TrustBundle) -> bool:
