@@ -194,7 +194,7 @@ class OnlineAuthority:
             )
         )
         # 4. Only what is on the disk leaves.
-        anchors = self._trust.anchors(AuthorityKind.INTERNAL)
+        anchors = self._trust.anchors(authority.kind)
         return SignedChain(
             to_pem(leaf, authority.certificate),
             to_pem(*anchors),
