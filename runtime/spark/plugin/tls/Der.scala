@@ -46,10 +46,11 @@ private[tls] object KeyIds {
     case extension => Der.only(Der.only(extension, Der.OctetString), Der.OctetString)
   })
 
-  /** What a certificate says of its issuer's key. */
-  def issuer(certificate: X509Certificate): String = {
-    val extension = Der.only(certificate.getExtensionValue(AuthorityKey), Der.OctetString)
-    hex(Der.first(Der.only(extension, Der.Sequence), Der.FirstImplicit)._1)
+  /** What a certificate says of its issuer's key; empty when it says nothing. */
+  def issuer(certificate: X509Certificate): String = certificate.getExtensionValue(AuthorityKey) match {
+    case null => ""
+    case extension =>
+      hex(Der.first(Der.only(Der.only(extension, Der.OctetString), Der.Sequence), Der.FirstImplicit)._1)
   }
 
   private def ofKey(certificate: X509Certificate): Array[Byte] = {
