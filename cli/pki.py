@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import pki_agent, pki_authority, pki_ca, pki_issue, pki_renew, pki_revocation
+from cli import pki_agent, pki_authority, pki_ca, pki_issue, pki_renew, pki_revocation, pki_rotate
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import print_json, spiffe_id_argument
@@ -40,6 +40,7 @@ app.add_typer(pki_authority.app, name="authority")
 app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
 pki_revocation.mount(app)
 pki_ca.mount(app)
+pki_rotate.mount(app)
 
 
 @app.command(epilog="Example: sluice pki init --algorithm ecdsa-p384")

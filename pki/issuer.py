@@ -20,6 +20,7 @@ from pki.keys import describe_key, edge_algorithm, generate_key, key_to_pem
 from pki.profiles import AuthorityKind, Names, Profile, edge_server_profile, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 
 __all__ = ["Issuer", "LocalIssuer", "SignedChain", "install_signed", "new_csr", "write_identity"]
 
@@ -91,6 +92,7 @@ class LocalIssuer:
 
     def __init__(self, pki: Home | Path, config: PkiConfig, *, clock: Clock = utc_now) -> None:
         self._store = AuthorityStore(pki.pki if isinstance(pki, Home) else pki)
+        self._trust = TrustStore(pki.pki if isinstance(pki, Home) else pki)
         self._config = config
         self._clock = clock
         self.revocations = RevocationStore(pki.pki if isinstance(pki, Home) else pki, config, clock=clock)
@@ -124,7 +126,7 @@ class LocalIssuer:
     ) -> None:
         """The gateway's public certificate: signed by the edge authority, for servers only.
 
-        ``ca.pem`` beside it holds the edge authority: what user certificates are verified with.
+        ``ca.pem`` beside it holds the edge authorities: what user certificates are verified with.
         """
         if not dns and not ips:
             raise CertificateRejected(
@@ -151,11 +153,12 @@ class LocalIssuer:
                 f"browsers and Envoy do not take {kind} certificates", f"use {edge_algorithm(kind)}"
             )
         authority = self._authority(profile, spiffe_id)
+        anchors = self._trust.anchors(authority.kind)
         leaf = sign_leaf(authority, key, names, profile, now=self._clock(), backdate=self._backdate, lifetime=lifetime)
         return SignedChain(
             to_pem(leaf, authority.certificate),
-            to_pem(authority.certificate),
-            self.revocations.pem_for_issuing(authority),
+            to_pem(*anchors),
+            self.revocations.pem_for_issuing(authority, anchors),
         )
 
     def _issue(
@@ -174,15 +177,16 @@ class LocalIssuer:
             backdate=self._backdate,
             lifetime=lifetime,
         )
+        anchors = self._trust.anchors(authority.kind)
         write_identity(
             directory,
             key_pem=key_to_pem(key),
             chain_pem=to_pem(leaf, authority.certificate),
-            ca_pem=to_pem(authority.certificate),
+            ca_pem=to_pem(*anchors),
             accept=accept,
         )
         # Read after the directory is in place: whoever revokes meanwhile either finds it, or is found here.
-        if crl_pem := self.revocations.pem_for_issuing(authority):
+        if crl_pem := self.revocations.pem_for_issuing(authority, anchors):
             install_crls(directory, crl_pem, self._clock())
 
     def _authority(self, profile: Profile, spiffe_id: SpiffeId) -> Authority:

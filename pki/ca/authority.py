@@ -26,6 +26,7 @@ from pki.keys import generate_key, key_to_pem
 from pki.profiles import AuthorityKind, Names, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 
 
 class OnlineAuthority:
@@ -40,6 +41,7 @@ class OnlineAuthority:
         self, pki: Path, config: PkiConfig, *, clock: Callable[[], dt.datetime] = utc_now, disk: Disk | None = None
     ) -> None:
         self._store = AuthorityStore(pki)
+        self._trust = TrustStore(pki)
         self._tokens = TokenStore(pki)
         self._config = config
         self._clock = clock
@@ -57,8 +59,8 @@ class OnlineAuthority:
         self._ledger.close()
 
     def anchors(self) -> bytes:
-        """The certificate of the authority as PEM: public, and to be checked by the fingerprint in a token."""
-        return to_pem(self._store.certificate(AuthorityKind.INTERNAL))
+        """The trusted authorities as PEM, the one that signs first: public, and to be checked by a fingerprint."""
+        return self._trust.pem(AuthorityKind.INTERNAL)
 
     def enrol(self, token: str, csr_pem: bytes) -> SignedChain:
         """Certify the bearer of a join token, which is used up by it.
@@ -130,10 +132,11 @@ class OnlineAuthority:
             )
         )
         # 4. Only what is on the disk leaves.
+        anchors = self._trust.anchors(AuthorityKind.INTERNAL)
         return SignedChain(
             to_pem(leaf, authority.certificate),
-            to_pem(authority.certificate),
-            self._revocations.pem_for_issuing(authority),
+            to_pem(*anchors),
+            self._revocations.pem_for_issuing(authority, anchors),
         )
 
     def _load(self) -> Authority:
