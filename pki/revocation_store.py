@@ -11,7 +11,7 @@ import contextlib
 import datetime as dt
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -19,7 +19,17 @@ from cryptography import x509
 
 from pki.authority import Authority
 from pki.config import PkiConfig
-from pki.crl import MAX_CRL_BYTES, Reason, Revocation, RevocationList, check_crl, load_crls, sign_crl
+from pki.crl import (
+    MAX_CRL_BYTES,
+    Reason,
+    Revocation,
+    RevocationList,
+    check_crl,
+    load_crls,
+    remember_signed,
+    sign_crl,
+)
+from pki.delta_lists import drop_parts, read_parts, write_parts
 from pki.errors import CertificateRejected, CrlRejected, StoreError
 from pki.files import locked, make_private_directory, read_bounded, write_public, write_secret
 from pki.generation import issuer_id, key_id
@@ -155,6 +165,7 @@ class RevocationStore:
             record = self._read(directory)
             last = self._last_update(authority.certificate, authority.kind)
             kept = tuple(entry for entry in record.revoked if not _outlived(entry, last, now))
+            drop_parts(directory)
             self._sign(authority, directory, _Record(record.number, kept), now)
 
     def refresh_all(self) -> tuple[list[AuthorityKind], list[str]]:
@@ -183,6 +194,7 @@ class RevocationStore:
             return cached[1]
         (crl,) = load_crls(read_bounded(path, MAX_CRL_BYTES))
         found = check_crl(crl, (certificate,), now)
+        found = replace(found, in_parts=read_parts(path.parent, found.number))
         self._lists[path] = (stamp, found)
         return found
 
@@ -278,6 +290,9 @@ class RevocationStore:
         _write(directory, numbered)
         pem = sign_crl(authority, numbered.revoked, number=numbered.number, now=now, lifetime=self._lifetime)
         write_public(directory / LIST_FILE, pem)
+        remember_signed(pem, authority, numbered.revoked)
+        # 3. The same in parts, when it is large; without them, everybody gets the whole.
+        write_parts(directory, authority, pem, numbered.revoked, number=numbered.number, now=now)
 
     def _is_good(self, certificate: x509.Certificate, kind: AuthorityKind, now: dt.datetime) -> bool:
         try:

@@ -12,7 +12,9 @@ from functools import partial
 from pki.agent.board import Board
 from pki.agent.policy import ManagedIdentity
 from pki.agent.schedule import Urgency, is_due, retry_at, urgency
+from pki.crl_files import COMPLETE_LISTS_FILE
 from pki.errors import SluiceError, StoreError
+from pki.files import write_public
 from pki.identity_files import IdentityMaterial, Stamp, read_identity, stamp_of
 from pki.issuer import Clock, DirectoryIssuer
 from pki.profiles import Validity
@@ -125,7 +127,12 @@ class Keeper:
     def _first_lists(self, material: IdentityMaterial) -> RevokedPeers:
         """The lists beside the identity; one that cannot be used is a :class:`StoreError`, and mended by renewal."""
         directory, anchors = self.identity.directory, lambda: (self.material or material).anchors
-        return RevokedPeers(directory, anchors, clock=self._clock, pace_seconds=0)
+        revoked = RevokedPeers(directory, anchors, clock=self._clock, pace_seconds=0)
+        # Envoy and SPIFFE clients do not apply deltas: from now on, whoever writes lists here writes them complete.
+        write_public(directory / COMPLETE_LISTS_FILE, b"")
+        if any(each.base is not None for each in revoked.lists):
+            raise StoreError(f"{directory} holds a revocation list in parts", "issue the identity again")
+        return revoked
 
     def _take_in_lists(self) -> None:
         """Tell those who wait when the revocation lists have changed."""

@@ -233,3 +233,26 @@ def test_export_for_a_program_lists_its_files_and_says_what_is_wrong_with_a_wish
     assert refused.code == 1
     assert "cannot tell" in refused.err
     assert not Path("x").exists()
+
+
+def test_authorities_certify_the_names_that_the_configuration_lists(sluice_pki: Command, tmp_path: Path) -> None:
+    (tmp_path / "sluice.toml").write_text('[pki]\ninternal_names = ["example.org", "10.0.0.0/8"]\n')
+    assert sluice_pki("init").code == 0
+    shown = sluice_pki("inspect", tmp_path / "home" / "pki" / "authorities" / "internal")
+    assert "only URI sluice.local, only email invalid, only DNS example.org, only IP 10.0.0.0/8" in shown.out
+    inside = sluice_pki("issue", "taskmanager/tm-1", "--dns", "tm-1.example.org", "--ip", "10.1.2.3")
+    assert inside.code == 0
+    directory = tmp_path / "home" / "pki" / "identities" / "taskmanager" / "tm-1"
+    assert sluice_pki("verify", directory).code == 0
+    outside = sluice_pki("issue", "taskmanager/tm-2", "--dns", "tm-2.example.com")
+    assert outside.code == 1
+    assert "DNS tm-2.example.com is not among those that its authority may certify" in outside.err
+    assert "it may: DNS example.org" in outside.err
+    assert not directory.with_name("tm-2").exists()
+
+
+def test_a_name_in_the_configuration_that_is_none_stops_init(sluice_pki: Command, tmp_path: Path) -> None:
+    (tmp_path / "sluice.toml").write_text('[pki]\nedge_names = ["*.example.org"]\n')
+    outcome = sluice_pki("init")
+    assert outcome.code == 1
+    assert "pki.edge_names: '*.example.org' is neither a domain nor a network" in outcome.err
