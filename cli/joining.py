@@ -63,7 +63,7 @@ class Joining:
     """The options of a process that joins: where the authority is, and what the token says."""
 
     ca: CaAddress
-    token: JoinTokenFile | None
+    token: Path | None
     dns: tuple[str, ...]
     ips: tuple[str, ...]
 
@@ -85,8 +85,11 @@ def joining(
         address = parse_ca(ca)
     except PkiError as error:
         raise UsageError(f"--ca: {error.what}", error.remedy) from error
-    token = None if token_file is None else JoinTokenFile(token_file)
-    return Joining(address, token, tuple(dns or ()), tuple(ips or ()))
+    return Joining(address, token_file, tuple(dns or ()), tuple(ips or ()))
+
+
+def _tokens(spiffe_id: SpiffeId, file: Path | None) -> dict[SpiffeId, JoinTokenFile]:
+    return {} if file is None else {spiffe_id: JoinTokenFile(file)}
 
 
 def own_identity(home: Home, config: PkiConfig, join: Joining | None, role: Role, name: str) -> list[Kept]:
@@ -96,7 +99,7 @@ def own_identity(home: Home, config: PkiConfig, join: Joining | None, role: Role
     spiffe_id = SpiffeId.process(config.trust_domain, role, name)
     names = Names.checked(spiffe_id, join.dns, join.ips)
     identity = ManagedIdentity(spiffe_id, home.identity(role, name), dns=names.dns, ips=names.ips)
-    return [Kept(identity, MemberIssuer(join.locate, join.token, algorithm=config.key_algorithm))]
+    return [Kept(identity, MemberIssuer(join.locate, _tokens(spiffe_id, join.token), algorithm=config.key_algorithm))]
 
 
 def gateway_identities(home: Home, config: PkiConfig, join: Joining | None, edge_token_file: Path | None) -> list[Kept]:
@@ -110,7 +113,7 @@ def gateway_identities(home: Home, config: PkiConfig, join: Joining | None, edge
     issuer = EdgeMemberIssuer(
         inside[0].identity.directory,
         join.locate,
-        None if edge_token_file is None else JoinTokenFile(edge_token_file),
+        _tokens(spiffe_id, edge_token_file),
         algorithm=config.key_algorithm,
     )
     return [*inside, Kept(public, issuer, AuthorityKind.EDGE)]

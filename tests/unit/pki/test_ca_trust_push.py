@@ -106,28 +106,28 @@ def test_every_directory_below_the_home_gets_the_trust_of_its_own_side(
     edge = AuthorityStore(home.pki).load(AuthorityKind.EDGE)
 
     pusher = TrustPusher(home)
-    assert pusher.push(NOW) == ([], []), "nothing is known yet"
+    assert pusher.push(NOW) == ([], {}), "nothing is known yet"
     lists = a_list(first, 1) + a_list(second, 1)
     pusher.take([bundle(first, second, lists=lists), bundle(edge, lists=a_list(edge, 1))])
     changed, failed = pusher.push(NOW)
-    assert (set(changed), failed) == ({*places, public}, [])
+    assert (set(changed), failed) == ({*places, public}, {})
     for directory in places:
         assert read_certificates(directory / CA_FILE) == [first.certificate, second.certificate]
         assert (directory / CRL_FILE).read_bytes().count(b"BEGIN X509 CRL") == 2
     assert read_certificates(public / CA_FILE) == [edge.certificate]
     assert (public / CRL_FILE).read_bytes().count(b"BEGIN X509 CRL") == 1
-    assert pusher.push(NOW) == ([], [])
+    assert pusher.push(NOW) == ([], {})
 
 
 def test_a_directory_that_appears_or_falls_back_later_is_brought_up_to_date(pki: TestPki, first: Authority) -> None:
     pusher = TrustPusher(pki.home)
     pusher.take([bundle(first, lists=a_list(first, 7))])
-    assert pusher.push(NOW) == ([], [])
+    assert pusher.push(NOW) == ([], {})
     driver = pki.home.jobs / JOB / "attempt-1" / "identity"
     pki.issuer.issue_to(driver, SpiffeId.driver(TRUST_DOMAIN, JOB))
-    assert pusher.push(NOW) == ([driver], [])
+    assert pusher.push(NOW) == ([driver], {})
     (driver / CRL_FILE).unlink()
-    assert pusher.push(NOW) == ([driver], [])
+    assert pusher.push(NOW) == ([driver], {})
 
 
 def test_one_bad_directory_or_list_keeps_the_news_from_no_other(pki: TestPki, first: Authority) -> None:
@@ -153,5 +153,5 @@ def test_an_older_list_replaces_no_newer_one(pki: TestPki, first: Authority) -> 
     newer = (directory / CRL_FILE).read_bytes()
     pusher.take([bundle(first, lists=a_list(first, 8))])
     _, failed = pusher.push(NOW)
-    assert "older than number 9" in failed[0]
+    assert "older than number 9" in failed[directory]
     assert (directory / CRL_FILE).read_bytes() == newer
