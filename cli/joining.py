@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +11,9 @@ import typer
 
 from cli.errors import UsageError
 from gateway.config import EDGE_NAME, ENVOY_NAME
-from pki.agent.policy import ManagedIdentity
+from pki.agent.policy import AgentPolicy, ManagedIdentity
 from pki.ca.address import CaAddress
+from pki.ca.beside import run_beside
 from pki.ca.client import parse_ca
 from pki.ca.join_token import JoinTokenFile
 from pki.ca.keeper import CaKeeper, Kept
@@ -42,6 +42,16 @@ TokenFileOption = Annotated[
         help="File (mode 0600) with the join token for the first time; it is removed after use.",
     ),
 ]
+AgentTokensOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--join-token-file",
+        envvar="SLUICE_JOIN_TOKEN_FILE",
+        metavar="[ROLE/NAME=]FILE",
+        help="File (mode 0600) with the join token of an identity that is not there yet; removed after use, "
+        "repeatable. Without ROLE/NAME: of the only one of the policy.",
+    ),
+]
 EdgeTokenFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -63,7 +73,7 @@ class Joining:
     """The options of a process that joins: where the authority is, and what the token says."""
 
     ca: CaAddress
-    token: JoinTokenFile | None
+    token: Path | None
     dns: tuple[str, ...]
     ips: tuple[str, ...]
 
@@ -85,8 +95,26 @@ def joining(
         address = parse_ca(ca)
     except PkiError as error:
         raise UsageError(f"--ca: {error.what}", error.remedy) from error
-    token = None if token_file is None else JoinTokenFile(token_file)
-    return Joining(address, token, tuple(dns or ()), tuple(ips or ()))
+    return Joining(address, token_file, tuple(dns or ()), tuple(ips or ()))
+
+
+def _tokens(spiffe_id: SpiffeId, file: Path | None) -> dict[SpiffeId, JoinTokenFile]:
+    return {} if file is None else {spiffe_id: JoinTokenFile(file)}
+
+
+def agent_tokens(texts: Sequence[str], policy: AgentPolicy, trust_domain: str) -> dict[SpiffeId, JoinTokenFile]:
+    """The tokens of an agent's identities, from ``[ROLE/NAME=]FILE`` each."""
+    managed = {one.spiffe_id for one in policy.identities}
+    tokens: dict[SpiffeId, JoinTokenFile] = {}
+    for text in texts:
+        name, named, file = text.rpartition("=")
+        if not named and len(managed) != 1:
+            raise UsageError(f"whose join token is {text[:200]}?", "say so: ROLE/NAME=FILE")
+        spiffe_id = SpiffeId.parse(f"spiffe://{trust_domain}/{name}") if named else next(iter(managed))
+        if spiffe_id not in managed:
+            raise UsageError(f"{spiffe_id} is not in the policy", f"one of {', '.join(sorted(map(str, managed)))}")
+        tokens[spiffe_id] = JoinTokenFile(Path(file))
+    return tokens
 
 
 def own_identity(home: Home, config: PkiConfig, join: Joining | None, role: Role, name: str) -> list[Kept]:
@@ -96,7 +124,7 @@ def own_identity(home: Home, config: PkiConfig, join: Joining | None, role: Role
     spiffe_id = SpiffeId.process(config.trust_domain, role, name)
     names = Names.checked(spiffe_id, join.dns, join.ips)
     identity = ManagedIdentity(spiffe_id, home.identity(role, name), dns=names.dns, ips=names.ips)
-    return [Kept(identity, MemberIssuer(join.locate, join.token, algorithm=config.key_algorithm))]
+    return [Kept(identity, MemberIssuer(join.locate, _tokens(spiffe_id, join.token), algorithm=config.key_algorithm))]
 
 
 def gateway_identities(home: Home, config: PkiConfig, join: Joining | None, edge_token_file: Path | None) -> list[Kept]:
@@ -110,7 +138,7 @@ def gateway_identities(home: Home, config: PkiConfig, join: Joining | None, edge
     issuer = EdgeMemberIssuer(
         inside[0].identity.directory,
         join.locate,
-        None if edge_token_file is None else JoinTokenFile(edge_token_file),
+        _tokens(spiffe_id, edge_token_file),
         algorithm=config.key_algorithm,
     )
     return [*inside, Kept(public, issuer, AuthorityKind.EDGE)]
@@ -130,16 +158,6 @@ async def joined(
     keeper = CaKeeper(home, join.locate, kept)
     try:
         await keeper.start()
-        keeping = asyncio.create_task(keeper.run())
-        working = asyncio.create_task(main())
-        try:
-            await asyncio.wait({keeping, working}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (working, keeping):
-                task.cancel()
-            await asyncio.gather(working, keeping, return_exceptions=True)
-        for task in (working, keeping):
-            if not task.cancelled() and (error := task.exception()) is not None:
-                raise error
+        await run_beside(keeper.run(), main())
     finally:
         await keeper.close()

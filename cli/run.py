@@ -25,6 +25,7 @@ from cli.joining import (
     own_identity,
 )
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
+from cli.pki_agent import agent
 from cli.routes import publish_routes
 from gateway.config import AUTH_NAME
 from pki.identity import Role
@@ -68,6 +69,9 @@ def ca(
 
     located, configuration = load_configuration(home, config)
     serve(run_ca(located, configuration.pki, configuration.ca, name))
+
+
+app.command("agent")(agent)
 
 
 @app.command(epilog="On another machine: sluice run jobmanager --ca ca.example.org:8444 --join-token-file token")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pki.ca import client
@@ -38,7 +38,7 @@ class MemberIssuer:
 
     Args:
         locate: where the authority is.
-        token: where a join token is expected; None: there is none.
+        tokens: where a join token is expected, for each identity that has one.
         algorithm: of the keys made here.
         clock: the present, in UTC.
     """
@@ -49,13 +49,13 @@ class MemberIssuer:
     def __init__(
         self,
         locate: Locate,
-        token: JoinTokenFile | None = None,
+        tokens: Mapping[SpiffeId, JoinTokenFile],
         *,
         algorithm: str = DEFAULT_ALGORITHM,
         clock: Clock = utc_now,
     ) -> None:
         self._locate = locate
-        self._token = token
+        self._tokens = tokens
         self._algorithm = algorithm
         self._clock = clock
 
@@ -79,13 +79,12 @@ class MemberIssuer:
         if usable(directory, spiffe_id, self._clock()) is not None:
             self._renew(directory)
             return
-        if self._token is None:
+        if (file := self._tokens.get(spiffe_id)) is None:
             raise EnrolmentRefused(
                 f"there is no usable identity of {spiffe_id}, and no join token", "give one with --join-token-file"
             )
-        token = self._token.read()
-        self._enrol(directory, token, spiffe_id, dns=dns, ips=ips, accept=accept)
-        self._token.used_up()
+        self._enrol(directory, file.read(), spiffe_id, dns=dns, ips=ips, accept=accept)
+        file.used_up()
 
     def _renew(self, directory: Path) -> None:
         client.renew(directory, self._locate().mutual, algorithm=self._algorithm)
@@ -120,7 +119,7 @@ class EdgeMemberIssuer(MemberIssuer):
     Args:
         internal: the directory of that identity.
         locate: where the authority is.
-        token: where a join token for the public certificate is expected.
+        tokens: where a join token for the public certificate is expected.
         algorithm: of the keys made here, as far as browsers take it.
         clock: the present, in UTC.
     """
@@ -129,12 +128,12 @@ class EdgeMemberIssuer(MemberIssuer):
         self,
         internal: Path,
         locate: Locate,
-        token: JoinTokenFile | None = None,
+        tokens: Mapping[SpiffeId, JoinTokenFile],
         *,
         algorithm: str = DEFAULT_ALGORITHM,
         clock: Clock = utc_now,
     ) -> None:
-        super().__init__(locate, token, algorithm=algorithm, clock=clock)
+        super().__init__(locate, tokens, algorithm=algorithm, clock=clock)
         self._internal = internal
 
     edge_server = True

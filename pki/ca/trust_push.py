@@ -66,10 +66,7 @@ def install_trust(directory: Path, bundle: TrustBundle) -> bool:
         if trust_domain_of(bundle.anchors[0]) != domain:
             raise StoreError(f"the trust bundle is not of {domain}, which {directory} is of")
         if not set(present) & set(bundle.anchors):
-            raise StoreError(
-                f"{directory} trusts none of the authorities in the new trust bundle",
-                "enrol it again with a join token: it missed a whole rotation, or the bundle is foreign",
-            )
+            raise _nothing_in_common(directory)
         write_public(directory / CA_FILE, bundle.ca_pem)
     return True
 
@@ -79,7 +76,7 @@ class TrustPusher:
 
     Args:
         home: every identity directory below it is served, those of jobs included.
-        directories: others, anywhere.
+        directories: others, anywhere; not to have a side in common with the trust is a failure for these.
     """
 
     def __init__(self, home: Home, directories: Sequence[Path] = ()) -> None:
@@ -93,13 +90,14 @@ class TrustPusher:
         self._bundles = tuple(bundles)
         self._done.clear()
 
-    def push(self, now: dt.datetime) -> tuple[list[Path], list[str]]:
+    def push(self, now: dt.datetime) -> tuple[list[Path], dict[Path, str]]:
         """Bring the latest trust to every directory that has changed since, or is new.
 
         Returns the directories that changed, and for each that could not be served the reason: one bad directory does
         not keep the news from the others.
         """
-        changed, failed = [], []
+        changed: list[Path] = []
+        failed: dict[Path, str] = {}
         found = dict.fromkeys((*self._directories, *identity_directories(self._home)))
         for directory in found:
             stamp = _stamp(directory)
@@ -110,10 +108,10 @@ class TrustPusher:
                     changed.append(directory)
             except StoreError as error:
                 if directory.exists():  # a job's directory may have gone meanwhile
-                    failed.append(f"{directory}: {error}")
+                    failed[directory] = f"{directory}: {error}"
                 continue
             except CrlRejected as error:
-                failed.append(f"{directory}: {error}")
+                failed[directory] = f"{directory}: {error}"
             self._done[directory] = _stamp(directory)
         for gone in self._done.keys() - found.keys():
             del self._done[gone]
@@ -129,7 +127,16 @@ class TrustPusher:
                 changed = install_trust(directory, bundle)
                 # 2. Each list by itself: a bad one keeps no other out.
                 return _install_lists(directory, bundle.lists, now) or changed
+        if self._bundles and directory in self._directories:
+            raise _nothing_in_common(directory)
         return False
+
+
+def _nothing_in_common(directory: Path) -> StoreError:
+    return StoreError(
+        f"{directory} trusts none of the authorities in the new trust bundle",
+        "enrol it again with a join token: it missed a whole rotation, or the bundle is foreign",
+    )
 
 
 def _install_lists(directory: Path, lists: Sequence[bytes], now: dt.datetime) -> bool:

@@ -46,7 +46,7 @@ class Machine:
         self.directory = self.home.identity(spiffe_id.role, spiffe_id.name)
         self.token = root / "token"
         write_secret(self.token, new_token(pki, spiffe_id).encode())
-        issuer = MemberIssuer(lambda: address, JoinTokenFile(self.token))
+        issuer = MemberIssuer(lambda: address, {spiffe_id: JoinTokenFile(self.token)})
         self.keeper = CaKeeper(self.home, lambda: address, [Kept(ManagedIdentity(spiffe_id, self.directory), issuer)])
 
 
