@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import pki_agent, pki_authority, pki_ca, pki_inspect, pki_issue, pki_renew, pki_revocation
+from cli import pki_agent, pki_authority, pki_ca, pki_doctor, pki_inspect, pki_issue, pki_renew, pki_revocation
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import print_json, spiffe_id_argument
@@ -36,6 +36,7 @@ app = typer.Typer(
 app.add_typer(pki_issue.app)
 app.add_typer(pki_renew.app)
 app.add_typer(pki_inspect.app)
+app.add_typer(pki_doctor.app)
 app.add_typer(pki_authority.app, name="authority")
 app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
 pki_revocation.mount(app)

@@ -20,15 +20,16 @@ from pki.identity_files import CA_FILE, CHAIN_FILE, read_certificates
 
 CRL_FILE = "crl.pem"
 
-_IDENTITIES = ("pki/identities/*/*", "jobs/*/attempt-*/identity", "work/*/jobs/*/executor-*/identity")
-"""Where identity directories are below a home: processes, drivers, executors."""
+PROCESS_IDENTITIES = ("pki/identities/*/*",)
+JOB_IDENTITIES = ("jobs/*/attempt-*/identity", "work/*/jobs/*/executor-*/identity")
+"""Where identity directories are below a home: of processes; of drivers and executors."""
 
 
 def identity_directories(home: Home) -> list[Path]:
     """Every identity directory of ``home``, those of jobs included, in a fixed order."""
     return sorted(
         path
-        for pattern in _IDENTITIES
+        for pattern in (*PROCESS_IDENTITIES, *JOB_IDENTITIES)
         for path in home.root.glob(pattern)
         if not path.name.startswith(".") and (path / CHAIN_FILE).is_file() and (path / CA_FILE).is_file()
     )

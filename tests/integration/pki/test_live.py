@@ -151,8 +151,8 @@ async def test_unix_socket_and_server_name(pki: TestPki, tmp_path: Path) -> None
     assert names == ["worker.example"] * 2 + [None] * 2
 
 
-async def test_names_of_acceptable_issuers(pki: TestPki) -> None:
-    """Python's servers send none; OpenSSL's do when the file is given as theirs."""
+async def test_server_that_does_not_say_whose_certificates_it_takes(pki: TestPki) -> None:
+    """Python's servers never do; that one is asked for is known all the same."""
     directory = pki.directory(TASKMANAGER)
     async with plain_server(asking_for_a_client(server_context(directory), directory)) as (address, _):
         tls13, _ = (await look(address)).handshakes
