@@ -23,7 +23,7 @@ from pki.home import Home
 from pki.identity import Role
 from pki.identity_files import CHAIN_FILE, read_certificates
 from pki.live.address import Address
-from pki.live.handshake import Hello, shake_hands
+from pki.live.handshake import WEB_PROTOCOLS, Hello, shake_hands
 from pki.load import load_certificate
 from pki.problem import Problem, Severity
 from pki.tls import unverified_client_context
@@ -98,7 +98,7 @@ def look_at(
 
 def _look(address: Address, directory: Path) -> ListenerFact:
     try:
-        seen = shake_hands(address, Hello())
+        seen = shake_hands(address, Hello(alpn=WEB_PROTOCOLS))
         if not seen.chain:
             return ListenerFact(str(address), directory, error=f"no TLS 1.3: {seen.problem}")
         presented = load_certificate(seen.chain[0])

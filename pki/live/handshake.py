@@ -33,6 +33,8 @@ MAX_ISSUERS = 64
 CHUNK_BYTES = 16 << 10
 
 TLS12, TLS13 = SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION
+WEB_PROTOCOLS = ("h2", "http/1.1")
+"""What to offer when nothing else is known: a listener that insists on its protocol refuses whoever offers none."""
 # Everything OpenSSL has, also what nobody should offer: this is for looking. Nothing secret passes through it.
 _CIPHERS = b"ALL:@SECLEVEL=0"
 _REQUEST_STATE = b"read server certificate request"

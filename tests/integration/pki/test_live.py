@@ -247,6 +247,31 @@ def test_silence_is_bounded(talker: StartTalker) -> None:
         handshake.shake_hands(talker(b"", 0), handshake.Hello(), clock=lambda: float(next(ticks)))
 
 
+async def test_needs_renewal_of_a_listener(
+    pki: TestPki, start_server: StartServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two servers: one that speaks TLS 1.3 and demands a client certificate, one that knows only TLS 1.2."""
+    server = await start_server(alpn=("h2",))
+    expired = pki.hostile(Hostile.EXPIRED, pretending=TASKMANAGER).directory
+    tls12 = server_context(expired)
+    tls12.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    def ask(address: str, *options: str) -> object:
+        monkeypatch.setattr(sys, "argv", ["sluice", "pki", "needs-renewal", address, *options])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        capsys.readouterr()
+        return ended.value.code
+
+    ours = f"{server.host}:{server.port}"
+    assert await asyncio.to_thread(ask, ours) == 1
+    assert await asyncio.to_thread(ask, ours, "--expires-in", "25h") == 0
+    assert await asyncio.to_thread(ask, ours, "--bundle") == 1
+    assert await asyncio.to_thread(ask, ours, "--bundle", "--expires-in", "8784h") == 0
+    async with plain_server(tls12) as (address, _):
+        assert await asyncio.to_thread(ask, f"tls://{address}", "--servername", "worker.example") == 0
+
+
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["sluice", "pki", "inspect", f"unix:{tmp_path}/none.sock"])
