@@ -11,7 +11,7 @@ import typer
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from cli.pki_arguments import print_json
-from cli.pki_inspect import problem_lines
+from cli.pki_inspect import printable, problem_lines
 from cli.records import read_record, record_path
 from pki.doctor.examine import Processes, examine
 from pki.home import Home
@@ -62,7 +62,7 @@ def doctor(
     else:
         for each in problems:
             for line in problem_lines(each):
-                typer.echo(line)
+                typer.echo(printable(line))
         typer.echo(f"{len(problems)} findings in {located.root}" if problems else f"nothing found in {located.root}")
     if failed:
         raise typer.Exit(EXIT_NO)

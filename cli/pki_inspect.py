@@ -139,10 +139,10 @@ def _print_text(findings: list[Finding], listeners: list[Live]) -> None:
         typer.echo(finding.file)
         for item in finding.items:
             for line in _lines(item):
-                typer.echo(f"  {line}")
+                typer.echo(f"  {printable(line)}")
     for live in listeners:
         for line in _live_lines(live.summary):
-            typer.echo(line)
+            typer.echo(printable(line))
 
 
 def _lines(item: Summary) -> list[str]:
@@ -227,6 +227,11 @@ def _handshake_lines(each: HandshakeSummary, identity: str) -> list[str]:
     if each.issuers:
         lines.append(f"          takes those of {'; '.join(each.issuers)}")
     return lines
+
+
+def printable(line: str) -> str:
+    """Without the control characters that a stranger's certificate may have for the terminal."""
+    return "".join(character if character.isprintable() else "?" for character in line)
 
 
 def problem_lines(problem: Problem) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -76,7 +77,8 @@ def _key_problems(fact: AuthorityFact, certificate: x509.Certificate) -> list[Pr
             path=str(path),
             what="the root's key lies here without a passphrase",
             why="it is needed only to make an authority; who has it can make authorities for ten years",
-            remedy=f"openssl pkcs8 -topk8 -v2 aes-256-cbc -iter 600000 -in {path} -out root-key.pem; keep that offline",
+            remedy=f"openssl pkcs8 -topk8 -v2 aes-256-cbc -iter 600000 -in {shlex.quote(str(path))} "
+            "-out root-key.pem; keep that offline",
         )
     ]
 

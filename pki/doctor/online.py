@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import email.utils
 import http.client
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -138,7 +139,7 @@ def listener_problems(fact: ListenerFact) -> list[Problem]:
             f"{fact.expected.serial_number:x}",
             why="the process could not load what is there (its log says why), or another process has the port: "
             "what it presents will expire",
-            remedy=f"sluice pki verify {fact.directory}; then restart the process",
+            remedy=f"sluice pki verify {shlex.quote(str(fact.directory))}; then restart the process",
         )
     ]
 

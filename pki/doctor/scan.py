@@ -197,7 +197,9 @@ def _leftovers(home: Home) -> Iterator[Path]:
         staged += sorted({*directory.glob(".*.tmp"), *directory.parent.glob(".*.tmp")})
     for path in staged:
         inside = any(_is_staged(part.name) for part in path.parents)
-        if not inside and not _is_locked(path.parent) and not _is_locked(path.parent.parent):
+        if inside or _is_locked(path.parent) or _is_locked(path.parent.parent):
+            continue
+        if os.path.lexists(path):  # its writer may have finished since
             yield path
 
 
