@@ -12,6 +12,7 @@ from cli import (
     pki_agent,
     pki_authority,
     pki_ca,
+    pki_doctor,
     pki_export,
     pki_inspect,
     pki_issue,
@@ -45,6 +46,7 @@ app = typer.Typer(
 app.add_typer(pki_issue.app)
 app.add_typer(pki_renew.app)
 app.add_typer(pki_inspect.app)
+app.add_typer(pki_doctor.app)
 app.add_typer(pki_authority.app, name="authority")
 app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
 app.command(epilog=pki_export.EPILOG)(pki_export.export)

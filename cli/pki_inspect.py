@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,7 @@ from pki.inspect import (
 from pki.inspect_crl import CrlSummary
 from pki.issuer import utc_now
 from pki.live.address import Address, looks_like_address
-from pki.live.handshake import Unreachable
+from pki.live.handshake import WEB_PROTOCOLS, Unreachable
 from pki.live.report import HandshakeSummary, Live, LiveSummary, inspect_live
 from pki.problem import Problem
 from pki.trusted import Known, authorities_of_file, authorities_of_home, without_repeats
@@ -65,7 +66,10 @@ def inspect(
     servername: Annotated[
         str | None, typer.Option(help="Host name to ask a listener for (SNI); default: that of its address.")
     ] = None,
-    alpn: Annotated[list[str] | None, typer.Option(help="Application protocol to offer, such as h2; repeat.")] = None,
+    alpn: Annotated[
+        list[str] | None,
+        typer.Option(help="Application protocol to offer to a listener; repeat. Default: h2 and http/1.1."),
+    ] = None,
     ca: Annotated[
         Path | None, typer.Option(help="Authorities (PEM) that may have signed it, besides those of the home.")
     ] = None,
@@ -102,7 +106,7 @@ def inspect(
                 Address.parse(target),
                 now,
                 server_name=servername or "",
-                alpn=_alpn(alpn or []),
+                alpn=_alpn(alpn or WEB_PROTOCOLS),
                 identity=shown,
                 authorities=known,
             )
@@ -123,7 +127,7 @@ def _authorities(home: Home, file: Path | None) -> list[Known]:
     return without_repeats([*authorities_of_home(home.pki), *given])
 
 
-def _alpn(names: list[str]) -> tuple[str, ...]:
+def _alpn(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not name.isascii() or not 0 < len(name) < 256:
             raise UsageError(f"{name[:80]!r} is no application protocol", "as in --alpn h2")
@@ -135,10 +139,10 @@ def _print_text(findings: list[Finding], listeners: list[Live]) -> None:
         typer.echo(finding.file)
         for item in finding.items:
             for line in _lines(item):
-                typer.echo(f"  {line}")
+                typer.echo(f"  {printable(line)}")
     for live in listeners:
         for line in _live_lines(live.summary):
-            typer.echo(line)
+            typer.echo(printable(line))
 
 
 def _lines(item: Summary) -> list[str]:
@@ -225,6 +229,11 @@ def _handshake_lines(each: HandshakeSummary, identity: str) -> list[str]:
     if each.issuers:
         lines.append(f"          takes those of {'; '.join(each.issuers)}")
     return lines
+
+
+def printable(line: str) -> str:
+    """Without the control characters that a stranger's certificate may have for the terminal."""
+    return "".join(character if character.isprintable() else "?" for character in line)
 
 
 def problem_lines(problem: Problem) -> list[str]:

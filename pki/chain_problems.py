@@ -71,22 +71,27 @@ def _strength_problems(certificate: x509.Certificate, what: str, where: str) -> 
                 remedy=f"{_ISSUE_AGAIN}, after `pki.key_algorithm` was set",
             )
         )
-    try:
-        digest = certificate.signature_hash_algorithm
-    except UnsupportedAlgorithm:
-        digest = None
-    if digest is not None and digest.name in WEAK_HASHES:
+    if weak := _weak_hash(certificate):
         found.append(
             Problem(
                 severity=Severity.ERROR,
                 code="weak-hash",
                 path=where,
-                what=f"{what} is signed with {digest.name}",
+                what=f"{what} is signed with {weak}",
                 why="such a signature can be forged by a collision",
                 remedy=_ISSUE_AGAIN,
             )
         )
     return found
+
+
+def _weak_hash(certificate: x509.Certificate) -> str:
+    """Its name; empty when the signature is as it should be, or of a kind without a hash."""
+    try:
+        digest = certificate.signature_hash_algorithm
+    except UnsupportedAlgorithm:
+        return ""
+    return digest.name if digest is not None and digest.name in WEAK_HASHES else ""
 
 
 def _weakness(certificate: x509.Certificate) -> Severity:
@@ -153,11 +158,18 @@ def _path(chain: Sequence[x509.Certificate]) -> list[x509.Certificate]:
     """From the leaf by signature, wherever the issuers stand."""
     path = [chain[0]]
     while path[-1].subject != path[-1].issuer:
-        following = next((one for one in chain if one not in path and was_issued_by(path[-1], one)), None)
+        following = next((one for one in chain if one not in path and _is_issuer(one, path[-1])), None)
         if following is None:
             break
         path.append(following)
     return path
+
+
+def _is_issuer(candidate: x509.Certificate, certificate: x509.Certificate) -> bool:
+    """By signature; where it is so weak that the library does not check it, by name."""
+    if was_issued_by(certificate, candidate):
+        return True
+    return bool(_weak_hash(certificate)) and certificate.issuer == candidate.subject
 
 
 def spiffe_problems(leaf: x509.Certificate, where: str, purpose: Purpose | None = None) -> list[Problem]:

@@ -38,15 +38,16 @@ COMPLETE_LISTS_FILE = "complete-lists"
 """An empty file in an identity directory whose reader does not apply deltas."""
 
 _DELTA_ROLES = frozenset({Role.JOBMANAGER, Role.TASKMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER, Role.CA})
-_IDENTITIES = ("pki/identities/*/*", "jobs/*/attempt-*/identity", "work/*/jobs/*/executor-*/identity")
-"""Where identity directories are below a home: processes, drivers, executors."""
+PROCESS_IDENTITIES = ("pki/identities/*/*",)
+JOB_IDENTITIES = ("jobs/*/attempt-*/identity", "work/*/jobs/*/executor-*/identity")
+"""Where identity directories are below a home: of processes; of drivers and executors."""
 
 
 def identity_directories(home: Home) -> list[Path]:
     """Every identity directory of ``home``, those of jobs included, in a fixed order."""
     return sorted(
         path
-        for pattern in _IDENTITIES
+        for pattern in (*PROCESS_IDENTITIES, *JOB_IDENTITIES)
         for path in home.root.glob(pattern)
         if not path.name.startswith(".") and (path / CHAIN_FILE).is_file() and (path / CA_FILE).is_file()
     )

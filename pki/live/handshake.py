@@ -23,16 +23,22 @@ HANDSHAKE_SECONDS = 10.0
 """For connecting and the handshake together."""
 VERDICT_SECONDS = 5.0
 """How long to wait for what a server says after the handshake."""
-PATIENCE_SECONDS = 0.3
-"""How long to wait for it before saying goodbye, which makes most servers answer at once."""
+PATIENCE_SECONDS = 1.0
+"""How long to wait at least before saying goodbye: a refusal is on its way by then."""
+PATIENCE_HANDSHAKES = 4
+"""And how many times as long as the handshake took, for slow networks and busy machines."""
 MAX_RECEIVED_BYTES = 512 << 10
 """Most bytes taken from one server."""
 MAX_CHAIN_CERTIFICATES = 32
 MAX_ISSUERS = 64
 """Most names of acceptable issuers that are kept."""
 CHUNK_BYTES = 16 << 10
+ACCEPTED = "accepted"
+UNCLEAR = "not refused; it left without a word when goodbye was said"
 
 TLS12, TLS13 = SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION
+WEB_PROTOCOLS = ("h2", "http/1.1")
+"""What to offer when nothing else is known: a listener that insists on its protocol refuses whoever offers none."""
 # Everything OpenSSL has, also what nobody should offer: this is for looking. Nothing secret passes through it.
 _CIPHERS = b"ALL:@SECLEVEL=0"
 _REQUEST_STATE = b"read server certificate request"
@@ -122,7 +128,9 @@ class _Conversation:
     def run(self, address: Address, deadline: float) -> Handshake:
         problem, verdict = "", ""
         try:
+            start = self._clock()
             self._until_done(self._tls.do_handshake, deadline)
+            took = self._clock() - start
         except TimeoutError as error:
             raise Unreachable(
                 f"{address} does not answer a TLS handshake within {HANDSHAKE_SECONDS:.0f} s", "does it speak TLS?"
@@ -131,7 +139,7 @@ class _Conversation:
             problem = _reason(error)
         else:
             if self._requested:
-                verdict = self._verdict()
+                verdict = self._verdict(max(PATIENCE_SECONDS, PATIENCE_HANDSHAKES * took))
         return self._result(problem, verdict)
 
     def _observe(self, connection: SSL.Connection, where: int, _result: int) -> None:
@@ -174,25 +182,29 @@ class _Conversation:
             raise TimeoutError
         return left
 
-    def _verdict(self) -> str:
+    def _verdict(self, patience: float) -> str:
         """What the server says to the certificate that it got, or did not get.
 
-        Silence first: then goodbye is said (close_notify, no data), which a server that accepted answers in kind.
+        First it is left alone: who refuses sends an alert, or cuts the connection. Then goodbye is said (close_notify,
+        no data), which a server that accepted answers in kind, or by staying. One that then goes without a word has
+        only followed, or was very slow to refuse.
         """
         start = self._clock()
+        goodbye = False
         try:
             try:
-                self._until_done(self._read, start + PATIENCE_SECONDS)
+                self._until_done(self._read, start + min(patience, VERDICT_SECONDS))
             except TimeoutError:
+                goodbye = True
                 self._tls.shutdown()
-                self._until_done(self._read, start + VERDICT_SECONDS)
-        except SSL.ZeroReturnError:
-            return "accepted"
-        except TimeoutError:
-            return "accepted"  # it waits for data; who refuses says so or leaves
-        except (SSL.Error, OSError, _TooMuch) as error:
+                self._until_done(self._read, start + 2 * VERDICT_SECONDS)
+        except (SSL.ZeroReturnError, TimeoutError):
+            return ACCEPTED
+        except OSError as error:
+            return UNCLEAR if goodbye else f"refused: {_reason(error)}"
+        except (SSL.Error, _TooMuch) as error:
             return f"refused: {_reason(error)}"
-        return "accepted"  # it speaks to us
+        return ACCEPTED  # it speaks to us
 
     def _read(self) -> None:
         self._tls.recv(1)

@@ -14,7 +14,7 @@ from pki.errors import CertificateRejected, PkiError
 from pki.identity_files import IdentityMaterial
 from pki.inspect import CertificateSummary, summarize_certificate
 from pki.live.address import Address
-from pki.live.handshake import TLS12, TLS13, Handshake, Hello, shake_hands
+from pki.live.handshake import TLS12, TLS13, WEB_PROTOCOLS, Handshake, Hello, shake_hands
 from pki.load import load_certificate
 from pki.problem import Problem, Severity, worst_first
 from pki.profiles import Purpose
@@ -95,6 +95,26 @@ def inspect_live(
         ),
         certificates=tuple(certificates),
     )
+
+
+def presented_chain(address: Address, *, server_name: str = "") -> list[x509.Certificate]:
+    """The certificates that a listener sends, leaf first, with TLS 1.3 or else 1.2; nothing is verified.
+
+    Raises:
+        Unreachable: nobody answers there.
+        CertificateRejected: it sends none, or one that cannot be read.
+    """
+    name = server_name or address.server_name
+    problem = ""
+    for version, _ in _VERSIONS:
+        seen = shake_hands(address, Hello(version=version, server_name=name, alpn=WEB_PROTOCOLS))
+        if seen.chain:
+            try:
+                return [load_certificate(der) for der in seen.chain]
+            except DAMAGED as error:
+                raise CertificateRejected(f"a certificate that {address} sends is damaged: {error}") from error
+        problem = problem or seen.problem
+    raise CertificateRejected(f"{address} sends no certificate: {problem}", "does it speak TLS 1.2 or 1.3?")
 
 
 def _summary(label: str, seen: Handshake) -> HandshakeSummary:

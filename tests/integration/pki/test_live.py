@@ -10,23 +10,29 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from OpenSSL import SSL
+from OpenSSL.crypto import X509StoreFlags
 
 from cli.main import main
 from pki.authority import to_pem
 from pki.errors import CertificateRejected
+from pki.files import write_secret
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_identity
 from pki.inspect import inspect_bytes
+from pki.keys import key_to_pem
 from pki.live import handshake
 from pki.live.address import Address
-from pki.live.handshake import Unreachable
+from pki.live.handshake import UNCLEAR, Unreachable
 from pki.live.report import LiveSummary, inspect_live
 from pki.profiles import AuthorityKind
 from pki.store import AuthorityStore
@@ -151,13 +157,63 @@ async def test_unix_socket_and_server_name(pki: TestPki, tmp_path: Path) -> None
     assert names == ["worker.example"] * 2 + [None] * 2
 
 
-async def test_names_of_acceptable_issuers(pki: TestPki) -> None:
-    """Python's servers send none; OpenSSL's do when the file is given as theirs."""
+async def test_server_that_does_not_say_whose_certificates_it_takes(pki: TestPki) -> None:
+    """Python's servers never do; that one is asked for is known all the same."""
     directory = pki.directory(TASKMANAGER)
     async with plain_server(asking_for_a_client(server_context(directory), directory)) as (address, _):
         tls13, _ = (await look(address)).handshakes
     assert (tls13.client_certificate, tls13.issuers) == (True, ())
     assert tls13.verdict.startswith("refused")
+
+
+@pytest.fixture
+def talkative(pki: TestPki) -> Iterator[Address]:
+    """A server as those in C are: it names the authorities it takes, and sends an alert before it leaves."""
+    material, file = pki.identity(TASKMANAGER).material, pki.directory(TASKMANAGER) / "ca.pem"
+    context = SSL.Context(SSL.TLS_SERVER_METHOD)
+    context.use_certificate(material.leaf)
+    context.add_extra_chain_cert(material.chain[0])
+    context.use_privatekey(material.key)
+    context.load_client_ca(str(file).encode())
+    context.load_verify_locations(str(file))
+    context.get_cert_store().set_flags(X509StoreFlags.PARTIAL_CHAIN)  # type: ignore[union-attr]  # it has one
+    context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT)
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                accepted, _ = listening.accept()
+                with accepted:
+                    connection = SSL.Connection(context, accepted)
+                    connection.set_accept_state()
+                    with contextlib.suppress(SSL.Error):
+                        connection.do_handshake()
+                        connection.recv(1)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield Address(*listening.getsockname()[:2])
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+    thread.join(20)
+
+
+async def test_server_that_says_whom_it_takes_and_why_it_refuses(talkative: Address, pki: TestPki) -> None:
+    internal = AuthorityStore(pki.home.pki).certificate(AuthorityKind.INTERNAL).subject.rfc4514_string()
+    tls13, tls12 = (await look(talkative)).handshakes
+    assert (tls13.issuers, tls12.issuers) == ((internal,), (internal,))
+    assert (tls13.completed, tls12.completed) == (True, False)
+    assert "certificate required" in tls13.verdict
+    assert "alert" in tls12.problem
+    shown = pki.identity(TASKMANAGER).material
+    for each in (await look(talkative, identity=shown)).handshakes:
+        # It does not answer our goodbye, as many do not.
+        assert (each.completed, each.verdict) == (True, UNCLEAR)
+    foreign = pki.hostile(Hostile.FOREIGN_CA, pretending=TASKMANAGER).directory
+    tls13, tls12 = (await look(talkative, identity=read_identity(foreign)[0])).handshakes
+    assert "unknown ca" in tls13.verdict
+    assert "unknown ca" in tls12.problem
 
 
 def chain_of(name: str, directory: Path, store: AuthorityStore) -> list[x509.Certificate]:
@@ -247,6 +303,31 @@ def test_silence_is_bounded(talker: StartTalker) -> None:
         handshake.shake_hands(talker(b"", 0), handshake.Hello(), clock=lambda: float(next(ticks)))
 
 
+async def test_needs_renewal_of_a_listener(
+    pki: TestPki, start_server: StartServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two servers: one that speaks TLS 1.3 and demands a client certificate, one that knows only TLS 1.2."""
+    server = await start_server(alpn=("h2",))
+    expired = pki.hostile(Hostile.EXPIRED, pretending=TASKMANAGER).directory
+    tls12 = server_context(expired)
+    tls12.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    def ask(address: str, *options: str) -> object:
+        monkeypatch.setattr(sys, "argv", ["sluice", "pki", "needs-renewal", address, *options])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        capsys.readouterr()
+        return ended.value.code
+
+    ours = f"{server.host}:{server.port}"
+    assert await asyncio.to_thread(ask, ours) == 1
+    assert await asyncio.to_thread(ask, ours, "--expires-in", "25h") == 0
+    assert await asyncio.to_thread(ask, ours, "--bundle") == 1
+    assert await asyncio.to_thread(ask, ours, "--bundle", "--expires-in", "8784h") == 0
+    async with plain_server(tls12) as (address, _):
+        assert await asyncio.to_thread(ask, f"tls://{address}", "--servername", "worker.example") == 0
+
+
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["sluice", "pki", "inspect", f"unix:{tmp_path}/none.sock"])
@@ -254,6 +335,35 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         main()
     assert ended.value.code == 3
     assert "cannot connect to unix:" in capsys.readouterr().err
+
+
+async def test_a_certificate_cannot_write_to_the_terminal(
+    pki: TestPki, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    directory = pki.directory(TASKMANAGER)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "\x1b[2J\nerror: forged")])
+    at = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(at - dt.timedelta(hours=1))
+        .not_valid_after(at + dt.timedelta(hours=1))
+        .sign(key, hashes.SHA256())
+    )
+    write_secret(directory / "key.pem", key_to_pem(key))
+    async with plain_server(server_context(directory, [certificate])) as (address, _):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["sluice", "pki", "inspect", str(address)])
+        with pytest.raises(SystemExit):
+            await asyncio.to_thread(main)
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\nerror: forged" not in out
+    assert "?[2J" in out
 
 
 async def test_command(
