@@ -9,12 +9,13 @@ from __future__ import annotations
 from pki.openssl_trust import trusted_pem
 from pki.programs.handover import TLS13_SUITES, Handover
 
-PROVEN = "librdkafka 2.16.0 (the client's side; no broker was at hand, its lines follow Kafka's documentation)"
+PROVEN = "librdkafka 2.16.0, on the client's side"
 
 _PRIVATE = "They contain the stores' password: keep the file's mode 0600."
 _SERVER_NOTES = (
     "",
     f"Add these lines to server.properties. {_PRIVATE}",
+    "No broker was at hand for the proof: these lines follow Kafka's documentation.",
     "Give the KRaft controllers' listener the protocol SSL in listener.security.protocol.map, too.",
     "Kafka can read neither SPIFFE IDs nor revocation lists: for super.users and ACLs, who connects is the subject of",
     "the certificate, as in User:CN=taskmanager/tm-7. Take the ACLs of who is revoked away.",

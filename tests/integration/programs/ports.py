@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from tests.hostile import HostileIdentity
-
 DEADLINE_SECONDS = 60.0
+SILENCE_SECONDS = 5.0
+"""Who has not been refused by then was let in."""
 _POLL_SECONDS = 0.05
 
 
@@ -84,22 +84,21 @@ def exchange(port: int, context: ssl.SSLContext | None, request: bytes) -> bytes
         return b""
 
 
-def refuses_handshake(port: int, hostile: HostileIdentity, *, tls12: bool = False) -> bool:
-    """Whether a listener ends the connection of ``hostile`` with an alert.
+def refuses(port: int, context: ssl.SSLContext) -> bool:
+    """Whether a listener ends a connection by itself.
 
-    The client accepts any server and reads: in TLS 1.3 its own part of the handshake is done before it is refused. A
-    listener that lets it in waits for a request meanwhile, and answers nothing.
+    The client reads without having said anything: in TLS 1.3 its own part of the handshake is done before it is
+    refused. A listener that lets it in waits for a request meanwhile.
     """
     with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
         try:
-            with hostile.client_context(tls12=tls12).wrap_socket(plain, server_hostname="localhost") as wrapped:
-                wrapped.settimeout(5)
-                wrapped.recv(1)
+            with context.wrap_socket(plain, server_hostname="localhost") as wrapped:
+                wrapped.settimeout(SILENCE_SECONDS)
+                return wrapped.recv(1) == b""
         except TimeoutError:
             return False
         except OSError:
             return True
-    return False
 
 
 def is_open(port: int) -> bool:

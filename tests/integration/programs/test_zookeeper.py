@@ -23,7 +23,7 @@ from tests.integration.programs.ports import (
     exchange,
     free_ports,
     is_open,
-    refuses_handshake,
+    refuses,
     running,
     tail,
     until,
@@ -132,7 +132,7 @@ def test_no_port_lets_a_hostile_peer_in(port: str, case: Hostile, ensemble: Ense
     }[port]
     listening = [each for each in ports if is_open(each)]
     assert listening, "only the leader listens for quorum, but one does"
-    assert all(refuses_handshake(each, hostile) for each in listening), ensemble.logs()
+    assert all(refuses(each, hostile.client_context()) for each in listening), ensemble.logs()
 
 
 def test_plaintext_and_an_older_tls_are_refused(ensemble: Ensemble) -> None:
