@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from audit.checks import listening, peers
+from audit.checks import certificates, exhaustion, listening, peers, protocol, resumption
 from audit.model import Check
 
-CHECKS: tuple[Check, ...] = (*listening.CHECKS, *peers.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *listening.CHECKS,
+    *protocol.CHECKS,
+    *resumption.CHECKS,
+    *exhaustion.CHECKS,
+    *certificates.CHECKS,
+    *peers.CHECKS,
+)
 
 
 def by_id() -> dict[str, Check]:

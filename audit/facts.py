@@ -18,7 +18,6 @@ from audit.wire.numbers import (
     Version,
     name_of,
 )
-from audit.wire.probe import offer
 from pki.errors import CertificateRejected
 from pki.inspect import summarize_certificate
 
@@ -50,7 +49,7 @@ def _takes(subject: Subject, *, groups: tuple[int, ...] = (0x001D, 0x0017), suit
         groups=groups, suites=suites or MODERN_SUITES, server_name=subject.listener.server_name.encode()
     )
     try:
-        answer = offer(subject.listener.address, hello, subject.options.timeout)
+        answer = subject.offer(hello)
     except (OSError, WireError):
         return False
     return isinstance(answer, ServerHello) and answer.group in groups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
+import enum
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,12 +16,32 @@ from audit import rogue
 from audit.errors import WireError
 from audit.model import Listener
 from audit.wire.client import Credential, Handshake, Tls13Client, Verdict
-from audit.wire.connection import ConnectionEnded
+from audit.wire.connection import ConnectionEnded, Ending
+from audit.wire.hello import ClientHello
+from audit.wire.numbers import GOOD_SIGNATURES
+from audit.wire.probe import Answer, Flight, offer, old_flight
 from pki.channels import MAY_CONNECT, Channel
 from pki.identity import Role, SpiffeId
 
 OFFERED_PROTOCOLS = ("h2", "http/1.1")
 _ANY_JOB = "0" * 32
+
+
+class Case(enum.StrEnum):
+    """What is wrong with an audit identity, which is otherwise as good as any."""
+
+    WELCOME = "nothing"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not yet valid"
+    WRONG_USAGE = "wrong usage"
+    WRONG_ROLE = "wrong role"
+    OTHER_JOB = "other job"
+    EDGE_CERTIFICATE = "edge certificate on an internal channel"
+    INTERNAL_CERTIFICATE = "internal certificate at the edge"
+    FOREIGN_DOMAIN = "foreign trust domain"
+    TWO_IDENTITIES = "two SPIFFE IDs"
+    SIGNED_BY_LEAF = "signed by a leaf"
+    REVOKED = "revoked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +61,7 @@ class Options:
 class Identities(Protocol):
     """Where valid-but-wrong identities come from (see :mod:`audit.identities`)."""
 
-    def credential(self, case: str, listener: Listener, trust_domain: str) -> Credential | None:
+    def credential(self, case: Case, listener: Listener, trust_domain: str) -> Credential | None:
         """The credential for ``case``; None when that makes no sense for ``listener``."""
 
     def revoke(self, credential: Credential) -> None:
@@ -88,7 +108,8 @@ class Subject:
     identities: Identities | None = None
     edge: EdgeAccess = field(default_factory=EdgeAccess)
     home: Path | None = None
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _shown: list[Handshake | None] = field(default_factory=list)
 
     def client(
         self,
@@ -96,11 +117,17 @@ class Subject:
         *,
         alpn: tuple[str, ...] = OFFERED_PROTOCOLS,
         server_name: bytes | None = None,
+        signatures: tuple[int, ...] = GOOD_SIGNATURES,
     ) -> Tls13Client:
         """A TLS 1.3 client that is not connected yet."""
         name = self.listener.server_name.encode() if server_name is None else server_name
         return Tls13Client(
-            self.listener.address, credential=credential, alpn=alpn, server_name=name, timeout=self.options.timeout
+            self.listener.address,
+            credential=credential,
+            alpn=alpn,
+            server_name=name,
+            signatures=signatures,
+            timeout=self.options.timeout,
         )
 
     def attempt(self, credential: Credential | None, *, alpn: tuple[str, ...] = OFFERED_PROTOCOLS) -> Verdict:
@@ -112,17 +139,37 @@ class Subject:
                 return Verdict(ended.ending)
             return client.verdict(self.options.patience)
 
-    @functools.cached_property
+    @property
     def handshake(self) -> Handshake | None:
         """The handshake of a client without a certificate; None when there is no TLS 1.3 to be had."""
         with self._lock:
-            try:
-                with self.client() as client:
-                    return client.connect()
-            except (OSError, ConnectionEnded, WireError):
-                return None
+            if not self._shown:
+                self._shown.append(self._shake_hands())
+            return self._shown[0]
 
-    @functools.cached_property
+    def _shake_hands(self) -> Handshake | None:
+        try:
+            with self.client() as client:
+                return client.connect()
+        except (OSError, ConnectionEnded, WireError):
+            return None
+
+    def offer(self, hello: ClientHello) -> Answer:
+        """Send one hello; see :func:`audit.wire.probe.offer`."""
+        return offer(self.listener.address, hello, self.options.timeout)
+
+    def old_flight(self, hello: ClientHello) -> Flight | Ending:
+        """Send one hello of TLS 1.2 or older; see :func:`audit.wire.probe.old_flight`."""
+        return old_flight(self.listener.address, hello, self.options.timeout)
+
+    @property
+    def welcome(self) -> Credential | None:
+        """A credential that the listener must admit; None when nobody can certify one."""
+        if self.identities is None:
+            return None
+        return self.identities.credential(Case.WELCOME, self.listener, self.trust_domain)
+
+    @property
     def trust_domain(self) -> str:
         """That of the listener's own identity; a made-up one when it has none."""
         for uri in uris_of(self.leaf):

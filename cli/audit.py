@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import Annotated
 
@@ -12,14 +13,15 @@ from rich.table import Table
 from audit.catalogue import CHECKS
 from audit.discovery import find
 from audit.errors import AuditError, InputError
+from audit.identities import HomeIdentities
 from audit.model import Report, Severity
 from audit.reports import RENDERERS, Format
 from audit.reports.text import print_report
 from audit.runner import examine
-from audit.subject import Options, Subject
+from audit.subject import Identities, Options, Subject
 from audit.wire.probe import speaks_tls
 from cli.errors import EXIT_NO, UnreachableError, UsageError
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from pki.files import write_public
 from pki.home import Home
 
@@ -33,10 +35,22 @@ def audit(
     patience: Annotated[
         float, typer.Option(min=0.1, max=60, help="Seconds within which a listener must have refused a client.")
     ] = 2.0,
+    handshake_limit: Annotated[
+        float, typer.Option(min=0.5, max=300, help="Seconds after which a listener must have ended a handshake.")
+    ] = 15.0,
+    max_leaf_days: Annotated[float, typer.Option(min=0.01, help="Longest lifetime of a listener's certificate.")] = 7.0,
+    with_identities: Annotated[
+        bool,
+        typer.Option(
+            help="Have the home's authorities certify identities that are wrong in one way each; "
+            "they are logged and expire in minutes."
+        ),
+    ] = True,
     list_checks: Annotated[bool, typer.Option("--list-checks", help="Show what is checked, and examine nothing.")] = (
         False
     ),
     home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Examine the cluster's listeners: plaintext, handshakes, certificates, and everybody who must be refused.
@@ -46,9 +60,13 @@ def audit(
     if list_checks:
         print_checks()
         return
-    options = Options(patience=patience)
+    options = Options(
+        patience=patience, handshake_limit=handshake_limit, max_leaf_lifetime=dt.timedelta(days=max_leaf_days)
+    )
+    located, configuration = load_configuration(home, config)
     try:
-        subjects = subjects_of_home(Home.at(home), options)
+        identities = HomeIdentities(located, configuration.pki) if with_identities else None
+        subjects = subjects_of_home(located, options, identities)
         report = examine(f"the cluster in {home}", subjects)
     except InputError as error:
         raise UsageError(error.what, error.remedy) from error
@@ -59,10 +77,10 @@ def audit(
         raise typer.Exit(EXIT_NO)
 
 
-def subjects_of_home(home: Home, options: Options) -> list[Subject]:
+def subjects_of_home(home: Home, options: Options, identities: Identities | None) -> list[Subject]:
     """Everything that listens for the cluster in ``home``."""
     found = find(home, speaks_tls)
-    return [Subject(listener, options, home=home.root) for listener in found.listeners]
+    return [Subject(listener, options, identities, home=home.root) for listener in found.listeners]
 
 
 def write_report(report: Report, format_: Format, output: Path | None) -> None:

@@ -30,7 +30,7 @@ from audit.wire.connection import (
     message_name,
 )
 from audit.wire.hello import ClientHello, ServerHello, handshake_message, parse_server_hello
-from audit.wire.numbers import Content, Extension, Message, Version
+from audit.wire.numbers import GOOD_SIGNATURES, Content, Extension, Message, Version
 from audit.wire.schedule import SUITES, KeySchedule, Protection
 
 MAX_CHAIN_CERTIFICATES = 16
@@ -109,8 +109,8 @@ class Tls13Client:
         credential: shown when the server asks for a certificate; None answers with an empty list.
         alpn: protocols offered.
         server_name: as in SNI; empty: none.
+        signatures: schemes in which the server may sign.
         timeout: seconds for connecting and handshake together.
-        hello: what to offer instead; its key shares are filled in.
     """
 
     def __init__(
@@ -120,11 +120,13 @@ class Tls13Client:
         credential: Credential | None = None,
         alpn: tuple[str, ...] = (),
         server_name: bytes = b"",
+        signatures: tuple[int, ...] = GOOD_SIGNATURES,
         timeout: float = 10.0,
     ) -> None:
         self._credential = credential
         self._alpn = alpn
         self._server_name = server_name
+        self._signatures = signatures
         self.connection = WireConnection(address, timeout)
         self.handshake = Handshake()
         self._messages = MessageReader()
@@ -191,6 +193,7 @@ class Tls13Client:
             shares=tuple((group, _public_share(key)) for group, key in keys.items()),
             alpn=self._alpn,
             server_name=self._server_name,
+            signatures=self._signatures,
         )
         first = hello.encode()
         self.connection.send_record(Content.HANDSHAKE, first)
@@ -208,6 +211,7 @@ class Tls13Client:
                 shares=((server.group, _public_share(keys[server.group])),),
                 alpn=self._alpn,
                 server_name=self._server_name,
+                signatures=self._signatures,
                 cookie=server.cookie,
                 random=hello.random,
                 session_id=hello.session_id,

@@ -86,6 +86,7 @@ class ServerHello:
     share: bytes
     retry: bool
     cookie: bytes
+    session_id: bytes
     extensions: frozenset[int]
 
 
@@ -94,7 +95,7 @@ def parse_server_hello(body: bytes) -> ServerHello:
     reader = Reader(body)
     legacy = reader.number(2)
     random = reader.take(32)
-    reader.vector(1)
+    session_id = reader.vector(1)
     suite = reader.number(2)
     compression = reader.number(1)
     extensions = read_extensions(reader)
@@ -109,7 +110,7 @@ def parse_server_hello(body: bytes) -> ServerHello:
         group = chosen.number(2)
         share = b"" if retry else chosen.vector(2)
     cookie = Reader(extensions[Extension.COOKIE]).vector(2) if Extension.COOKIE in extensions else b""
-    return ServerHello(version, suite, compression, group, share, retry, cookie, frozenset(extensions))
+    return ServerHello(version, suite, compression, group, share, retry, cookie, session_id, frozenset(extensions))
 
 
 def handshake_message(kind: int, body: bytes) -> bytes:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from audit.catalogue import CHECKS
+from audit.catalogue import CHECKS, by_id
+from audit.identities import HomeIdentities
 from audit.model import Check, Kind, Listener, Outcome, Report
 from audit.runner import examine
-from audit.subject import Options, Subject
+from audit.subject import Identities, Options, Subject
 from pki.channels import Channel, client_policy
-from pki.identity import Role
+from pki.identity import Role, SpiffeId
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
 from tests.hostile import TRUST_DOMAIN, TestPki
@@ -29,9 +30,18 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
 
 
 @pytest.fixture(scope="session")
+def identities(pki: TestPki) -> HomeIdentities:
+    """Audit identities of that PKI."""
+    return HomeIdentities(pki.home, pki.config)
+
+
+@pytest.fixture(scope="session")
 def server_directory(pki: TestPki) -> Path:
     """The identity of a JobManager."""
-    return pki.process(Role.JOBMANAGER).directory
+    directory = pki.home.identity(Role.JOBMANAGER, "jobmanager-1")
+    identity = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jobmanager-1")
+    pki.issuer.issue_to(directory, identity, dns=["localhost"], ips=["127.0.0.1"])
+    return directory
 
 
 class _Quiet(asyncio.Protocol):
@@ -64,9 +74,24 @@ def listener_at(address: tuple[str, int], kind: Kind = Kind.MUTUAL, channel: Cha
     return Listener(name="examined", kind=kind, channel=channel, host=address[0], port=address[1])
 
 
-def audited(listener: Listener, *, checks: tuple[Check, ...] = CHECKS, options: Options = OPTIONS) -> Report:
+def audited(
+    listener: Listener,
+    *,
+    checks: Sequence[Check] = CHECKS,
+    options: Options = OPTIONS,
+    identities: Identities | None = None,
+) -> Report:
     """The report on one listener."""
-    return examine("a test", [Subject(listener, options)], checks=checks)
+    return examine("a test", [Subject(listener, options, identities)], checks=checks)
+
+
+def only(*ids: str) -> list[Check]:
+    """These checks alone."""
+    return [by_id()[each] for each in ids]
+
+
+QUICK = [check for check in CHECKS if check.id not in {"TLS-11", "TLS-12", "TLS-17"}]
+"""All checks but those that wait for a server to lose its patience: stock servers have none."""
 
 
 def found(report: Report) -> set[str]:
