@@ -31,7 +31,14 @@ from pki.crl import (
 )
 from pki.delta_lists import drop_parts, read_parts, write_parts
 from pki.errors import CertificateRejected, CrlRejected, StoreError
-from pki.files import locked, make_private_directory, read_bounded, write_public, write_secret
+from pki.files import (
+    locked,
+    make_private_directory,
+    read_bounded,
+    remove_leftovers,
+    write_public,
+    write_secret,
+)
 from pki.generation import issuer_id, key_id
 from pki.identity import SpiffeId
 from pki.profiles import ISSUING, AuthorityKind
@@ -123,6 +130,7 @@ class RevocationStore:
         now = self._clock()
         directory = self._prepare(authority)
         with locked(directory):
+            remove_leftovers(directory)
             record = self._read(directory)
             known = {entry.number for entry in record.revoked}
             # A revocation date has whole seconds in a list (RFC 5280, 5.1.2.4).
@@ -162,6 +170,7 @@ class RevocationStore:
         now = self._clock()
         directory = self._prepare(authority)
         with locked(directory):
+            remove_leftovers(directory)
             record = self._read(directory)
             last = self._last_update(authority.certificate, authority.kind)
             kept = tuple(entry for entry in record.revoked if not _outlived(entry, last, now))

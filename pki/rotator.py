@@ -54,7 +54,7 @@ class Rotator:
     Args:
         home: whose authorities are replaced.
         config: what new authorities are to be like.
-        renew: makes the identities new that are not of today's authority; says what it did.
+        renew: makes the identities new that are not of today's authority, or half written; says what it did.
         report: told what is done.
         clock: the present.
         alive: which processes run.
@@ -221,6 +221,7 @@ class Rotator:
         if rotation is None:  # check_verb has refused it
             raise RotationRefused("no rotation is under way")
         self._settle()
+        self._renew_all()
         return rotation
 
     def _presenting(self, rotation: Rotation, unwanted: Keep) -> tuple[Laggard, ...]:
