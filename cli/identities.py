@@ -1,6 +1,7 @@
 """The identities of a local cluster: got from the online authority, first by join token, then by renewal.
 
-Only the gateway's public certificate is signed here, by the edge authority.
+Only the gateway's public certificate is signed here, by the edge authority. It is ``gateway/edge``; what Envoy shows
+inside is ``gateway/envoy``. In homes of earlier versions the public one was there: it is replaced.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from cryptography import x509
 
 from cli.config import Configuration
+from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME
 from pki.bulk import Action, DirectoryTarget, Signer, issue_all, wish_like
 from pki.ca.address import CaAddress, read_ca
 from pki.ca.client import enrol, renew
@@ -52,7 +54,9 @@ class _Wanted:
 def _wanted(configuration: Configuration) -> list[_Wanted]:
     """The edge first: it does not need the online authority."""
     return [
-        _Wanted(Role.GATEWAY, "envoy", edge=True),
+        _Wanted(Role.GATEWAY, EDGE_NAME, edge=True),
+        _Wanted(Role.GATEWAY, ENVOY_NAME),
+        _Wanted(Role.AUTH, AUTH_NAME),
         _Wanted(Role.JOBMANAGER, JOBMANAGER_NAME),
         *(_Wanted(Role.TASKMANAGER, name) for name in taskmanager_names(configuration.taskmanager.count)),
     ]
@@ -112,11 +116,24 @@ def issue_due(home: Home, configuration: Configuration) -> list[str]:
             addresses = sorted({host, "127.0.0.1"} if _is_ip(host) else {"127.0.0.1"})
             issuer.issue_edge_server(directory, spiffe_id, dns=names, ips=addresses)
         else:
-            host = configuration.jobmanager.host if wanted.role is Role.JOBMANAGER else configuration.taskmanager.host
-            dns, ips = ((), (host,)) if _is_ip(host) else ((host,), ())
+            host = _host_of(wanted.role, configuration)
+            dns, ips = ((), (host,)) if _is_ip(host) else ((host,) if host else (), ())
             _certify(home, configuration, directory, Names.checked(spiffe_id, dns, ips), issuer)
         lines.append(f"renewed {spiffe_id}: {reason}" if existed else f"issued {spiffe_id}")
     return lines
+
+
+def _host_of(role: Role, configuration: Configuration) -> str:
+    """Where a process of ``role`` is reached; empty when nothing connects to it by name."""
+    match role:
+        case Role.JOBMANAGER:
+            return configuration.jobmanager.host
+        case Role.TASKMANAGER:
+            return configuration.taskmanager.host
+        case Role.AUTH:
+            return configuration.gateway.auth_host
+        case _:
+            return ""
 
 
 def renew_superseded(home: Home, configuration: Configuration) -> list[str]:

@@ -42,7 +42,7 @@ MAX_REASONS = 20
 
 @app.command(
     epilog="Examples: sluice pki issue taskmanager/tm-7 --dns worker7.example.org; sluice pki issue user/ada "
-    "--lifetime 30d --out ada; sluice pki issue gateway/envoy --edge-server --dns cluster.example.org --out edge; "
+    "--lifetime 30d --out ada; sluice pki issue gateway/edge --edge-server --dns cluster.example.org --out edge; "
     "sluice pki issue --inventory cluster.toml --store cluster.identities"
 )
 def issue(

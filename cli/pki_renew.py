@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from cryptography.x509 import Certificate
+from typer.core import TyperCommand
 
 from cli.config import Configuration
 from cli.errors import EXIT_NO, UsageError
@@ -18,6 +20,8 @@ from pki.errors import CertificateRejected, SluiceError
 from pki.home import Home
 from pki.identity_files import CHAIN_FILE, read_certificates, read_identity, read_peers
 from pki.issuer import utc_now
+from pki.live.address import Address, looks_like_address
+from pki.live.report import presented_chain
 from pki.renewal import renewal_reason
 from pki.threshold import HALF, Threshold, needs_renewal
 
@@ -27,20 +31,44 @@ DUE, NOT_DUE, NO_FILE, FAILED = 0, 1, 2, 255
 """Exit codes of ``step certificate needs-renewal``; a shell reads them as "if it needs renewal, then"."""
 
 
+class StepCommand(TyperCommand):
+    """A command of which wrong usage is 255 as well: 2 is taken."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  its type is private to typer
+        """As its base."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # The base of typer's errors of usage is private; what they have in common is how they are told.
+            describe = getattr(error, "format_message", None)
+            if describe is None:
+                raise
+            typer.echo(f"error: {describe()}", err=True)
+            raise typer.Exit(FAILED) from error
+
+
 @app.command(
     "needs-renewal",
+    cls=StepCommand,
     epilog="Examples: sluice pki needs-renewal tm-7 && sluice pki renew tm-7; "
-    "sluice pki needs-renewal cert.pem --expires-in 2h",
+    "sluice pki needs-renewal cert.pem --expires-in 2h; sluice pki needs-renewal https://cluster.example --bundle",
 )
 def needs_renewal_verb(
-    path: Annotated[Path, typer.Argument(help="An identity directory, or a PEM file with the leaf first.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="An identity directory, a PEM file with the leaf first, or a listener (HOST:PORT, https://HOST, "
+            "tls://HOST:PORT, unix:PATH), whose certificate is fetched and not verified. A file comes first."
+        ),
+    ],
     expires_in: Annotated[
         str | None,
-        typer.Option(help="A share of its life that is over (66%), or a time that is left (1h15m); default 50%."),
+        typer.Option(help="A share of its life that is over (66%), or a time that is left (1h15m, 1.5d); default 50%."),
     ] = None,
     bundle: Annotated[
-        bool, typer.Option("--bundle", help="Every certificate of the file, not the leaf alone.")
+        bool, typer.Option("--bundle", help="Every certificate of the file or chain, not the leaf alone.")
     ] = False,
+    servername: Annotated[str | None, typer.Option(help="Host name to ask a listener for (SNI).")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say why.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,11 +78,10 @@ def needs_renewal_verb(
     """
     try:
         threshold = HALF if expires_in is None else Threshold.parse(expires_in)
-        file = path / CHAIN_FILE if path.is_dir() else path
-        if not file.exists():
-            code, reason = NO_FILE, f"there is no {file}"
+        certificates = _certificates(target, servername or "")
+        if not certificates:
+            code, reason = NO_FILE, f"there is no {target} with a certificate"
         else:
-            certificates = read_certificates(file)
             reason = needs_renewal(certificates if bundle else certificates[:1], threshold, utc_now())
             code = DUE if reason else NOT_DUE
     except (SluiceError, OSError) as error:
@@ -120,6 +147,17 @@ def renew(
             typer.echo(f"{outcome.action:<7} {outcome.spiffe_id} in {place}: {because}{outcome.reason}")
     if any(outcome.action is Action.REFUSED for _, outcome in outcomes):
         raise typer.Exit(EXIT_NO)
+
+
+def _certificates(target: str, server_name: str) -> list[Certificate]:
+    """Of a directory, a file or a listener; none when there is no such file."""
+    path = Path(target)
+    file = path / CHAIN_FILE if path.is_dir() else path
+    if file.exists():
+        return read_certificates(file)
+    if path.exists() or not looks_like_address(target):
+        return []
+    return presented_chain(Address.parse(target), server_name=server_name)
 
 
 def _renew_here(

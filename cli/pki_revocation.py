@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import getpass
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +16,7 @@ from cryptography import x509
 
 from cli.errors import EXIT_NO, RefusedError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from pki.ca.issued import living
 from pki.config import PkiConfig
 from pki.crl import Reason, RevocationList
 from pki.crl_files import identity_directories, push_crls
@@ -179,11 +182,23 @@ def _resolve(
             if leaf.not_valid_after_utc > now and (wanted is None or leaf.serial_number == wanted):
                 kind = _issuer_of(home, leaf, directory)
                 targets.setdefault(kind, []).append(Target.of(leaf, str(certified_identity(leaf))))
+    # What was issued to other machines is in the ledger alone.
+    for kind, each in _in_ledger(home, config, target, now):
+        if each.serial not in {known.serial for known in targets.get(kind, ())}:
+            targets.setdefault(kind, []).append(each)
     if not targets and _SERIAL.fullmatch(target):
         return _by_serial(home, int(target, 16), authority)
     if not targets:
         raise RefusedError(f"no certificate of {target} is in {home.root}", "revoke it by its serial number")
     return targets
+
+
+def _in_ledger(home: Home, config: PkiConfig, target: str, now: dt.datetime) -> Iterator[tuple[AuthorityKind, Target]]:
+    if Path(target).is_dir():
+        return iter(())
+    if _SERIAL.fullmatch(target):
+        return living(home.pki, now, serial=int(target, 16))
+    return living(home.pki, now, identity=_identity(target, config.trust_domain))
 
 
 def _passphrase(kind: AuthorityKind, file: Path | None) -> bytes | None:

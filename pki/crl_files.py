@@ -38,15 +38,16 @@ COMPLETE_LISTS_FILE = "complete-lists"
 """An empty file in an identity directory whose reader does not apply deltas."""
 
 _DELTA_ROLES = frozenset({Role.JOBMANAGER, Role.TASKMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER, Role.CA})
-_IDENTITIES = ("pki/identities/*/*", "jobs/*/attempt-*/identity", "work/*/jobs/*/executor-*/identity")
-"""Where identity directories are below a home: processes, drivers, executors."""
+PROCESS_IDENTITIES = ("pki/identities/*/*",)
+JOB_IDENTITIES = ("jobs/*/attempt-*/identity", "work/*/jobs/*/executor-*/identity")
+"""Where identity directories are below a home: of processes; of drivers and executors."""
 
 
 def identity_directories(home: Home) -> list[Path]:
     """Every identity directory of ``home``, those of jobs included, in a fixed order."""
     return sorted(
         path
-        for pattern in _IDENTITIES
+        for pattern in (*PROCESS_IDENTITIES, *JOB_IDENTITIES)
         for path in home.root.glob(pattern)
         if not path.name.startswith(".") and (path / CHAIN_FILE).is_file() and (path / CA_FILE).is_file()
     )
@@ -116,11 +117,11 @@ def applies_deltas(home: Home, directory: Path) -> bool:
     JVMs, Envoy, and programs that get copies of the files do not apply deltas.
     """
     role = directory.parent
-    return (
-        role.parent == home.pki / "identities"
-        and role.name in _DELTA_ROLES
-        and not any((directory / name).exists() for name in (PEERS_FILE, COMPLETE_LISTS_FILE))
-    )
+    return role.parent == home.pki / "identities" and role.name in _DELTA_ROLES and not _needs_complete(directory)
+
+
+def _needs_complete(directory: Path) -> bool:
+    return any((directory / name).exists() for name in (PEERS_FILE, COMPLETE_LISTS_FILE))
 
 
 def install_crls(directory: Path, pem: bytes, now: dt.datetime) -> bool:
@@ -136,9 +137,15 @@ def install_crls(directory: Path, pem: bytes, now: dt.datetime) -> bool:
         anchors = read_certificates(directory / CA_FILE)
         path = directory / CRL_FILE
         present = read_bounded(path, MAX_CRL_BYTES) if path.exists() else b""
-        merged, refused = take_newer(_usable(present, anchors, now), offered, anchors, now)
+        known = _usable(present, anchors, now)
+        merged, refused = take_newer(known, offered, anchors, now)
         if refused:
             raise refused[0]
+        # The same list whole and in parts: what the reader knows stays, unless it is in parts and he needs it whole.
+        for issuer, before in known.items():
+            fits = before.base is None or not _needs_complete(directory)
+            if fits and before.number == merged[issuer].number and now < before.next_update:
+                merged[issuer] = before
         content = b"".join(merged[issuer].pem for issuer in sorted(merged))
         if content == present:
             return False

@@ -99,7 +99,7 @@ def parse_identity(key_pem: bytes, chain_pem: bytes, ca_pem: bytes, where: str) 
     if not same_public_key(key.public_key(), leaf.public_key()):
         raise StoreError(f"{where}/{KEY_FILE} is not the key of {where}/{CHAIN_FILE}", "issue the identity again")
     for anchor in anchors:
-        if not _is_authority(anchor):
+        if not is_authority(anchor):
             raise StoreError(
                 f"{where}/{CA_FILE} holds the certificate {anchor.subject.rfc4514_string()!r}, which is no authority's",
                 "put trust anchors only into it",
@@ -266,7 +266,8 @@ def _certificates(pem: bytes, where: str, limit: int) -> list[x509.Certificate]:
     return certificates
 
 
-def _is_authority(certificate: x509.Certificate) -> bool:
+def is_authority(certificate: x509.Certificate) -> bool:
+    """Whether a certificate says of itself that it may sign others (RFC 5280, 4.2.1.9)."""
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (x509.ExtensionNotFound, *DAMAGED):

@@ -1,4 +1,4 @@
-"""What is in a certificate, a request, a key or a keystore, as plain data; never anything secret.
+"""What is in a certificate, a request, a revocation list, a key or a keystore, as plain data; never anything secret.
 
 Takes bytes and returns values; :func:`inspect_path` alone reads files.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -16,22 +16,36 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes, PublicKeyTypes
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from pki import identity_files
+from pki.crl import MAX_CRL_BYTES
+from pki.crl_files import CRL_FILE
 from pki.damaged import DAMAGED
 from pki.errors import CertificateRejected, StoreError
 from pki.files import read_bounded
+from pki.inspect_crl import CrlSummary, summarize_crl
 from pki.jks import MAGIC, read_jks
 from pki.keys import describe_key, public_key_der
+from pki.load import load_certificate, load_certificate_block
 from pki.name_constraints import describe_constraints
+from pki.trusted import Known
 
 MAX_ITEMS = 1000
 """Most PEM blocks looked at in one file."""
 
 JKS_MAGIC = MAGIC.to_bytes(4, "big")
+_DIRECTORY_FILES = (
+    identity_files.CHAIN_FILE,
+    identity_files.CA_FILE,
+    identity_files.KEY_FILE,
+    identity_files.KEYSTORE_FILE,
+    "cert.pem",
+    CRL_FILE,
+)
+"""What is looked at in the directory of an identity or an authority."""
 _PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----.*?-----END \1-----", re.DOTALL)
 _USAGES = {
     ExtendedKeyUsageOID.CLIENT_AUTH: "client",
@@ -91,7 +105,7 @@ class KeystoreSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
     items: tuple[CertificateSummary, ...]
 
 
-Summary = CertificateSummary | RequestSummary | KeySummary | KeystoreSummary
+Summary = CertificateSummary | RequestSummary | KeySummary | KeystoreSummary | CrlSummary
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,8 +149,12 @@ def summarize_certificate(certificate: x509.Certificate, now: dt.datetime) -> Ce
     )
 
 
-def inspect_bytes(data: bytes, now: dt.datetime, *, password: bytes | None = None) -> tuple[Summary, ...]:
-    """Recognize PEM blocks, else a DER certificate or request, else PKCS#12 or JKS.
+def inspect_bytes(
+    data: bytes, now: dt.datetime, *, password: bytes | None = None, authorities: Sequence[Known] = ()
+) -> tuple[Summary, ...]:
+    """Recognize PEM blocks, else a DER certificate, request or revocation list, else PKCS#12 or JKS.
+
+    ``authorities`` are those that may have signed a list.
 
     Raises:
         CertificateRejected: nothing recognized, or a block is damaged (its number is named).
@@ -146,14 +164,15 @@ def inspect_bytes(data: bytes, now: dt.datetime, *, password: bytes | None = Non
         raise CertificateRejected(f"more than {MAX_ITEMS} PEM blocks")
     if blocks:
         return tuple(
-            _inspect_block(match.group(1).decode(), match.group(0), number, now)
+            _inspect_block(match.group(1).decode(), match.group(0), number, now, authorities)
             for number, match in enumerate(blocks, 1)
         )
     if b"-----BEGIN" in data:
         raise CertificateRejected("a PEM block begins but does not end", "the file was cut off: copy it again")
     attempts: tuple[Callable[[], Summary], ...] = (
-        lambda: summarize_certificate(x509.load_der_x509_certificate(data), now),
+        lambda: summarize_certificate(load_certificate(data), now),
         lambda: _summarize_request(x509.load_der_x509_csr(data)),
+        lambda: summarize_crl(x509.load_der_x509_crl(data), now, authorities),
         lambda: _summarize_keystore(data, password, now),
     )
     for attempt in attempts:
@@ -162,44 +181,66 @@ def inspect_bytes(data: bytes, now: dt.datetime, *, password: bytes | None = Non
         except DAMAGED:
             continue
     raise CertificateRejected(
-        "neither PEM, nor a DER certificate or request, nor a PKCS#12 or JKS file that this password opens",
+        "neither PEM, nor a DER certificate, request or revocation list, nor a PKCS#12 or JKS file that this "
+        "password opens",
         "a keystore's password is read from the file beside it, NAME.pass",
     )
 
 
-def inspect_path(path: Path, now: dt.datetime) -> tuple[Finding, ...]:
+def inspect_path(path: Path, now: dt.datetime, *, authorities: Sequence[Known] = ()) -> tuple[Finding, ...]:
     """Inspect a file, or the certificate and key files of a directory; a keystore's password is in ``NAME.pass``."""
     if not path.is_dir():
-        return (_inspect_file(path, now),)
-    names = (
-        identity_files.CHAIN_FILE,
-        identity_files.CA_FILE,
-        identity_files.KEY_FILE,
-        identity_files.KEYSTORE_FILE,
-        "cert.pem",
-    )
-    found = tuple(_inspect_file(path / name, now) for name in names if (path / name).is_file())
+        return (_inspect_file(path, now, authorities),)
+    found = tuple(_inspect_file(path / name, now, authorities) for name in _DIRECTORY_FILES if (path / name).is_file())
     if not found:
         raise StoreError(f"{path} holds no identity and no authority", "name a file, or a directory with chain.pem")
     return found
 
 
-def _inspect_file(path: Path, now: dt.datetime) -> Finding:
+def public_pem(path: Path) -> bytes:
+    """What is public in ``path`` as PEM: certificates, requests and lists; keys are left out. Empty when nothing is."""
+    if path.is_dir():
+        return b"".join(public_pem(path / name) for name in _DIRECTORY_FILES if (path / name).is_file())
+    data = read_bounded(path, MAX_CRL_BYTES)
+    if blocks := list(_PEM.finditer(data)):
+        return b"".join(each.group(0) + b"\n" for each in blocks if not each.group(1).endswith(b"PRIVATE KEY"))
+    attempts: tuple[Callable[[], bytes], ...] = (
+        lambda: load_certificate(data).public_bytes(Encoding.PEM),
+        lambda: x509.load_der_x509_csr(data).public_bytes(Encoding.PEM),
+        lambda: x509.load_der_x509_crl(data).public_bytes(Encoding.PEM),
+        lambda: b"".join(each.public_bytes(Encoding.PEM) for each in _open_keystore(data, _password(path))[1]),
+    )
+    for attempt in attempts:
+        try:
+            return attempt()
+        except DAMAGED:
+            continue
+    raise CertificateRejected(f"{path} holds nothing that is public and understood")
+
+
+def _password(path: Path) -> bytes | None:
     beside = path.with_name(f"{path.name}.pass")
-    password = read_bounded(beside, identity_files.MAX_PASSWORD_BYTES).strip() if beside.is_file() else None
+    return read_bounded(beside, identity_files.MAX_PASSWORD_BYTES).strip() if beside.is_file() else None
+
+
+def _inspect_file(path: Path, now: dt.datetime, authorities: Sequence[Known]) -> Finding:
     try:
-        return Finding(file=str(path), items=inspect_bytes(read_bounded(path), now, password=password))
+        data = read_bounded(path, MAX_CRL_BYTES)  # the largest of what there is
+        items = inspect_bytes(data, now, password=_password(path), authorities=authorities)
+        return Finding(file=str(path), items=items)
     except CertificateRejected as error:
         raise CertificateRejected(f"{path}: {error.what}", error.remedy) from error
 
 
-def _inspect_block(label: str, block: bytes, number: int, now: dt.datetime) -> Summary:
+def _inspect_block(label: str, block: bytes, number: int, now: dt.datetime, authorities: Sequence[Known]) -> Summary:
     try:
         match label:
             case "CERTIFICATE" | "X509 CERTIFICATE":
-                return summarize_certificate(x509.load_pem_x509_certificate(block), now)
+                return summarize_certificate(load_certificate_block(block), now)
             case "CERTIFICATE REQUEST" | "NEW CERTIFICATE REQUEST":
                 return _summarize_request(x509.load_pem_x509_csr(block))
+            case "X509 CRL":
+                return summarize_crl(x509.load_pem_x509_crl(block), now, authorities)
             case _ if label.endswith("PRIVATE KEY"):
                 return _summarize_key(block)
     except CertificateRejected as error:
@@ -230,15 +271,16 @@ def _summarize_key(pem: bytes) -> KeySummary:
 
 
 def _summarize_keystore(data: bytes, password: bytes | None, now: dt.datetime) -> KeystoreSummary:
+    has_key, certificates = _open_keystore(data, password)
+    return KeystoreSummary(has_key=has_key, items=tuple(summarize_certificate(each, now) for each in certificates))
+
+
+def _open_keystore(data: bytes, password: bytes | None) -> tuple[bool, list[x509.Certificate]]:
     if data.startswith(JKS_MAGIC):
-        has_key, found = read_jks(data, password or b"")
-        return KeystoreSummary(has_key=has_key, items=tuple(summarize_certificate(one, now) for one in found))
+        return read_jks(data, password or b"")
     store = load_pkcs12(data, password)
-    certificates = [store.cert, *store.additional_certs] if store.cert else store.additional_certs
-    return KeystoreSummary(
-        has_key=store.key is not None,
-        items=tuple(summarize_certificate(entry.certificate, now) for entry in certificates),
-    )
+    entries = [store.cert, *store.additional_certs] if store.cert else store.additional_certs
+    return store.key is not None, [entry.certificate for entry in entries]
 
 
 def public_fingerprint(key: CertificatePublicKeyTypes | PublicKeyTypes) -> str:

@@ -11,18 +11,18 @@ from typing import Protocol
 from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
 from pki.config import PkiConfig
 from pki.crl_files import install_crls
-from pki.csr import check_csr, new_csr
+from pki.csr import check_csr, check_edge_key, new_csr
 from pki.errors import CertificateRejected
 from pki.home import Home
 from pki.identity import SpiffeId
 from pki.identity_files import write_identity
-from pki.keys import describe_key, edge_algorithm, generate_key, key_to_pem
+from pki.keys import edge_algorithm, generate_key, key_to_pem
 from pki.profiles import AuthorityKind, Names, Profile, edge_server_profile, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
 from pki.trust import TrustStore
 
-__all__ = ["Issuer", "LocalIssuer", "SignedChain", "install_signed", "new_csr", "write_identity"]
+__all__ = ["DirectoryIssuer", "Issuer", "LocalIssuer", "SignedChain", "install_signed", "new_csr", "write_identity"]
 
 Clock = Callable[[], dt.datetime]
 
@@ -51,8 +51,8 @@ def install_signed(
         install_crls(directory, signed.crl_pem, now)
 
 
-class Issuer(Protocol):
-    """Whoever can turn an identity into certificates."""
+class DirectoryIssuer(Protocol):
+    """Whoever can make, or renew, an identity directory."""
 
     def issue_to(
         self,
@@ -74,6 +74,10 @@ class Issuer(Protocol):
             lifetime: default: what the configuration says for the role; never beyond the authority's end.
             accept: SPIFFE patterns of peers, for the JVM.
         """
+
+
+class Issuer(DirectoryIssuer, Protocol):
+    """Whoever can turn any identity into certificates."""
 
     def sign_csr(
         self,
@@ -148,10 +152,8 @@ class LocalIssuer:
         names = Names.checked(spiffe_id, dns, ips)
         profile = workload_profile(spiffe_id.role, self._config)
         key = check_csr(csr_pem, names)
-        if profile.authority is AuthorityKind.EDGE and edge_algorithm(kind := describe_key(key)) != kind:
-            raise CertificateRejected(
-                f"browsers and Envoy do not take {kind} certificates", f"use {edge_algorithm(kind)}"
-            )
+        if profile.authority is AuthorityKind.EDGE:
+            check_edge_key(key)
         authority = self._authority(profile, spiffe_id)
         anchors = self._trust.anchors(authority.kind)
         leaf = sign_leaf(authority, key, names, profile, now=self._clock(), backdate=self._backdate, lifetime=lifetime)

@@ -14,6 +14,7 @@ from pki.channels import PeerPolicy
 from pki.damaged import DAMAGED
 from pki.errors import CertificateRejected, PeerRefused, PkiError
 from pki.identity import SpiffeId
+from pki.load import load_certificate
 from pki.profiles import Purpose
 
 MAX_PEER_CERTIFICATE_BYTES = 64 << 10
@@ -80,7 +81,7 @@ def check_peer(
     if len(certificate_der) > MAX_PEER_CERTIFICATE_BYTES:
         raise PeerRefused(f"the peer's certificate is larger than {MAX_PEER_CERTIFICATE_BYTES} bytes")
     try:
-        certificate = x509.load_der_x509_certificate(certificate_der)
+        certificate = load_certificate(certificate_der)
         peer = certified_identity(certificate)
         check_purpose(certificate, purpose)
     except DAMAGED as error:

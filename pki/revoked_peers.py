@@ -80,6 +80,11 @@ class RevokedPeers:
         if refused and not self._lists:
             raise StoreError(f"{self._path} holds no usable revocation list: {refused[0].what}", refused[0].remedy)
 
+    @property
+    def lists(self) -> tuple[RevocationList, ...]:
+        """The lists in use, one of each issuer."""
+        return tuple(self._lists[issuer] for issuer in sorted(self._lists))
+
     def look(self) -> int:
         """Read the file again if it changed, at the given pace at most; returns :attr:`version`."""
         now = self._monotonic()
@@ -87,11 +92,6 @@ class RevokedPeers:
             self._looked_at = now
             self._reload()
         return self.version
-
-    @property
-    def lists(self) -> tuple[RevocationList, ...]:
-        """The lists in use, in a fixed order; those that have expired too."""
-        return tuple(self._lists[issuer] for issuer in sorted(self._lists))
 
     def numbers(self) -> dict[str, int]:
         """The number of the list in use of each trusted authority that has one, by the authority's key identifier."""

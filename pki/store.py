@@ -68,6 +68,10 @@ class AuthorityStore:
         """Whether ``kind`` was created (its key may be kept elsewhere)."""
         return self.directory(kind).exists()
 
+    def has_key(self, kind: AuthorityKind) -> bool:
+        """Whether the key of ``kind`` is here."""
+        return (self.directory(kind) / KEY_FILE).exists()
+
     def certificate(self, kind: AuthorityKind) -> x509.Certificate:
         """Read the certificate of ``kind``."""
         path = self.certificate_file(kind)

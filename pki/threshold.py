@@ -16,7 +16,9 @@ from cryptography import x509
 from pki.errors import PkiError
 
 _PERCENT = re.compile(r"([0-9]{1,3})%")
-_DURATION = re.compile(r"(?:([0-9]{1,6})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,6})s)?")
+_NUMBER = r"([0-9]{1,6}(?:\.[0-9]{1,9})?)"
+_DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
+"""As Go writes them (``step`` is a Go program), without signs and what is shorter than a millisecond; and days."""
 
 
 class InvalidThreshold(PkiError):
@@ -32,12 +34,14 @@ class Threshold:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``75%`` of its life over, or ``1h15m`` (also d and s) left; else :class:`InvalidThreshold`."""
+        """``75%`` of its life over, or ``1h15m`` (also d, s, ms, fractions) left; else :class:`InvalidThreshold`."""
         if (share := _PERCENT.fullmatch(text)) and int(share.group(1)) <= 100:
             return cls(percent=int(share.group(1)))
         if text and (time := _DURATION.fullmatch(text)):
-            days, hours, minutes, seconds = (int(part or 0) for part in time.groups())
-            return cls(left=dt.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds))
+            days, hours, minutes, seconds, milliseconds = (float(part or 0) for part in time.groups())
+            return cls(
+                left=dt.timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, milliseconds=milliseconds)
+            )
         raise InvalidThreshold(f"{text[:40]!r} is no threshold", "write a share, 0% to 100%, or a time, as in 1h15m")
 
 

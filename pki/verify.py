@@ -136,7 +136,7 @@ def was_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bo
     """Whether ``issuer``'s name and signature are those on ``certificate``."""
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature):
+    except (*DAMAGED, InvalidSignature):
         return False
     return True
 

@@ -16,7 +16,7 @@ from pki.crl_files import COMPLETE_LISTS_FILE
 from pki.errors import SluiceError, StoreError
 from pki.files import write_public
 from pki.identity_files import IdentityMaterial, Stamp, read_identity, stamp_of
-from pki.issuer import Clock, Issuer
+from pki.issuer import Clock, DirectoryIssuer
 from pki.profiles import Validity
 from pki.revoked_peers import RevokedPeers
 
@@ -39,18 +39,20 @@ class Keeper:
         draw: a random number in [0, 1).
         patience: seconds that one round waits for the issuer; it goes on working and is not asked twice.
         threads: where the issuer is called; None: the loop's own.
+        outdated: why material is to be renewed whatever its age; empty: it is not.
     """
 
     def __init__(
         self,
         identity: ManagedIdentity,
-        issuer: Issuer,
+        issuer: DirectoryIssuer,
         board: Board,
         clock: Clock,
         draw: Callable[[], float],
         *,
         patience: float = PATIENCE_SECONDS,
         threads: Executor | None = None,
+        outdated: Callable[[IdentityMaterial], str] = lambda _: "",
     ) -> None:
         self.identity = identity
         self._issuer = issuer
@@ -59,6 +61,7 @@ class Keeper:
         self._draw = draw
         self._patience = patience
         self._threads = threads
+        self._outdated = outdated
         self._renewal: asyncio.Task[None] | None = None
         self._spread = draw()
         self._stamp: Stamp | None = None
@@ -86,7 +89,9 @@ class Keeper:
         self._warn(self._clock())
 
     def _is_due(self, now: dt.datetime) -> bool:
-        return self.material is None or bool(self._complaint) or is_due(_validity(self.material), now, self._spread)
+        if self.material is None or self._complaint:
+            return True
+        return is_due(_validity(self.material), now, self._spread) or bool(self._outdated(self.material))
 
     def _take_in(self) -> None:
         """Read the directory when it changed; whoever else renews it is welcome."""
@@ -155,8 +160,8 @@ class Keeper:
             return
         self._stamp = None
         self._take_in()
-        if self._complaint:
-            self._failed(self._complaint)
+        if reason := self._complaint or (self.material and self._outdated(self.material)):
+            self._failed(reason)
 
     def _failed(self, reason: str) -> None:
         now = self._clock()

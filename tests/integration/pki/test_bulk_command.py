@@ -93,6 +93,8 @@ def test_exit_codes_of_needs_renewal(sluice_pki: Command, pki: TestPki, tmp_path
         ((tmp_path,), 2),
         ((damaged,), 255),
         ((directory, "--expires-in", "soon"), 255),
+        ((f"unix:{tmp_path}/nobody.sock",), 255),
+        (("https://ada@host",), 255),
     ):
         outcome = sluice_pki("needs-renewal", *arguments)
         assert (outcome.code, outcome.out) == (code, ""), outcome
@@ -101,6 +103,8 @@ def test_exit_codes_of_needs_renewal(sluice_pki: Command, pki: TestPki, tmp_path
         assert document["exit_code"] == code
         assert document["needs_renewal"] is {0: True, 1: False}.get(code)
     assert "has less than" in sluice_pki("needs-renewal", directory, "--expires-in", "25h", "--verbose").out
+    for wrong in ((), (directory, "--nonsense"), (directory, "--expires-in")):
+        assert sluice_pki("needs-renewal", *wrong).code == 255
 
 
 def test_renew_what_is_due(sluice_pki: Command, tmp_path: Path) -> None:  # noqa: F811

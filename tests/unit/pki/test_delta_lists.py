@@ -375,6 +375,23 @@ def test_an_entry_that_leaves_the_list_leaves_no_delta_behind(world: World) -> N
     assert MANY + 1 in found.revoked
 
 
+def test_the_same_list_whole_and_in_parts_does_not_change_places_for_ever(world: World) -> None:
+    """Lists come by more than one way, and the reader is to read each once."""
+    world.push()
+    world.revoke(MANY + 1)
+    world.push()
+    in_parts = (world.taskmanager / CRL_FILE).read_bytes()
+    current = world.store.current(INTERNAL)
+    assert current is not None
+    assert not install_crls(world.taskmanager, current.pem, world.now)
+    assert (world.taskmanager / CRL_FILE).read_bytes() == in_parts
+    (world.taskmanager / COMPLETE_LISTS_FILE).touch()
+    assert install_crls(world.taskmanager, current.pem, world.now)
+    assert parts(world.taskmanager) == [False]
+    assert not install_crls(world.taskmanager, current.in_parts, world.now)
+    assert parts(world.taskmanager) == [False]
+
+
 def test_parts_do_not_expire_while_lists_are_refreshed_in_time(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Each revocation makes the complete list young again, but not the base of its delta."""
     for hour in range(1, 60):

@@ -32,6 +32,9 @@ def day(number: float) -> dt.datetime:
         pytest.param("0s", 100.1, True, id="zero-left-expired"),
         pytest.param("10d", 89, False, id="eleven-days-left"),
         pytest.param("10d", 91, True, id="nine-days-left"),
+        pytest.param("1.5d", 98.4, False, id="fraction-before"),
+        pytest.param("1.5d", 98.6, True, id="fraction"),
+        pytest.param("300ms", 99.9, False, id="milliseconds"),
         pytest.param("23h60m", 98.9, False, id="compound-before"),
         pytest.param("23h60m", 99.1, True, id="compound"),
     ],
@@ -46,7 +49,9 @@ def test_one_of_a_bundle_is_enough_and_is_named() -> None:
     assert ROOT.subject.rfc4514_string() in needs_renewal([fresh, ROOT], HALF, day(61))
 
 
-@pytest.mark.parametrize("text", ["", "%", "101%", "-1%", "5", "1h5", "soon", "1m1h", "1.5h", "9999999s", "1%%"])
+@pytest.mark.parametrize(
+    "text", ["", "%", "101%", "-1%", "5", "1h5", "soon", "1m1h", "1.h", ".5h", "-1h", "1us", "9999999s", "1%%"]
+)
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(InvalidThreshold, match="1h15m"):
         Threshold.parse(text)

@@ -158,6 +158,14 @@ def test_peer_without_a_readable_certificate(der: bytes | None) -> None:
         check_peer(der, POLICY, Purpose.CLIENT)
 
 
+@pytest.mark.parametrize("serial", [0x00, 0xFF], ids=["zero", "negative"])
+def test_peer_with_a_serial_number_that_no_list_can_name(serial: int) -> None:
+    der = bytearray(_LEAF)
+    der[_LEAF.index(b"\x02\x01\x01") + 2] = serial
+    with pytest.raises(PeerRefused, match="serial number is not positive"):
+        check_peer(bytes(der), POLICY, Purpose.CLIENT)
+
+
 @settings(max_examples=300)
 @given(position=st.integers(0, 600), noise=st.binary(min_size=1, max_size=4))
 def test_damaged_peer_certificate_is_refused_or_unchanged_in_meaning(position: int, noise: bytes) -> None:

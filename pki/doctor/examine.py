@@ -1,0 +1,81 @@
+"""The examination as a whole: read, connect, decide."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pki.doctor.authorities import authority_problems, ledger_problems, list_problems, parse_authority
+from pki.doctor.facts import HomeFacts
+from pki.doctor.identities import identity_problems
+from pki.doctor.online import (
+    announced,
+    clock_problems,
+    listener_problems,
+    look_at,
+    peer_time,
+    process_problems,
+)
+from pki.doctor.permissions import leftover_problems, permission_problems
+from pki.doctor.scan import read_home
+from pki.home import Home
+from pki.problem import Problem, Severity, worst_first
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """What the launcher's record says: whether a cluster runs, and which of its processes do not."""
+
+    record: Path
+    running: bool = False
+    dead: tuple[str, ...] = ()
+
+
+def examine(
+    home: Home, processes: Processes, clock: Callable[[], dt.datetime], *, online: bool = True
+) -> list[Problem]:
+    """Everything that is wrong in ``home`` and with what runs from it, worst first.
+
+    Args:
+        home: the home.
+        processes: of its launcher.
+        clock: the time, with time zone.
+        online: connect to the listeners that are announced.
+
+    Raises:
+        StoreError: there is no such home.
+    """
+    found = list(announced(home))
+    facts = read_home(home, running=processes.running or any(each.alive for each in found))
+    problems = judge(facts, clock()) + process_problems(processes.dead, processes.record)
+    if online:
+        for process in found:
+            problems += itertools.chain.from_iterable(listener_problems(each) for each in look_at(process))
+            if process.clock is not None:
+                problems += clock_problems(str(process.clock), peer_time(process.clock), clock())
+    return worst_first(problems)
+
+
+def judge(facts: HomeFacts, now: dt.datetime) -> list[Problem]:
+    """Everything that follows from what was read. Pure."""
+    authorities = [found for each in facts.authorities if (found := parse_authority(each)) is not None]
+    problems = permission_problems(facts.files, facts.owner) + leftover_problems(facts.leftovers)
+    problems += [
+        Problem(
+            severity=Severity.ERROR,
+            code="unreadable",
+            path=str(path),
+            what=what,
+            why="neither can the process that needs it",
+            remedy="check who owns it, and its size",
+        )
+        for path, what in facts.unreadable
+    ]
+    problems += authority_problems(facts.authorities, now)
+    for identity in facts.identities:
+        problems += identity_problems(identity, authorities, now, running=facts.running)
+    problems += list_problems(facts, authorities, now)
+    return problems + ledger_problems(facts.ledger, facts.ledger_error)

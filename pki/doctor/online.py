@@ -1,0 +1,190 @@
+"""The listeners that processes of a home have announced: what each presents, and what time its machine has."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import email.utils
+import http.client
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import psutil
+from cryptography import x509
+
+from pki.damaged import DAMAGED, DAMAGED_JSON
+from pki.doctor.facts import ListenerFact
+from pki.errors import PkiError, StoreError
+from pki.files import read_bounded
+from pki.home import Home
+from pki.identity import Role
+from pki.identity_files import CHAIN_FILE, read_certificates
+from pki.live.address import Address
+from pki.live.handshake import WEB_PROTOCOLS, Hello, shake_hands
+from pki.load import load_certificate
+from pki.problem import Problem, Severity
+from pki.tls import unverified_client_context
+
+MAX_ANNOUNCEMENT_BYTES = 16 << 10
+CLOCK_SECONDS = 5.0
+"""How long a peer may take to tell its time."""
+CLOCK_TOLERANCE = dt.timedelta(minutes=2)
+ATTEMPTS = 3
+PAUSE_SECONDS = 1.0
+"""A renewed certificate is presented within this time: what differs is looked at again after it."""
+
+_ROLES = {"ca": Role.CA, "jobmanager": Role.JOBMANAGER, "envoy": Role.GATEWAY}
+
+
+class _Announcement(msgspec.Struct, frozen=True):
+    """What there is in the files below ``run/endpoints``, whoever wrote them; other keys are left alone."""
+
+    name: str = "envoy"
+    pid: int = 0
+    mutual: tuple[str, int] | None = None
+    enrolment: tuple[str, int] | None = None
+    rpc: tuple[str, int] | None = None
+    blob: tuple[str, int] | None = None
+    host: str = ""
+    port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """One process that says where it listens; ``clock`` is a listener that talks HTTP to strangers."""
+
+    role: Role
+    directory: Path
+    listeners: tuple[Address, ...]
+    alive: bool
+    clock: Address | None = None
+
+
+def announced(home: Home) -> Iterator[Announced]:
+    """The processes of ``home`` that have announced themselves; a file that cannot be read announces nobody."""
+    for path in sorted((home.run / "endpoints").glob("*.json")):
+        role = _ROLES.get(path.stem)
+        if role is None:
+            continue
+        with contextlib.suppress(StoreError, *DAMAGED_JSON):
+            found = msgspec.json.decode(read_bounded(path, MAX_ANNOUNCEMENT_BYTES), type=_Announcement)
+            pairs = [found.mutual, found.enrolment, found.rpc, found.blob, (found.host, found.port)]
+            listeners = tuple(Address(*pair) for pair in pairs if pair is not None and pair[0])
+            yield Announced(
+                role,
+                home.identity(role, found.name),
+                listeners,
+                alive=not found.pid or psutil.pid_exists(found.pid),
+                clock=None if found.enrolment is None else Address(*found.enrolment),
+            )
+
+
+def look_at(
+    process: Announced, *, attempts: int = ATTEMPTS, pause: Callable[[float], None] = time.sleep
+) -> Iterator[ListenerFact]:
+    """What each listener of ``process`` presents, beside what its directory has."""
+    for address in process.listeners:
+        fact = _look(address, process.directory)
+        for _ in range(attempts - 1):
+            if fact.error or fact.presented == fact.expected:
+                break
+            pause(PAUSE_SECONDS)
+            fact = _look(address, process.directory)
+        yield fact
+
+
+def _look(address: Address, directory: Path) -> ListenerFact:
+    try:
+        seen = shake_hands(address, Hello(alpn=WEB_PROTOCOLS))
+        if not seen.chain:
+            return ListenerFact(str(address), directory, error=f"no TLS 1.3: {seen.problem}")
+        presented = load_certificate(seen.chain[0])
+    except (PkiError, *DAMAGED) as error:
+        return ListenerFact(str(address), directory, error=error.what if isinstance(error, PkiError) else str(error))
+    return ListenerFact(str(address), directory, presented, _leaf(directory))
+
+
+def _leaf(directory: Path) -> x509.Certificate | None:
+    try:
+        return read_certificates(directory / CHAIN_FILE)[0]
+    except StoreError:
+        return None  # told of the directory itself
+
+
+def listener_problems(fact: ListenerFact) -> list[Problem]:
+    """Decide on one listener."""
+    if fact.error:
+        return [
+            Problem(
+                severity=Severity.ERROR,
+                code="listener-unreachable",
+                path=fact.address,
+                what=f"a process announces that it listens here: {fact.error}",
+                why="it hangs, or was killed and has left its announcement",
+                remedy="sluice status; sluice down; sluice up",
+            )
+        ]
+    if fact.expected is None or fact.presented is None or fact.presented == fact.expected:
+        return []
+    return [
+        Problem(
+            severity=Severity.ERROR,
+            code="listener-stale",
+            path=fact.address,
+            what=f"it presents certificate {fact.presented.serial_number:x}, and {fact.directory} has "
+            f"{fact.expected.serial_number:x}",
+            why="the process could not load what is there (its log says why), or another process has the port: "
+            "what it presents will expire",
+            remedy=f"sluice pki verify {shlex.quote(str(fact.directory))}; then restart the process",
+        )
+    ]
+
+
+def peer_time(address: Address) -> dt.datetime | None:
+    """What time it is there, by the Date header (RFC 9110, 6.6.1) of a request without content; None: not told."""
+    connection = http.client.HTTPSConnection(
+        address.host, address.port, timeout=CLOCK_SECONDS, context=unverified_client_context()
+    )
+    try:
+        connection.request("HEAD", "/")
+        told = connection.getresponse().getheader("Date")
+        return None if told is None else email.utils.parsedate_to_datetime(told)
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+
+
+def clock_problems(address: str, theirs: dt.datetime | None, ours: dt.datetime) -> list[Problem]:
+    """Compare two clocks; nothing follows from a peer that tells no time."""
+    if theirs is None or theirs.tzinfo is None or abs(theirs - ours) <= CLOCK_TOLERANCE:
+        return []
+    return [
+        Problem(
+            severity=Severity.WARNING,
+            code="peer-clock",
+            path=address,
+            what=f"its clock says {theirs:%Y-%m-%d %H:%M:%S} UTC, and this machine's {ours:%Y-%m-%d %H:%M:%S} UTC",
+            why="certificates begin and end at the wrong time for one of the two",
+            remedy="timedatectl status, on both",
+        )
+    ]
+
+
+def process_problems(dead: tuple[str, ...], record: Path) -> list[Problem]:
+    """Processes that the cluster's record names and that do not run."""
+    return [
+        Problem(
+            severity=Severity.ERROR,
+            code="process-dead",
+            path=str(record),
+            what=f"{name} is recorded as running and does not run",
+            why="it was killed, and nobody has started it again: its work and its renewals do not happen",
+            remedy="sluice down; sluice up",
+        )
+        for name in dead
+    ]

@@ -1,0 +1,128 @@
+"""The doctor beside running processes: a good one gives no finding, and what it presents is compared with its files."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import shutil
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from pki.ca.address import CaAddress, publish_ca
+from pki.ca.config import CaConfig
+from pki.ca.process import online_ca
+from pki.channels import Channel, client_policy
+from pki.crl_files import push_crls
+from pki.doctor.examine import Processes, examine
+from pki.doctor.online import announced, peer_time
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.issuer import utc_now
+from pki.listener import MutualTlsListener
+from pki.live.address import Address
+from pki.problem import Problem
+from pki.profiles import AuthorityKind
+from pki.store import AuthorityStore
+from pki.tls import TlsIdentity
+from tests.hostile import TRUST_DOMAIN, TestPki
+
+CA = SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-1")
+
+
+@pytest.fixture
+def home(pki: TestPki) -> Home:
+    """A good home, the root's key kept elsewhere."""
+    pki.home.create()
+    pki.issuer.revocations.refresh_all()
+    (AuthorityStore(pki.home.pki).directory(AuthorityKind.ROOT) / "key.pem").unlink()
+    return pki.home
+
+
+@pytest.fixture
+async def running(pki: TestPki, home: Home) -> AsyncIterator[CaAddress]:
+    """The online authority of that home."""
+    async with online_ca(home, pki.config, CaConfig()) as address:
+        push_crls(home, pki.issuer.revocations.lists(), utc_now())
+        yield address
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that is taken, and on which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+async def findings(home: Home) -> list[Problem]:
+    return await asyncio.to_thread(examine, home, Processes(home.run / "cluster.json"), utc_now)
+
+
+async def test_good_running_home(running: CaAddress, home: Home) -> None:
+    (process,) = announced(home)
+    assert (process.role, process.alive, process.directory) == (Role.CA, True, home.identity(Role.CA, "ca-1"))
+    assert process.listeners == (Address(*running.mutual), Address(*running.enrolment))
+    assert await findings(home) == []
+
+
+async def test_renewed_certificate_is_presented(running: CaAddress, pki: TestPki, home: Home) -> None:
+    pki.issuer.issue_to(home.identity(Role.CA, "ca-1"), CA, ips=["127.0.0.1"])
+    push_crls(home, pki.issuer.revocations.lists(), utc_now())
+    assert await findings(home) == []
+    assert running.name == "ca-1"
+
+
+async def test_listener_that_did_not_take_its_new_certificate(pki: TestPki, home: Home, tmp_path: Path) -> None:
+    """It serves from a copy, as a process does that cannot read its directory any more."""
+    directory = home.identity(Role.CA, "ca-1")
+    pki.issuer.issue_to(directory, CA, ips=["127.0.0.1"])
+    shutil.copytree(directory, tmp_path / "copy")
+    pki.issuer.issue_to(directory, CA, ips=["127.0.0.1"])
+    identity = TlsIdentity(tmp_path / "copy")
+    listener = MutualTlsListener(identity, Channel.CA, client_policy(Channel.CA, TRUST_DOMAIN), asyncio.Protocol)
+    bound = await listener.start("127.0.0.1", 0)
+    publish_ca(home, CaAddress(name="ca-1", mutual=bound, enrolment=bound, pid=0))
+    try:
+        found = await findings(home)
+    finally:
+        await listener.close()
+    assert [(each.code, each.path) for each in found] == [("listener-stale", f"127.0.0.1:{bound[1]}")] * 2
+
+
+async def test_nobody_answers_where_a_process_said_it_listens(
+    pki: TestPki, home: Home, silent_port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pki.issuer.issue_to(home.identity(Role.CA, "ca-1"), CA)
+    there = ("127.0.0.1", silent_port)
+    publish_ca(home, CaAddress(name="ca-1", mutual=there, enrolment=there, pid=0))
+    assert [each.code for each in await findings(home)] == ["listener-unreachable"] * 2
+
+    def command(*arguments: str) -> tuple[object, list[str]]:
+        monkeypatch.setattr(sys, "argv", ["sluice", "pki", "doctor", str(home.root), "--json", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, [each["code"] for each in json.loads(capsys.readouterr().out)["findings"]]
+
+    assert await asyncio.to_thread(command) == (1, ["listener-unreachable"] * 2)
+    assert await asyncio.to_thread(command, "--offline") == (0, [])
+
+
+async def test_damaged_announcements_announce_nobody(home: Home) -> None:
+    directory = home.run / "endpoints"
+    directory.mkdir(mode=0o700)
+    for name, content in (("ca", "{"), ("jobmanager", '{"rpc": 7}'), ("envoy", "[]"), ("other", "{}")):
+        (directory / f"{name}.json").write_text(content)
+    assert list(announced(home)) == []
+
+
+async def test_time_of_a_peer(running: CaAddress, silent_port: int) -> None:
+    told = await asyncio.to_thread(peer_time, Address(*running.enrolment))
+    assert told is not None
+    assert abs(told - utc_now()) < dt.timedelta(minutes=1)
+    assert await asyncio.to_thread(peer_time, Address("127.0.0.1", silent_port)) is None
