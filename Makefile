@@ -34,7 +34,7 @@ test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
 	.venv/bin/pytest
 
 .PHONY: test-export
-test-export: $(VENV) java ## exported configurations with real Flink, nginx and Kafka clients (downloads 900 MB once)
+test-export: $(VENV) java ## exported configurations with real Flink, Spark, nginx and Kafka clients (downloads 900 MB once)
 	@scripts/get-programs
 	.venv/bin/pytest tests/programs
 

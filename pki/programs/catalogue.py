@@ -7,6 +7,7 @@ import datetime as dt
 import enum
 import os
 import re
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,12 +164,15 @@ def _check_peers(program: Program, entry: Entry, identity: IdentityMaterial, pee
 
 
 def _prepare(place: Path) -> None:
-    if not place.exists():
+    try:
+        info = place.stat()
+    except FileNotFoundError:
         make_private_directory(place)
         return
+    except OSError as error:
+        raise StoreError(f"cannot use {place}: {error.strerror or error}", "choose another directory") from error
     # Not made private: an existing directory is the program's own, and others may have to read what else is in it.
-    info = place.stat()
-    if not place.is_dir() or info.st_uid != os.geteuid() or info.st_mode & 0o022:
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o022:
         raise StoreError(
             f"{place} is no directory of your own that only you can write", "use another one, or make it so"
         )

@@ -9,12 +9,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
 DEADLINE_SECONDS = 60.0
 SILENCE_SECONDS = 5.0
-"""Who has not been refused by then was let in."""
+"""Who is expected to be let in, and was not refused by then, was. Whom a test wants refused gets more time."""
 _POLL_SECONDS = 0.05
 
 
@@ -84,8 +85,18 @@ def exchange(port: int, context: ssl.SSLContext | None, request: bytes) -> bytes
         return b""
 
 
-def refuses(port: int, context: ssl.SSLContext) -> bool:
-    """Whether a listener ends a connection by itself.
+def presented(port: int, context: ssl.SSLContext) -> bytes:
+    """The certificate that a listener shows to a client that speaks TLS 1.3, in DER."""
+    with (
+        socket.create_connection(("localhost", port), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as wrapped,
+    ):
+        assert wrapped.version() == "TLSv1.3"
+        return wrapped.getpeercert(binary_form=True) or b""
+
+
+def refuses(port: int, context: ssl.SSLContext, patience: float = DEADLINE_SECONDS) -> bool:
+    """Whether a listener ends a connection by itself, within ``patience`` seconds.
 
     The client reads without having said anything: in TLS 1.3 its own part of the handshake is done before it is
     refused. A listener that lets it in waits for a request meanwhile.
@@ -93,12 +104,19 @@ def refuses(port: int, context: ssl.SSLContext) -> bool:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
         try:
             with context.wrap_socket(plain, server_hostname="localhost") as wrapped:
-                wrapped.settimeout(SILENCE_SECONDS)
+                wrapped.settimeout(patience)
                 return wrapped.recv(1) == b""
         except TimeoutError:
             return False
         except OSError:
             return True
+
+
+def let_in(ports: Sequence[int], context: ssl.SSLContext) -> list[int]:
+    """Those of the listeners that do not refuse; all are asked at once, for it takes a while to be sure."""
+    with ThreadPoolExecutor(len(ports)) as pool:
+        answers = list(pool.map(lambda port: refuses(port, context, SILENCE_SECONDS), ports))
+    return [port for port, refused in zip(ports, answers, strict=True) if not refused]
 
 
 def is_open(port: int) -> bool:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from pki.identity import Role, SpiffeId
+from pki.identity_files import read_identity
 from pki.issuer import utc_now
 from pki.programs.catalogue import Program, export_for
 from runtime.spark.java import find_java, find_spark
@@ -23,6 +25,7 @@ from tests.integration.programs.ports import (
     exchange,
     free_ports,
     is_open,
+    presented,
     refuses,
     running,
     tail,
@@ -46,9 +49,8 @@ class Ensemble:
     quorum_ports: list[int]
     election_ports: list[int]
 
-    def serves(self) -> bool:
+    def serves(self, context: ssl.SSLContext) -> bool:
         """Whether each server is a leader or a follower, asked by mutual TLS."""
-        context = client_context(self.pki.directory(TASKMANAGER))
         answers = [exchange(port, context, b"srvr") for port in self.client_ports]
         return all(b"Mode: leader" in answer or b"Mode: follower" in answer for answer in answers)
 
@@ -108,7 +110,8 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
             file.write_text(configuration)
             log = root / f"server-{number}.log"
             stack.enter_context(running(command("org.apache.zookeeper.server.quorum.QuorumPeerMain", file), log))
-        until(running_ensemble.serves, running_ensemble.logs)
+        context = client_context(pki.directory(TASKMANAGER))
+        until(lambda: running_ensemble.serves(context), running_ensemble.logs)
         yield running_ensemble
 
 
@@ -141,6 +144,17 @@ def test_plaintext_and_an_older_tls_are_refused(ensemble: Ensemble) -> None:
     for port in ensemble.client_ports:
         assert b"Mode:" not in exchange(port, None, b"srvr\r\n\r\n")
         assert exchange(port, good, b"srvr") == b""
+
+
+def test_a_renewed_export_counts_without_a_restart(ensemble: Ensemble) -> None:
+    renewed = ensemble.pki.directory(SpiffeId.process(TRUST_DOMAIN, Role.ZOOKEEPER, "zk-1"))
+    leaf = read_identity(renewed)[0].leaf.public_bytes(Encoding.DER)
+    context = client_context(ensemble.pki.directory(TASKMANAGER))
+    ports = (ensemble.client_ports[0], ensemble.election_ports[0])
+    assert leaf not in [presented(port, context) for port in ports]
+    export_for(Program.ZOOKEEPER, renewed, ensemble.root / "server-1", now=utc_now())
+    until(lambda: {presented(port, context) for port in ports} == {leaf}, ensemble.logs)
+    until(lambda: ensemble.serves(context), ensemble.logs)
 
 
 @pytest.mark.parametrize("case", [None, Hostile.EDGE_CERTIFICATE, Hostile.FOREIGN_CA])
