@@ -33,6 +33,11 @@ format: $(VENV) ## rewrite the code in the house style
 test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
 	.venv/bin/pytest
 
+.PHONY: test-export
+test-export: $(VENV) java ## exported configurations with real Flink, nginx and Kafka clients (downloads 900 MB once)
+	@scripts/get-programs
+	.venv/bin/pytest tests/programs
+
 bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.startup
 	$(PY) -m benchmarks.spark_tls

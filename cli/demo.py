@@ -135,7 +135,7 @@ def _row(connection: dict[str, Any], domain: str, job_id: str) -> tuple[str, str
 
 
 def _channel_order(row: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
-    return ("rpc", "blob", "data").index(row[0]), row
+    return ("rpc", "blob", "rest", "data").index(row[0]), row
 
 
 async def _first(*awaitables: Any) -> None:  # noqa: ANN401

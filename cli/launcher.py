@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import shutil
@@ -28,8 +27,10 @@ from cli.config import Configuration
 from cli.errors import CommandError
 from cli.identities import ca_address, issue_due, prepare_authorities, refresh_lists, taskmanager_names
 from cli.records import ClusterRecord, ProcessRecord, end_survivors, launcher_lock, read_record, write_record
+from cli.routes import publish_routes
+from gateway.process import auth_announcement
 from pki.errors import SluiceError
-from pki.files import make_private_directory, write_atomic
+from pki.files import make_private_directory
 from pki.home import Home
 from runtime.process import ChildProcess, Exit
 
@@ -112,7 +113,6 @@ class Launcher:
         shutil.rmtree(self.home.run / "endpoints", ignore_errors=True)
 
     async def _start(self) -> None:
-        from runtime.rest.routes import published_routes
         from runtime.spark.java import find_java
         from runtime.spark.plugin_build import ensure_plugin
 
@@ -127,7 +127,7 @@ class Launcher:
         await self._wait_for_ca(ca)
         for line in await asyncio.to_thread(issue_due, self.home, self.configuration):
             self.report(line)
-        write_atomic(self.home.run / "routes.json", json.dumps(published_routes()).encode(), mode=0o600)
+        publish_routes(self.home)
         count = self.configuration.taskmanager.count
         plan = [
             _Member("jobmanager", ("jobmanager",)),
@@ -231,7 +231,7 @@ class Launcher:
             return "the REST endpoint"
         if registered < taskmanagers:
             return f"{taskmanagers - registered} of {taskmanagers} TaskManagers"
-        if not (self.home.sockets / "auth.sock").exists():
+        if not auth_announcement(self.home, self.configuration.gateway).exists():
             return "the auth service"
         if not (self.home.run / "endpoints" / "envoy.json").exists():
             return "Envoy"

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import getpass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from cli import pki_agent, pki_authority, pki_ca, pki_doctor, pki_inspect, pki_issue, pki_renew, pki_revocation
+from cli import (
+    pki_agent,
+    pki_authority,
+    pki_ca,
+    pki_doctor,
+    pki_export,
+    pki_inspect,
+    pki_issue,
+    pki_renew,
+    pki_revocation,
+    pki_rotate,
+)
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import print_json, spiffe_id_argument
 from pki.errors import InvalidIdentity, PkiError
-from pki.export import Export, Format, export_anchors, export_identity
-from pki.files import make_private_directory, write_public, write_secret
-from pki.home import Home
+from pki.files import make_private_directory
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_certificates, read_identity
 from pki.issuer import utc_now
 from pki.passphrase import read_passphrase
 from pki.profiles import AuthorityKind, Purpose
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 from pki.verify import verify_chain
 
 app = typer.Typer(
@@ -39,8 +49,10 @@ app.add_typer(pki_inspect.app)
 app.add_typer(pki_doctor.app)
 app.add_typer(pki_authority.app, name="authority")
 app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
+app.command(epilog=pki_export.EPILOG)(pki_export.export)
 pki_revocation.mount(app)
 pki_ca.mount(app)
+pki_rotate.mount(app)
 
 
 @app.command(epilog="Example: sluice pki init --algorithm ecdsa-p384")
@@ -78,6 +90,7 @@ def init(
         new = not store.exists(AuthorityKind.ROOT)
         passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=new)
     created = store.ensure(configuration.pki, utc_now(), root_passphrase=passphrase)
+    TrustStore(located.pki).publish()
     if as_json:
         print_json(
             {
@@ -140,49 +153,6 @@ def verify(
         return
     typer.echo(f"verified {verified.spiffe_id}, valid until {verified.expires_at:%Y-%m-%d %H:%M} UTC")
     typer.echo("  " + " <- ".join(steps))
-
-
-@app.command(
-    epilog="Examples: sluice pki export edge --output edge-ca.pem; "
-    "sluice pki export .sluice/pki/identities/taskmanager/tm-7 --format pkcs12 --output tm-7.p12"
-)
-def export(
-    source: Annotated[str, typer.Argument(help="An identity directory; or root, internal, edge for an authority.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write (replaced atomically).")],
-    kind: Annotated[
-        Format,
-        typer.Option(
-            "--format",
-            help="ca: trust anchors. chain: leaf and intermediate. bundle: key and chain (secret). "
-            "pkcs12: keystore (secret). pkcs12-trust: trust store for Java. pkcs12-legacy: keystore with 3DES and "
-            "SHA-1, for old programs (secret). jks, jks-trust: the same in Java's old format.",
-        ),
-    ] = Format.CA,
-    home: HomeOption = DEFAULT_HOME,
-    as_json: JsonOption = False,
-) -> None:
-    """Write an identity or an authority's certificate in the format another program wants.
-
-    A keystore's password is random and goes into OUTPUT.pass (mode 0600); files with a private key have mode 0600.
-    """
-    exported = _export(Home.at(home), source, kind)
-    password_file = output.with_name(f"{output.name}.pass")
-    if exported.password is not None:
-        write_secret(password_file, exported.password + b"\n")
-    (write_secret if exported.secret else write_public)(output, exported.data)
-    if as_json:
-        document: dict[str, Any] = {"file": str(output), "format": kind, "secret": exported.secret}
-        if exported.password is not None:
-            document["password_file"] = str(password_file)
-        print_json(document)
-        return
-    typer.echo(f"wrote {output}" + (f", its password is in {password_file}" if exported.password is not None else ""))
-
-
-def _export(home: Home, source: str, kind: Format) -> Export:
-    if source in set(AuthorityKind):
-        return export_anchors((AuthorityStore(home.pki).certificate(AuthorityKind(source)),), kind)
-    return export_identity(read_identity(Path(source))[0], kind)
 
 
 def _check_trust_domain(trust_domain: str) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from cli.joining import AgentTokensOption, CaOption, agent_tokens, joining
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 
 
@@ -18,6 +19,8 @@ def agent(
     socket: Annotated[
         Path | None, typer.Option(help="Unix socket to serve on; default: agent.sock among the home's, for its owner.")
     ] = None,
+    ca: CaOption = None,
+    join_token_file: AgentTokensOption = None,
     check: Annotated[bool, typer.Option("--check", help="Only check the policy and show what it says.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -25,11 +28,15 @@ def agent(
 
     Callers are known by the user id that the kernel reports; the policy says which identities it gets, and nobody
     else gets anything. Runs until SIGTERM.
+
+    With --ca the identities are certified by an online CA on another machine, and what is trusted comes from there;
+    otherwise the home's authorities sign.
     """
     from cli.run import serve
     from pki.agent.jwt_keys import LocalJwtAuthority
     from pki.agent.policy import load_policy
     from pki.agent.process import Agent, run_agent
+    from pki.ca.agent import joined_agent
     from pki.issuer import LocalIssuer, utc_now
 
     located, configuration = load_configuration(home, config)
@@ -54,11 +61,10 @@ def agent(
                 f"{line['identity']} -> uids {line['uids']}, audiences {line['audiences']}, in {line['directory']}"
             )
         return
-    running = Agent(
-        loaded,
-        LocalIssuer(located, settings),
-        LocalJwtAuthority(located.pki, settings.trust_domain, utc_now),
-        settings.trust_domain,
-        path,
-    )
-    serve(run_agent(running))
+    jwt = LocalJwtAuthority(located.pki, settings.trust_domain, utc_now)
+    join = joining(ca, None, None, None)
+    if join is None:
+        serve(run_agent(Agent(loaded, LocalIssuer(located, settings), jwt, settings.trust_domain, path)))
+        return
+    tokens = agent_tokens(join_token_file or [], loaded, settings.trust_domain)
+    serve(joined_agent(located, join.locate, loaded, settings, tokens, jwt, path))

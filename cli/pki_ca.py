@@ -62,6 +62,10 @@ def create(
     name: NameArgument,
     dns: DnsOption = None,
     ip: IpOption = None,
+    edge_server: Annotated[
+        bool,
+        typer.Option("--edge-server", help="For a gateway's public certificate, with just the names given."),
+    ] = False,
     ttl: Annotated[str, typer.Option(help="How long it is good, such as 15m; at most 24h.")] = "15m",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write it to this new file (mode 0600), not to the screen.")
@@ -81,6 +85,7 @@ def create(
         store.certificate(AuthorityKind.INTERNAL),
         dns=dns or (),
         ips=ip or (),
+        edge_server=edge_server,
         ttl=_ttl(ttl),
         now=now,
     )
@@ -109,6 +114,9 @@ def enrol(
     token_file: Annotated[Path, typer.Option(help="File (mode 0600) with the join token; - reads standard input.")],
     dns: DnsOption = None,
     ip: IpOption = None,
+    edge_server: Annotated[
+        bool, typer.Option("--edge-server", help="The token is for a gateway's public certificate.")
+    ] = False,
     algorithm: Annotated[str, typer.Option(help="Algorithm of the key that is made here.")] = DEFAULT_ALGORITHM,
     as_json: JsonOption = False,
 ) -> None:
@@ -124,6 +132,7 @@ def enrol(
         dns=dns or (),
         ips=ip or (),
         algorithm=algorithm,
+        edge_server=edge_server,
     )
     if as_json:
         typer.echo(json.dumps({"identity": str(spiffe_id), "directory": str(out)}))

@@ -170,6 +170,8 @@ def _certificate_lines(item: CertificateSummary) -> list[str]:
         f"  validity  {item.not_before:%Y-%m-%d %H:%M} to {item.not_after:%Y-%m-%d %H:%M} UTC: {item.state}",
         f"  key       {item.key}, signed with {item.signature}",
     ]
+    if item.name_constraints:
+        lines.append(f"  certifies {', '.join(item.name_constraints)}")
     if item.purposes:
         lines.append(f"  purpose   {', '.join(item.purposes)}")
     if item.dns or item.ips:

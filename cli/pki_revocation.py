@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import getpass
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +16,7 @@ from cryptography import x509
 
 from cli.errors import EXIT_NO, RefusedError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from pki.ca.issued import living
 from pki.config import PkiConfig
 from pki.crl import Reason, RevocationList
 from pki.crl_files import identity_directories, push_crls
@@ -24,9 +27,10 @@ from pki.identity_files import CHAIN_FILE, previous_certificates, read_certifica
 from pki.issuer import utc_now
 from pki.passphrase import read_passphrase
 from pki.peer import certified_identity
-from pki.profiles import AuthorityKind
+from pki.profiles import ISSUING, AuthorityKind
 from pki.revocation_store import RevocationStore, Target
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 from pki.verify import was_issued_by
 
 crl = typer.Typer(
@@ -178,11 +182,23 @@ def _resolve(
             if leaf.not_valid_after_utc > now and (wanted is None or leaf.serial_number == wanted):
                 kind = _issuer_of(home, leaf, directory)
                 targets.setdefault(kind, []).append(Target.of(leaf, str(certified_identity(leaf))))
+    # What was issued to other machines is in the ledger alone.
+    for kind, each in _in_ledger(home, config, target, now):
+        if each.serial not in {known.serial for known in targets.get(kind, ())}:
+            targets.setdefault(kind, []).append(each)
     if not targets and _SERIAL.fullmatch(target):
         return _by_serial(home, int(target, 16), authority)
     if not targets:
         raise RefusedError(f"no certificate of {target} is in {home.root}", "revoke it by its serial number")
     return targets
+
+
+def _in_ledger(home: Home, config: PkiConfig, target: str, now: dt.datetime) -> Iterator[tuple[AuthorityKind, Target]]:
+    if Path(target).is_dir():
+        return iter(())
+    if _SERIAL.fullmatch(target):
+        return living(home.pki, now, serial=int(target, 16))
+    return living(home.pki, now, identity=_identity(target, config.trust_domain))
 
 
 def _passphrase(kind: AuthorityKind, file: Path | None) -> bytes | None:
@@ -193,7 +209,7 @@ def _passphrase(kind: AuthorityKind, file: Path | None) -> bytes | None:
 
 def _by_serial(home: Home, serial: int, authority: AuthorityKind | None) -> dict[AuthorityKind, list[Target]]:
     store = AuthorityStore(home.pki)
-    for kind in (AuthorityKind.INTERNAL, AuthorityKind.EDGE):
+    for kind in ISSUING:
         if store.exists(kind) and (certificate := store.certificate(kind)).serial_number == serial:
             return {AuthorityKind.ROOT: [Target.of(certificate)]}
     if authority is None:
@@ -203,8 +219,9 @@ def _by_serial(home: Home, serial: int, authority: AuthorityKind | None) -> dict
 
 def _issuer_of(home: Home, leaf: x509.Certificate, directory: Path) -> AuthorityKind:
     store = AuthorityStore(home.pki)
-    for kind in (AuthorityKind.INTERNAL, AuthorityKind.EDGE):
-        if store.exists(kind) and was_issued_by(leaf, store.certificate(kind)):
+    trust = TrustStore(home.pki)
+    for kind in ISSUING:
+        if store.exists(kind) and any(was_issued_by(leaf, anchor) for anchor in trust.anchors(kind)):
             return kind
     raise RefusedError(f"{directory} was not certified by an authority of {home.root}", "revoke it where it was")
 

@@ -13,7 +13,22 @@ from typing import Annotated, Any
 import typer
 
 from cli.identities import JOBMANAGER_NAME
+from cli.joining import (
+    CaOption,
+    EdgeTokenFileOption,
+    JoinDnsOption,
+    JoinIpOption,
+    TokenFileOption,
+    gateway_identities,
+    joined,
+    joining,
+    own_identity,
+)
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
+from cli.pki_agent import agent
+from cli.routes import publish_routes
+from gateway.config import AUTH_NAME
+from pki.identity import Role
 
 app = typer.Typer(no_args_is_help=True, help="Run one process of the cluster in the foreground (SIGTERM ends it).")
 
@@ -56,45 +71,94 @@ def ca(
     serve(run_ca(located, configuration.pki, configuration.ca, name))
 
 
-@app.command()
+app.command("agent")(agent)
+
+
+@app.command(epilog="On another machine: sluice run jobmanager --ca ca.example.org:8444 --join-token-file token")
 def jobmanager(
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     name: Annotated[str, typer.Option(help="Process name in its certificate.")] = JOBMANAGER_NAME,
+    ca: CaOption = None,
+    join_token_file: TokenFileOption = None,
+    dns: JoinDnsOption = None,
+    ip: JoinIpOption = None,
 ) -> None:
     """Dispatcher, ResourceManager, JobMasters, blob server and REST."""
     from runtime.jobmanager.process import run_jobmanager
 
     located, configuration = load_configuration(home, config)
-    serve(run_jobmanager(located, configuration.runtime, configuration.pki, name))
+    join = joining(ca, join_token_file, dns, ip)
+    kept = own_identity(located, configuration.pki, join, Role.JOBMANAGER, name)
+    locate = None if join is None else join.locate
+
+    def main() -> Coroutine[Any, Any, None]:
+        return run_jobmanager(located, configuration.runtime, configuration.pki, name, locate_ca=locate)
+
+    serve(joined(located, join, kept, main))
 
 
-@app.command()
+@app.command(epilog="On another machine: sluice run taskmanager --name tm-7 --ca ca.example.org:8444 …")
 def taskmanager(
     name: Annotated[str, typer.Option(help="Process name in its certificate.")],
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
+    ca: CaOption = None,
+    join_token_file: TokenFileOption = None,
+    dns: JoinDnsOption = None,
+    ip: JoinIpOption = None,
 ) -> None:
     """Slots in which Spark executors run."""
     from runtime.taskmanager.process import run_taskmanager
 
     located, configuration = load_configuration(home, config)
-    serve(run_taskmanager(located, configuration.runtime, name))
+    join = joining(ca, join_token_file, dns, ip)
+    kept = own_identity(located, configuration.pki, join, Role.TASKMANAGER, name)
+    serve(joined(located, join, kept, lambda: run_taskmanager(located, configuration.runtime, name)))
 
 
 @app.command()
-def auth(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None) -> None:
+def auth(
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    name: Annotated[str, typer.Option(help="Process name in its certificate, where it listens over TLS.")] = AUTH_NAME,
+    ca: CaOption = None,
+    join_token_file: TokenFileOption = None,
+    dns: JoinDnsOption = None,
+    ip: JoinIpOption = None,
+) -> None:
     """The auth service that Envoy asks about every request."""
     from gateway.process import run_auth
 
     located, configuration = load_configuration(home, config)
-    serve(run_auth(located, configuration.gateway, configuration.pki.trust_domain))
+    publish_routes(located)
+    join = joining(ca, join_token_file, dns, ip)
+    kept = own_identity(located, configuration.pki, join, Role.AUTH, name)
+    domain = configuration.pki.trust_domain
+    serve(joined(located, join, kept, lambda: run_auth(located, configuration.gateway, domain, name)))
 
 
 @app.command()
-def envoy(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None) -> None:
-    """Envoy, the only door."""
+def envoy(
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    ca: CaOption = None,
+    join_token_file: TokenFileOption = None,
+    edge_token_file: EdgeTokenFileOption = None,
+    dns: JoinDnsOption = None,
+    ip: JoinIpOption = None,
+) -> None:
+    """Envoy, the only door.
+
+    With --ca it has two tokens: one for its internal identity, gateway/envoy, without names, and one made with
+    --edge-server for its public certificate, gateway/edge, with the names given here by --dns and --ip.
+    """
     from gateway.process import run_envoy
 
     located, configuration = load_configuration(home, config)
-    serve(run_envoy(located, configuration.gateway, configuration.pki.trust_domain))
+    settings = configuration.jobmanager
+    rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
+    join = joining(ca, join_token_file, dns, ip)
+    kept = gateway_identities(located, configuration.pki, join, edge_token_file)
+    domain = configuration.pki.trust_domain
+    serve(joined(located, join, kept, lambda: run_envoy(located, configuration.gateway, domain, rest=rest)))

@@ -13,8 +13,10 @@ from pathlib import Path
 from gateway.config import GatewayConfig
 from gateway.errors import BootstrapError
 from gateway.problem import CONTENT_TYPE, problem
+from gateway.upstreams import InternalSecrets, Leg, Legs, TlsLeg, UnixLeg, address, discovery_type, transport_socket
 from pki.files import read_bounded
 from pki.home import Home
+from pki.identity import Role
 
 SOURCE = Path(__file__).resolve().parent.parent / "envoy" / "bootstrap.jsonc"
 
@@ -63,6 +65,7 @@ class EnvoyPaths:
     auth_socket: Path
     rest_socket: Path
     edge_secret: Path
+    internal_secrets: InternalSecrets
     access_log: Path
 
     @classmethod
@@ -73,6 +76,9 @@ class EnvoyPaths:
             auth_socket=home.sockets / "auth.sock",
             rest_socket=home.sockets / "rest.sock",
             edge_secret=home.run / "envoy" / "edge.json",
+            internal_secrets=InternalSecrets(
+                certificate=home.run / "envoy" / "internal.json", trust=home.run / "envoy" / "internal-trust.json"
+            ),
             access_log=home.logs / "access.jsonl",
         )
 
@@ -88,7 +94,15 @@ def load_source(path: Path = SOURCE) -> object:
         raise BootstrapError(f"{path} is not JSON with whole-line comments: {error}") from error
 
 
-def render(source: object, config: GatewayConfig, trust_domain: str, paths: EnvoyPaths) -> object:
+def legs_of(config: GatewayConfig, paths: EnvoyPaths, rest: tuple[str, int] | None = None) -> Legs:
+    """Where Envoy finds the auth service and REST; ``rest`` is REST's address, None: its unix socket."""
+    auth_leg: Leg = UnixLeg(paths.auth_socket)
+    if config.auth_host:
+        auth_leg = TlsLeg(config.auth_host, config.auth_port, Role.AUTH)
+    return Legs(auth_leg, UnixLeg(paths.rest_socket) if rest is None else TlsLeg(*rest, Role.JOBMANAGER))
+
+
+def render(source: object, config: GatewayConfig, trust_domain: str, paths: EnvoyPaths, legs: Legs) -> object:
     """The complete bootstrap; raises :class:`BootstrapError` when source and values do not fit each other."""
     values: dict[str, object] = {
         "trust_domain": trust_domain,
@@ -100,8 +114,13 @@ def render(source: object, config: GatewayConfig, trust_domain: str, paths: Envo
         "stream_idle_timeout": _seconds(config.stream_idle_timeout),
         "authorization_timeout": _seconds(config.authorization_timeout),
         "admin_socket": str(paths.admin_socket),
-        "auth_socket": str(paths.auth_socket),
-        "rest_socket": str(paths.rest_socket),
+        "max_upstream_time": _seconds(config.max_upstream_seconds),
+        "auth_type": discovery_type(legs.auth),
+        "auth_address": address(legs.auth),
+        "auth_transport": transport_socket(legs.auth, trust_domain, paths.internal_secrets),
+        "rest_type": discovery_type(legs.rest),
+        "rest_address": address(legs.rest),
+        "rest_transport": transport_socket(legs.rest, trust_domain, paths.internal_secrets),
         "edge_secret": str(paths.edge_secret),
         "access_log": str(paths.access_log),
         "header_mutations": header_mutations(),

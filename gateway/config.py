@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
+AUTH_NAME = "auth-1"
+"""Process name in the auth service's certificate."""
+ENVOY_NAME = "envoy"
+"""Process name in the certificate that Envoy shows inside."""
+EDGE_NAME = "edge"
+"""Name of the gateway's public certificate."""
+
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Times are in seconds, sizes in bytes."""
@@ -21,5 +28,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How long nothing may move in a request or its answer."""
     max_request_bytes: int = 256 << 20
     max_connections: int = 1000
+    auth_host: str = ""
+    """Where Envoy reaches the auth service over mutual TLS; empty: on its unix socket, both on one machine."""
+    auth_port: int = 8082
+    max_upstream_seconds: float = 3.0
+    """How long a connection inwards is kept: a new revocation list counts in handshakes, not on open connections."""
     authorization_timeout: float = 0.5
     """How long Envoy waits for the auth service before it refuses with 503."""

@@ -29,8 +29,8 @@ class AuditLogError(GatewayError):
     """The audit log cannot be written or continued; without it nothing is decided."""
 
 
-class EdgeCertificateError(GatewayError):
-    """The edge certificate is missing, damaged, expired, or not the gateway's."""
+class EnvoyIdentityError(GatewayError):
+    """An identity meant for Envoy is not the gateway's, or of the wrong side."""
 
 
 class BootstrapError(GatewayError):

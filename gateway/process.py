@@ -8,27 +8,32 @@ import datetime as dt
 import ipaddress
 import logging
 import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from aiohttp import web
 
 from gateway.audit_log import AuditLog, audit_file
-from gateway.bootstrap import EnvoyPaths, load_source, render
-from gateway.config import GatewayConfig
-from gateway.edge_certificate import EdgeCertificateFeed
+from gateway.bootstrap import EnvoyPaths, legs_of, load_source, render
+from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
 from gateway.envoy_process import EnvoyProcess
 from gateway.errors import EnvoyFailed
 from gateway.listening import clear_stale_socket, listen_unix, require_free_port
 from gateway.policy import unknown_operations
 from gateway.routes import RouteTable
+from gateway.secret_feed import SecretFeed
 from gateway.service import AuthService
 from gateway.snapshot import FileSnapshot
 from gateway.tokens import token_snapshot
+from pki.channels import Channel, client_policy
 from pki.errors import SluiceError
 from pki.files import SECRET_MODE, make_private_directory, write_atomic, write_secret
 from pki.home import Home
 from pki.identity import Role
+from pki.listener import MutualTlsListener
+from pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,11 +49,22 @@ def route_file(home: Home) -> Path:
     return home.run / "routes.json"
 
 
-async def run_auth(home: Home, config: GatewayConfig, trust_domain: str) -> None:  # noqa: ARG001  the contract of all processes
-    """Serve Envoy's questions on ``auth.sock`` until cancelled.
+def auth_announcement(home: Home, config: GatewayConfig) -> Path:
+    """What is there once the auth service answers: its socket, or the file with its address."""
+    return home.run / "endpoints" / "auth.json" if config.auth_host else EnvoyPaths.of(home).auth_socket
 
-    Raises :class:`~pki.errors.SluiceError` when tokens, routes or the audit log are not in order: an auth
-    service that cannot decide does not start.
+
+def edge_directory(home: Home) -> Path:
+    """Where the public certificate is; in a home of earlier versions it took the place of the internal one."""
+    directory = home.identity(Role.GATEWAY, EDGE_NAME)
+    return directory if directory.exists() else home.identity(Role.GATEWAY, ENVOY_NAME)
+
+
+async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: str = AUTH_NAME) -> None:
+    """Serve Envoy's questions until cancelled: on ``auth.sock``, or over mutual TLS on ``config.auth_host``.
+
+    Raises :class:`~pki.errors.SluiceError` when tokens, routes or the audit log are not in order, or there is no
+    identity for the network: an auth service that cannot decide does not start.
     """
     tokens = token_snapshot(home)
     routes = FileSnapshot(route_file(home), RouteTable.decode, limit=MAX_ROUTE_LIST_BYTES)
@@ -56,11 +72,8 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str) -> None
     closed = unknown_operations(route.operation for route in routes.get().routes)
     if closed:
         _LOG.warning("nobody may use these operations, the policy does not know them: %s", ", ".join(closed))
-    with contextlib.ExitStack() as stack:
+    async with contextlib.AsyncExitStack() as stack:
         audit = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
-        path = EnvoyPaths.of(home).auth_socket
-        listener = stack.enter_context(contextlib.closing(listen_unix(path)))
-        stack.callback(path.unlink, missing_ok=True)
         service = AuthService(tokens, routes, audit, realm=trust_domain)
         server = web.Server(
             service.handle,
@@ -70,66 +83,117 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str) -> None
         )
         runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS)
         await runner.setup()
-        try:
-            await web.SockSite(runner, listener).start()
-            _LOG.info("auth service ready on %s with %d routes", path, len(routes.get().routes))
-            await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
+        if config.auth_host:
+            identity = TlsIdentity(home.identity(Role.AUTH, name))
+            policy = client_policy(Channel.AUTH, trust_domain)
+            listener = MutualTlsListener(identity, Channel.AUTH, policy, server, alpn=("http/1.1",))
+            stack.push_async_callback(listener.close)
+            stack.push_async_callback(runner.cleanup)
+            host, port = await listener.start(config.auth_host, config.auth_port)
+            stack.push_async_callback(listener.stop_accepting)
+            where = f"{host}:{port}"
+            stack.callback(_publish(auth_announcement(home, config), host, port))
+        else:
+            path = EnvoyPaths.of(home).auth_socket
+            listening = stack.enter_context(contextlib.closing(listen_unix(path)))
+            stack.callback(path.unlink, missing_ok=True)
+            stack.push_async_callback(runner.cleanup)
+            await web.SockSite(runner, listening).start()
+            where = str(path)
+        _LOG.info("auth service ready on %s with %d routes", where, len(routes.get().routes))
+        await asyncio.Event().wait()
 
 
-async def run_envoy(home: Home, config: GatewayConfig, trust_domain: str) -> None:
+async def run_envoy(
+    home: Home, config: GatewayConfig, trust_domain: str, *, rest: tuple[str, int] | None = None
+) -> None:
     """Run Envoy until cancelled; ``run/endpoints/envoy.json`` has its address once it accepts.
 
-    A new edge certificate in the identity directory is served within a second, without a restart.
+    What changes in its identity directories (certificates, anchors, revocation lists) counts within seconds, without
+    a restart.
+
+    Args:
+        home: where identities, sockets and logs are.
+        config: where it listens, and where it finds the auth service.
+        trust_domain: that of all identities.
+        rest: where it finds REST over mutual TLS; None: on its unix socket.
 
     Raises:
         ListenError: the port is taken.
-        EdgeCertificateError: there is no certificate to serve.
+        EnvoyIdentityError: an identity is not what it should be.
+        StoreError: an identity is missing or damaged.
         EnvoyFailed: Envoy did not start, or ended by itself.
     """
     paths = EnvoyPaths.of(home)
-    state = make_private_directory(paths.edge_secret.parent)
-    feed = EdgeCertificateFeed(home.identity(Role.GATEWAY, "envoy"), paths.edge_secret, trust_domain)
-    feed.update(_now())
+    legs = legs_of(config, paths, rest)
+    # Before anything is written: another gateway of this home may be using the files.
     require_free_port(config.host, config.port)
     clear_stale_socket(paths.admin_socket)
-    for directory in (home.logs, home.run / "endpoints"):
-        make_private_directory(directory)
-    bootstrap = state / "bootstrap.json"
-    write_secret(bootstrap, msgspec.json.encode(render(load_source(), config, trust_domain, paths)))
+    make_private_directory(paths.edge_secret.parent)
+    feeds = [SecretFeed.edge(edge_directory(home), paths.edge_secret, trust_domain)]
+    if legs.any_tls:
+        own = home.identity(Role.GATEWAY, ENVOY_NAME)
+        feeds.append(SecretFeed.internal(own, paths.internal_secrets, trust_domain))
+    with contextlib.ExitStack() as stack:
+        for feed in feeds:
+            stack.callback(feed.withdraw)
+            feed.update(_now())
+        document = render(load_source(), config, trust_domain, paths, legs)
+        write_secret(_bootstrap_file(paths), msgspec.json.encode(document))
+        await _run_envoy(home, config, paths, feeds)
+
+
+async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, feeds: Sequence[SecretFeed]) -> None:
+    make_private_directory(home.logs)
     # Envoy would create it readable by everybody.
     os.close(os.open(paths.access_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, SECRET_MODE))
-    published = home.run / "endpoints" / "envoy.json"
-    envoy = await EnvoyProcess.start(bootstrap, admin_socket=paths.admin_socket, log=home.logs / "envoy-proxy.log")
-    try:
+    envoy = await EnvoyProcess.start(
+        _bootstrap_file(paths), admin_socket=paths.admin_socket, log=home.logs / "envoy-proxy.log"
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(paths.admin_socket.unlink, missing_ok=True)
+        stack.push_async_callback(envoy.stop)
         port = await envoy.listening_port()
-        address = {"host": _reachable(config.host), "port": port}
-        write_atomic(published, msgspec.json.encode(address), mode=SECRET_MODE)
+        stack.callback(_publish(home.run / "endpoints" / "envoy.json", config.host, port))
         _LOG.info("Envoy serves https://%s:%d", config.host, port)
-        feeding = asyncio.create_task(_feed_forever(feed))
-        try:
-            code = await envoy.wait()
-        finally:
-            feeding.cancel()
+        feeding = asyncio.create_task(_feed_forever(feeds))
+        stack.callback(feeding.cancel)
+        code = await envoy.wait()
         raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())
-    finally:
-        published.unlink(missing_ok=True)
-        await envoy.stop()
-        for leftover in (paths.edge_secret, paths.admin_socket):
-            leftover.unlink(missing_ok=True)
 
 
-async def _feed_forever(feed: EdgeCertificateFeed) -> None:
+def _bootstrap_file(paths: EnvoyPaths) -> Path:
+    return paths.edge_secret.with_name("bootstrap.json")
+
+
+def _publish(path: Path, host: str, port: int) -> Callable[[], None]:
+    """Announce an address for processes of this home; returns what withdraws it."""
+    make_private_directory(path.parent)
+    write_atomic(path, msgspec.json.encode({"host": _reachable(host), "port": port}), mode=SECRET_MODE)
+    return partial(path.unlink, missing_ok=True)
+
+
+async def _feed_forever(feeds: Sequence[SecretFeed]) -> None:
     while True:
         await asyncio.sleep(CERTIFICATE_POLL_SECONDS)
-        try:
-            material = feed.update(_now())
-        except SluiceError as error:
-            _LOG.warning("the new edge certificate is not used, the one before stays: %s", error)
-        else:
-            if material is not None:
-                _LOG.info("Envoy got a new edge certificate, valid until %s", material.leaf.not_valid_after_utc)
+        for feed in feeds:
+            _feed(feed)
+
+
+def _feed(feed: SecretFeed) -> None:
+    try:
+        given = feed.update(_now())
+    except SluiceError as error:
+        _LOG.warning("the new %s identity is not used, the one before stays: %s", feed.side, error)
+        return
+    if given is not None:
+        _LOG.info(
+            "Envoy got its %s identity, valid until %s, %d trust anchors, revocation lists %s",
+            feed.side,
+            given.material.leaf.not_valid_after_utc,
+            len(given.anchors),
+            ", ".join(str(each.number) for each in given.lists) or "none",
+        )
 
 
 def _now() -> dt.datetime:

@@ -16,6 +16,7 @@ from pki.config import PkiConfig
 from pki.damaged import DAMAGED
 from pki.errors import CertificateRejected, StoreError
 from pki.keys import PrivateKey, PublicKey, edge_algorithm, generate_key, signature_hash
+from pki.name_constraints import check_names, constraints_for, constraints_of
 from pki.profiles import (
     AuthorityKind,
     Names,
@@ -83,6 +84,8 @@ def sign_intermediate(
         _authority_builder(key, config, name, now, end, path_length=0)
         .issuer_name(root.certificate.subject)
         .add_extension(authority_key_identifier(root.certificate), critical=False)
+        # Critical, as RFC 5280 asks: whoever does not understand constraints must not trust this authority.
+        .add_extension(constraints_for(kind, config), critical=True)
         .sign(root.key, signature_hash(root.key))
     )
 
@@ -97,9 +100,16 @@ def sign_leaf(
     backdate: dt.timedelta,
     lifetime: dt.timedelta | None = None,
 ) -> x509.Certificate:
-    """Sign a leaf for ``key`` with exactly ``names`` as ``profile`` prescribes."""
+    """Sign a leaf for ``key`` with exactly ``names`` as ``profile`` prescribes.
+
+    Raises:
+        CertificateRejected: ``authority`` is not the one for it, or may not certify one of the names.
+    """
     if authority.kind is not profile.authority:
         raise CertificateRejected(f"the {authority.kind} authority does not sign what belongs to {profile.authority}")
+    alternative_names = names.extension()
+    if (constraints := constraints_of(authority.certificate)) is not None:
+        check_names(constraints, alternative_names)
     validity = leaf_validity(now, lifetime or profile.lifetime, backdate=backdate, issuer_end=authority.end)
     return (
         x509.CertificateBuilder()
@@ -112,7 +122,7 @@ def sign_leaf(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(leaf_key_usage(), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose.oid for purpose in profile.purposes]), critical=False)
-        .add_extension(names.extension(), critical=False)
+        .add_extension(alternative_names, critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(authority_key_identifier(authority.certificate), critical=False)
         .sign(authority.key, signature_hash(authority.key))

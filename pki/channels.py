@@ -21,6 +21,7 @@ class Channel(enum.StrEnum):
     DATA = "data"
     BLOB = "blob"
     REST = "rest"
+    AUTH = "auth"
     EDGE = "edge"
     CA = "ca"
     ENROLMENT = "enrolment"
@@ -36,6 +37,7 @@ MAY_LISTEN: dict[Channel, frozenset[Role]] = {
     Channel.DATA: _JOB | {Role.SHUFFLE_WORKER},
     Channel.BLOB: frozenset({Role.JOBMANAGER}),
     Channel.REST: frozenset({Role.JOBMANAGER}),
+    Channel.AUTH: frozenset({Role.AUTH}),
     Channel.EDGE: frozenset({Role.GATEWAY}),
     Channel.CA: frozenset({Role.CA}),
     Channel.ENROLMENT: frozenset({Role.CA}),
@@ -46,6 +48,7 @@ MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.DATA: _JOB,
     Channel.BLOB: frozenset({Role.JOBMANAGER, Role.TASKMANAGER}) | _JOB,
     Channel.REST: frozenset({Role.GATEWAY}),
+    Channel.AUTH: frozenset({Role.GATEWAY}),
     Channel.EDGE: frozenset({Role.USER}),
     Channel.CA: _RENEWED,
     Channel.ENROLMENT: frozenset(),  # who enrols has no certificate yet: a token takes its place

@@ -16,3 +16,7 @@ class PkiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     job_hours: float = 1.0
     backdate_minutes: float = 5.0
     crl_hours: float = 24.0
+    internal_names: tuple[str, ...] = ()
+    """DNS domains and networks that the internal authority may certify; of a type not listed, all."""
+    edge_names: tuple[str, ...] = ()
+    """The same for the edge authority."""

@@ -1,25 +1,43 @@
 """Revocation lists in identity directories: ``crl.pem``, beside ``ca.pem``.
 
-The file holds the newest list of each trust anchor that has one. It is written by :func:`install_crls` alone, which
+The file holds the newest list of each trust anchor that has one, a large one as a complete list and a delta where the
+reader applies deltas. It is written by :func:`install_crls` alone, which
 lets nothing in that a process would not take: a bad list never replaces a good one.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from cryptography import x509
 
-from pki.crl import EXPIRY_GRACE, MAX_CRL_BYTES, RevocationList, check_crl, load_crls
+from pki.crl import (
+    EXPIRY_GRACE,
+    MAX_CRL_BYTES,
+    Delta,
+    RevocationList,
+    apply_delta,
+    check_crl,
+    check_delta,
+    is_delta,
+    load_crls,
+)
 from pki.errors import CrlRejected, StoreError
-from pki.files import locked, read_bounded, write_public
+from pki.files import locked, read_bounded, remove_leftovers, write_public
 from pki.home import Home
-from pki.identity_files import CA_FILE, CHAIN_FILE, read_certificates
+from pki.identity import Role
+from pki.identity_files import CA_FILE, CHAIN_FILE, PEERS_FILE, read_certificates
+
+_LOG = logging.getLogger(__name__)
 
 CRL_FILE = "crl.pem"
+COMPLETE_LISTS_FILE = "complete-lists"
+"""An empty file in an identity directory whose reader does not apply deltas."""
 
+_DELTA_ROLES = frozenset({Role.JOBMANAGER, Role.TASKMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER, Role.CA})
 PROCESS_IDENTITIES = ("pki/identities/*/*",)
 JOB_IDENTITIES = ("jobs/*/attempt-*/identity", "work/*/jobs/*/executor-*/identity")
 """Where identity directories are below a home: of processes; of drivers and executors."""
@@ -43,26 +61,67 @@ def take_newer(
     *,
     grace: dt.timedelta = dt.timedelta(0),
 ) -> tuple[dict[bytes, RevocationList], list[CrlRejected]]:
-    """Merge lists by issuer; what is bad or older than what is known changes nothing and is returned as errors."""
-    merged: dict[bytes, RevocationList] = dict(known)
+    """Merge lists by issuer; what is bad or older than what is known changes nothing and is returned as errors.
+
+    A delta is applied to the complete list that is offered with it, or else to the one that is known.
+    """
+    found: dict[bytes, RevocationList] = {}
+    deltas: list[Delta] = []
     refused: list[CrlRejected] = []
+    # 1. Each for itself, complete lists first: of several of one issuer the newest.
     for crl in offered:
         try:
-            found = check_crl(crl, anchors, now, grace=grace)
+            if is_delta(crl):
+                deltas.append(check_delta(crl, anchors, now, grace=grace))
+                continue
+            complete = check_crl(crl, anchors, now, grace=grace)
+            _refuse_older(complete, found.get(complete.issuer_key))
+            found[complete.issuer_key] = complete
         except CrlRejected as error:
             refused.append(error)
-            continue
-        before = merged.get(found.issuer_key)
-        if before is None or found.number >= before.number:
-            merged[found.issuer_key] = found
-            continue
-        refused.append(
-            CrlRejected(
-                f"the revocation list number {found.number} of {found.issuer.rfc4514_string()[:200]!r} "
-                f"is older than number {before.number}, which is in use"
-            )
-        )
+    # 2. Deltas, each on a complete list: two deltas are never added up (RFC 5280, 5.2.4).
+    for delta in sorted(deltas, key=lambda one: one.changes.number):
+        issuer = delta.changes.issuer_key
+        try:
+            below = found.get(issuer) or known.get(issuer)
+            if below is None:
+                raise CrlRejected(  # noqa: TRY301  refused like the others
+                    f"there is no complete list of {delta.changes.issuer.rfc4514_string()[:200]!r} for its delta",
+                    "sluice pki crl refresh",
+                )
+            found[issuer] = apply_delta(below.complete, delta)
+        except CrlRejected as error:
+            refused.append(error)
+    # 3. What comes out must not be older than what is known.
+    merged: dict[bytes, RevocationList] = dict(known)
+    for issuer, each in found.items():
+        try:
+            _refuse_older(each, known.get(issuer))
+            merged[issuer] = each
+        except CrlRejected as error:
+            refused.append(error)
     return merged, refused
+
+
+def _refuse_older(found: RevocationList, known: RevocationList | None) -> None:
+    if known is not None and found.number < known.number:
+        raise CrlRejected(
+            f"the revocation list number {found.number} of {found.issuer.rfc4514_string()[:200]!r} "
+            f"is older than number {known.number}, which is in use"
+        )
+
+
+def applies_deltas(home: Home, directory: Path) -> bool:
+    """Whether whoever reads ``directory`` is known to be ours and in Python: all others get complete lists.
+
+    JVMs, Envoy, and programs that get copies of the files do not apply deltas.
+    """
+    role = directory.parent
+    return (
+        role.parent == home.pki / "identities"
+        and role.name in _DELTA_ROLES
+        and not any((directory / name).exists() for name in (PEERS_FILE, COMPLETE_LISTS_FILE))
+    )
 
 
 def install_crls(directory: Path, pem: bytes, now: dt.datetime) -> bool:
@@ -74,6 +133,7 @@ def install_crls(directory: Path, pem: bytes, now: dt.datetime) -> bool:
     """
     offered = load_crls(pem)
     with locked(directory):
+        remove_leftovers(directory, CRL_FILE)
         anchors = read_certificates(directory / CA_FILE)
         path = directory / CRL_FILE
         present = read_bounded(path, MAX_CRL_BYTES) if path.exists() else b""
@@ -105,10 +165,19 @@ def push_crls(home: Home, lists: Sequence[RevocationList], now: dt.datetime) -> 
     for directory in identity_directories(home):
         try:
             trusted = {anchor.subject for anchor in read_certificates(directory / CA_FILE)}
-            pem = b"".join(each.pem for each in lists if each.issuer in trusted)
-            if pem and install_crls(directory, pem, now):
+            wanted = [each for each in lists if each.issuer in trusted]
+            if wanted and _push(directory, wanted, now, in_parts=applies_deltas(home, directory)):
                 changed.append(directory)
         except (StoreError, CrlRejected) as error:
             if directory.exists():  # a job's directory may have gone meanwhile
                 failed.append(f"{directory}: {error}")
     return changed, failed
+
+
+def _push(directory: Path, lists: Sequence[RevocationList], now: dt.datetime, *, in_parts: bool) -> bool:
+    if in_parts and any(each.in_parts for each in lists):
+        try:
+            return install_crls(directory, b"".join(each.in_parts or each.pem for each in lists), now)
+        except CrlRejected as error:
+            _LOG.warning("%s gets complete revocation lists, for the deltas are not taken: %s", directory, error)
+    return install_crls(directory, b"".join(each.pem for each in lists), now)

@@ -15,7 +15,16 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from pki.damaged import DAMAGED
 from pki.errors import CertificateRejected
 from pki.identity import SpiffeId
-from pki.keys import DEFAULT_ALGORITHM, PublicKey, check_strength, generate_key, key_to_pem, signature_hash
+from pki.keys import (
+    DEFAULT_ALGORITHM,
+    PublicKey,
+    check_strength,
+    describe_key,
+    edge_algorithm,
+    generate_key,
+    key_to_pem,
+    signature_hash,
+)
 from pki.profiles import Names
 
 MAX_CSR_BYTES = 64 << 10
@@ -51,6 +60,12 @@ def check_csr(csr_pem: bytes, names: Names) -> PublicKey:
         return _check_csr(csr, names)
     except DAMAGED as error:
         raise CertificateRejected(f"the request is damaged: {error}") from error
+
+
+def check_edge_key(key: PublicKey) -> None:
+    """Refuse a key that browsers and Envoy do not take in a public certificate; :class:`CertificateRejected`."""
+    if edge_algorithm(kind := describe_key(key)) != kind:
+        raise CertificateRejected(f"browsers and Envoy do not take {kind} certificates", f"use {edge_algorithm(kind)}")
 
 
 def _check_csr(csr: x509.CertificateSigningRequest, names: Names) -> PublicKey:

@@ -56,6 +56,7 @@ MAX_PASSWORD_BYTES = 1024
 READ_ATTEMPTS = 3
 """How often a set is read again when its files change meanwhile."""
 
+_CERTIFICATE_BEGINS = b"-----BEGIN CERTIFICATE-----"
 _PEER_PATTERN = re.compile(r"spiffe://[a-z0-9._-]{1,255}/[A-Za-z0-9._/*-]{1,1024}")
 
 Stamp = tuple[tuple[int, int, int], ...]
@@ -98,7 +99,7 @@ def parse_identity(key_pem: bytes, chain_pem: bytes, ca_pem: bytes, where: str) 
     if not same_public_key(key.public_key(), leaf.public_key()):
         raise StoreError(f"{where}/{KEY_FILE} is not the key of {where}/{CHAIN_FILE}", "issue the identity again")
     for anchor in anchors:
-        if not _is_authority(anchor):
+        if not is_authority(anchor):
             raise StoreError(
                 f"{where}/{CA_FILE} holds the certificate {anchor.subject.rfc4514_string()!r}, which is no authority's",
                 "put trust anchors only into it",
@@ -260,10 +261,13 @@ def _certificates(pem: bytes, where: str, limit: int) -> list[x509.Certificate]:
         raise StoreError(f"{where} holds no readable PEM certificate: {error}", "issue the identity again") from error
     if len(certificates) > limit:
         raise StoreError(f"{where} holds more than {limit} certificates")
+    if pem.count(_CERTIFICATE_BEGINS) != len(certificates):  # a last block without an end is passed over in silence
+        raise StoreError(f"{where} is cut off within a certificate", "issue the identity again")
     return certificates
 
 
-def _is_authority(certificate: x509.Certificate) -> bool:
+def is_authority(certificate: x509.Certificate) -> bool:
+    """Whether a certificate says of itself that it may sign others (RFC 5280, 4.2.1.9)."""
     try:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except (x509.ExtensionNotFound, *DAMAGED):

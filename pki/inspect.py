@@ -30,6 +30,7 @@ from pki.inspect_crl import CrlSummary, summarize_crl
 from pki.jks import MAGIC, read_jks
 from pki.keys import describe_key, public_key_der
 from pki.load import load_certificate, load_certificate_block
+from pki.name_constraints import describe_constraints
 from pki.trusted import Known
 
 MAX_ITEMS = 1000
@@ -73,6 +74,7 @@ class CertificateSummary(msgspec.Struct, frozen=True, kw_only=True, tag_field="k
     purposes: tuple[str, ...]
     authority: bool
     path_length: int | None
+    name_constraints: tuple[str, ...]
     subject_key_id: str
     authority_key_id: str
     sha256: str
@@ -140,6 +142,7 @@ def summarize_certificate(certificate: x509.Certificate, now: dt.datetime) -> Ce
         purposes=tuple(_USAGES.get(usage, usage.dotted_string) for usage in usages or ()),
         authority=bool(constraints and constraints.ca),
         path_length=constraints.path_length if constraints else None,
+        name_constraints=describe_constraints(_value(extensions, x509.NameConstraints)),
         subject_key_id=own_id.digest.hex() if own_id else "",
         authority_key_id=(issuer_id.key_identifier or b"").hex() if issuer_id else "",
         sha256=certificate.fingerprint(hashes.SHA256()).hex(),

@@ -18,7 +18,7 @@
     count = 400
 
     [[identity]]
-    id = "gateway/envoy"
+    id = "gateway/edge"
     edge_server = true                   # the gateway's public certificate
     dns = ["cluster.example.org"]
 

@@ -11,17 +11,18 @@ from typing import Protocol
 from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
 from pki.config import PkiConfig
 from pki.crl_files import install_crls
-from pki.csr import check_csr, new_csr
+from pki.csr import check_csr, check_edge_key, new_csr
 from pki.errors import CertificateRejected
 from pki.home import Home
 from pki.identity import SpiffeId
 from pki.identity_files import write_identity
-from pki.keys import describe_key, edge_algorithm, generate_key, key_to_pem
+from pki.keys import edge_algorithm, generate_key, key_to_pem
 from pki.profiles import AuthorityKind, Names, Profile, edge_server_profile, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 
-__all__ = ["Issuer", "LocalIssuer", "SignedChain", "install_signed", "new_csr", "write_identity"]
+__all__ = ["DirectoryIssuer", "Issuer", "LocalIssuer", "SignedChain", "install_signed", "new_csr", "write_identity"]
 
 Clock = Callable[[], dt.datetime]
 
@@ -50,8 +51,8 @@ def install_signed(
         install_crls(directory, signed.crl_pem, now)
 
 
-class Issuer(Protocol):
-    """Whoever can turn an identity into certificates."""
+class DirectoryIssuer(Protocol):
+    """Whoever can make, or renew, an identity directory."""
 
     def issue_to(
         self,
@@ -74,6 +75,10 @@ class Issuer(Protocol):
             accept: SPIFFE patterns of peers, for the JVM.
         """
 
+
+class Issuer(DirectoryIssuer, Protocol):
+    """Whoever can turn any identity into certificates."""
+
     def sign_csr(
         self,
         csr_pem: bytes,
@@ -91,6 +96,7 @@ class LocalIssuer:
 
     def __init__(self, pki: Home | Path, config: PkiConfig, *, clock: Clock = utc_now) -> None:
         self._store = AuthorityStore(pki.pki if isinstance(pki, Home) else pki)
+        self._trust = TrustStore(pki.pki if isinstance(pki, Home) else pki)
         self._config = config
         self._clock = clock
         self.revocations = RevocationStore(pki.pki if isinstance(pki, Home) else pki, config, clock=clock)
@@ -124,7 +130,7 @@ class LocalIssuer:
     ) -> None:
         """The gateway's public certificate: signed by the edge authority, for servers only.
 
-        ``ca.pem`` beside it holds the edge authority: what user certificates are verified with.
+        ``ca.pem`` beside it holds the edge authorities: what user certificates are verified with.
         """
         if not dns and not ips:
             raise CertificateRejected(
@@ -146,16 +152,15 @@ class LocalIssuer:
         names = Names.checked(spiffe_id, dns, ips)
         profile = workload_profile(spiffe_id.role, self._config)
         key = check_csr(csr_pem, names)
-        if profile.authority is AuthorityKind.EDGE and edge_algorithm(kind := describe_key(key)) != kind:
-            raise CertificateRejected(
-                f"browsers and Envoy do not take {kind} certificates", f"use {edge_algorithm(kind)}"
-            )
+        if profile.authority is AuthorityKind.EDGE:
+            check_edge_key(key)
         authority = self._authority(profile, spiffe_id)
+        anchors = self._trust.anchors(authority.kind)
         leaf = sign_leaf(authority, key, names, profile, now=self._clock(), backdate=self._backdate, lifetime=lifetime)
         return SignedChain(
             to_pem(leaf, authority.certificate),
-            to_pem(authority.certificate),
-            self.revocations.pem_for_issuing(authority),
+            to_pem(*anchors),
+            self.revocations.pem_for_issuing(authority, anchors),
         )
 
     def _issue(
@@ -174,15 +179,16 @@ class LocalIssuer:
             backdate=self._backdate,
             lifetime=lifetime,
         )
+        anchors = self._trust.anchors(authority.kind)
         write_identity(
             directory,
             key_pem=key_to_pem(key),
             chain_pem=to_pem(leaf, authority.certificate),
-            ca_pem=to_pem(authority.certificate),
+            ca_pem=to_pem(*anchors),
             accept=accept,
         )
         # Read after the directory is in place: whoever revokes meanwhile either finds it, or is found here.
-        if crl_pem := self.revocations.pem_for_issuing(authority):
+        if crl_pem := self.revocations.pem_for_issuing(authority, anchors):
             install_crls(directory, crl_pem, self._clock())
 
     def _authority(self, profile: Profile, spiffe_id: SpiffeId) -> Authority:

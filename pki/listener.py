@@ -98,9 +98,8 @@ class MutualTlsListener:
         self._accepting = asyncio.create_task(self._accept_loop(listening), name=f"accept-{self._channel}")
         return bound_host, bound_port
 
-    async def close(self) -> None:
-        """Stop accepting, and abort handshakes and open connections."""
-        self._guard.close()
+    async def stop_accepting(self) -> None:
+        """Take no new connections and abort handshakes; open connections go on."""
         tasks = [*self._handshakes]
         if self._accepting is not None:
             tasks.append(self._accepting)
@@ -109,6 +108,11 @@ class MutualTlsListener:
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._socket is not None:
             self._socket.close()
+
+    async def close(self) -> None:
+        """Stop accepting, and abort handshakes and open connections."""
+        self._guard.close()
+        await self.stop_accepting()
         for transport in list(self._transports):
             if isinstance(transport, asyncio.WriteTransport):
                 transport.abort()

@@ -18,6 +18,7 @@ from pki.csr import SIGNATURE_HASHES, load_csr
 from pki.damaged import DAMAGED
 from pki.errors import CertificateRejected
 from pki.keys import PrivateKey, check_strength, describe_key, edge_algorithm, same_public_key, signature_hash
+from pki.name_constraints import check_names, constraints_of
 from pki.profiles import ISSUING, AuthorityKind
 from pki.verify import describe
 
@@ -99,6 +100,9 @@ def check_signed(
         # 3. It is the authority that was asked for.
         if certificate.subject != authority_name(kind, key.public_key(), config.trust_domain):
             raise CertificateRejected(f"{describe(certificate)} is not the {kind} authority's")
+        # 4. It may certify identities of this trust domain; one that an earlier version signed has no constraints.
+        if (permits := constraints_of(certificate)) is not None:
+            check_names(permits, _names(config))
     except (x509.ExtensionNotFound, *DAMAGED) as error:
         raise CertificateRejected(f"a certificate is damaged: {error}") from error
     return Authority(kind, certificate, key), root

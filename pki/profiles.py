@@ -94,7 +94,7 @@ class Names:
             raise CertificateRejected(f"more than {MAX_NAMES} DNS names or addresses for {spiffe_id}")
         return cls(
             spiffe_id,
-            tuple(dict.fromkeys(_dns_name(name) for name in dns)),
+            tuple(dict.fromkeys(dns_name(name) for name in dns)),
             tuple(dict.fromkeys(_address(address) for address in ips)),
         )
 
@@ -114,7 +114,8 @@ class Names:
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, path[:MAX_COMMON_NAME_CHARACTERS])])
 
 
-def _dns_name(name: str) -> str:
+def dns_name(name: str) -> str:
+    """``name`` in lower case; :class:`CertificateRejected` when it is no DNS name."""
     lowered = name.lower()
     if not _DNS_NAME.fullmatch(lowered):
         raise CertificateRejected(f"{name[:80]!r} is not a DNS name", "use labels of letters, digits and '-'")

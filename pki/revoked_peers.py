@@ -20,11 +20,12 @@ from pki.crl import EXPIRY_GRACE, MAX_CRL_BYTES, RevocationList, Revoked, load_c
 from pki.crl_files import CRL_FILE, take_newer
 from pki.errors import PeerRefused, PkiError, StoreError
 from pki.files import read_bounded
+from pki.generation import key_id
 
 _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-"""The file is looked at no more often than this."""
+"""By default the file is looked at no more often than this."""
 
 _Stamp = tuple[int, int, int]
 
@@ -50,6 +51,7 @@ class RevokedPeers:
         anchors: the authorities trusted now.
         clock: the present, in UTC.
         monotonic: for the pace of looking.
+        pace_seconds: the file is looked at no more often.
 
     Raises:
         StoreError: ``crl.pem`` is there and holds no usable list: there is nothing older to go by.
@@ -62,11 +64,13 @@ class RevokedPeers:
         *,
         clock: Callable[[], dt.datetime],
         monotonic: Callable[[], float] = time.monotonic,
+        pace_seconds: float = LOOK_SECONDS,
     ) -> None:
         self._path = directory / CRL_FILE
         self._anchors = anchors
         self._clock = clock
         self._monotonic = monotonic
+        self._pace = pace_seconds
         self._lists: dict[bytes, RevocationList] = {}
         self._seen: tuple[_Stamp | None, tuple[x509.Certificate, ...]] = (None, ())
         self._looked_at = monotonic()
@@ -76,13 +80,26 @@ class RevokedPeers:
         if refused and not self._lists:
             raise StoreError(f"{self._path} holds no usable revocation list: {refused[0].what}", refused[0].remedy)
 
+    @property
+    def lists(self) -> tuple[RevocationList, ...]:
+        """The lists in use, one of each issuer."""
+        return tuple(self._lists[issuer] for issuer in sorted(self._lists))
+
     def look(self) -> int:
-        """Read the file again if it changed, at most once in :data:`LOOK_SECONDS`; returns :attr:`version`."""
+        """Read the file again if it changed, at the given pace at most; returns :attr:`version`."""
         now = self._monotonic()
-        if now - self._looked_at >= LOOK_SECONDS:
+        if now - self._looked_at >= self._pace:
             self._looked_at = now
             self._reload()
         return self.version
+
+    def numbers(self) -> dict[str, int]:
+        """The number of the list in use of each trusted authority that has one, by the authority's key identifier."""
+        return {
+            key_id(anchor): known.number
+            for anchor in self._anchors()
+            if (known := self._lists.get(anchor.subject.public_bytes())) is not None
+        }
 
     def revoked(self, certificate: CertificateId) -> Revoked | None:
         """What the lists in use say of ``certificate``; None: nothing."""

@@ -19,6 +19,7 @@ from pki.damaged import DAMAGED
 from pki.errors import CertificateRejected
 from pki.identity import SpiffeId
 from pki.keys import check_strength
+from pki.name_constraints import check_below
 from pki.peer import certified_identity, check_purpose
 from pki.profiles import Purpose
 
@@ -34,6 +35,7 @@ _PROCESSED = frozenset(
         ExtensionOID.KEY_USAGE,
         ExtensionOID.EXTENDED_KEY_USAGE,
         ExtensionOID.SUBJECT_ALTERNATIVE_NAME,
+        ExtensionOID.NAME_CONSTRAINTS,
     }
 )
 """Extensions understood here; any other that is critical is a reason to refuse (RFC 5280, 4.2)."""
@@ -104,6 +106,8 @@ def _verify_chain(
         _check_common(certificate, now)
         if index:
             _check_issuer(certificate, below=index - 1)
+    # 5. No name on it lies outside what those above may certify, the anchor included (RFC 5280, 4.2.1.10).
+    _check_constraints(path)
     return Verified(spiffe_id, path)
 
 
@@ -169,6 +173,18 @@ def _check_issuer(certificate: x509.Certificate, *, below: int) -> None:
         raise CertificateRejected(f"{what} signed another but is no authority")
     if constraints.path_length is not None and below > constraints.path_length:
         raise CertificateRejected(f"{what} may have {constraints.path_length} authorities below it, not {below}")
+
+
+def _check_constraints(path: Sequence[x509.Certificate]) -> None:
+    for index, certificate in enumerate(path):
+        # An authority that certifies a new key of its own is exempt, a leaf never is (RFC 5280, 6.1.3 (b)).
+        if index and certificate.issuer == certificate.subject:
+            continue
+        for above in path[index + 1 :]:
+            try:
+                check_below(above, certificate)
+            except CertificateRejected as error:
+                raise CertificateRejected(f"{describe(certificate)}: {error.what}", error.remedy) from error
 
 
 def describe(certificate: x509.Certificate) -> str:

@@ -22,13 +22,17 @@ class AddressUnknown(SluiceError):
 
 
 class JobManagerAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """The published addresses: ``name`` is the process name in the certificate, ``rest`` a socket path."""
+    """The published addresses: ``name`` is the process name in the certificate, ``rest`` a socket path.
+
+    ``rest_tls`` is where REST listens over mutual TLS; None: it does not.
+    """
 
     name: str
     rpc: tuple[str, int]
     blob: tuple[str, int]
     rest: str
     pid: int
+    rest_tls: tuple[str, int] | None = None
 
 
 def publish_jobmanager(home: Home, address: JobManagerAddress) -> None:

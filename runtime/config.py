@@ -15,6 +15,9 @@ class JobManagerConfig(_Section, frozen=True):
     host: str = "127.0.0.1"
     rpc_port: int = 0
     blob_port: int = 0
+    rest_host: str = ""
+    """Where REST is reached from other machines, over mutual TLS; empty: on its unix socket only."""
+    rest_port: int = 8081
     heartbeat_interval: float = 10.0
     heartbeat_timeout: float = 50.0
     executor_failure_budget: int = 8

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from pki.crl import RevocationList
 from pki.identity import SpiffeId
 from pki.identity_files import IdentityMaterial
 from pki.issuer import Clock
@@ -16,13 +17,15 @@ class Board:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._materials: dict[SpiffeId, IdentityMaterial] = {}
+        self._lists: dict[SpiffeId, tuple[RevocationList, ...]] = {}
         self._changed = asyncio.Event()
         self.generation = 0
         """Counts every change."""
 
-    def publish(self, material: IdentityMaterial) -> None:
-        """Put up new material and wake those who wait."""
+    def publish(self, material: IdentityMaterial, lists: tuple[RevocationList, ...] = ()) -> None:
+        """Put up new material with the revocation lists of its anchors, and wake those who wait."""
         self._materials[material.spiffe_id] = material
+        self._lists[material.spiffe_id] = lists
         self.touch()
 
     def touch(self) -> None:
@@ -40,6 +43,16 @@ class Board:
             for material in found
             if material.leaf.not_valid_before_utc <= now < material.leaf.not_valid_after_utc
         ]
+
+    def lists(self, materials: Sequence[IdentityMaterial]) -> list[RevocationList]:
+        """The newest revocation list of each issuer that one of ``materials`` trusts, in a fixed order."""
+        newest: dict[bytes, RevocationList] = {}
+        for material in materials:
+            for each in self._lists.get(material.spiffe_id, ()):
+                known = newest.get(each.issuer_key)
+                if known is None or each.number > known.number:
+                    newest[each.issuer_key] = each
+        return [newest[issuer] for issuer in sorted(newest)]
 
     async def change(self, seen: int) -> int:
         """Wait until there is a generation other than ``seen``; returns it."""

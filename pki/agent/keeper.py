@@ -12,10 +12,13 @@ from functools import partial
 from pki.agent.board import Board
 from pki.agent.policy import ManagedIdentity
 from pki.agent.schedule import Urgency, is_due, retry_at, urgency
+from pki.crl_files import COMPLETE_LISTS_FILE
 from pki.errors import SluiceError, StoreError
+from pki.files import write_public
 from pki.identity_files import IdentityMaterial, Stamp, read_identity, stamp_of
-from pki.issuer import Clock, Issuer
+from pki.issuer import Clock, DirectoryIssuer
 from pki.profiles import Validity
+from pki.revoked_peers import RevokedPeers
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,18 +39,20 @@ class Keeper:
         draw: a random number in [0, 1).
         patience: seconds that one round waits for the issuer; it goes on working and is not asked twice.
         threads: where the issuer is called; None: the loop's own.
+        outdated: why material is to be renewed whatever its age; empty: it is not.
     """
 
     def __init__(
         self,
         identity: ManagedIdentity,
-        issuer: Issuer,
+        issuer: DirectoryIssuer,
         board: Board,
         clock: Clock,
         draw: Callable[[], float],
         *,
         patience: float = PATIENCE_SECONDS,
         threads: Executor | None = None,
+        outdated: Callable[[IdentityMaterial], str] = lambda _: "",
     ) -> None:
         self.identity = identity
         self._issuer = issuer
@@ -56,10 +61,13 @@ class Keeper:
         self._draw = draw
         self._patience = patience
         self._threads = threads
+        self._outdated = outdated
         self._renewal: asyncio.Task[None] | None = None
         self._spread = draw()
         self._stamp: Stamp | None = None
         self._complaint = ""
+        self._revoked: RevokedPeers | None = None
+        self._lists_seen = 0
         self._told = Urgency.FRESH
         self._not_before: dt.datetime | None = None
         self.material: IdentityMaterial | None = None
@@ -81,18 +89,22 @@ class Keeper:
         self._warn(self._clock())
 
     def _is_due(self, now: dt.datetime) -> bool:
-        return self.material is None or bool(self._complaint) or is_due(_validity(self.material), now, self._spread)
+        if self.material is None or self._complaint:
+            return True
+        return is_due(_validity(self.material), now, self._spread) or bool(self._outdated(self.material))
 
     def _take_in(self) -> None:
         """Read the directory when it changed; whoever else renews it is welcome."""
         try:
             stamp = stamp_of(self.identity.directory)
             if stamp == self._stamp:
+                self._take_in_lists()
                 return
             material, self._stamp = read_identity(self.identity.directory)
             if material.spiffe_id != self.identity.spiffe_id:
                 raise StoreError(f"{self.identity.directory} holds {material.spiffe_id}")  # noqa: TRY301  one place judges
             material.check_valid_at(self._clock())
+            revoked = self._revoked or self._first_lists(material)
         except StoreError as error:
             # The directory is to be renewed; what is in memory goes on being served meanwhile.
             if self._complaint != error.what:
@@ -107,8 +119,28 @@ class Keeper:
         self._told = Urgency.FRESH
         if self.material is None or _generation(material) != _generation(self.material):
             _LOG.info("%s is valid until %s", material.spiffe_id, material.leaf.not_valid_after_utc)
-            self.material = material
-            self._board.publish(material)
+            self.material, self._revoked = material, revoked
+            self._lists_seen = revoked.look()
+            self._board.publish(material, revoked.lists)
+        self._take_in_lists()
+
+    def _first_lists(self, material: IdentityMaterial) -> RevokedPeers:
+        """The lists beside the identity; one that cannot be used is a :class:`StoreError`, and mended by renewal."""
+        directory, anchors = self.identity.directory, lambda: (self.material or material).anchors
+        revoked = RevokedPeers(directory, anchors, clock=self._clock, pace_seconds=0)
+        # Envoy and SPIFFE clients do not apply deltas: from now on, whoever writes lists here writes them complete.
+        write_public(directory / COMPLETE_LISTS_FILE, b"")
+        if any(each.base is not None for each in revoked.lists):
+            raise StoreError(f"{directory} holds a revocation list in parts", "issue the identity again")
+        return revoked
+
+    def _take_in_lists(self) -> None:
+        """Tell those who wait when the revocation lists have changed."""
+        if self.material is None or self._revoked is None:
+            return
+        if (version := self._revoked.look()) != self._lists_seen:
+            self._lists_seen = version
+            self._board.publish(self.material, self._revoked.lists)
 
     async def _renew(self) -> None:
         identity = self.identity
@@ -128,8 +160,8 @@ class Keeper:
             return
         self._stamp = None
         self._take_in()
-        if self._complaint:
-            self._failed(self._complaint)
+        if reason := self._complaint or (self.material and self._outdated(self.material)):
+            self._failed(reason)
 
     def _failed(self, reason: str) -> None:
         now = self._clock()

@@ -57,7 +57,11 @@ _ENVOY: dict[str, dict[str, _Fields]] = {
             "certificate_chain": (1, f".{_CORE}.DataSource"),
             "private_key": (2, f".{_CORE}.DataSource"),
         },
-        "CertificateValidationContext": {"trusted_ca": (1, f".{_CORE}.DataSource")},
+        "CertificateValidationContext": {
+            "trusted_ca": (1, f".{_CORE}.DataSource"),
+            "crl": (7, f".{_CORE}.DataSource"),
+            "only_verify_leaf_cert_crl": (14, "bool"),
+        },
         "Secret": {
             "name": (1, "string"),
             "tls_certificate": (2, f".{_TLS}.TlsCertificate"),
@@ -87,6 +91,7 @@ _TYPES = {
     "string": FieldDescriptorProto.TYPE_STRING,
     "bytes": FieldDescriptorProto.TYPE_BYTES,
     "int32": FieldDescriptorProto.TYPE_INT32,
+    "bool": FieldDescriptorProto.TYPE_BOOL,
 }
 
 

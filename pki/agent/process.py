@@ -19,7 +19,8 @@ from pki.agent.policy import AgentPolicy
 from pki.agent.sds import SecretDiscovery
 from pki.agent.workload_api import WorkloadApi
 from pki.errors import StoreError
-from pki.issuer import Clock, Issuer, utc_now
+from pki.identity_files import IdentityMaterial
+from pki.issuer import Clock, DirectoryIssuer, utc_now
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()
@@ -32,19 +33,22 @@ JWT_POLL_SECONDS = 5.0
 class Agent:
     """Keeps the identities of ``policy`` fresh and serves them on ``socket_path``.
 
+    ``outdated`` says why material is to be renewed whatever its age.
+
     Use: ``start`` once, then ``run`` until cancelled, then ``close``; ``step`` does one round of keeping.
     """
 
     def __init__(
         self,
         policy: AgentPolicy,
-        issuer: Issuer,
+        issuer: DirectoryIssuer,
         jwt: JwtAuthority,
         trust_domain: str,
         socket_path: Path,
         *,
         clock: Clock = utc_now,
         draw: Callable[[], float] = _SYSTEM_RANDOM.random,
+        outdated: Callable[[IdentityMaterial], str] = lambda _: "",
     ) -> None:
         self._policy = policy
         self._jwt = jwt
@@ -53,7 +57,8 @@ class Agent:
         # A thread for each identity: an issuer that does not answer for one must not keep the others waiting.
         self._threads = ThreadPoolExecutor(max(1, len(policy.identities)), thread_name_prefix="issue")
         self.keepers = [
-            Keeper(identity, issuer, self._board, clock, draw, threads=self._threads) for identity in policy.identities
+            Keeper(identity, issuer, self._board, clock, draw, threads=self._threads, outdated=outdated)
+            for identity in policy.identities
         ]
         self.server = UnixGrpcServer(
             {

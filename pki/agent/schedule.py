@@ -37,9 +37,9 @@ def renew_at(validity: Validity, spread: float) -> dt.datetime:
     return validity.start + (validity.end - validity.start) * share
 
 
-def retry_at(now: dt.datetime, failures: int, spread: float) -> dt.datetime:
+def retry_at(now: dt.datetime, failures: int, spread: float, *, longest: dt.timedelta = LONGEST_RETRY) -> dt.datetime:
     """When to try again after the ``failures``-th failure in a row: doubling, bounded, the upper half at random."""
-    whole = min(FIRST_RETRY * (1 << min(max(failures, 1) - 1, _MOST_DOUBLINGS)), LONGEST_RETRY)
+    whole = min(FIRST_RETRY * (1 << min(max(failures, 1) - 1, _MOST_DOUBLINGS)), longest)
     return now + max(whole * (0.5 + 0.5 * spread), SHORTEST_RETRY)
 
 

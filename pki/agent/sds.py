@@ -1,7 +1,8 @@
 """Envoy's Secret Discovery Service, v3, state of the world (xDS protocol, ``secret.proto`` of the Envoy API).
 
 Names of secrets: a SPIFFE ID, or ``default`` for the caller's first identity, is certificate and key;
-``spiffe://<trust domain>`` or ``ROOTCA`` are the trust anchors.
+``spiffe://<trust domain>`` or ``ROOTCA`` are the trust anchors
+and their revocation lists.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ class SecretDiscovery:
             if name in {DEFAULT_BUNDLE, self._domain}:
                 if materials:
                     anchors = dict.fromkeys(anchor for one in materials.values() for anchor in one.anchors)
-                    found.append(_bundle(name, to_pem(*anchors)))
+                    lists = b"".join(each.pem for each in self._board.lists(list(materials.values())))
+                    found.append(_bundle(name, to_pem(*anchors), lists))
             elif material := materials.get(str(identities[0].spiffe_id) if name == DEFAULT_CERTIFICATE else name):
                 found.append(_certificate(name, material))
         return tuple(found)
@@ -167,11 +169,16 @@ def _certificate(name: str, material: IdentityMaterial) -> bytes:
     return encode(secret)
 
 
-def _bundle(name: str, anchors_pem: bytes) -> bytes:
+def _bundle(name: str, anchors_pem: bytes, crls_pem: bytes) -> bytes:
     # No names of peers in here: Envoy adds them to those of its own configuration, and any one that matches is
     # enough, so a matcher from here could only widen what the configuration demands.
     secret = Secret(name=name)
     secret.validation_context.trusted_ca.inline_bytes = anchors_pem
+    if crls_pem:
+        # The anchors are intermediates: whether they are revoked is said by the root's list, which is not here. With
+        # lists, Envoy refuses whoever's issuer has none, and everybody once a list has expired.
+        secret.validation_context.crl.inline_bytes = crls_pem
+        secret.validation_context.only_verify_leaf_cert_crl = True
     return encode(secret)
 
 

@@ -89,8 +89,9 @@ class WorkloadApi:
         return materials
 
     def _x509_svids(self, identities: tuple[ManagedIdentity, ...]) -> bytes:
-        response = X509SVIDResponse()
-        for material in self._materials(identities):
+        materials = self._materials(identities)
+        response = X509SVIDResponse(crl=[each.der for each in self._board.lists(materials)])
+        for material in materials:
             response.svids.add(
                 spiffe_id=str(material.spiffe_id),
                 x509_svid=_der((material.leaf, *material.chain)),
@@ -100,8 +101,10 @@ class WorkloadApi:
         return encode(response)
 
     def _x509_bundles(self, identities: tuple[ManagedIdentity, ...]) -> bytes:
-        anchors = dict.fromkeys(anchor for one in self._materials(identities) for anchor in one.anchors)
-        return encode(X509BundlesResponse(bundles={self._domain: _der(tuple(anchors))}))
+        materials = self._materials(identities)
+        anchors = dict.fromkeys(anchor for one in materials for anchor in one.anchors)
+        lists = [each.der for each in self._board.lists(materials)]
+        return encode(X509BundlesResponse(crl=lists, bundles={self._domain: _der(tuple(anchors))}))
 
     def _jwt_bundles(self, identities: tuple[ManagedIdentity, ...]) -> bytes:  # noqa: ARG002  one bundle for all
         return encode(JWTBundlesResponse(bundles={self._domain: self._jwt.jwks()}))

@@ -17,12 +17,15 @@ MAX_ADDRESS_BYTES = 16 << 10
 
 
 class CaAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """``mutual`` is for those with a certificate, ``enrolment`` for those with a join token."""
+    """``mutual`` is for those with a certificate, ``enrolment`` for those with a join token.
 
-    name: str
+    ``pid`` is 0, and ``name`` empty, for an authority on another machine.
+    """
+
+    name: str = ""
     mutual: tuple[str, int]
     enrolment: tuple[str, int]
-    pid: int
+    pid: int = 0
 
 
 def publish_ca(home: Home, address: CaAddress) -> None:

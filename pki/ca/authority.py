@@ -7,29 +7,40 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from cryptography import x509
 
 from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
+from pki.ca.errors import IssuanceRefused
 from pki.ca.ledger import ChainState, LedgerRecord
 from pki.ca.ledger_file import Disk, Ledger, ledger_path, rfc3339
-from pki.ca.policy import Grant, grant_enrolment, grant_job, grant_renewal
+from pki.ca.policy import Grant, grant_edge_renewal, grant_enrolment, grant_job, grant_renewal
+from pki.ca.protocol import TrustSide
 from pki.ca.token_store import TokenStore
 from pki.ca.tokens import JoinToken, check_token, fingerprint
 from pki.config import PkiConfig
-from pki.errors import StoreError
+from pki.crl import RevocationList
+from pki.damaged import DAMAGED
+from pki.errors import CertificateRejected, CrlRejected, StoreError
 from pki.identity import Role, SpiffeId
 from pki.issuer import SignedChain, install_signed, utc_now
 from pki.keys import generate_key, key_to_pem
-from pki.profiles import AuthorityKind, Names, workload_profile
+from pki.profiles import AuthorityKind, Names, Purpose, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
+from pki.verify import verify_chain
+
+_LOG = logging.getLogger(__name__)
 
 
 class OnlineAuthority:
-    """The internal authority at work below one ``pki`` directory; opens (and repairs) the ledger.
+    """The internal authority at work below one ``pki`` directory, and the edge's as far as its key is here.
+
+    Opens (and repairs) the ledger.
 
     Raises:
         StoreError: there is no internal authority, or its key is not here.
@@ -40,6 +51,7 @@ class OnlineAuthority:
         self, pki: Path, config: PkiConfig, *, clock: Callable[[], dt.datetime] = utc_now, disk: Disk | None = None
     ) -> None:
         self._store = AuthorityStore(pki)
+        self._trust = TrustStore(pki)
         self._tokens = TokenStore(pki)
         self._config = config
         self._clock = clock
@@ -57,8 +69,30 @@ class OnlineAuthority:
         self._ledger.close()
 
     def anchors(self) -> bytes:
-        """The certificate of the authority as PEM: public, and to be checked by the fingerprint in a token."""
-        return to_pem(self._store.certificate(AuthorityKind.INTERNAL))
+        """The trusted authorities as PEM, the one that signs first: public, and to be checked by a fingerprint."""
+        return self._trust.pem(AuthorityKind.INTERNAL)
+
+    def trust(self, kind: AuthorityKind) -> TrustSide:
+        """The anchors of a side, the signing one first, and the lists of theirs that count now."""
+        ca_pem = self.anchors() if kind is AuthorityKind.INTERNAL else to_pem(*self._edge_anchors())
+        lists = []
+        for anchor in x509.load_pem_x509_certificates(ca_pem):
+            try:
+                if (current := self._revocations.current(kind, anchor)) is not None:
+                    lists.append(current.pem)
+            except CrlRejected as error:
+                _LOG.error("the revocation list of the %s authority is not given out: %s", kind, error)
+        return TrustSide(ca_pem=ca_pem.decode(), crl_pem=b"".join(lists).decode())
+
+    def has_edge(self) -> bool:
+        """Whether the edge authority's certificate is here (its key may be elsewhere)."""
+        return self._store.exists(AuthorityKind.EDGE)
+
+    def refresh_lists(self) -> list[RevocationList]:
+        """Sign the revocation lists that are due, as far as the keys are here; returns all that count now."""
+        for problem in self._revocations.refresh_all()[1]:
+            _LOG.debug("a revocation list stays as it is: %s", problem)
+        return self._revocations.lists()
 
     def enrol(self, token: str, csr_pem: bytes) -> SignedChain:
         """Certify the bearer of a join token, which is used up by it.
@@ -83,6 +117,36 @@ class OnlineAuthority:
         """Certify the holder of ``current`` (verified by the handshake) again, for the key of the request."""
         return self._issue(grant_renewal(current, csr_pem, self._config, now=self._clock()))
 
+    def renew_edge(self, requester: SpiffeId, chain_pem: bytes, csr_pem: bytes, proof: bytes) -> SignedChain:
+        """Certify a gateway's public certificate again, for the key of the request.
+
+        ``proof``: see :mod:`pki.ca.possession`.
+
+        Raises:
+            IssuanceRefused: the requester does not hold it, it does not count, or the edge's key is elsewhere.
+            CertificateRejected: the certificate does not verify, or the request is not for the same names.
+        """
+        self._require_edge_key()
+        now = self._clock()
+        try:
+            leaf, *rest = x509.load_pem_x509_certificates(chain_pem)
+        except DAMAGED as error:
+            raise CertificateRejected("the public certificate cannot be read") from error
+        verify_chain(leaf, rest, self._edge_anchors(), now=now, purpose=Purpose.SERVER)
+        if self._revocations.is_revoked(AuthorityKind.EDGE, leaf.serial_number):
+            raise IssuanceRefused("the public certificate was revoked", "enrol again with a join token")
+        return self._issue(grant_edge_renewal(requester, leaf, csr_pem, proof, self._config, now=now))
+
+    def _require_edge_key(self) -> None:
+        if not self._store.has_key(AuthorityKind.EDGE):
+            raise IssuanceRefused(
+                "the edge authority's key is not on the CA's machine",
+                "sign a request where it is: `sluice pki issue gateway/NAME --edge-server`",
+            )
+
+    def _edge_anchors(self) -> list[x509.Certificate]:
+        return [self._store.certificate(AuthorityKind.EDGE)]
+
     def issue_job(
         self, requester: SpiffeId, wanted: str, csr_pem: bytes, lifetime: dt.timedelta | None = None
     ) -> SignedChain:
@@ -103,15 +167,15 @@ class OnlineAuthority:
 
     def _issue(self, grant: Grant) -> SignedChain:
         # 1. Who was revoked gets nothing, whatever else it can show.
-        spiffe_id = grant.names.spiffe_id
-        self._revocations.check_not_barred(AuthorityKind.INTERNAL, spiffe_id)
+        spiffe_id, profile = grant.names.spiffe_id, grant.profile(self._config)
+        self._revocations.check_not_barred(profile.authority, spiffe_id)
         # 2. Sign in memory, with the authority as it is on disk now: it may have been replaced.
-        authority = self._load()
+        authority = self._load(profile.authority)
         leaf = sign_leaf(
             authority,
             grant.key,
             grant.names,
-            workload_profile(spiffe_id.role, self._config),
+            profile,
             now=self._clock(),
             backdate=dt.timedelta(minutes=self._config.backdate_minutes),
             lifetime=grant.lifetime,
@@ -130,17 +194,20 @@ class OnlineAuthority:
             )
         )
         # 4. Only what is on the disk leaves.
+        anchors = self._trust.anchors(authority.kind)
         return SignedChain(
             to_pem(leaf, authority.certificate),
-            to_pem(authority.certificate),
-            self._revocations.pem_for_issuing(authority),
+            to_pem(*anchors),
+            self._revocations.pem_for_issuing(authority, anchors),
         )
 
-    def _load(self) -> Authority:
-        authority = self._store.load(AuthorityKind.INTERNAL)
+    def _load(self, kind: AuthorityKind = AuthorityKind.INTERNAL) -> Authority:
+        if kind is AuthorityKind.EDGE:
+            self._require_edge_key()
+        authority = self._store.load(kind)
         if (domain := trust_domain_of(authority.certificate)) != self._config.trust_domain:
             raise StoreError(
-                f"the internal authority is of trust domain {domain}, not {self._config.trust_domain}",
+                f"the {kind} authority is of trust domain {domain}, not {self._config.trust_domain}",
                 "set pki.trust_domain back, or use another home",
             )
         return authority

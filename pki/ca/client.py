@@ -17,14 +17,17 @@ from pki.authority import to_pem, trust_domain_of
 from pki.ca.address import CaAddress
 from pki.ca.errors import CaUnavailable, EnrolmentRefused, IssuanceRefused, LedgerError, RateLimited
 from pki.ca.policy import JOB_ROLES, names_of
+from pki.ca.possession import prove_possession
 from pki.ca.protocol import (
     ALPN,
     AUTHORITY_PATH,
+    EDGE_RENEW_PATH,
     ENROL_PATH,
     JOB_PATH,
     MAX_ANSWER_BYTES,
     RENEW_PATH,
     AuthorityAnswer,
+    EdgeRenewRequest,
     EnrolRequest,
     JobRequest,
     Problem,
@@ -35,13 +38,14 @@ from pki.ca.tokens import JoinToken, fingerprint
 from pki.channels import Channel, server_policy
 from pki.csr import new_csr
 from pki.damaged import DAMAGED, DAMAGED_JSON
+from pki.due import purposes_of
 from pki.errors import CertificateRejected, PkiError, StoreError
 from pki.files import read_bounded
 from pki.identity import Role, SpiffeId
 from pki.identity_files import PEERS_FILE, read_identity
 from pki.issuer import SignedChain, install_signed, utc_now
-from pki.keys import DEFAULT_ALGORITHM, describe_key
-from pki.profiles import Names
+from pki.keys import DEFAULT_ALGORITHM, describe_key, edge_algorithm
+from pki.profiles import Names, Purpose
 from pki.tls import TlsIdentity, enrolment_client_context, unverified_client_context
 from pki.verify import verify_chain
 
@@ -51,6 +55,11 @@ RETRY_SECONDS = 15.0
 """How long :class:`OnlineIssuer` tries while the authority is away or asks to wait: a restart takes less."""
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
+
+BOTH = (Purpose.CLIENT, Purpose.SERVER)
+"""What a process is in handshakes."""
+SERVER_ONLY = (Purpose.SERVER,)
+"""What a public certificate is for."""
 
 _ERRORS: dict[str, type[PkiError]] = {
     error.__name__: error for error in (CertificateRejected, EnrolmentRefused, IssuanceRefused, LedgerError)
@@ -70,6 +79,7 @@ def enrol(
     ips: Sequence[str] = (),
     algorithm: str = DEFAULT_ALGORITHM,
     accept: Sequence[str] = (),
+    edge_server: bool = False,
 ) -> SpiffeId:
     """Make a key here, have it certified for a join token, and write the identity to ``directory``.
 
@@ -79,6 +89,7 @@ def enrol(
     Args:
         address: of the enrolment port.
         dns: exactly the names that the token was made for; likewise ``ips``.
+        edge_server: the token is for a gateway's public certificate.
 
     Raises:
         EnrolmentRefused: the token is no token, was used, has expired, or is for another name.
@@ -93,9 +104,12 @@ def enrol(
     trust_domain = trust_domain_of(anchor)
     context = enrolment_client_context(to_pem(anchor), server_policy(Channel.ENROLMENT, trust_domain))
     spiffe_id = SpiffeId.process(trust_domain, role, name)
+    if edge_server:
+        algorithm = edge_algorithm(algorithm)
     key_pem, csr_pem = new_csr(spiffe_id, dns=dns, ips=ips, algorithm=algorithm)
     body = EnrolRequest(token=token.text, csr_pem=csr_pem.decode())
-    signed = _checked(_call(address, context, "POST", ENROL_PATH, body, SignedAnswer), spiffe_id)
+    purposes = SERVER_ONLY if edge_server else BOTH
+    signed = _checked(_call(address, context, "POST", ENROL_PATH, body, SignedAnswer), spiffe_id, purposes)
     install_signed(directory, key_pem, signed, accept=accept, now=utc_now())
     return spiffe_id
 
@@ -116,11 +130,31 @@ def renew(directory: Path, address: Address, *, algorithm: str = "") -> dt.datet
         ips=names.ips,
         algorithm=algorithm or describe_key(material.leaf.public_key()),
     )
-    answer = _call(address, _mutual(identity), "POST", RENEW_PATH, RenewRequest(csr_pem=csr_pem.decode()), SignedAnswer)
-    signed = _checked(answer, identity.spiffe_id)
+    answer = _call(
+        address, mutual_context(identity), "POST", RENEW_PATH, RenewRequest(csr_pem=csr_pem.decode()), SignedAnswer
+    )
+    signed = _checked(answer, identity.spiffe_id, purposes_of(material.leaf))
     peers = directory / PEERS_FILE
     accept = read_bounded(peers).decode("ascii").split() if peers.exists() else []
     install_signed(directory, key_pem, signed, accept=accept, now=utc_now())
+    return read_identity(directory)[0].leaf.not_valid_after_utc
+
+
+def renew_edge(directory: Path, gateway: TlsIdentity, address: Address, *, algorithm: str = "") -> dt.datetime:
+    """As :func:`renew`, for the public certificate in ``directory``; the internal identity ``gateway`` asks."""
+    material, _ = read_identity(directory)
+    names = names_of(material.leaf)
+    key_pem, csr_pem = new_csr(
+        names.spiffe_id,
+        dns=names.dns,
+        ips=names.ips,
+        algorithm=edge_algorithm(algorithm or describe_key(material.leaf.public_key())),
+    )
+    body = EdgeRenewRequest(
+        chain_pem=material.chain_pem.decode(), csr_pem=csr_pem.decode(), proof=prove_possession(material.key, csr_pem)
+    )
+    answer = _call(address, mutual_context(gateway), "POST", EDGE_RENEW_PATH, body, SignedAnswer)
+    install_signed(directory, key_pem, _checked(answer, names.spiffe_id, SERVER_ONLY), now=utc_now())
     return read_identity(directory)[0].leaf.not_valid_after_utc
 
 
@@ -190,7 +224,7 @@ class OnlineIssuer:
         body = JobRequest(
             spiffe_id=str(spiffe_id), csr_pem=csr_pem.decode("ascii", "replace"), lifetime_seconds=seconds
         )
-        return _checked(self._patiently(body), spiffe_id)
+        return _checked(self._patiently(body), spiffe_id, BOTH)
 
     def _patiently(self, body: JobRequest) -> SignedAnswer:
         deadline = self._clock() + self._retry_seconds
@@ -198,7 +232,7 @@ class OnlineIssuer:
         while True:
             try:
                 address = self._locate().mutual
-                return _call(address, _mutual(self._identity), "POST", JOB_PATH, body, SignedAnswer)
+                return _call(address, mutual_context(self._identity), "POST", JOB_PATH, body, SignedAnswer)
             except (CaUnavailable, RateLimited) as error:
                 wait = max(pause, error.retry_after) if isinstance(error, RateLimited) else pause
                 if self._clock() + wait > deadline:
@@ -207,7 +241,8 @@ class OnlineIssuer:
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
-def _mutual(identity: TlsIdentity) -> ssl.SSLContext:
+def mutual_context(identity: TlsIdentity) -> ssl.SSLContext:
+    """For dialing the online authority's mutual TLS port as ``identity``."""
     return identity.client_context(server_policy(Channel.CA, identity.spiffe_id.trust_domain), alpn=ALPN)
 
 
@@ -225,12 +260,14 @@ def _matching(ca_pem: str, token: JoinToken) -> x509.Certificate:
     )
 
 
-def _checked(answer: SignedAnswer, expected: SpiffeId) -> SignedChain:
-    """What came back must be a chain for just this identity: nothing else is written anywhere."""
+def _checked(answer: SignedAnswer, expected: SpiffeId, purposes: tuple[Purpose, ...]) -> SignedChain:
+    """What came back must be a chain for just this identity and use: nothing else is written anywhere."""
     try:
         leaf, *rest = x509.load_pem_x509_certificates(answer.chain_pem.encode())
         anchors = x509.load_pem_x509_certificates(answer.ca_pem.encode())
         verify_chain(leaf, rest, anchors, now=utc_now(), expected=expected)
+        if purposes_of(leaf) != purposes:
+            raise CertificateRejected(f"the certificate is not for use as {' and '.join(purposes)}")
     except (PkiError, *DAMAGED) as error:
         raise CaUnavailable(f"the authority answered with something else than was asked for: {error}") from error
     return SignedChain(answer.chain_pem.encode(), answer.ca_pem.encode(), answer.crl_pem.encode())
@@ -269,16 +306,30 @@ def _call(  # noqa: PLR0917  the order of the wire: where, how, what, and what i
         problem = msgspec.json.decode(data, type=Problem)
     except DAMAGED_JSON as error:
         raise CaUnavailable(f"what answers at {host}:{port} is no CA (status {response.status})") from error
-    raise _error(problem)
+    raise problem_error(problem)
 
 
-def _error(problem: Problem) -> PkiError:
+def problem_error(problem: Problem) -> PkiError:
+    """The error that the online authority answered with, as it raised it."""
     if problem.status == 429:
         return RateLimited(problem.detail, max(0.0, min(problem.retry_after, 3600.0)))
     kind = _ERRORS.get(problem.title)
     if kind is not None:
         return kind(problem.detail, problem.remedy)
     return CaUnavailable(f"the CA answered with {problem.title} (status {problem.status}): {problem.detail}")
+
+
+def parse_ca(text: str) -> CaAddress:
+    """``host:port[,enrolment port]``, the latter by default the next one; raises :class:`StoreError`."""
+    whole, _, enrolment = text.partition(",")
+    host, port = parse_address(whole)
+    if not enrolment:
+        return CaAddress(mutual=(host, port), enrolment=(host, min(port + 1, 65535)))
+    return CaAddress(mutual=(host, port), enrolment=parse_address(f"{_bracketed(host)}:{enrolment.strip()}"))
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def parse_address(text: str) -> Address:

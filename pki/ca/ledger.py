@@ -21,8 +21,10 @@ GENESIS = "0" * 64
 MAX_LINE_BYTES = 8 << 10
 """Longest line of a ledger, in bytes with its newline."""
 
-IssuanceKind = Literal["self", "enrolment", "renewal", "job"]
-"""Why a certificate was issued; ``self`` is the online authority's own."""
+IssuanceKind = Literal["self", "enrolment", "renewal", "job", "edge-enrolment", "edge-renewal"]
+"""Why a certificate was issued; ``self`` is the online authority's own, ``edge-…`` are public server certificates."""
+EDGE_KINDS = frozenset({"edge-enrolment", "edge-renewal"})
+"""Signed by the edge authority; all others by the internal one."""
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,7 +38,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     event: Literal["issued", "recovered"]
     sequence: int = 0
     time: str = ""
-    kind: Literal["", "self", "enrolment", "renewal", "job"] = ""
+    kind: IssuanceKind | Literal[""] = ""
     identity: str = ""
     serial: str = ""
     certificate: str = ""

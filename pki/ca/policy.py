@@ -13,14 +13,16 @@ from cryptography import x509
 
 from pki.ca.errors import EnrolmentRefused, IssuanceRefused
 from pki.ca.ledger import IssuanceKind
+from pki.ca.possession import check_possession
 from pki.ca.tokens import ENROLLABLE, TokenRecord
 from pki.config import PkiConfig
-from pki.csr import check_csr
+from pki.csr import check_csr, check_edge_key
+from pki.due import purposes_of
 from pki.errors import InvalidIdentity
 from pki.identity import Role, SpiffeId
 from pki.keys import PublicKey
 from pki.peer import certified_identity
-from pki.profiles import MIN_LEAF_LIFETIME, Names, workload_profile
+from pki.profiles import MIN_LEAF_LIFETIME, Names, Profile, Purpose, edge_server_profile, workload_profile
 
 JOB_ROLES = frozenset({Role.DRIVER, Role.EXECUTOR})
 
@@ -35,6 +37,11 @@ class Grant:
     lifetime: dt.timedelta
     requester: str
     token: str = ""
+    edge_server: bool = False
+
+    def profile(self, config: PkiConfig) -> Profile:
+        """Who signs it, and what it may be used for."""
+        return (edge_server_profile if self.edge_server else workload_profile)(self.names.spiffe_id.role, config)
 
 
 def grant_enrolment(record: TokenRecord, csr_pem: bytes, config: PkiConfig) -> Grant:
@@ -43,8 +50,12 @@ def grant_enrolment(record: TokenRecord, csr_pem: bytes, config: PkiConfig) -> G
     spiffe_id = names.spiffe_id
     if spiffe_id.role not in ENROLLABLE or spiffe_id.trust_domain != config.trust_domain:
         raise EnrolmentRefused(f"nobody can enrol as {spiffe_id} here", "make a new token for a process of this domain")
-    lifetime = workload_profile(spiffe_id.role, config).lifetime
-    return Grant("enrolment", names, check_csr(csr_pem, names), lifetime, f"token:{record.id}", record.id)
+    key, requester = check_csr(csr_pem, names), f"token:{record.id}"
+    if record.edge_server:
+        check_edge_key(key)
+        lifetime = edge_server_profile(spiffe_id.role, config).lifetime
+        return Grant("edge-enrolment", names, key, lifetime, requester, record.id, edge_server=True)
+    return Grant("enrolment", names, key, workload_profile(spiffe_id.role, config).lifetime, requester, record.id)
 
 
 def grant_renewal(current: x509.Certificate, csr_pem: bytes, config: PkiConfig, *, now: dt.datetime) -> Grant:
@@ -60,6 +71,41 @@ def grant_renewal(current: x509.Certificate, csr_pem: bytes, config: PkiConfig, 
     names = names_of(current)
     lifetime = workload_profile(spiffe_id.role, config).lifetime
     return Grant("renewal", names, check_csr(csr_pem, names), lifetime, str(spiffe_id))
+
+
+def grant_edge_renewal(
+    requester: SpiffeId,
+    current: x509.Certificate,
+    csr_pem: bytes,
+    proof: bytes,
+    config: PkiConfig,
+    *,
+    now: dt.datetime,
+) -> Grant:
+    """For a gateway: its public certificate ``current``, of which the path was verified, again for another key.
+
+    A certificate of the edge opens no internal door, so a gateway comes in by its internal identity, and shows by
+    ``proof`` that it holds the public one, which says what host names were granted.
+    """
+    # 1. Gateways only, for gateways only.
+    if requester.role is not Role.GATEWAY or requester.trust_domain != config.trust_domain:
+        raise IssuanceRefused(f"{requester} has no public certificate", "only a gateway has one")
+    spiffe_id = certified_identity(current)
+    if spiffe_id.role is not Role.GATEWAY or spiffe_id.trust_domain != config.trust_domain:
+        raise IssuanceRefused(f"the certificate is of {spiffe_id}, which is no gateway of {config.trust_domain}")
+    # 2. It counts now, and is what it is said to be: a user's certificate is of the same authority.
+    if not current.not_valid_before_utc <= now <= current.not_valid_after_utc:
+        raise IssuanceRefused("the public certificate is not valid now", "enrol again with a join token")
+    if purposes_of(current) != (Purpose.SERVER,):
+        raise IssuanceRefused("this is no public certificate of a server")
+    # 3. A certificate is public: only its key shows that the requester is its holder. The proof is of this request.
+    check_possession(current, csr_pem, proof)
+    # 4. The names it has, and no other.
+    names = names_of(current)
+    key = check_csr(csr_pem, names)
+    check_edge_key(key)
+    lifetime = edge_server_profile(requester.role, config).lifetime
+    return Grant("edge-renewal", names, key, lifetime, str(requester), edge_server=True)
 
 
 def grant_job(

@@ -15,16 +15,20 @@ from pki.ca.config import CaConfig
 from pki.ca.server import CaServer
 from pki.config import PkiConfig
 from pki.connections import ConnectionLog
+from pki.crl_files import push_crls
 from pki.errors import PkiError
 from pki.home import Home
 from pki.identity import Role, SpiffeId
+from pki.in_use_reporter import reporting
 from pki.renewal import renewal_reason
 from pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
 
 DEFAULT_NAME = "ca-1"
-RENEWAL_CHECK_SECONDS = 60.0
+RENEWAL_CHECK_SECONDS = 2.0
+"""How often it is looked whether the CA's own identity is due: at once when another authority is to sign."""
+LISTS_CHECK_SECONDS = 60.0
 
 
 async def run_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str) -> None:
@@ -55,12 +59,21 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
                 authority.issue_own(directory, name, config.host)
                 _LOG.info("issued %s: %s", spiffe_id, reason)
 
+        def refresh_lists() -> None:
+            # Everybody else gets them from here; this process and what shares its home get them as files.
+            push_crls(home, authority.refresh_lists(), dt.datetime.now(dt.UTC))
+
         renew_own()
-        server = CaServer(TlsIdentity(directory), authority, connections=ConnectionLog())
+        refresh_lists()
+        identity = TlsIdentity(directory)
+        await stack.enter_async_context(reporting(identity, "ca"))
+        server = CaServer(identity, authority, connections=ConnectionLog())
         stack.push_async_callback(server.close)
         mutual, enrolment = await server.start(config.host, config.port, config.enrolment_port)
-        renewing = asyncio.create_task(_renew_forever(server, renew_own))
+        renewing = asyncio.create_task(_repeat_forever(server, renew_own, RENEWAL_CHECK_SECONDS))
         stack.callback(renewing.cancel)
+        refreshing = asyncio.create_task(_repeat_forever(server, refresh_lists, LISTS_CHECK_SECONDS))
+        stack.callback(refreshing.cancel)
         address = CaAddress(name=name, mutual=mutual, enrolment=enrolment, pid=os.getpid())
         stack.callback(withdraw_ca, home, address.pid)
         publish_ca(home, address)
@@ -69,10 +82,10 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         _LOG.info("CA %s stops; the ledger stands at %s", spiffe_id, authority.state)
 
 
-async def _renew_forever(server: CaServer, renew_own: Callable[[], None]) -> None:
+async def _repeat_forever(server: CaServer, duty: Callable[[], None], seconds: float) -> None:
     while True:
-        await asyncio.sleep(RENEWAL_CHECK_SECONDS)
+        await asyncio.sleep(seconds)
         try:
-            await server.call(renew_own)
+            await server.call(duty)
         except (PkiError, OSError):
-            _LOG.exception("cannot renew the CA's own identity now; the old one stays, trying again")
+            _LOG.exception("the CA's own identity or its revocation lists stay as they are; trying again")

@@ -8,12 +8,18 @@ AUTHORITY_PATH = "/v1/authority"
 ENROL_PATH = "/v1/enrol"
 RENEW_PATH = "/v1/renew"
 JOB_PATH = "/v1/jobs/identities"
+EDGE_RENEW_PATH = "/v1/edge/renew"
+TRUST_PATH = "/v1/trust"
 
 ALPN = ("http/1.1",)
 MAX_REQUEST_BYTES = 128 << 10
 """Largest request body, in bytes."""
 MAX_ANSWER_BYTES = 6 << 20
 """Largest answer that a client reads, in bytes."""
+MAX_TRUST_ANSWER_BYTES = 12 << 20
+"""Largest answer about trust: the lists of both sides, each of at most :data:`pki.crl.MAX_CRL_BYTES`."""
+TRUST_WAIT_SECONDS = 25.0
+"""How long a question about trust waits for a change."""
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,6 +37,14 @@ class RenewRequest(_Body, frozen=True):
     """Who asks is on the connection."""
 
     csr_pem: str
+
+
+class EdgeRenewRequest(_Body, frozen=True):
+    """``chain_pem`` is the present public certificate, with its authority; ``proof`` its key's word for the request."""
+
+    chain_pem: str
+    csr_pem: str
+    proof: bytes
 
 
 class JobRequest(_Body, frozen=True):
@@ -53,6 +67,27 @@ class SignedAnswer(_Body, frozen=True):
     chain_pem: str
     ca_pem: str
     crl_pem: str = ""
+
+
+class TrustSide(_Body, frozen=True):
+    """What is to be trusted of one side: its anchors, of which the first signs now, and their revocation lists.
+
+    ``crl_pem`` is empty while no list was signed.
+    """
+
+    ca_pem: str
+    crl_pem: str = ""
+
+
+class TrustAnswer(_Body, frozen=True):
+    """What is to be trusted now, or, when ``internal`` is missing, that nothing changed.
+
+    ``version`` changes with the content; ``edge`` is for gateways only.
+    """
+
+    version: str
+    internal: TrustSide | None = None
+    edge: TrustSide | None = None
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,9 @@
 enrolment (no certificate) ``GET /v1/authority``              the trust anchors
 \\                          ``POST /v1/enrol``                 a certificate for a join token
 mutual TLS                 ``POST /v1/renew``                 a new certificate for the holder of a valid one
+\\                          ``POST /v1/edge/renew``            a new public certificate, for gateways
 \\                          ``POST /v1/jobs/identities``       an identity of a job, for JobManagers
+\\                          ``GET /v1/trust?known=VERSION``    trust anchors and revocation lists, once they change
 ========================== ================================== =============================================
 
 Neither door knows the routes of the other.
@@ -31,26 +33,32 @@ from pki.ca.errors import EnrolmentRefused, IssuanceRefused, LedgerError, RateLi
 from pki.ca.protocol import (
     ALPN,
     AUTHORITY_PATH,
+    EDGE_RENEW_PATH,
     ENROL_PATH,
     JOB_PATH,
     MAX_REQUEST_BYTES,
     RENEW_PATH,
+    TRUST_PATH,
+    TRUST_WAIT_SECONDS,
     AuthorityAnswer,
+    EdgeRenewRequest,
     EnrolRequest,
     JobRequest,
     Problem,
     RenewRequest,
     SignedAnswer,
+    TrustSide,
 )
 from pki.ca.rate_limit import RateLimiter
+from pki.ca.trust_watch import MAX_VERSION_CHARACTERS, TrustWatch, View
 from pki.channels import Channel, client_policy
 from pki.connections import ConnectionLog
 from pki.damaged import DAMAGED_JSON
 from pki.errors import CertificateRejected, InvalidIdentity, PeerRefused, PkiError, SluiceError
-from pki.identity import SpiffeId
+from pki.identity import Role, SpiffeId
 from pki.issuer import SignedChain
 from pki.listener import MutualTlsListener
-from pki.profiles import MAX_LEAF_LIFETIME
+from pki.profiles import MAX_LEAF_LIFETIME, AuthorityKind
 from pki.tls import TlsIdentity, peer_of, tls_object_of
 
 _LOG = logging.getLogger(__name__)
@@ -64,6 +72,7 @@ ENROLMENTS_PER_ADDRESS = (64, 1.0)
 ENROLMENTS_IN_ALL = (256, 16.0)
 RENEWALS_PER_IDENTITY = (8, 0.2)
 JOB_IDENTITIES_PER_JOBMANAGER = (1024, 64.0)
+TRUST_PER_IDENTITY = (32, 1.0)
 
 _STATUS: dict[type[SluiceError], int] = {
     CertificateRejected: 422,
@@ -75,7 +84,8 @@ _STATUS: dict[type[SluiceError], int] = {
     LedgerError: 503,
 }
 _Request = TypeVar("_Request", bound=msgspec.Struct)
-_Handler = Callable[[web.BaseRequest], Awaitable[msgspec.Struct]]
+_Handler = Callable[[web.BaseRequest], Awaitable[msgspec.Struct | bytes]]
+"""Returns what goes back as JSON; bytes are JSON already."""
 
 
 class _MalformedRequest(PkiError):
@@ -96,6 +106,7 @@ class CaServer:
         *,
         connections: ConnectionLog | None = None,
         clock: Callable[[], float] = time.monotonic,
+        trust_wait_seconds: float = TRUST_WAIT_SECONDS,
     ) -> None:
         self._authority = authority
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="issuing")
@@ -103,6 +114,8 @@ class CaServer:
         self._in_all = _limiter(ENROLMENTS_IN_ALL, clock)
         self._per_identity = _limiter(RENEWALS_PER_IDENTITY, clock)
         self._per_jobmanager = _limiter(JOB_IDENTITIES_PER_JOBMANAGER, clock)
+        self._per_listener = _limiter(TRUST_PER_IDENTITY, clock)
+        self._trust = TrustWatch(self._read_trust, wait_seconds=trust_wait_seconds)
         self._mutual_http = web.Server(self._mutual_door, access_log=None, keepalive_timeout=IDLE_SECONDS)
         self._mutual = MutualTlsListener(
             identity,
@@ -116,7 +129,9 @@ class CaServer:
         self._enrolment = EnrolmentListener(identity, self._enrolment_http, alpn=ALPN)
         self._mutual_routes: dict[tuple[str, str], _Handler] = {
             ("POST", RENEW_PATH): self._renew,
+            ("POST", EDGE_RENEW_PATH): self._renew_edge,
             ("POST", JOB_PATH): self._issue_job,
+            ("GET", TRUST_PATH): self._tell_trust,
         }
         self._enrolment_routes: dict[tuple[str, str], _Handler] = {
             ("GET", AUTHORITY_PATH): self._anchors,
@@ -133,6 +148,7 @@ class CaServer:
 
     async def close(self) -> None:
         """Stop listening, and wait for what is being issued."""
+        await self._trust.close()
         await self._enrolment.close()
         await self._mutual.close()
         await self._enrolment_http.shutdown(0)
@@ -160,6 +176,14 @@ class CaServer:
         asked = await _read(request, RenewRequest)
         return await self._issue(lambda: self._authority.renew(current, asked.csr_pem.encode()))
 
+    async def _renew_edge(self, request: web.BaseRequest) -> SignedAnswer:
+        peer, _ = _peer(request)
+        _limit(self._per_identity, str(peer))
+        asked = await _read(request, EdgeRenewRequest)
+        return await self._issue(
+            lambda: self._authority.renew_edge(peer, asked.chain_pem.encode(), asked.csr_pem.encode(), asked.proof)
+        )
+
     async def _issue_job(self, request: web.BaseRequest) -> SignedAnswer:
         peer, _ = _peer(request)
         _limit(self._per_jobmanager, str(peer))
@@ -168,6 +192,23 @@ class CaServer:
         return await self._issue(
             lambda: self._authority.issue_job(peer, asked.spiffe_id, asked.csr_pem.encode(), lifetime)
         )
+
+    async def _tell_trust(self, request: web.BaseRequest) -> bytes:
+        peer, _ = _peer(request)
+        _limit(self._per_listener, str(peer))
+        known = request.query.get("known", "")
+        if len(known) > MAX_VERSION_CHARACTERS:
+            raise _MalformedRequest(400, "this is no version")
+        # What the edge trusts is for those who stand at it.
+        view = View.GATEWAY if peer.role is Role.GATEWAY else View.MEMBER
+        return await self._trust.poll(str(peer), view, known)
+
+    async def _read_trust(self) -> tuple[TrustSide, TrustSide | None]:
+        def read() -> tuple[TrustSide, TrustSide | None]:
+            edge = self._authority.trust(AuthorityKind.EDGE) if self._authority.has_edge() else None
+            return self._authority.trust(AuthorityKind.INTERNAL), edge
+
+        return await asyncio.get_running_loop().run_in_executor(self._worker, read)
 
     async def _issue(self, issue: Callable[[], SignedChain]) -> SignedAnswer:
         signed = await asyncio.get_running_loop().run_in_executor(self._worker, issue)
@@ -251,11 +292,12 @@ def _problem(error: SluiceError) -> Problem:
     )
 
 
-def _json(status: int, body: msgspec.Struct) -> web.Response:
+def _json(status: int, body: msgspec.Struct | bytes) -> web.Response:
     headers = {"cache-control": "no-store"}
     if isinstance(body, Problem) and body.retry_after:
         headers["retry-after"] = str(math.ceil(body.retry_after))
-    return web.Response(status=status, body=msgspec.json.encode(body), content_type="application/json", headers=headers)
+    encoded = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    return web.Response(status=status, body=encoded, content_type="application/json", headers=headers)
 
 
 def _printable(text: str) -> str:

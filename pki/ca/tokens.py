@@ -50,7 +50,10 @@ _NO_DIGEST = hashlib.sha256(b"no such token").hexdigest()
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is kept of a token; nothing in it lets anyone use the token. Times are seconds since the epoch."""
+    """What is kept of a token; nothing in it lets anyone use the token. Times are seconds since the epoch.
+
+    ``edge_server``: good for a gateway's public certificate, and not for its internal identity.
+    """
 
     version: Literal[1] = 1
     id: str
@@ -58,6 +61,7 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     identity: str
     dns: tuple[str, ...] = ()
     ips: tuple[str, ...] = ()
+    edge_server: bool = False
     created_at: int
     expires_at: int
 
@@ -89,10 +93,13 @@ def mint(
     *,
     dns: Sequence[str] = (),
     ips: Sequence[str] = (),
+    edge_server: bool = False,
     ttl: dt.timedelta = DEFAULT_TTL,
     now: dt.datetime,
 ) -> tuple[TokenRecord, str]:
     """Make a token; returns what is kept of it, and the token itself, which nobody keeps.
+
+    ``edge_server`` makes one for the public certificate of a gateway, for just the host names given.
 
     Raises:
         CertificateRejected: the role has no tokens, a name is none, or the lifetime is not possible.
@@ -104,6 +111,11 @@ def mint(
     if not MIN_TTL <= ttl <= MAX_TTL:
         raise CertificateRejected(f"a token cannot live {ttl}", f"use {MIN_TTL.seconds} seconds to {MAX_TTL.days} day")
     names = Names.checked(spiffe_id, dns, ips)
+    if edge_server and (spiffe_id.role is not Role.GATEWAY or not (names.dns or names.ips)):
+        raise CertificateRejected(
+            f"no public certificate is possible for {spiffe_id} with these names",
+            "it is for a gateway, with the host names and addresses that clients use",
+        )
     identifier = secrets.token_hex(6)
     text = f"slj_{identifier}_{secrets.token_hex(32)}_{fingerprint(authority)}"
     seconds = int(now.timestamp())
@@ -113,6 +125,7 @@ def mint(
         identity=str(spiffe_id),
         dns=names.dns,
         ips=names.ips,
+        edge_server=edge_server,
         created_at=seconds,
         expires_at=seconds + int(ttl.total_seconds()),
     )

@@ -7,17 +7,18 @@ import importlib.metadata
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from pki.ca.address import read_ca
+from pki.ca.address import CaAddress, read_ca
 from pki.ca.client import OnlineIssuer
 from pki.config import PkiConfig
 from pki.connections import ConnectionLog
 from pki.home import Home
 from pki.identity import Role
+from pki.in_use_reporter import reporting
 from pki.issuer import Issuer
 from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, publish_jobmanager, withdraw_jobmanager
@@ -47,15 +48,18 @@ def driver_argv(spec: Path) -> Sequence[str]:
     return (sys.executable, "-P", "-m", "runtime.spark.driver_main", str(spec))
 
 
-async def run_jobmanager(home: Home, config: RuntimeConfig, pki: PkiConfig, name: str) -> None:
+async def run_jobmanager(
+    home: Home, config: RuntimeConfig, pki: PkiConfig, name: str, *, locate_ca: Callable[[], CaAddress] | None = None
+) -> None:
     """Run a JobManager until cancelled; then end its jobs and stop.
 
-    Its identity is at ``home.identity(Role.JOBMANAGER, name)``, prepared before.
+    Its identity is at ``home.identity(Role.JOBMANAGER, name)``, prepared before. ``locate_ca`` says where the online
+    authority is; by default it is announced in ``home``.
 
     Raises:
         StoreError: there is no usable identity, or an address is taken.
     """
-    async with jobmanager(home, config, pki, name):
+    async with jobmanager(home, config, pki, name, locate_ca=locate_ca):
         await asyncio.Event().wait()
 
 
@@ -67,12 +71,14 @@ async def jobmanager(
     name: str,
     *,
     issuer: Issuer | None = None,
+    locate_ca: Callable[[], CaAddress] | None = None,
     argv: DriverArgv = driver_argv,
 ) -> AsyncIterator[JobManagerAddress]:
     """A running JobManager; yields its addresses once it takes work.
 
     Args:
-        issuer: who signs the identities of jobs; by default the online authority announced in ``home``.
+        issuer: who signs the identities of jobs; by default the online authority.
+        locate_ca: where that is; by default as announced in ``home``.
         argv: the command of a driver agent.
     """
     home.create()
@@ -81,6 +87,7 @@ async def jobmanager(
     settings = config.jobmanager
     store = BlobStore(home.blobs, settings.max_blob_bytes)
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(reporting(identity, "jobmanager"))
         blobs = BlobServer(identity, store, connections)
         stack.push_async_callback(blobs.close)
         blob_address = await blobs.start(settings.host, settings.blob_port)
@@ -99,7 +106,8 @@ async def jobmanager(
         services = JobServices(
             driver_host=DriverHost(
                 jobs=home.jobs,
-                issuer=issuer or OnlineIssuer(identity, lambda: read_ca(home), algorithm=pki.key_algorithm),
+                issuer=issuer
+                or OnlineIssuer(identity, locate_ca or (lambda: read_ca(home)), algorithm=pki.key_algorithm),
                 trust_domain=config.trust_domain,
                 identity_lifetime=timedelta(hours=pki.job_hours),
                 jobmanager_name=name,
@@ -142,8 +150,18 @@ async def jobmanager(
         rest = RestServer(make_application(handlers), home.sockets / REST_SOCKET)
         stack.push_async_callback(rest.close)
         await rest.start()
+        rest_address = None
+        if settings.rest_host:
+            rest_address = await rest.listen(identity, settings.rest_host, settings.rest_port, connections=connections)
 
-        address = JobManagerAddress(name=name, rpc=rpc_address, blob=blob_address, rest=str(rest.path), pid=os.getpid())
+        address = JobManagerAddress(
+            name=name,
+            rpc=rpc_address,
+            blob=blob_address,
+            rest=str(rest.path),
+            rest_tls=rest_address,
+            pid=os.getpid(),
+        )
         stack.callback(withdraw_jobmanager, home, os.getpid())
         publish_jobmanager(home, address)
         _LOG.info("JobManager %s is ready: rpc %s:%d, blob %s:%d", identity.spiffe_id, *rpc_address, *blob_address)

@@ -1,4 +1,8 @@
-"""The REST endpoint: HTTP on a unix socket that only its owner can open. Authentication is the gateway's task."""
+"""The REST endpoint: HTTP on a unix socket that only its owner can open, and over mutual TLS for other machines.
+
+Authentication of users is the gateway's task. What comes over the network comes from the gateway: the handshake admits
+no other role.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,12 @@ from pathlib import Path
 
 from aiohttp import web
 
+from pki.channels import Channel, client_policy
+from pki.connections import ConnectionLog
 from pki.errors import SluiceError
 from pki.files import make_private_directory
+from pki.listener import MutualTlsListener
+from pki.tls import TlsIdentity
 from runtime.rest.handlers import Handlers
 from runtime.rest.problems import problems
 from runtime.rest.routes import ROUTES
@@ -36,7 +44,7 @@ def make_application(handlers: Handlers) -> web.Application:
 
 
 class RestServer:
-    """Serves an application on a unix socket."""
+    """Serves an application on a unix socket, and where asked on a port over mutual TLS."""
 
     def __init__(self, application: web.Application, path: Path) -> None:
         self._runner = web.AppRunner(
@@ -47,6 +55,7 @@ class RestServer:
             max_line_size=MAX_HEADER_BYTES,
             max_field_size=MAX_HEADER_BYTES,
         )
+        self._listener: MutualTlsListener | None = None
         self.path = path
 
     async def start(self) -> None:
@@ -55,11 +64,38 @@ class RestServer:
         await self._runner.setup()
         await web.SockSite(self._runner, _private_socket(self.path), backlog=BACKLOG).start()
 
+    async def listen(
+        self, identity: TlsIdentity, host: str, port: int, *, connections: ConnectionLog | None = None
+    ) -> tuple[str, int]:
+        """Listen on ``host`` (port 0: any free port) for gateways too; returns the address bound. After :meth:`start`.
+
+        Raises:
+            StoreError: the address is taken.
+        """
+        server = self._runner.server
+        if server is None:
+            raise RestUnavailable("REST listens on no socket yet")
+        listener = MutualTlsListener(
+            identity,
+            Channel.REST,
+            client_policy(Channel.REST, identity.spiffe_id.trust_domain),
+            server,
+            alpn=("http/1.1",),
+            connections=connections,
+        )
+        address = await listener.start(host, port)
+        self._listener = listener
+        return address
+
     async def close(self) -> None:
-        """Stop listening and remove the socket."""
+        """Stop listening and remove the socket; requests in progress get :data:`SHUTDOWN_SECONDS`."""
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
+        if self._listener is not None:
+            await self._listener.stop_accepting()
         await self._runner.cleanup()
+        if self._listener is not None:
+            await self._listener.close()
 
 
 def _private_socket(path: Path) -> socket.socket:

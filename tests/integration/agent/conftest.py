@@ -11,12 +11,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from pki.agent.jwt_keys import LocalJwtAuthority
 from pki.agent.policy import IdentityEntry, PolicyFile, resolve
 from pki.agent.process import Agent
 from pki.config import PkiConfig
+from pki.crl import Reason
+from pki.crl_files import install_crls
 from pki.issuer import LocalIssuer, utc_now
+from pki.profiles import AuthorityKind
+from pki.revocation_store import RevocationStore, Target
 
 TRUST_DOMAIN = "sluice.local"
 BUNDLE = f"spiffe://{TRUST_DOMAIN}"
@@ -68,6 +73,16 @@ class RunningAgent:
             await self.agent.step()
         finally:
             self.clock.offset = dt.timedelta(0)
+
+    def revoke(self, *certificates: x509.Certificate) -> None:
+        """Revoke what the internal authority issued, and bring the list into the agent's directories."""
+        store = RevocationStore(self.pki, self.config, clock=self.clock)
+        store.revoke(AuthorityKind.INTERNAL, [Target.of(one) for one in certificates], Reason.SUPERSEDED)
+        store.refresh(AuthorityKind.INTERNAL)
+        found = store.current(AuthorityKind.INTERNAL)
+        assert found is not None
+        for identity in self.policy.identities:
+            install_crls(identity.directory, found.pem, self.clock())
 
 
 StartAgent = Callable[..., Awaitable[RunningAgent]]

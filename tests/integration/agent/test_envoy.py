@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime as dt
 import json
 import socket
 import ssl
@@ -17,11 +18,12 @@ from cryptography import x509
 
 from gateway.envoy_process import EnvoyProcess
 from pki.agent.policy import IdentityEntry
-from pki.authority import to_pem
+from pki.authority import authority_key_identifier, to_pem
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_identity, write_identity
-from pki.issuer import LocalIssuer
-from pki.profiles import AuthorityKind
+from pki.issuer import LocalIssuer, utc_now
+from pki.keys import generate_key, key_to_pem, signature_hash
+from pki.profiles import AuthorityKind, Purpose, leaf_key_usage
 from pki.store import AuthorityStore
 from tests.integration.agent.conftest import BUNDLE, OWN_UID, TRUST_DOMAIN, RunningAgent, StartAgent, until
 
@@ -126,6 +128,10 @@ class Edge:
         """Mutual TLS as ``name`` certified by ``issuer``; trusts the agent's own PKI."""
         directory = self.running.pki.parent / f"as-{name}-{id(issuer)}"
         issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, name))
+        return self.context_from(directory)
+
+    def context_from(self, directory: Path) -> ssl.SSLContext:
+        """Mutual TLS with the identity in ``directory``; trusts the agent's own PKI."""
         anchors = AuthorityStore(self.running.pki).certificate(AuthorityKind.INTERNAL)
         context = ssl.create_default_context(cadata=to_pem(anchors).decode())
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -298,6 +304,58 @@ async def test_a_new_trust_anchor_counts_and_a_withdrawn_one_does_not_any_more(e
             await asyncio.sleep(0.05)
         assert answered is admitted
         assert await edge.answers(own)
+
+
+async def test_a_revoked_client_is_refused_once_the_list_has_arrived(edge: Edge) -> None:
+    revoked, other = edge.client_context(edge.running.issuer), edge.running.pki.parent / "other"
+    edge.running.issuer.issue_to(other, CLIENT)
+    certificate = read_identity(edge.running.pki.parent / f"as-client-{id(edge.running.issuer)}")[0].leaf
+    # A list that names somebody else changes nothing for those who are not on it.
+    edge.running.revoke(read_identity(edge.running.identities / "gateway" / "envoy")[0].leaf)
+    await edge.running.agent.step()
+    assert await edge.answers(revoked)
+    edge.running.revoke(certificate)
+    await edge.running.agent.step()
+    for _ in range(200):
+        if not await edge.answers(revoked):
+            break
+        await asyncio.sleep(0.05)
+    assert not await edge.answers(revoked)
+    assert await edge.answers(edge.context_from(other)), "the same identity with another certificate"
+
+
+async def test_envoy_holds_clients_to_the_name_constraints_of_its_anchor(edge: Edge, tmp_path: Path) -> None:
+    """The identity is the one that it admits; only the second name lies outside what the authority may certify."""
+    outside, within = x509.RFC822Name("ada@example.org"), x509.DNSName("anything.example.org")
+    for number, (name, admitted) in enumerate([(within, True), (outside, False)]):
+        directory = tmp_path / f"{number}"
+        _write_signed_by_hand(directory, edge.running.pki, name)
+        assert await edge.answers(edge.context_from(directory)) is admitted
+
+
+def _write_signed_by_hand(directory: Path, pki: Path, name: x509.GeneralName) -> None:
+    """A client certificate with ``name`` as well, as somebody signs it who has the authority's key."""
+    authority = AuthorityStore(pki).load(AuthorityKind.INTERNAL)
+    now = utc_now()
+    key = generate_key()
+    issuer = authority.certificate
+    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(str(CLIENT)), name])
+    leaf = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([]))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(minutes=1))
+        .not_valid_after(now + dt.timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(leaf_key_usage(), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([Purpose.CLIENT.oid]), critical=False)
+        .add_extension(names, critical=True)
+        .add_extension(authority_key_identifier(issuer), critical=False)
+        .sign(authority.key, signature_hash(authority.key))
+    )
+    write_identity(directory, key_pem=key_to_pem(key), chain_pem=to_pem(leaf, issuer), ca_pem=to_pem(issuer))
 
 
 async def test_the_socket_is_nobody_elses(edge: Edge) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 from collections.abc import Iterator
+from typing import Any
 
+import grpc  # type: ignore[import-untyped]  # it has no type information
 import pytest
+from cryptography import x509
 from spiffe import JwtBundleSet, JwtSvid, SpiffeId, TrustDomain, WorkloadApiClient
+from spiffe._proto import workload_pb2, workload_pb2_grpc
 from spiffe.workloadapi.errors import FetchJwtSvidError, FetchX509SvidError, ValidateJwtSvidError
 from spiffe.workloadapi.x509_context import X509Context
 
@@ -64,6 +68,43 @@ async def test_a_watcher_sees_every_rotation(running: RunningAgent, client: Work
         handle.cancel()
     assert not errors
     assert len(set().union(*generations)) == 4 * 2
+
+
+async def test_a_watcher_is_told_revocations_and_reads_on(running: RunningAgent, client: WorkloadApiClient) -> None:
+    """The library hands no lists to its user, so the messages are read with its own classes."""
+    seen: list[X509Context] = []
+    errors: list[Exception] = []
+    assert not (await _fetched(running))[0].crl, "nothing is revoked yet"
+    handle = client.stream_x509_contexts(seen.append, errors.append, retry_connect=False)
+    try:
+        await until(lambda: len(seen) == 1, "no first answer")
+        victims = [read_identity(one.directory)[0].leaf for one in running.policy.identities]
+        for number, victim in enumerate(victims, 1):
+            running.revoke(victim)
+            await running.agent.step()
+            await until(lambda: len(seen) == number + 1, "the change was not told")  # noqa: B023  awaited at once
+            for answer in await _fetched(running):
+                (crl,) = [x509.load_der_x509_crl(each) for each in answer.crl]
+                assert {entry.serial_number for entry in crl} == {each.serial_number for each in victims[:number]}
+                (anchor,) = seen[-1].x509_bundle_set.get_bundle_for_trust_domain(DOMAIN).x509_authorities  # type: ignore[union-attr]  # it is there, or this fails
+                assert crl.is_signature_valid(anchor.public_key())  # type: ignore[arg-type]  # P-256
+    finally:
+        handle.cancel()
+    assert not errors
+
+
+async def _fetched(running: RunningAgent) -> tuple[Any, Any]:
+    """The first answers to FetchX509SVID and FetchX509Bundles."""
+    header = [("workload.spiffe.io", "true")]
+
+    def fetch() -> tuple[Any, Any]:
+        with grpc.insecure_channel(running.address) as channel:
+            stub = workload_pb2_grpc.SpiffeWorkloadAPIStub(channel)  # type: ignore[no-untyped-call]  # generated
+            svids = stub.FetchX509SVID(workload_pb2.X509SVIDRequest(), metadata=header, timeout=TIMEOUT_SECONDS)
+            bundles = stub.FetchX509Bundles(workload_pb2.X509BundlesRequest(), metadata=header, timeout=TIMEOUT_SECONDS)
+            return next(svids), next(bundles)
+
+    return await asyncio.to_thread(fetch)
 
 
 def _on_disk(running: RunningAgent) -> set[int]:

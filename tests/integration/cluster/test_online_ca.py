@@ -54,7 +54,7 @@ def test_jobs_get_their_identities_online_before_and_after_the_authority_is_kill
     finish(own_cluster, second)
     records = list(read_ledger(ledger_path(Home.at(own_cluster.home).pki)))
     processes = {record.identity.split("/")[3] for record in records if record.kind == "enrolment"}
-    assert processes == {"jobmanager", "taskmanager"}
+    assert processes == {"jobmanager", "taskmanager", "gateway", "auth"}
     for job_id in (first, second):
         of_job = [record for record in records if f"/job/{job_id}/" in record.identity]
         assert {record.identity.split("/")[5] for record in of_job} == {"driver", "executor"}

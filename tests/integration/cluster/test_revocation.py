@@ -36,7 +36,7 @@ def test_revoked_taskmanager_is_out_at_once_and_back_by_hand_only(own_cluster: L
     done = own_cluster.sluice("pki", "revoke", f"{SOMEBODY:x}", "--authority", "internal", "--reason", "superseded")
     assert done.returncode == 0, done.stderr
     lists = told(own_cluster.home)
-    assert not lists.pop("pki/identities/gateway/envoy"), "the other side"
+    assert not lists.pop("pki/identities/gateway/edge"), "the other side"
     assert {Path(name).parts[0] for name in lists} == {"pki", "jobs", "work"}
     assert all(lists.values()), "processes, driver and executors alike"
     assert own_cluster.sluice("jobs", "cancel", job_id).returncode == 0

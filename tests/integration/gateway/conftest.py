@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gateway.config import GatewayConfig
+from gateway.config import EDGE_NAME, GatewayConfig
 from gateway.listening import listen_unix
 from gateway.principal import AccessRole
 from gateway.process import route_file, run_auth, run_envoy
@@ -72,6 +72,10 @@ class EdgeAuthority:
         else:
             self._issuer.issue_to(directory, identity, dns=["localhost"])
         return read_identity(directory)[0].leaf.serial_number
+
+    def issue_internal(self, directory: Path) -> None:
+        """What Envoy shows inside."""
+        self._issuer.issue_to(directory, SpiffeId.process(self._trust_domain, Role.GATEWAY, "envoy"))
 
 
 @dataclasses.dataclass
@@ -146,6 +150,10 @@ class BackgroundLoop:
     def start(self, coroutine: Coroutine[Any, Any, None]) -> concurrent.futures.Future[None]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
+    def start_value(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """What the coroutine returns."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(DEADLINE_SECONDS)
+
     def stop(self, future: concurrent.futures.Future[None]) -> None:
         """Cancel, and wait until its clean-up is done."""
         finished = asyncio.run_coroutine_threadsafe(self._cancel_all_of(future), self._loop)
@@ -211,7 +219,8 @@ class Gateway:
 
     @property
     def identity(self) -> Path:
-        return self.home.identity(Role.GATEWAY, "envoy")
+        """The directory of the public certificate."""
+        return self.home.identity(Role.GATEWAY, EDGE_NAME)
 
     def token(self, role: AccessRole, name: str = "ada") -> str:
         """A new token, good for an hour."""

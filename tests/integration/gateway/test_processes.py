@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gateway.config import GatewayConfig
-from gateway.errors import AuditLogError, EdgeCertificateError, EnvoyFailed, GatewayError, ListenError
+from gateway.config import EDGE_NAME, ENVOY_NAME, GatewayConfig
+from gateway.errors import AuditLogError, EnvoyFailed, EnvoyIdentityError, GatewayError, ListenError
 from gateway.listening import listen_unix
 from gateway.process import route_file, run_auth, run_envoy
 from gateway.tokens import token_file
@@ -40,7 +40,7 @@ asyncio.run(run_envoy(Home.at(Path(sys.argv[1])), GatewayConfig(port=0), sys.arg
 @pytest.fixture
 def home(short_home: Home, edge_authority: EdgeAuthority) -> Home:
     """A home that is ready for both processes."""
-    edge_authority.issue(short_home.identity(Role.GATEWAY, "envoy"))
+    edge_authority.issue(short_home.identity(Role.GATEWAY, EDGE_NAME))
     write_secret(route_file(short_home), json.dumps(ROUTES).encode())
     return short_home
 
@@ -65,8 +65,52 @@ async def test_envoy_does_not_start_without_its_certificate(short_home: Home) ->
         await run_envoy(short_home, ANY_PORT, TRUST_DOMAIN)
 
 
+async def test_home_of_earlier_versions_keeps_working(home: Home) -> None:
+    """There the public certificate was where the internal one is now."""
+    home.identity(Role.GATEWAY, EDGE_NAME).rename(home.identity(Role.GATEWAY, ENVOY_NAME))
+    running = asyncio.create_task(run_envoy(home, ANY_PORT, TRUST_DOMAIN))
+    await until(lambda: (home.run / "endpoints" / "envoy.json").exists() or running.done())
+    assert not running.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_envoy_does_not_serve_its_internal_certificate(home: Home, edge_authority: EdgeAuthority) -> None:
+    edge_authority.issue_internal(home.identity(Role.GATEWAY, EDGE_NAME))
+    with pytest.raises(EnvoyIdentityError, match="holds the gateway's internal certificate"):
+        await run_envoy(home, ANY_PORT, TRUST_DOMAIN)
+
+
+async def test_envoy_does_not_go_inside_with_its_public_certificate(home: Home, edge_authority: EdgeAuthority) -> None:
+    edge_authority.issue(home.identity(Role.GATEWAY, ENVOY_NAME))
+    with pytest.raises(EnvoyIdentityError, match="holds the gateway's public certificate"):
+        await run_envoy(home, ANY_PORT, TRUST_DOMAIN, rest=("127.0.0.1", 1))
+
+
+async def test_envoy_does_not_start_without_an_identity_for_the_network(home: Home) -> None:
+    with pytest.raises(StoreError, match=r"cannot read .*\.pem"):
+        await run_envoy(home, ANY_PORT, TRUST_DOMAIN, rest=("127.0.0.1", 1))
+
+
+async def test_second_envoy_leaves_the_files_of_the_first_alone(home: Home) -> None:
+    first = asyncio.create_task(run_envoy(home, ANY_PORT, TRUST_DOMAIN))
+    await until(lambda: (home.run / "endpoints" / "envoy.json").exists() or first.done())
+    with pytest.raises(ListenError, match="another process listens"):
+        await run_envoy(home, ANY_PORT, TRUST_DOMAIN)
+    assert (home.run / "envoy" / "edge.json").exists()
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
+async def test_auth_service_does_not_listen_on_the_network_without_an_identity(home: Home) -> None:
+    with pytest.raises(StoreError, match=r"cannot read .*\.pem"):
+        await run_auth(home, GatewayConfig(auth_host="127.0.0.1", auth_port=0), TRUST_DOMAIN)
+
+
 async def test_envoy_does_not_start_with_a_certificate_of_another_trust_domain(home: Home) -> None:
-    with pytest.raises(EdgeCertificateError, match="not of a gateway"):
+    with pytest.raises(EnvoyIdentityError, match="not of a gateway"):
         await run_envoy(home, ANY_PORT, "elsewhere.test")
 
 

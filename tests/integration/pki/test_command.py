@@ -201,3 +201,58 @@ def test_help_teaches_by_example(verb: str, sluice_pki: Command) -> None:
     assert outcome.code == 0
     assert f"sluice pki {verb}" in outcome.out
     assert "--json" in outcome.out
+
+
+def test_export_for_a_program_lists_its_files_and_says_what_is_wrong_with_a_wish(
+    sluice_pki: Command, tmp_path: Path
+) -> None:
+    assert sluice_pki("init").code == 0
+    assert sluice_pki("issue", "zookeeper/zk-1", "--dns", "zk-1.example.org", "--out", "zk-1").code == 0
+    written = sluice_pki("export", "zk-1", "--for", "zookeeper", "--output", "out", "--json")
+    assert written.code == 0
+    assert {Path(file).name for file in written.json()["files"]} == {path.name for path in Path("out").iterdir()}
+    assert "3.9.5" in written.json()["proven"]
+    told = sluice_pki("export", "zk-1", "--for", "envoy", "--peer", "spiffe://sluice.local/gateway/*", "-o", "envoy")
+    assert told.code == 0
+    assert f"wrote {tmp_path}/envoy/downstream.yaml" in told.out
+    listed = sluice_pki("export", "--list")
+    assert listed.code == 0
+    assert all(name in listed.out for name in ("spark", "flink", "zookeeper", "kafka", "envoy", "nginx"))
+    assert len(sluice_pki("export", "--list", "--json").json()["programs"]) == 6
+    for wrong in (
+        ["--for", "envoy"],
+        ["--for", "envoy", "-o", "x", "--format", "pkcs12"],
+        ["--for", "envoy", "-o", "x", "--peer", "spiffe://evil.example/gateway/g"],
+        ["--peer", "spiffe://sluice.local/gateway/g", "-o", "x"],
+        ["--for", "hadoop", "-o", "x"],
+    ):
+        refused = sluice_pki("export", "zk-1", *wrong)
+        assert (refused.code, refused.out) == (2, ""), wrong
+    assert sluice_pki("export", "internal", "--for", "envoy", "-o", "x").code == 2
+    refused = sluice_pki("export", "zk-1", "--for", "kafka", "-o", "x", "--peer", "spiffe://sluice.local/gateway/g")
+    assert refused.code == 1
+    assert "cannot tell" in refused.err
+    assert not Path("x").exists()
+
+
+def test_authorities_certify_the_names_that_the_configuration_lists(sluice_pki: Command, tmp_path: Path) -> None:
+    (tmp_path / "sluice.toml").write_text('[pki]\ninternal_names = ["example.org", "10.0.0.0/8"]\n')
+    assert sluice_pki("init").code == 0
+    shown = sluice_pki("inspect", tmp_path / "home" / "pki" / "authorities" / "internal")
+    assert "only URI sluice.local, only email invalid, only DNS example.org, only IP 10.0.0.0/8" in shown.out
+    inside = sluice_pki("issue", "taskmanager/tm-1", "--dns", "tm-1.example.org", "--ip", "10.1.2.3")
+    assert inside.code == 0
+    directory = tmp_path / "home" / "pki" / "identities" / "taskmanager" / "tm-1"
+    assert sluice_pki("verify", directory).code == 0
+    outside = sluice_pki("issue", "taskmanager/tm-2", "--dns", "tm-2.example.com")
+    assert outside.code == 1
+    assert "DNS tm-2.example.com is not among those that its authority may certify" in outside.err
+    assert "it may: DNS example.org" in outside.err
+    assert not directory.with_name("tm-2").exists()
+
+
+def test_a_name_in_the_configuration_that_is_none_stops_init(sluice_pki: Command, tmp_path: Path) -> None:
+    (tmp_path / "sluice.toml").write_text('[pki]\nedge_names = ["*.example.org"]\n')
+    outcome = sluice_pki("init")
+    assert outcome.code == 1
+    assert "pki.edge_names: '*.example.org' is neither a domain nor a network" in outcome.err

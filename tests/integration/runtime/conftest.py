@@ -16,6 +16,7 @@ import aiohttp
 import psutil
 import pytest
 
+from pki.ca.address import CaAddress
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.issuer import Issuer, LocalIssuer
@@ -90,7 +91,13 @@ class Cluster:
     master: AsyncExitStack = field(default_factory=AsyncExitStack)
     address: JobManagerAddress | None = None
 
-    async def start_jobmanager(self, *, issuer: Issuer | None = None, online: bool = False) -> JobManagerAddress:
+    async def start_jobmanager(
+        self,
+        *,
+        issuer: Issuer | None = None,
+        online: bool = False,
+        locate_ca: Callable[[], CaAddress] | None = None,
+    ) -> JobManagerAddress:
         """Start it, or start it again; with ``issuer`` to sign the identities of jobs, or the ``online`` authority."""
         if issuer is None and not online:
             issuer = LocalIssuer(self.home, self.pki.config)
@@ -99,7 +106,15 @@ class Cluster:
             directory, SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, JOBMANAGER), ips=["127.0.0.1"]
         )
         self.address = await self.master.enter_async_context(
-            jobmanager(self.home, self.config, self.pki.config, JOBMANAGER, argv=fake_driver_argv, issuer=issuer)
+            jobmanager(
+                self.home,
+                self.config,
+                self.pki.config,
+                JOBMANAGER,
+                argv=fake_driver_argv,
+                issuer=issuer,
+                locate_ca=locate_ca,
+            )
         )
         return self.address
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 
-from pki.ca.address import publish_ca
+import pytest
+
+from pki.ca.address import CaAddress, publish_ca
 from pki.ca.config import CaConfig
 from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.ca.process import online_ca
@@ -15,15 +17,19 @@ from tests.hostile import TRUST_DOMAIN
 from tests.integration.runtime.conftest import JOBMANAGER, Cluster
 
 
-async def test_job_runs_although_the_jobmanagers_home_has_no_authority(cluster: Cluster) -> None:
+@pytest.mark.parametrize("announced", [True, False], ids=["announced in the home", "given by an option"])
+async def test_job_runs_although_the_jobmanagers_home_has_no_authority(announced: bool, cluster: Cluster) -> None:
     await cluster.master.aclose()
-    await cluster.start_jobmanager(online=True)
+    known: list[CaAddress] = []
+    await cluster.start_jobmanager(online=True, locate_ca=None if announced else lambda: known[0])
     await cluster.start_taskmanager("tm-1")
     elsewhere = Home.at(cluster.tmp / "authority")
     make_private_directory(elsewhere.pki)
     shutil.move(cluster.home.pki / "authorities", elsewhere.pki / "authorities")
     async with online_ca(elsewhere, cluster.pki.config, CaConfig()) as address:
-        publish_ca(cluster.home, address)
+        if announced:
+            publish_ca(cluster.home, address)
+        known.append(address)
         job_id = await cluster.submit()
         executors = await cluster.until_running(job_id, 2)
         cluster.flag.touch()

@@ -1,4 +1,4 @@
-"""One compiled plugin, one PKI and one running job, shared by the tests of this folder: starting JVMs takes long."""
+"""One compiled plugin, one PKI and one running job, shared by the tests of this package: starting JVMs takes long."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Rounds:
         return tuple(line for directory in directories for line in read_evidence(directory))
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def rounds(pki: TestPki, spark: SparkRuntime, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rounds]:
     """A running job with two executors that has done a first round."""
     folder = tmp_path_factory.mktemp("rounds")

@@ -10,7 +10,7 @@ import contextlib
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -45,6 +45,10 @@ from tests.hostile import TRUST_DOMAIN, TestPki
 JOB_ID = "0123456789abcdef0123456789abcdef"
 HOST = "127.0.0.1"
 DEADLINE_SECONDS = 90.0
+ACCEPT = (f"spiffe://{TRUST_DOMAIN}/job/{JOB_ID}/*",)
+
+Issue = Callable[[Path, SpiffeId], object]
+"""Puts the identity of an executor into a directory."""
 
 
 @dataclass
@@ -61,9 +65,9 @@ class Work:
 class OneJobMaster(PermanentlyFencedRpcEndpoint):
     """Masters one job, and launches its executors on this machine."""
 
-    def __init__(self, pki: TestPki, directory: Path, spark: SparkRuntime, assignment: DriverAssignment) -> None:
+    def __init__(self, issue: Issue, directory: Path, spark: SparkRuntime, assignment: DriverAssignment) -> None:
         super().__init__(jobmaster_endpoint(JOB_ID), JobMasterGateway, secrets.token_bytes(16), job_id=JOB_ID)
-        self._pki = pki
+        self._issue = issue
         self._directory = directory
         self._spark = spark
         self._assignment = assignment
@@ -141,12 +145,7 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         work = self._directory / f"executor-{number}"
         work.mkdir()
         identity = self.identity_dir(number)
-        self._pki.issuer.issue_to(
-            identity,
-            SpiffeId.executor(TRUST_DOMAIN, JOB_ID, number),
-            ips=[HOST],
-            accept=[f"spiffe://{TRUST_DOMAIN}/job/{JOB_ID}/*"],
-        )
+        self._issue(identity, SpiffeId.executor(TRUST_DOMAIN, JOB_ID, number))
         launch = ExecutorLaunch(
             job_id=JOB_ID,
             allocation_id=f"slot-{number}",
@@ -231,8 +230,14 @@ class RunningJob:
 
 
 @contextlib.asynccontextmanager
-async def running_job(pki: TestPki, directory: Path, spark: SparkRuntime, work: Work) -> AsyncIterator[RunningJob]:
-    """Start everything for one job; ends it all afterwards."""
+async def running_job(
+    pki: TestPki, directory: Path, spark: SparkRuntime, work: Work, *, issue: Issue | None = None
+) -> AsyncIterator[RunningJob]:
+    """Start everything for one job; ends it all afterwards. ``issue`` is for the executors, by default ``pki``'s."""
+
+    def issue_by_pki(directory: Path, spiffe_id: SpiffeId) -> None:
+        pki.issuer.issue_to(directory, spiffe_id, ips=[HOST], accept=ACCEPT)
+
     make_private_directory(directory)
     name = "jm-1"
     identity = TlsIdentity(pki.directory(SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, name)))
@@ -249,12 +254,10 @@ async def running_job(pki: TestPki, directory: Path, spark: SparkRuntime, work: 
         blob_host=blob_host,
         blob_port=blob_port,
     )
-    master = OneJobMaster(pki, directory, spark, assignment)
+    master = OneJobMaster(issue or issue_by_pki, directory, spark, assignment)
     await service.start(master)
     host, port = await service.listen(HOST, 0)
-    identity_dir = pki.directory(
-        SpiffeId.driver(TRUST_DOMAIN, JOB_ID), accept=[f"spiffe://{TRUST_DOMAIN}/job/{JOB_ID}/*"]
-    )
+    identity_dir = pki.directory(SpiffeId.driver(TRUST_DOMAIN, JOB_ID), accept=ACCEPT)
     assert master.fencing_token is not None
     spec = DriverSpec(
         job_id=JOB_ID,

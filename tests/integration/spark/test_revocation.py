@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable
 from datetime import timedelta
@@ -23,7 +24,7 @@ from runtime.spark.command import IDENTITY_EXIT_CODE, SparkRuntime
 from tests.hostile import TRUST_DOMAIN, TestPki, answer_of, assert_refused
 from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import HOST, JOB_ID
-from tests.integration.spark.test_data_channel import HELLO, JOB, driver_rpc, openssl_executor
+from tests.integration.spark.test_data_channel import HELLO, JOB, driver_rpc, jdk_executor, openssl_executor
 from tests.integration.spark.test_fail_closed import ACCEPT, EXECUTOR, command_for, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session")]
@@ -39,6 +40,11 @@ def driver_directory(rounds: Rounds) -> Path:
 def executor_directory(rounds: Rounds) -> Path:
     """Of the executor that runs OpenSSL's engine."""
     return rounds.job.master.identity_dir(rounds.openssl_executor())
+
+
+def jdk_executor_directory(rounds: Rounds) -> Path:
+    """Of the executor that runs the JDK's engine."""
+    return rounds.job.master.identity_dir(rounds.jdk_executor())
 
 
 PROCESSES = [
@@ -101,6 +107,42 @@ async def test_revoked_executor_is_cut_off_and_refused_and_the_job_goes_on(
         install_crls(told, current_list(pki), utc_now())
     await assert_refused(HOST, port, bad.client_context(JOB), hello=HELLO)
     assert await answer_of(HOST, port, good.client_context(JOB), hello=HELLO) != b""
+    await rounds.run()
+
+
+IDLE = [
+    pytest.param(driver_rpc, driver_directory, 28, id="driver"),
+    pytest.param(jdk_executor, jdk_executor_directory, 29, id="executor on jdk"),
+    pytest.param(openssl_executor, executor_directory, 30, id="executor on openssl"),
+]
+
+
+@pytest.mark.parametrize(("listener", "directory", "number"), IDLE)
+async def test_idle_connection_of_a_revoked_executor_is_ended_and_no_other(
+    rounds: Rounds,
+    pki: TestPki,
+    listener: Callable[[Rounds], int],
+    directory: Callable[[Rounds], Path],
+    number: int,
+) -> None:
+    """After the revocation not a byte is sent on either connection until one of them has ended."""
+    port = listener(rounds)
+    bad = pki.identity(SpiffeId.executor(TRUST_DOMAIN, JOB_ID, number))
+    good = pki.identity(SpiffeId.executor(TRUST_DOMAIN, JOB_ID, number + 10))
+    reader, writer = await asyncio.open_connection(HOST, port, ssl=bad.client_context(JOB))
+    kept_reader, kept = await asyncio.open_connection(HOST, port, ssl=good.client_context(JOB))
+    for each, other in ((writer, reader), (kept, kept_reader)):
+        each.write(HELLO)
+        assert await other.read(65536) != b""
+    revoke(pki, bad)
+    assert install_crls(directory(rounds), current_list(pki), utc_now())
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            assert await reader.read() == b""
+    kept.write(HELLO)
+    assert await kept_reader.read(65536) != b""
+    for each in (writer, kept):
+        each.transport.abort()
     await rounds.run()
 
 

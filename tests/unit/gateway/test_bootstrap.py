@@ -14,6 +14,7 @@ from gateway.bootstrap import (
     REMOVED_PREFIXES,
     EnvoyPaths,
     domains,
+    legs_of,
     load_source,
     local_replies,
     render,
@@ -26,8 +27,11 @@ from pki.home import Home
 PATHS = EnvoyPaths.of(Home(Path("/home/of/cluster")))
 
 
-def rendered(config: GatewayConfig | None = None, trust_domain: str = "test") -> Any:
-    return render(load_source(), config or GatewayConfig(), trust_domain, PATHS)
+def rendered(
+    config: GatewayConfig | None = None, trust_domain: str = "test", rest: tuple[str, int] | None = None
+) -> Any:
+    config = config or GatewayConfig()
+    return render(load_source(), config, trust_domain, PATHS, legs_of(config, PATHS, rest))
 
 
 def nodes(node: object) -> Iterator[dict[str, Any]]:
@@ -75,6 +79,41 @@ def test_only_one_listener_and_it_is_the_edge() -> None:
     assert document["admin"]["address"]["pipe"]["mode"] == 0o600
     for cluster in document["static_resources"]["clusters"]:
         assert found(cluster, "socket_address") == []
+
+
+def test_legs_across_hosts_are_mutual_tls_and_nothing_else() -> None:
+    document = rendered(GatewayConfig(auth_host="auth.internal"), "td", ("192.0.2.7", 8081))
+    auth, rest = document["static_resources"]["clusters"]
+    assert (auth["type"], rest["type"]) == ("STRICT_DNS", "STATIC")
+    for cluster, role in ((auth, "auth"), (rest, "jobmanager")):
+        tls = cluster["transport_socket"]["typed_config"]
+        assert tls["@type"].endswith(".tls.v3.UpstreamTlsContext")
+        assert tls["max_session_keys"] == 0
+        assert found(tls, "tls_params")[0]["tls_minimum_protocol_version"] == "TLSv1_3"
+        assert found(tls, "match_typed_subject_alt_names") == [
+            [{"san_type": "URI", "matcher": {"prefix": f"spiffe://td/{role}/"}}]
+        ]
+        assert [each["name"] for each in found(tls, "tls_certificate_sds_secret_configs")[0]] == ["internal"]
+        assert found(tls, "validation_context_sds_secret_config")[0]["name"] == "internal-trust"
+        assert found(cluster, "pipe") == []
+
+
+def test_legs_on_one_machine_are_sockets_of_the_home() -> None:
+    for cluster in rendered()["static_resources"]["clusters"]:
+        assert cluster["transport_socket"]["name"] == "envoy.transport_sockets.raw_buffer"
+        assert found(cluster, "pipe")[0]["path"].startswith("/")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104  refused
+def test_leg_to_everywhere_is_refused(host: str) -> None:
+    with pytest.raises(BootstrapError, match="cannot connect to"):
+        rendered(rest=(host, 8081))
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_leg_to_no_port_is_refused(port: int) -> None:
+    with pytest.raises(BootstrapError, match="is no port"):
+        rendered(GatewayConfig(auth_host="auth", auth_port=port))
 
 
 @pytest.mark.parametrize(
@@ -132,13 +171,13 @@ def test_every_local_reply_is_a_problem_document() -> None:
 
 def test_source_that_asks_for_something_unknown_is_refused() -> None:
     with pytest.raises(BootstrapError, match="asks for"):
-        render({"$value": "secret"}, GatewayConfig(), "test", PATHS)
+        render({"$value": "secret"}, GatewayConfig(), "test", PATHS, legs_of(GatewayConfig(), PATHS))
 
 
 def test_source_that_forgets_a_value_is_refused() -> None:
     """A setting that silently has no effect is worse than none."""
-    with pytest.raises(BootstrapError, match=r"leaves out .*auth_socket"):
-        render({}, GatewayConfig(), "test", PATHS)
+    with pytest.raises(BootstrapError, match=r"leaves out .*auth_transport"):
+        render({}, GatewayConfig(), "test", PATHS, legs_of(GatewayConfig(), PATHS))
 
 
 def test_comments_are_whole_lines(tmp_path: Path) -> None:

@@ -15,10 +15,13 @@ from pki.agent.board import Board
 from pki.agent.keeper import Keeper
 from pki.agent.policy import ManagedIdentity
 from pki.config import PkiConfig
+from pki.crl import Reason
 from pki.errors import CertificateRejected
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_identity
 from pki.issuer import LocalIssuer, SignedChain
+from pki.profiles import AuthorityKind
+from pki.revocation_store import Target
 
 ME = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-1")
 
@@ -68,12 +71,14 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.now = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-        local = LocalIssuer(root / "pki", PkiConfig(), clock=self.clock)
+        self.local = local = LocalIssuer(root / "pki", PkiConfig(), clock=self.clock)
         local.ensure_authorities()
         self.issuer = FlakyIssuer(local)
         self.board = Board(self.clock)
         self.directory = root / "ids" / "tm-1"
-        managed = ManagedIdentity(ME, self.directory, dns=("tm.example.org",), accept=("spiffe://sluice.local/job/*",))
+        self.managed = managed = ManagedIdentity(
+            ME, self.directory, dns=("tm.example.org",), accept=("spiffe://sluice.local/job/*",)
+        )
         self.keeper = Keeper(managed, self.issuer, self.board, self.clock, lambda: 0.5)
         self.impatient = Keeper(managed, self.issuer, self.board, self.clock, lambda: 0.5, patience=0)
 
@@ -108,6 +113,19 @@ async def test_it_is_issued_kept_and_renewed_at_half_life(world: World) -> None:
     assert world.issuer.asked == 2
     assert (world.directory / "peers").read_text() == "spiffe://sluice.local/job/*\n"
     assert (world.directory / "identity.p12").stat().st_mode & 0o777 == 0o600
+
+
+async def test_an_unusable_revocation_list_at_the_start_is_made_good_before_anything_is_served(world: World) -> None:
+    first = await world.after(hours=0)
+    leaf = read_identity(world.directory)[0].leaf
+    world.local.revocations.revoke(AuthorityKind.INTERNAL, [Target.of(leaf)], Reason.SUPERSEDED)
+    (world.directory / "crl.pem").write_bytes(b"garbage")
+    board = Board(world.clock)
+    await Keeper(world.managed, world.issuer, board, world.clock, lambda: 0.5).step()
+    (material,) = board.valid([ME])
+    assert material.leaf.serial_number != first, "issued anew, with the list"
+    (found,) = board.lists([material])
+    assert set(found.revoked) == {first}
 
 
 async def test_a_failing_issuer_is_asked_again_with_growing_pauses_and_the_good_is_kept(world: World) -> None:

@@ -22,6 +22,7 @@ MAY_CONNECT = {
     Channel.DATA: {Role.DRIVER, Role.EXECUTOR},
     Channel.BLOB: {Role.JOBMANAGER, Role.TASKMANAGER, Role.DRIVER, Role.EXECUTOR},
     Channel.REST: {Role.GATEWAY},
+    Channel.AUTH: {Role.GATEWAY},
     Channel.EDGE: {Role.USER},
     Channel.CA: {
         Role.JOBMANAGER,

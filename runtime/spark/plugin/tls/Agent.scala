@@ -34,6 +34,7 @@ object Agent {
       instrumentation.addTransformer(Guard.ready())
       Guard.verify()
       SSLContext.getInstance(SluiceProvider.Algorithm).init(null, null, null)
+      new Watcher(identity, new UseReport(directory)).start()
     } catch {
       case error: Throwable => stop("this process cannot be given its identity", error)
     }

@@ -10,7 +10,7 @@ import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, MethodVisi
   *
   * `TransportConf`: whether RPC is TLS, and by which SSLContext, become constants. `SSLFactory`: key and trust stores of
   * the configuration are not even opened (without a trust store it would trust everyone), and the path that builds Netty
-  * contexts past the provider is closed.
+  * contexts past the provider is closed. `TransportContext` tells [[Connections]] of each channel it has set up.
   */
 private[tls] final class Guard(rewrites: Map[String, Guard.Methods]) extends ClassFileTransformer {
 
@@ -27,11 +27,11 @@ private[tls] final class Guard(rewrites: Map[String, Guard.Methods]) extends Cla
 
 private[tls] object Guard {
 
-  /** The new body of a method: straight-line code that ends it, with the operand stack it needs. */
-  type Body = MethodVisitor => Unit
+  /** What becomes of a method: given where its code goes, returns who is shown the old code; null drops it. */
+  type Change = MethodVisitor => MethodVisitor
 
-  /** New bodies by name and descriptor. */
-  type Methods = Map[String, Body]
+  /** Changes by name and descriptor. */
+  type Methods = Map[String, Change]
 
   /** A guard whose own classes are loaded: the JVM asks it about every class, also those it would still need itself. */
   def ready(): Guard = {
@@ -40,27 +40,49 @@ private[tls] object Guard {
     guard
   }
 
-  private def constant(value: Boolean): Body = { method =>
+  /** A new body: straight-line code that ends the method. */
+  private def replaced(body: MethodVisitor => Unit): Change = { method =>
+    method.visitCode()
+    body(method)
+    method.visitMaxs(0, 0) // computed
+    method.visitEnd()
+    null
+  }
+
+  private def constant(value: Boolean): Change = replaced { method =>
     method.visitInsn(if (value) Opcodes.ICONST_1 else Opcodes.ICONST_0)
     method.visitInsn(Opcodes.IRETURN)
   }
-  private def text(value: String): Body = { method =>
+  private def text(value: String): Change = replaced { method =>
     method.visitLdcInsn(value)
     method.visitInsn(Opcodes.ARETURN)
   }
-  private val nothing: Body = { method =>
+  private val nothing: Change = replaced { method =>
     method.visitInsn(Opcodes.ACONST_NULL)
     method.visitInsn(Opcodes.ARETURN)
   }
-  private def empty(element: String): Body = { method =>
+  private def empty(element: String): Change = replaced { method =>
     method.visitInsn(Opcodes.ICONST_0)
     method.visitTypeInsn(Opcodes.ANEWARRAY, element)
     method.visitInsn(Opcodes.ARETURN)
   }
   /** Throwing null throws a NullPointerException (JLS 14.18): the method can never be completed. */
-  private val forbidden: Body = { method =>
+  private val forbidden: Change = replaced { method =>
     method.visitInsn(Opcodes.ACONST_NULL)
     method.visitInsn(Opcodes.ATHROW)
+  }
+  /** The first argument, a channel, is told to [[Connections]] before the method returns. */
+  private val told: Change = { method =>
+    new MethodVisitor(Opcodes.ASM9, method) {
+      override def visitInsn(opcode: Int): Unit = {
+        if (opcode == Opcodes.ARETURN) {
+          super.visitVarInsn(Opcodes.ALOAD, 1)
+          super.visitMethodInsn(
+            Opcodes.INVOKESTATIC, "io/sluice/tls/Connections", "opened", "(Lio/netty/channel/Channel;)V", false)
+        }
+        super.visitInsn(opcode)
+      }
+    }
   }
 
   private val Rewrites: Map[String, Methods] = Map(
@@ -78,7 +100,10 @@ private[tls] object Guard {
         empty("javax/net/ssl/KeyManager"),
       "trustStoreManagers(Ljava/io/File;Ljava/lang/String;ZI)[Ljavax/net/ssl/TrustManager;" ->
         empty("javax/net/ssl/TrustManager"),
-      "initNettySslContexts(Lorg/apache/spark/network/ssl/SSLFactory$Builder;)V" -> forbidden))
+      "initNettySslContexts(Lorg/apache/spark/network/ssl/SSLFactory$Builder;)V" -> forbidden),
+    "org/apache/spark/network/TransportContext" -> Map(
+      ("initializePipeline(Lio/netty/channel/socket/SocketChannel;Lorg/apache/spark/network/server/RpcHandler;Z)" +
+        "Lorg/apache/spark/network/server/TransportChannelHandler;") -> told))
 
   /** Loads the guarded classes now and checks that a configuration that says otherwise changes nothing. */
   def verify(): Unit = {
@@ -92,14 +117,16 @@ private[tls] object Guard {
     val held = conf.sslRpcEnabled && conf.sslRpcEnabledAndKeysAreValid && !conf.sslRpcOpenSslEnabled &&
       conf.sslRpcProtocol == SluiceProvider.Algorithm && conf.sslRpcCertChain == null && conf.sslRpcPrivateKey == null
     if (!held) throw new IllegalStateException("Spark's configuration can still change its TLS")
-    // Loaded, not initialized: its logger would set up logging before Spark does.
-    Class.forName("org.apache.spark.network.ssl.SSLFactory", false, getClass.getClassLoader)
+    // Loaded, not initialized: their loggers would set up logging before Spark does.
+    Seq("ssl.SSLFactory", "TransportContext").foreach { name =>
+      Class.forName(s"org.apache.spark.network.$name", false, getClass.getClassLoader)
+    }
   }
 
   private def rewrite(name: String, code: Array[Byte], methods: Methods): Array[Byte] = {
     val reader = new ClassReader(code)
     val writer = new ClassWriter(ClassWriter.COMPUTE_MAXS)
-    var replaced = Set.empty[String]
+    var changed = Set.empty[String]
     reader.accept(
       new ClassVisitor(Opcodes.ASM9, writer) {
         override def visitMethod(
@@ -107,18 +134,14 @@ private[tls] object Guard {
           val written = super.visitMethod(access, method, descriptor, signature, thrown)
           methods.get(method + descriptor) match {
             case None => written
-            case Some(body) =>
-              replaced += method + descriptor
-              written.visitCode()
-              body(written)
-              written.visitMaxs(0, 0) // computed
-              written.visitEnd()
-              null // the old body goes nowhere
+            case Some(change) =>
+              changed += method + descriptor
+              change(written)
           }
         }
       },
       0)
-    val missing = methods.keySet -- replaced
+    val missing = methods.keySet -- changed
     if (missing.nonEmpty) throw new IllegalStateException(s"$name of this Spark has no ${missing.mkString(", ")}")
     writer.toByteArray
   }

@@ -20,6 +20,7 @@ private[tls] final class HardenedEngine(
   private var isClient = false
   private var working: SSLEngine = _
   @volatile private var finished = false
+  // Read by the watcher's thread too.
   @volatile private var peerLeaf: X509Certificate = _
   @volatile private var listsSeen: Revocations = _
 
@@ -91,16 +92,26 @@ private[tls] final class HardenedEngine(
 
   /** Ends an open connection whose peer was revoked meanwhile: nothing more comes in or goes out. */
   private def refuseRevoked(): Unit = {
-    val lists = trust.revocations
-    if (lists ne listsSeen) {
-      try lists.check(peerLeaf)
-      catch {
-        case error: CertificateException =>
-          Log.line(s"a connection is ended: ${error.getMessage}")
-          throw new SSLException(error.getMessage)
-      }
-      listsSeen = lists
+    if (peerLeaf == null) throw new SSLException("the peer of this connection was not admitted")
+    revocation().foreach { reason =>
+      Log.line(s"a connection is ended: $reason")
+      throw new SSLException(reason)
     }
+  }
+
+  /** Why the peer of a finished handshake may not stay; None before that, and while it may.
+    *
+    * Cheap as long as the lists in use are those of the last call.
+    */
+  def revocation(): Option[String] = {
+    val lists = trust.revocations
+    if (peerLeaf == null || (lists eq listsSeen)) None
+    else
+      try {
+        lists.check(peerLeaf)
+        listsSeen = lists
+        None
+      } catch { case error: CertificateException => Some(error.getMessage) }
   }
 
   /** Checks once more what the finished handshake agreed on, whatever the engine below did, and records it. */
@@ -109,9 +120,11 @@ private[tls] final class HardenedEngine(
       if (!Protocols.contains(session.getProtocol) || !Ciphers.contains(session.getCipherSuite)) {
         throw new SSLHandshakeException(s"${session.getProtocol} with ${session.getCipherSuite} is not allowed")
       }
-      listsSeen = trust.revocations
-      peerLeaf = leaf(session.getPeerCertificates)
-      val peer = trust.admitFinished(peerLeaf, peerIsClient = !isClient)
+      val lists = trust.revocations
+      val shown = leaf(session.getPeerCertificates)
+      val peer = trust.admitFinished(shown, peerIsClient = !isClient)
+      listsSeen = lists
+      peerLeaf = shown
       evidence.record(
         Peers.spiffeId(leaf(session.getLocalCertificates)), peer, dialed = isClient, session.getProtocol, session.getCipherSuite)
     } catch {

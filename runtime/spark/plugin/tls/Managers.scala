@@ -47,7 +47,8 @@ private[tls] final class PeerTrustManager(identity: Identity) extends X509Extend
 
   private def refuse(): Unit = throw new UnsupportedOperationException("sluice verifies engines only")
 
-  override def getAcceptedIssuers: Array[X509Certificate] = identity.current.authorities.getAcceptedIssuers
+  /** No hint to the peer: OpenSSL's engine would give the authorities of the process's start for ever. */
+  override def getAcceptedIssuers: Array[X509Certificate] = Array.empty
 }
 
 /** Hands out key and chain of one generation under one alias, so that a handshake never mixes two generations. */

@@ -1,0 +1,20 @@
+"""All checks, in the order in which they are run and told."""
+
+from __future__ import annotations
+
+from audit.checks import certificates, exhaustion, listening, peers, protocol, resumption
+from audit.model import Check
+
+CHECKS: tuple[Check, ...] = (
+    *listening.CHECKS,
+    *protocol.CHECKS,
+    *resumption.CHECKS,
+    *exhaustion.CHECKS,
+    *certificates.CHECKS,
+    *peers.CHECKS,
+)
+
+
+def by_id() -> dict[str, Check]:
+    """The checks by their ids."""
+    return {check.id: check for check in CHECKS}

@@ -1,0 +1,335 @@
+"""Whom a listener admits: everyone who must be refused, one at a time, and somebody who must not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from cryptography import x509
+
+from audit import rogue
+from audit.checks import references as ref
+from audit.errors import WireError
+from audit.model import Check, Evidence, Kind, Severity, finding, not_examined, passed
+from audit.subject import Case, Subject
+from audit.wire.client import Credential
+from audit.wire.hello import ClientHello
+from audit.wire.numbers import GOOD_TLS12_SUITES, WEAK_TLS12_SUITES, Version
+from audit.wire.probe import Flight
+
+REVOCATION_SECONDS = 10.0
+"""How long a listener may take to learn of a revocation; the cluster promises 5."""
+_ASKING = frozenset({Kind.MUTUAL, Kind.SERVER})
+_MUTUAL = frozenset({Kind.MUTUAL})
+_REQUIRE = (
+    "Require and verify client certificates "
+    "(ssl.CERT_REQUIRED; needClientAuth in Java; require_client_certificate in Envoy)."
+)
+_NO_TLS13 = "no TLS 1.3 handshake is possible here"
+_NOBODY_ASKED = "it asks nobody for a certificate"
+
+
+def _requested(subject: Subject) -> Evidence:
+    done = "TLS 1.3 handshake; looked for a CertificateRequest in the server's flight"
+    if subject.handshake is None:
+        return _requested_by_tls12(subject)
+    if subject.handshake.certificate_requested:
+        return passed(done, "a CertificateRequest")
+    return finding(done, "no CertificateRequest: client certificates are not requested")
+
+
+def _requested_by_tls12(subject: Subject) -> Evidence:
+    """A server of TLS 1.2 asks in clear text."""
+    done = "TLS 1.2 hello; looked for a CertificateRequest in the server's flight"
+    hello = ClientHello(versions=(Version.TLS12,), suites=(*GOOD_TLS12_SUITES, *WEAK_TLS12_SUITES))
+    flight = subject.old_flight(hello)
+    if not isinstance(flight, Flight):
+        return not_examined(f"no handshake is possible here: {flight}")
+    if flight.certificate_requested:
+        return passed(done, "a CertificateRequest")
+    return finding(done, "no CertificateRequest: client certificates are not requested")
+
+
+def _no_certificate(subject: Subject) -> Evidence:
+    return _must_refuse(subject, None, "with an empty certificate list")
+
+
+def _self_signed(subject: Subject) -> Evidence:
+    return _must_refuse(subject, rogue.self_signed(subject.wish()), f"with a self-signed leaf for {subject.peer_uri}")
+
+
+def _foreign(subject: Subject) -> Evidence:
+    credential = rogue.forge(subject.wish(), rogue.foreign_authority(subject.options.clock()))
+    return _must_refuse(subject, credential, f"with a leaf for {subject.peer_uri} from an authority of the audit's own")
+
+
+def _impostor(subject: Subject) -> Evidence:
+    genuine = _issuer_shown(subject)
+    if genuine is None:
+        return not_examined("the listener shows no certificate of its issuer to imitate")
+    credential = rogue.forge(subject.wish(), rogue.impostor_authority(genuine, subject.options.clock()))
+    return _must_refuse(
+        subject, credential, "with a leaf from an authority with name, serial number and key identifier of the real one"
+    )
+
+
+def _without_intermediate(subject: Subject) -> Evidence:
+    signed = rogue.forge(subject.wish(), rogue.foreign_authority(subject.options.clock()))
+    return _must_refuse(
+        subject, rogue.without_intermediate(signed), "with a foreign leaf alone, its intermediate missing"
+    )
+
+
+def _wrong(case: Case) -> Callable[[Subject], Evidence]:
+    """A check with an identity that the cluster's own authority certified, wrong in the way of ``case``."""
+
+    def run(subject: Subject) -> Evidence:
+        credential = _audit_identity(subject, case)
+        if isinstance(credential, Evidence):
+            return credential
+        return _must_refuse(subject, credential, f"with an audit identity of the real authority: {case}")
+
+    return run
+
+
+def _audit_identity(subject: Subject, case: Case) -> Credential | Evidence:
+    if subject.identities is None:
+        return not_examined("no audit identities: --with-identities needs the authorities' keys of a local home")
+    credential = subject.identities.credential(case, subject.listener, subject.trust_domain)
+    return credential or not_examined("the question does not arise on this channel")
+
+
+def _welcome(subject: Subject) -> Evidence:
+    credential = _audit_identity(subject, Case.WELCOME)
+    if isinstance(credential, Evidence):
+        return credential
+    if subject.handshake is None:
+        return not_examined(_NO_TLS13)
+    done = f"TLS 1.3 handshake as {subject.peer_uri}, which the channel table admits"
+    verdict = subject.attempt(credential)
+    if verdict.refused:
+        return finding(done, f"refused: {verdict}; then what the refusals of the others prove is little")
+    return passed(done, f"admitted: {verdict}")
+
+
+def _revoked(subject: Subject) -> Evidence:
+    credential = _audit_identity(subject, Case.REVOKED)
+    if isinstance(credential, Evidence):
+        return credential
+    if subject.identities is None or subject.handshake is None or not subject.handshake.certificate_requested:
+        return not_examined(_NOBODY_ASKED)
+    if (before := subject.attempt(credential)).refused:
+        return not_examined(f"it was refused before it was revoked: {before}")
+    done = f"connected with an audit identity, revoked it, and tried again for {REVOCATION_SECONDS:.0f} s"
+    subject.identities.revoke(credential)
+    started = time.monotonic()
+    while (passing := time.monotonic() - started) < REVOCATION_SECONDS:
+        verdict = subject.attempt(credential)
+        if verdict.refused:
+            return passed(done, f"refused {time.monotonic() - started:.1f} s after the revocation: {verdict}")
+    return finding(done, f"still admitted after {passing:.1f} s")
+
+
+def _must_refuse(subject: Subject, credential: Credential | None, how: str) -> Evidence:
+    """Connect and read on: TLS 1.3 tells of a refusal after the client's handshake is complete."""
+    if subject.handshake is None:
+        return not_examined(_NO_TLS13)
+    if not subject.handshake.certificate_requested:
+        return not_examined(_NOBODY_ASKED)
+    done = f"TLS 1.3 handshake {how}, then read for up to {subject.options.patience:.1f} s"
+    try:
+        verdict = subject.attempt(credential)
+    except WireError as error:
+        return not_examined(f"the handshake came to nothing: {error.what}")
+    if verdict.refused:
+        return passed(done, f"refused: {verdict}")
+    return finding(done, f"admitted: {verdict}")
+
+
+def _issuer_shown(subject: Subject) -> x509.Certificate | None:
+    certificates = subject.handshake.certificates if subject.handshake else ()
+    return certificates[1] if len(certificates) > 1 else None
+
+
+CHECKS = (
+    Check(
+        id="MTL-01",
+        title="Client certificates are requested",
+        severity=Severity.CRITICAL,
+        kinds=_MUTUAL,
+        expected="the server asks every client for a certificate",
+        references=(ref.RFC8446_CLIENT_AUTH, ref.NIST_CLIENT_AUTH, ref.ASVS_TRANSPORT),
+        remedy=_REQUIRE + " Stock Spark cannot with spark.ssl.rpc: it needs a security provider that insists.",
+        run=_requested,
+    ),
+    Check(
+        id="MTL-02",
+        title="A client without a certificate is refused",
+        severity=Severity.CRITICAL,
+        kinds=_MUTUAL,
+        expected="alert certificate_required, or the connection ends before anything is exchanged",
+        references=(ref.RFC8446_CLIENT_AUTH, ref.RFC8446_ALERTS, ref.NIST_CLIENT_AUTH),
+        remedy="Make client certificates mandatory, not optional. " + _REQUIRE,
+        run=_no_certificate,
+    ),
+    Check(
+        id="MTL-03",
+        title="A self-signed client is refused",
+        severity=Severity.CRITICAL,
+        kinds=_MUTUAL,
+        expected="the connection is refused",
+        references=(ref.RFC8446_CLIENT_AUTH, ref.RFC5280, ref.ASVS_TRANSPORT),
+        remedy="Verify the client's chain against the internal authority; never accept a certificate for its own sake.",
+        run=_self_signed,
+    ),
+    Check(
+        id="MTL-04",
+        title="A client of a foreign authority is refused",
+        severity=Severity.CRITICAL,
+        kinds=_MUTUAL,
+        expected="the connection is refused",
+        references=(ref.RFC8446_CLIENT_AUTH, ref.RFC5280, ref.ASVS_TRANSPORT),
+        remedy="Trust the internal authority alone: no system trust store, no trust-all manager.",
+        run=_foreign,
+    ),
+    Check(
+        id="MTL-05",
+        title="A client of an impostor with our authority's names is refused",
+        severity=Severity.CRITICAL,
+        kinds=_MUTUAL,
+        expected="the connection is refused: names prove nothing, signatures do",
+        references=(ref.RFC5280, ref.RFC8446_CLIENT_AUTH),
+        remedy="Verify signatures up to the trust anchor; do not compare issuer names or key identifiers.",
+        run=_impostor,
+    ),
+    Check(
+        id="MTL-06",
+        title="A client whose chain cannot be built is refused",
+        severity=Severity.CRITICAL,
+        kinds=_MUTUAL,
+        expected="the connection is refused",
+        references=(ref.RFC5280, ref.RFC8446_CLIENT_AUTH),
+        remedy="Refuse what does not chain up to a trust anchor with what the client showed.",
+        run=_without_intermediate,
+    ),
+    Check(
+        id="MTL-10",
+        title="An identity that is right in every way is admitted",
+        severity=Severity.HIGH,
+        kinds=_MUTUAL,
+        expected="the connection is admitted; without that, refusals prove nothing",
+        references=(ref.RFC8446_CLIENT_AUTH, ref.RFC5280),
+        remedy="Look into the listener's log: does it trust the authority, and has it its revocation list?",
+        run=_welcome,
+    ),
+    Check(
+        id="MTL-11",
+        title="An expired identity is refused",
+        severity=Severity.HIGH,
+        kinds=_ASKING,
+        expected="the connection is refused",
+        references=("RFC 5280, 6.1.3 (validity)", ref.ASVS_TRANSPORT),
+        remedy="Check validity, and the clock of the listener's machine.",
+        run=_wrong(Case.EXPIRED),
+    ),
+    Check(
+        id="MTL-12",
+        title="An identity that is not valid yet is refused",
+        severity=Severity.HIGH,
+        kinds=_ASKING,
+        expected="the connection is refused",
+        references=("RFC 5280, 6.1.3 (validity)", ref.ASVS_TRANSPORT),
+        remedy="Check validity, and the clock of the listener's machine.",
+        run=_wrong(Case.NOT_YET_VALID),
+    ),
+    Check(
+        id="MTL-13",
+        title="A revoked identity is refused",
+        severity=Severity.HIGH,
+        kinds=_ASKING,
+        expected="the connection is refused within 10 s of the revocation",
+        references=("RFC 5280, 6.3 (CRL validation)", ref.ASVS_REVOCATION),
+        remedy="Have the listener check revocation lists, and the lists brought to it (sluice pki crl refresh).",
+        run=_revoked,
+    ),
+    Check(
+        id="MTL-14",
+        title="An identity that is not for clients is refused",
+        severity=Severity.HIGH,
+        kinds=_MUTUAL,
+        expected="the connection is refused",
+        references=("RFC 5280, 4.2.1.12 (extended key usage)", ref.X509_SVID),
+        remedy="Demand extended key usage clientAuth.",
+        run=_wrong(Case.WRONG_USAGE),
+    ),
+    Check(
+        id="MTL-15",
+        title="An identity in a role that has no business here is refused",
+        severity=Severity.HIGH,
+        kinds=_MUTUAL,
+        expected="the connection is refused",
+        references=(ref.X509_SVID, ref.ASVS_ACCESS),
+        remedy="Compare the role in the SPIFFE ID with the channel table (pki.channels) inside the handshake.",
+        run=_wrong(Case.WRONG_ROLE),
+    ),
+    Check(
+        id="MTL-16",
+        title="An identity of another job is refused",
+        severity=Severity.HIGH,
+        kinds=_MUTUAL,
+        expected="the connection is refused",
+        references=(ref.X509_SVID, ref.ASVS_ACCESS),
+        remedy="Compare the job in the SPIFFE ID with the listener's own.",
+        run=_wrong(Case.OTHER_JOB),
+    ),
+    Check(
+        id="MTL-17",
+        title="A certificate of the edge is refused inside",
+        severity=Severity.CRITICAL,
+        kinds=_MUTUAL,
+        expected="the connection is refused",
+        references=(ref.RFC5280, ref.ASVS_TRANSPORT),
+        remedy="Trust the internal authority alone, not the root above both.",
+        run=_wrong(Case.EDGE_CERTIFICATE),
+    ),
+    Check(
+        id="MTL-18",
+        title="An internal certificate is refused at the edge",
+        severity=Severity.HIGH,
+        kinds=frozenset({Kind.SERVER}),
+        expected="the connection is refused",
+        references=(ref.RFC5280, ref.ASVS_ACCESS),
+        remedy="Trust the edge authority alone for user certificates.",
+        run=_wrong(Case.INTERNAL_CERTIFICATE),
+    ),
+    Check(
+        id="MTL-19",
+        title="An identity of a foreign trust domain is refused",
+        severity=Severity.HIGH,
+        kinds=_MUTUAL,
+        expected="the connection is refused",
+        references=(ref.X509_SVID,),
+        remedy="Compare the trust domain in the SPIFFE ID with the cluster's own.",
+        run=_wrong(Case.FOREIGN_DOMAIN),
+    ),
+    Check(
+        id="MTL-20",
+        title="A certificate with two SPIFFE IDs is refused",
+        severity=Severity.HIGH,
+        kinds=_MUTUAL,
+        expected="the connection is refused",
+        references=(ref.X509_SVID,),
+        remedy="Demand exactly one URI name: with two, which one counts depends on who looks.",
+        run=_wrong(Case.TWO_IDENTITIES),
+    ),
+    Check(
+        id="MTL-21",
+        title="A certificate signed by a leaf is refused",
+        severity=Severity.CRITICAL,
+        kinds=_MUTUAL,
+        expected="the connection is refused",
+        references=("RFC 5280, 6.1.4 (basic constraints, path length)",),
+        remedy="Verify the whole path with its basic constraints; do not accept any chain that merely ends well.",
+        run=_wrong(Case.SIGNED_BY_LEAF),
+    ),
+)

@@ -1,0 +1,78 @@
+"""Whether a client may come back without showing its certificate again."""
+
+from __future__ import annotations
+
+from audit.checks import references as ref
+from audit.model import TLS_KINDS, Check, Evidence, Severity, finding, not_examined, passed
+from audit.subject import Subject
+from audit.wire.client import Ticket
+from audit.wire.hello import ClientHello, ServerHello
+from audit.wire.numbers import GOOD_TLS12_SUITES, Extension, Version
+
+TICKET_SECONDS = 1.0
+"""How long to wait for session tickets, which come with the handshake's end."""
+
+
+def _tickets(subject: Subject) -> list[Ticket] | None:
+    """Tickets given to a client that is admitted; None when nobody is."""
+    if subject.handshake is None:
+        return None
+    with subject.client(subject.welcome) as client:
+        client.connect()
+        verdict = client.verdict(min(TICKET_SECONDS, subject.options.patience), until_data=False)
+    if verdict.refused:
+        return None
+    return verdict.tickets
+
+
+def _resumption(subject: Subject) -> Evidence:
+    done = "completed a handshake that allows resumption, and read what came after it"
+    old = subject.offer(ClientHello(versions=(Version.TLS12,), suites=GOOD_TLS12_SUITES, session_id=b""))
+    if isinstance(old, ServerHello) and old.version == Version.TLS12:
+        if Extension.SESSION_TICKET in old.extensions:
+            return finding(done, "TLS 1.2: a session ticket is announced")
+        if old.session_id:
+            return finding(done, "TLS 1.2: a session id is given to come back with")
+    tickets = _tickets(subject)
+    if tickets is None:
+        return not_examined("only a client that is admitted gets tickets, and the audit has no such identity here")
+    if tickets:
+        longest = max(ticket.lifetime_seconds for ticket in tickets)
+        return finding(done, f"{len(tickets)} session tickets, good for up to {longest} s")
+    return passed(done, "no session ticket")
+
+
+def _early_data(subject: Subject) -> Evidence:
+    done = "looked for max_early_data_size in session tickets"
+    tickets = _tickets(subject)
+    if tickets is None:
+        return not_examined("only a client that is admitted gets tickets, and the audit has no such identity here")
+    early = max((ticket.max_early_data_bytes for ticket in tickets), default=0)
+    if early:
+        return finding(done, f"up to {early} bytes may be sent before the handshake")
+    return passed(done, "none" if tickets else "no session ticket")
+
+
+CHECKS = (
+    Check(
+        id="TLS-09",
+        title="Sessions cannot be resumed",
+        severity=Severity.MEDIUM,
+        kinds=TLS_KINDS,
+        expected="no session ticket: whoever comes back is looked at again, and may have been revoked",
+        references=(ref.RFC8446_TICKETS, ref.ASVS_REVOCATION),
+        remedy="Switch session tickets and session caches off (num_tickets = 0 and OP_NO_TICKET; "
+        "disable_stateless_session_resumption in Envoy).",
+        run=_resumption,
+    ),
+    Check(
+        id="TLS-10",
+        title="No early data (0-RTT)",
+        severity=Severity.HIGH,
+        kinds=TLS_KINDS,
+        expected="no ticket allows early data: it can be replayed",
+        references=(ref.RFC8446_EARLY_DATA,),
+        remedy="Switch early data off (max_early_data_size 0).",
+        run=_early_data,
+    ),
+)

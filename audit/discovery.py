@@ -1,0 +1,270 @@
+"""Which listeners a local cluster has: what its registry declares, held against the kernel's socket table.
+
+The registry is what the cluster publishes below ``<home>/run`` (its files are read as published documents; the code
+that writes them is not known here). :func:`reconcile` decides, without I/O.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import psutil
+
+from audit.errors import AuditError
+from audit.model import Kind, Listener
+from pki.ca.address import CaAddress
+from pki.channels import Channel
+from pki.errors import StoreError
+from pki.files import read_bounded
+from pki.home import Home
+
+_T = TypeVar("_T")
+
+MAX_REGISTRY_BYTES = 1 << 20
+SAME_PROCESS_SECONDS = 1.0
+"""Start times that differ by less belong to the same process."""
+
+_JOB_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
+_JOB_MAINS = ("org.apache.spark.api.python.PythonGatewayServer", "CoarseGrainedExecutorBackend")
+"""Main classes of the JVMs that a job runs; each listens for its own job's processes."""
+_DRIVER_MAIN = _JOB_MAINS[0]
+_BRIDGE_DIRECTORY = re.compile(r"sluice-jvm-[^/]+|pyspark[^/]*|spark-[^/]+")
+
+
+class _JobManagerRecord(msgspec.Struct, frozen=True):
+    rpc: tuple[str, int]
+    blob: tuple[str, int]
+    rest: str
+
+
+class _EdgeRecord(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+
+
+class _ProcessRecord(msgspec.Struct, frozen=True):
+    name: str
+    pid: int
+    started_at: float
+
+
+class _ClusterRecord(msgspec.Struct, frozen=True):
+    launcher: _ProcessRecord
+    children: tuple[_ProcessRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSocket:
+    """One listening socket as the kernel knows it; ``path`` is set for unix sockets, the rest for the others."""
+
+    process: str
+    pid: int
+    command: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    udp: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Listeners of a cluster, and processes whose sockets the kernel did not show."""
+
+    listeners: tuple[Listener, ...]
+    unreadable: tuple[str, ...]
+
+
+def find(home: Home, speaks_tls: Callable[[tuple[str, int]], bool]) -> Found:
+    """All listeners of the cluster that runs in ``home``.
+
+    Args:
+        home: of a cluster that is up.
+        speaks_tls: whether what listens at an address answers a hello; asked for a driver's own loopback ports.
+
+    Raises:
+        AuditError: no cluster is running there.
+    """
+    sockets, unreadable = kernel_sockets(home)
+    return Found(reconcile(declared(home), sockets, speaks_tls), unreadable)
+
+
+def declared(home: Home) -> tuple[Listener, ...]:
+    """What the registry publishes."""
+    endpoints = home.run / "endpoints"
+    found: list[Listener] = []
+    ca = _read(endpoints / "ca.json", CaAddress)
+    if ca is not None:
+        found += [
+            Listener(name="ca", kind=Kind.MUTUAL, channel=Channel.CA, host=ca.mutual[0], port=ca.mutual[1]),
+            Listener(
+                name="enrolment",
+                kind=Kind.SERVER,
+                channel=Channel.ENROLMENT,
+                host=ca.enrolment[0],
+                port=ca.enrolment[1],
+            ),
+        ]
+    jobmanager = _read(endpoints / "jobmanager.json", _JobManagerRecord)
+    if jobmanager is not None:
+        (rpc_host, rpc_port), (blob_host, blob_port) = jobmanager.rpc, jobmanager.blob
+        found += [
+            Listener(name="rpc", kind=Kind.MUTUAL, channel=Channel.RPC, host=rpc_host, port=rpc_port),
+            Listener(name="blob", kind=Kind.MUTUAL, channel=Channel.BLOB, host=blob_host, port=blob_port),
+            Listener(name="rest", kind=Kind.SOCKET, channel=Channel.REST, path=jobmanager.rest),
+        ]
+    edge = _read(endpoints / "envoy.json", _EdgeRecord)
+    if edge is not None:
+        found.append(Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=edge.host, port=edge.port))
+    for name in ("auth", "envoy-admin"):
+        found.append(Listener(name=name, kind=Kind.SOCKET, path=str(home.sockets / f"{name}.sock")))
+    return tuple(found)
+
+
+def kernel_sockets(home: Home) -> tuple[tuple[KernelSocket, ...], tuple[str, ...]]:
+    """Every listening socket of the cluster's processes and all below them; and which could not be read."""
+    record = _read(home.run / "cluster.json", _ClusterRecord)
+    roots = [] if record is None else [entry for entry in (record.launcher, *record.children) if _alive(entry)]
+    if not roots:
+        raise AuditError(f"no cluster is running in {home.root}", "start it: `sluice up`; or name targets: --targets")
+    names = {entry.pid: entry.name for entry in roots}
+    processes: dict[int, psutil.Process] = {}
+    for entry in roots:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(entry.pid)
+            processes |= {each.pid: each for each in (process, *process.children(recursive=True))}
+    found: dict[KernelSocket, None] = {}
+    unreadable: list[str] = []
+    for process in processes.values():
+        try:
+            found |= dict.fromkeys(_sockets_of(process, names.get(process.pid, "")))
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.Error:
+            unreadable.append(f"pid {process.pid}")
+    return tuple(found), tuple(unreadable)
+
+
+def _sockets_of(process: psutil.Process, name: str) -> Iterable[KernelSocket]:
+    with process.oneshot():
+        command = " ".join(process.cmdline())
+        base = KernelSocket(name or process.name(), process.pid, command)
+    for connection in process.net_connections("all"):
+        if connection.family == socket.AF_UNIX:
+            path = str(connection.laddr)
+            if path and Path(path).is_socket():
+                yield replace(base, path=path)
+        elif connection.laddr and not connection.raddr:
+            udp = connection.type == socket.SOCK_DGRAM
+            if udp or connection.status == psutil.CONN_LISTEN:
+                # The JVM's sockets show IPv4 addresses as mapped ones.
+                host = connection.laddr.ip.removeprefix("::ffff:")
+                yield replace(base, host=host, port=connection.laddr.port, udp=udp)
+
+
+def reconcile(
+    declarations: Sequence[Listener], sockets: Sequence[KernelSocket], speaks_tls: Callable[[tuple[str, int]], bool]
+) -> tuple[Listener, ...]:
+    """Match what is declared with what is there; what is left over on the kernel's side nobody declared."""
+    by_port = {(listener.host, listener.port): listener for listener in declarations if listener.port}
+    by_path = {listener.path: listener for listener in declarations if listener.path}
+    # A forked child has its parent's sockets: the first process that shows one stands for all.
+    distinct = {(each.path, each.host, each.port, each.udp): each for each in reversed(sockets)}
+    found: dict[str, Listener] = {}
+    private: set[int] = set()  # drivers whose one gateway for their own Python process was seen
+    for each in reversed(distinct.values()):
+        listener = by_path.get(each.path) if each.path else _declared_port(by_port, each)
+        if listener is not None:
+            bound = (*found.get(listener.name, listener).bound, each.host) if each.host else ()
+            found[listener.name] = msgspec.structs.replace(listener, process=each.process, bound=bound)
+            continue
+        new = _of_job(each, private, speaks_tls) or _undeclared(each)
+        found[_free_name(new.name, found)] = msgspec.structs.replace(new, name=_free_name(new.name, found))
+    missing = {listener.name: listener for listener in declarations if listener.name not in found}
+    return tuple(sorted({**found, **missing}.values(), key=lambda listener: (listener.kind, listener.name)))
+
+
+def _declared_port(by_port: dict[tuple[str, int], Listener], found: KernelSocket) -> Listener | None:
+    if found.udp:
+        return None
+    exact = by_port.get((found.host, found.port))
+    if exact is not None or not _is_wildcard(found.host):
+        return exact
+    return next((listener for (_, port), listener in by_port.items() if port == found.port), None)
+
+
+def _of_job(found: KernelSocket, private: set[int], speaks_tls: Callable[[tuple[str, int]], bool]) -> Listener | None:
+    """A listener of a job's own JVM: of its data channel, or a driver's gateway for its own Python process."""
+    if found.path:
+        inside = any(_BRIDGE_DIRECTORY.fullmatch(part) for part in Path(found.path).parts)
+        return Listener(name="bridge", kind=Kind.SOCKET, path=found.path, process=found.process) if inside else None
+    main = next((name for name in _JOB_MAINS if name in found.command), None)
+    if main is None or found.udp:
+        return None
+    job = _JOB_ID.search(found.command)
+    listener = Listener(
+        name=f"{'driver' if main == _DRIVER_MAIN else 'executor'}-{found.pid}-{found.port}",
+        kind=Kind.MUTUAL,
+        channel=Channel.DATA,
+        host=_reachable(found.host),
+        port=found.port,
+        job_id=job.group() if job else "",
+        process=found.process,
+        bound=(found.host,),
+    )
+    if main == _DRIVER_MAIN and found.pid not in private and not speaks_tls(listener.address):
+        private.add(found.pid)
+        return msgspec.structs.replace(listener, kind=Kind.LOCAL, channel=None, name=f"py4j-{found.pid}")
+    return listener
+
+
+def _undeclared(found: KernelSocket) -> Listener:
+    place = Path(found.path).name if found.path else f"{'udp' if found.udp else 'tcp'}-{found.port}"
+    return Listener(
+        name=f"{found.process}-{place}",
+        kind=Kind.UNDECLARED,
+        host=_reachable(found.host) if found.host else "",
+        port=found.port,
+        path=found.path,
+        process=f"{found.process} (pid {found.pid}): {found.command[:200]}",
+        bound=(found.host,) if found.host else (),
+    )
+
+
+def _free_name(name: str, taken: dict[str, Listener]) -> str:
+    if name not in taken:
+        return name
+    return next(f"{name}-{number}" for number in range(2, len(taken) + 3) if f"{name}-{number}" not in taken)
+
+
+def _is_wildcard(host: str) -> bool:
+    return bool(host) and ipaddress.ip_address(host).is_unspecified
+
+
+def _reachable(host: str) -> str:
+    """An address of this machine at which a listener that is bound to all of them answers."""
+    if not _is_wildcard(host):
+        return host
+    return "::1" if ":" in host else "127.0.0.1"
+
+
+def _alive(entry: _ProcessRecord) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return abs(psutil.Process(entry.pid).create_time() - entry.started_at) < SAME_PROCESS_SECONDS
+    return False
+
+
+def _read(path: Path, kind: type[_T]) -> _T | None:
+    if not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(read_bounded(path, MAX_REGISTRY_BYTES), type=kind)
+    except (StoreError, msgspec.MsgspecError) as error:
+        raise AuditError(f"{path} cannot be read: {error}", "start the cluster again") from error

@@ -1,0 +1,81 @@
+"""What a listener negotiates: version, suite, groups, chain; facts for the report, judged elsewhere."""
+
+from __future__ import annotations
+
+from cryptography import x509
+
+from audit.errors import WireError
+from audit.model import TLS_KINDS, CertificateFacts, Negotiated
+from audit.subject import Subject, uris_of
+from audit.wire.hello import ClientHello, ServerHello
+from audit.wire.numbers import (
+    GROUPS,
+    MODERN_SUITES,
+    POST_QUANTUM_GROUPS,
+    SIGNATURES,
+    STRONG_GROUPS,
+    SUITES,
+    Version,
+    name_of,
+)
+from pki.errors import CertificateRejected
+from pki.inspect import summarize_certificate
+
+
+def negotiated(subject: Subject) -> Negotiated | None:
+    """What is negotiated with a client that offers everything good; None without TLS 1.3."""
+    if subject.listener.kind not in TLS_KINDS or subject.handshake is None:
+        return None
+    shown = subject.handshake
+    groups = tuple(group for group in STRONG_GROUPS if _takes(subject, groups=(group,)))
+    return Negotiated(
+        version=Version(shown.version).label,
+        suite=name_of(SUITES, shown.suite),
+        group=name_of(GROUPS, shown.group),
+        post_quantum_groups=tuple(name_of(GROUPS, group) for group in groups if group in POST_QUANTUM_GROUPS),
+        groups=tuple(name_of(GROUPS, group) for group in groups),
+        suites=tuple(name_of(SUITES, suite) for suite in MODERN_SUITES if _takes(subject, suites=(suite,))),
+        alpn=shown.alpn,
+        signature=name_of(SIGNATURES, shown.signature) + ("" if shown.signature_valid else " (does not verify)"),
+        client_certificate_requested=shown.certificate_requested,
+        stapled=shown.stapled,
+        chain=tuple(_facts(subject, certificate) for certificate in shown.certificates),
+    )
+
+
+def _takes(subject: Subject, *, groups: tuple[int, ...] = (0x001D, 0x0017), suites: tuple[int, ...] = ()) -> bool:
+    """Offer these alone, without a key share: who takes them asks for one (RFC 8446, 4.2.8)."""
+    hello = ClientHello(
+        groups=groups, suites=suites or MODERN_SUITES, server_name=subject.listener.server_name.encode()
+    )
+    try:
+        answer = subject.offer(hello)
+    except (OSError, WireError):
+        return False
+    return isinstance(answer, ServerHello) and answer.group in groups
+
+
+def _facts(subject: Subject, certificate: x509.Certificate) -> CertificateFacts:
+    try:
+        summary = summarize_certificate(certificate, subject.options.clock())
+    except CertificateRejected as error:
+        return CertificateFacts(
+            subject=certificate.subject.rfc4514_string(),
+            issuer=certificate.issuer.rfc4514_string(),
+            key=error.what,
+            signature="",
+            not_before=certificate.not_valid_before_utc,
+            not_after=certificate.not_valid_after_utc,
+            spiffe_ids=uris_of(certificate),
+            sha256="",
+        )
+    return CertificateFacts(
+        subject=summary.subject,
+        issuer=summary.issuer,
+        key=summary.key,
+        signature=summary.signature,
+        not_before=summary.not_before,
+        not_after=summary.not_after,
+        spiffe_ids=summary.spiffe_ids,
+        sha256=summary.sha256,
+    )

@@ -1,0 +1,168 @@
+"""Audit identities: certified by the cluster's own authorities, valid or wrong in exactly one way, gone in minutes.
+
+They are made in memory and stay there. Each is written into a log below the home before it is used, with its serial
+number, its case and its end, so that nobody who finds it in a server's log has to wonder.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import msgspec
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from audit import rogue
+from audit.model import Listener
+from audit.subject import Case, welcome_identity
+from audit.wire.client import Credential
+from pki.channels import MAY_CONNECT, Channel
+from pki.config import PkiConfig
+from pki.crl import Reason
+from pki.crl_files import push_crls
+from pki.files import SECRET_MODE, make_private_directory
+from pki.home import Home
+from pki.identity import Role
+from pki.profiles import ISSUING, AuthorityKind
+from pki.revocation_store import RevocationStore, Target
+from pki.store import AuthorityStore
+
+LOG_FILE = "audit-identities.jsonl"
+LIFETIME = dt.timedelta(minutes=5)
+_SKEW = dt.timedelta(minutes=5)
+_FUTURE = dt.timedelta(minutes=10)
+_OTHER_JOB = "f" * 32
+
+_AT_THE_EDGE = frozenset({Case.WELCOME, Case.INTERNAL_CERTIFICATE, Case.EXPIRED, Case.NOT_YET_VALID, Case.REVOKED})
+"""Cases that mean something to the edge."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """One line of the log."""
+
+    issued_at: dt.datetime
+    serial: str
+    authority: str
+    case: str
+    identity: str
+    listener: str
+    not_after: dt.datetime
+
+
+@dataclass
+class HomeIdentities:
+    """Certified with the authorities' keys in ``home``; implements :class:`audit.subject.Identities`.
+
+    Raises:
+        StoreError: an authority's key is not there.
+    """
+
+    home: Home
+    config: PkiConfig
+    clock: Callable[[], dt.datetime] = field(default=lambda: dt.datetime.now(dt.UTC))
+
+    def __post_init__(self) -> None:
+        self._authorities = AuthorityStore(self.home.pki)
+        self._signers = {kind: self._signer(kind) for kind in ISSUING}
+        self._revocations = RevocationStore(self.home.pki, self.config, clock=self.clock)
+        self._lock = threading.Lock()
+
+    def credential(self, case: Case, listener: Listener, trust_domain: str) -> Credential | None:
+        """See :class:`audit.subject.Identities`."""
+        if listener.channel is None or trust_domain != self.config.trust_domain:
+            return None
+        at_the_edge = listener.channel is Channel.EDGE
+        if (at_the_edge and case not in _AT_THE_EDGE) or (not at_the_edge and case is Case.INTERNAL_CERTIFICATE):
+            return None
+        now = self.clock()
+        welcome = str(welcome_identity(listener, trust_domain))
+        honest = rogue.Wish((welcome,), now - _SKEW, now + LIFETIME)
+        wish = _wish(case, honest, listener, trust_domain)
+        if wish is None:
+            return None
+        from_edge = case is Case.EDGE_CERTIFICATE or (at_the_edge and case is not Case.INTERNAL_CERTIFICATE)
+        kind = AuthorityKind.EDGE if from_edge else AuthorityKind.INTERNAL
+        if case is Case.SIGNED_BY_LEAF:
+            misused = self._sign(case, honest, kind, listener)
+            return rogue.forge(wish, rogue.leaf_as_authority(misused))
+        return self._sign(case, wish, kind, listener)
+
+    def revoke(self, credential: Credential) -> None:
+        """See :class:`audit.subject.Identities`."""
+        with self._lock:
+            self._revocations.revoke(self._kind_of(credential), [Target.of(credential.chain[0])], Reason.SUPERSEDED)
+            push_crls(self.home, self._revocations.lists(), self.clock())
+
+    def _kind_of(self, credential: Credential) -> AuthorityKind:
+        issuer = credential.chain[0].issuer
+        return next(kind for kind, signer in self._signers.items() if signer.certificate.subject == issuer)
+
+    def _signer(self, kind: AuthorityKind) -> rogue.Signer:
+        authority = self._authorities.load(kind)
+        return rogue.Signer(authority.certificate, authority.key, (authority.certificate,))
+
+    def _sign(self, case: Case, wish: rogue.Wish, kind: AuthorityKind, listener: Listener) -> Credential:
+        credential = rogue.forge(wish, self._signers[kind])
+        leaf = credential.chain[0]
+        entry = _Entry(
+            self.clock(),
+            f"{leaf.serial_number:x}",
+            kind,
+            case,
+            " ".join(wish.uris),
+            f"{listener.name} {listener.place}",
+            leaf.not_valid_after_utc,
+        )
+        self._record(entry)
+        return credential
+
+    def _record(self, entry: _Entry) -> None:
+        """Append one line, flushed to disk before the identity is used."""
+        path = log_path(self.home)
+        make_private_directory(path.parent)
+        with self._lock:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, SECRET_MODE)
+            try:
+                os.write(descriptor, msgspec.json.encode(entry) + b"\n")
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def log_path(home: Home) -> Path:
+    """Where audit identities are written down."""
+    return home.pki / LOG_FILE
+
+
+def _wish(case: Case, honest: rogue.Wish, listener: Listener, trust_domain: str) -> rogue.Wish | None:
+    """``honest``, but wrong in the way of ``case``; None when that is no wrong here."""
+    now = honest.end - LIFETIME
+    wrong_role = _wrong_role(listener)
+    other_job = f"spiffe://{trust_domain}/job/{_OTHER_JOB}/executor/0"
+    foreign = honest.uris[0].replace(trust_domain, "audit.invalid", 1)
+    internal = f"spiffe://{trust_domain}/{Role.TASKMANAGER}/audit"
+    changed: dict[Case, rogue.Wish | None] = {
+        Case.INTERNAL_CERTIFICATE: replace(honest, uris=(internal,)),
+        Case.EXPIRED: replace(honest, end=now - dt.timedelta(seconds=2)),
+        Case.NOT_YET_VALID: replace(honest, start=now + _FUTURE, end=now + _FUTURE + dt.timedelta(minutes=1)),
+        Case.WRONG_USAGE: replace(honest, usages=(ExtendedKeyUsageOID.CODE_SIGNING,)),
+        Case.WRONG_ROLE: _with_role(honest, trust_domain, wrong_role),
+        Case.OTHER_JOB: replace(honest, uris=(other_job,)) if listener.job_id else None,
+        Case.FOREIGN_DOMAIN: replace(honest, uris=(foreign,)),
+        Case.TWO_IDENTITIES: replace(honest, uris=(*honest.uris, f"spiffe://{trust_domain}/{Role.AUTH}/audit")),
+    }
+    return changed.get(case, honest)
+
+
+def _with_role(honest: rogue.Wish, trust_domain: str, role: Role | None) -> rogue.Wish | None:
+    return None if role is None else replace(honest, uris=(f"spiffe://{trust_domain}/{role}/audit",))
+
+
+def _wrong_role(listener: Listener) -> Role | None:
+    """A role of a process that the channel table does not admit."""
+    admitted = MAY_CONNECT[listener.channel] if listener.channel else frozenset(Role)
+    return next((role for role in (Role.ZOOKEEPER, Role.TASKMANAGER, Role.CA) if role not in admitted), None)

@@ -1,0 +1,226 @@
+"""The words of an audit: listeners, checks, evidence, findings. Values only; no I/O."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pki.channels import Channel
+
+if TYPE_CHECKING:
+    from audit.subject import Subject
+
+SCHEMA_VERSION = 1
+"""Of the JSON report; grows when a field changes its meaning or goes away, not when one is added."""
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is, mildest first."""
+
+    INFO = "info"
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    CRITICAL = "critical"
+
+    @property
+    def rank(self) -> int:
+        """For comparing."""
+        return list(Severity).index(self)
+
+
+class Kind(enum.StrEnum):
+    """What a listener is expected to be."""
+
+    MUTUAL = "mutual"
+    """TLS 1.3 that requires the client's certificate."""
+    SERVER = "server"
+    """TLS 1.3 that proves the server; who connects is asked on a layer above."""
+    LOCAL = "local"
+    """Without TLS, and therefore for this machine alone."""
+    SOCKET = "socket"
+    """A unix socket."""
+    HTTP = "http"
+    """An HTTP API without TLS; nothing of ours is, but others' targets can be declared so."""
+    UNDECLARED = "undeclared"
+    """Nobody declared it."""
+    HOME = "home"
+    """Not a listener: the files of a local cluster."""
+
+
+TLS_KINDS = frozenset({Kind.MUTUAL, Kind.SERVER})
+NETWORK_KINDS = TLS_KINDS | {Kind.LOCAL, Kind.HTTP, Kind.UNDECLARED}
+
+
+class Listener(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that accepts connections. ``path`` is that of a unix socket or of a home, else empty."""
+
+    name: str
+    kind: Kind
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    channel: Channel | None = None
+    job_id: str = ""
+    process: str = ""
+    bound: tuple[str, ...] = ()
+    """Addresses it is bound to, from the kernel's table; empty when that was not looked at."""
+    server_name: str = ""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where to connect to."""
+        return self.host, self.port
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        if self.path:
+            return self.path
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+class Outcome(enum.StrEnum):
+    """What became of a check."""
+
+    PASSED = "passed"
+    FINDING = "finding"
+    NOT_EXAMINED = "not examined"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was done and what was seen."""
+
+    outcome: Outcome
+    done: str
+    seen: str
+
+
+def passed(done: str, seen: str) -> Evidence:
+    """It is as expected."""
+    return Evidence(Outcome.PASSED, done, seen)
+
+
+def finding(done: str, seen: str) -> Evidence:
+    """It is not as expected."""
+    return Evidence(Outcome.FINDING, done, seen)
+
+
+def not_examined(why: str) -> Evidence:
+    """The question does not arise, or the means to answer it are not there."""
+    return Evidence(Outcome.NOT_EXAMINED, "", why)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question about a listener, what answer is right, and who says so."""
+
+    id: str
+    title: str
+    severity: Severity
+    kinds: frozenset[Kind]
+    expected: str
+    references: tuple[str, ...]
+    remedy: str
+    run: Callable[[Subject], Evidence]
+    channels: frozenset[Channel] | None = None
+    """None: whatever the channel."""
+    last: bool = False
+    """Whether it only means something after all others."""
+
+    def applies_to(self, listener: Listener) -> bool:
+        """Whether the question arises for ``listener``."""
+        return listener.kind in self.kinds and (self.channels is None or listener.channel in self.channels)
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """A known finding that counts no more until ``expires``."""
+
+    reason: str
+    expires: dt.date
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One check on one listener."""
+
+    check: str
+    title: str
+    listener: str
+    place: str
+    severity: Severity
+    outcome: Outcome
+    done: str
+    expected: str
+    references: tuple[str, ...]
+    seen: str
+    remedy: str
+    seconds: float = 0.0
+    accepted: Accepted | None = None
+
+    @property
+    def open_finding(self) -> bool:
+        """Whether it is a finding that nobody accepted."""
+        return self.outcome is Outcome.FINDING and self.accepted is None
+
+
+class CertificateFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One certificate of the chain that a listener shows."""
+
+    subject: str
+    issuer: str
+    key: str
+    signature: str
+    not_before: dt.datetime
+    not_after: dt.datetime
+    spiffe_ids: tuple[str, ...]
+    sha256: str
+
+
+class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
+    """What a listener negotiates with a client that offers everything good."""
+
+    version: str
+    suite: str
+    group: str
+    post_quantum_groups: tuple[str, ...]
+    groups: tuple[str, ...]
+    suites: tuple[str, ...]
+    alpn: str
+    signature: str
+    client_certificate_requested: bool
+    stapled: bool
+    chain: tuple[CertificateFacts, ...]
+
+
+class ListenerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A listener and what it negotiates; None when it speaks no TLS 1.3."""
+
+    listener: Listener
+    negotiated: Negotiated | None = None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was examined."""
+
+    schema: int = SCHEMA_VERSION
+    subject: str
+    started_at: dt.datetime
+    seconds: float
+    listeners: tuple[ListenerReport, ...]
+    results: tuple[Result, ...]
+
+    def findings(self) -> tuple[Result, ...]:
+        """Findings that nobody accepted, worst first."""
+        found = [result for result in self.results if result.open_finding]
+        return tuple(sorted(found, key=lambda result: -result.severity.rank))
+
+    def failed(self, fail_on: Severity) -> bool:
+        """Whether there is a finding at or above ``fail_on``."""
+        return any(result.severity.rank >= fail_on.rank for result in self.findings())

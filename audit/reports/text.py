@@ -1,0 +1,111 @@
+"""The report for people: what listens and what it negotiates, then what is wrong, with evidence and remedy."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from audit.model import ListenerReport, Outcome, Report, Result, Severity
+
+COLOURS = {
+    Severity.CRITICAL: "bold red",
+    Severity.HIGH: "red",
+    Severity.MEDIUM: "yellow",
+    Severity.LOW: "cyan",
+    Severity.INFO: "dim",
+}
+WIDTH = 140
+
+
+def render_text(report: Report) -> str:
+    """The report without colours."""
+    buffer = io.StringIO()
+    print_report(report, Console(file=buffer, width=WIDTH, no_color=True, highlight=False))
+    return buffer.getvalue().rstrip("\n")
+
+
+def print_report(report: Report, console: Console) -> None:
+    """The report on ``console``."""
+    console.print(f"Audit of {escape(report.subject)}, {report.started_at:%Y-%m-%d %H:%M:%S} UTC", highlight=False)
+    console.print()
+    console.print(_listeners(report))
+    findings = report.findings()
+    for result in findings:
+        console.print()
+        _print_finding(result, console)
+    accepted = [result for result in report.results if result.accepted is not None]
+    if accepted:
+        console.print()
+        console.print("Accepted for now:", highlight=False)
+        for result in accepted:
+            if result.accepted is not None:
+                console.print(
+                    f"  {result.check} at {escape(result.listener)}: {escape(result.accepted.reason)} "
+                    f"(until {result.accepted.expires})",
+                    highlight=False,
+                )
+    console.print()
+    console.print(summary(report), highlight=False)
+
+
+def summary(report: Report) -> str:
+    """One line: how many of what."""
+    counts = {outcome: sum(result.outcome is outcome for result in report.results) for outcome in Outcome}
+    accepted = sum(result.accepted is not None for result in report.results)
+    findings = len(report.findings())
+    told = f"{findings} finding{'' if findings == 1 else 's'}" if findings else "no finding"
+    known = f" and {accepted} accepted" if accepted else ""
+    return (
+        f"{told}{known}: {len(report.listeners)} listeners, {counts[Outcome.PASSED]} checks passed, "
+        f"{counts[Outcome.NOT_EXAMINED]} did not apply, {report.seconds:.1f} s"
+    )
+
+
+def _listeners(report: Report) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("LISTENER", "WHERE", "EXPECTED", "NEGOTIATED", "POST-QUANTUM", "IDENTITY", "FINDINGS"):
+        table.add_column(column, overflow="fold")
+    for each in report.listeners:
+        listener = each.listener
+        count = sum(result.open_finding and result.listener == listener.name for result in report.results)
+        table.add_row(
+            escape(listener.name),
+            escape(listener.place),
+            str(listener.kind),
+            *_negotiated(each),
+            str(count) if count else "none",
+        )
+    return table
+
+
+def _negotiated(each: ListenerReport) -> tuple[str, str, str]:
+    shown = each.negotiated
+    if shown is None:
+        return "", "", ""
+    leaf = shown.chain[0] if shown.chain else None
+    identity = (leaf.spiffe_ids[0] if leaf.spiffe_ids else leaf.subject) if leaf else ""
+    return (
+        f"{shown.version}, {shown.suite.removeprefix('TLS_')}, {shown.group}",
+        ", ".join(shown.post_quantum_groups) or "no",
+        escape(identity),
+    )
+
+
+def _print_finding(result: Result, console: Console) -> None:
+    colour = COLOURS[result.severity]
+    console.print(
+        f"[{colour}]{result.severity.upper()}[/] {result.check} at {escape(result.listener)} "
+        f"({escape(result.place)}): not so: {escape(result.title)}",
+        highlight=False,
+    )
+    rows = (
+        ("done", result.done),
+        ("seen", result.seen),
+        ("expected", f"{result.expected} ({'; '.join(result.references)})"),
+        ("remedy", result.remedy),
+    )
+    for label, text in rows:
+        console.print(f"  {label + ':':<10}{escape(text)}", highlight=False)

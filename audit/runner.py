@@ -1,0 +1,87 @@
+"""Runs checks on listeners, several listeners at a time, and puts what was seen into a report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from audit.catalogue import CHECKS
+from audit.errors import WireError
+from audit.facts import negotiated
+from audit.model import Check, Evidence, ListenerReport, Report, Result, not_examined
+from audit.subject import Subject
+from audit.wire.connection import ConnectionEnded
+
+PARALLEL = 16
+"""Checks at the same time; most of one is waiting."""
+
+Progress = Callable[[Result], None]
+
+
+def applicable(subjects: Sequence[Subject], checks: Sequence[Check] = CHECKS) -> list[tuple[Subject, Check]]:
+    """Which questions arise, in the order of the listeners."""
+    return [(subject, check) for subject in subjects for check in checks if check.applies_to(subject.listener)]
+
+
+def run_check(subject: Subject, check: Check) -> Result:
+    """Run one check; what goes wrong on the wire is told, never taken for a pass."""
+    started = time.monotonic()
+    try:
+        evidence = check.run(subject)
+    except ConnectionEnded as ended:
+        evidence = not_examined(f"the listener did not go on: {ended.ending}")
+    except (OSError, WireError) as error:
+        evidence = not_examined(f"the connection failed: {error}")
+    return result_of(subject, check, evidence, time.monotonic() - started)
+
+
+def result_of(subject: Subject, check: Check, evidence: Evidence, seconds: float = 0.0) -> Result:
+    """What is told of a check."""
+    listener = subject.listener
+    return Result(
+        check=check.id,
+        title=check.title,
+        listener=listener.name,
+        place=listener.place,
+        severity=check.severity,
+        outcome=evidence.outcome,
+        done=evidence.done,
+        expected=check.expected,
+        references=check.references,
+        seen=evidence.seen,
+        remedy=check.remedy,
+        seconds=round(seconds, 3),
+    )
+
+
+def examine(
+    name: str, subjects: Sequence[Subject], *, checks: Sequence[Check] = CHECKS, progress: Progress | None = None
+) -> Report:
+    """Run every check that applies to ``subjects``; ``name`` is what is examined, for people."""
+    started = time.monotonic()
+    started_at = subjects[0].options.clock() if subjects else None
+    pairs = applicable(subjects, checks)
+    results: dict[int, Result] = {}
+
+    def run(number: int) -> None:
+        results[number] = run_check(*pairs[number])
+        if progress is not None:
+            progress(results[number])
+
+    with ThreadPoolExecutor(PARALLEL, thread_name_prefix="audit") as pool:
+        facts = list(pool.map(negotiated, subjects))
+        for last in (False, True):
+            list(pool.map(run, [number for number, (_, check) in enumerate(pairs) if check.last is last]))
+    if started_at is None:
+        raise ValueError("nothing to examine")
+    return Report(
+        subject=name,
+        started_at=started_at,
+        seconds=round(time.monotonic() - started, 3),
+        listeners=tuple(
+            ListenerReport(listener=subject.listener, negotiated=fact)
+            for subject, fact in zip(subjects, facts, strict=True)
+        ),
+        results=tuple(results[number] for number in range(len(pairs))),
+    )

@@ -1,0 +1,214 @@
+"""What a check is run on: one listener, the means to examine it, and what was learnt of it already."""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from cryptography import x509
+
+from audit import rogue
+from audit.errors import WireError
+from audit.model import Listener
+from audit.wire.client import Credential, Handshake, Tls13Client, Verdict
+from audit.wire.connection import ConnectionEnded, Ending
+from audit.wire.hello import ClientHello
+from audit.wire.numbers import GOOD_SIGNATURES
+from audit.wire.probe import Answer, Flight, offer, old_flight
+from pki.channels import MAY_CONNECT, Channel
+from pki.identity import Role, SpiffeId
+
+OFFERED_PROTOCOLS = ("h2", "http/1.1")
+_ANY_JOB = "0" * 32
+
+
+class Case(enum.StrEnum):
+    """What is wrong with an audit identity, which is otherwise as good as any."""
+
+    WELCOME = "nothing"
+    EXPIRED = "expired"
+    NOT_YET_VALID = "not yet valid"
+    WRONG_USAGE = "wrong usage"
+    WRONG_ROLE = "wrong role"
+    OTHER_JOB = "other job"
+    EDGE_CERTIFICATE = "edge certificate on an internal channel"
+    INTERNAL_CERTIFICATE = "internal certificate at the edge"
+    FOREIGN_DOMAIN = "foreign trust domain"
+    TWO_IDENTITIES = "two SPIFFE IDs"
+    SIGNED_BY_LEAF = "signed by a leaf"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How patient, and how strict."""
+
+    timeout: float = 10.0
+    """Seconds for connecting and a handshake."""
+    patience: float = 2.0
+    """Seconds within which a listener must have refused a client; one that has not by then admits it."""
+    handshake_limit: float = 15.0
+    """Seconds after which a listener must have ended a handshake that does not get on."""
+    max_leaf_lifetime: dt.timedelta = dt.timedelta(days=7)
+    clock: Callable[[], dt.datetime] = field(default=lambda: dt.datetime.now(dt.UTC))
+
+
+class Identities(Protocol):
+    """Where valid-but-wrong identities come from (see :mod:`audit.identities`)."""
+
+    def credential(self, case: Case, listener: Listener, trust_domain: str) -> Credential | None:
+        """The credential for ``case``; None when that makes no sense for ``listener``."""
+
+    def revoke(self, credential: Credential) -> None:
+        """Revoke it at its authority, and tell every process of the cluster."""
+
+
+class Operation(Protocol):
+    """One published operation of the REST interface."""
+
+    @property
+    def method(self) -> str:
+        """GET, POST, …"""
+
+    @property
+    def path(self) -> str:
+        """With ``{name}`` segments."""
+
+    @property
+    def operation(self) -> str:
+        """Its name in the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeAccess:
+    """What the edge serves, and a credential that may do only some of it.
+
+    Attributes:
+        operations: every published operation.
+        weak_token: a valid token, or empty.
+        beyond_weak: names of operations that it may not do.
+    """
+
+    operations: tuple[Operation, ...] = ()
+    weak_token: str = field(default="", repr=False)
+    beyond_weak: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A listener under examination. Checks of one listener run one after another; results are shared by caching."""
+
+    listener: Listener
+    options: Options
+    identities: Identities | None = None
+    edge: EdgeAccess = field(default_factory=EdgeAccess)
+    home: Path | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _shown: list[Handshake | None] = field(default_factory=list)
+
+    def client(
+        self,
+        credential: Credential | None = None,
+        *,
+        alpn: tuple[str, ...] = OFFERED_PROTOCOLS,
+        server_name: bytes | None = None,
+        signatures: tuple[int, ...] = GOOD_SIGNATURES,
+    ) -> Tls13Client:
+        """A TLS 1.3 client that is not connected yet."""
+        name = self.listener.server_name.encode() if server_name is None else server_name
+        return Tls13Client(
+            self.listener.address,
+            credential=credential,
+            alpn=alpn,
+            server_name=name,
+            signatures=signatures,
+            timeout=self.options.timeout,
+        )
+
+    def attempt(self, credential: Credential | None, *, alpn: tuple[str, ...] = OFFERED_PROTOCOLS) -> Verdict:
+        """Connect with ``credential`` and say nothing: what does the listener make of it?"""
+        with self.client(credential, alpn=alpn) as client:
+            try:
+                client.connect()
+            except ConnectionEnded as ended:
+                return Verdict(ended.ending)
+            return client.verdict(self.options.patience)
+
+    @property
+    def handshake(self) -> Handshake | None:
+        """The handshake of a client without a certificate; None when there is no TLS 1.3 to be had."""
+        with self._lock:
+            if not self._shown:
+                self._shown.append(self._shake_hands())
+            return self._shown[0]
+
+    def _shake_hands(self) -> Handshake | None:
+        try:
+            with self.client() as client:
+                return client.connect()
+        except (OSError, ConnectionEnded, WireError):
+            return None
+
+    def offer(self, hello: ClientHello) -> Answer:
+        """Send one hello; see :func:`audit.wire.probe.offer`."""
+        return offer(self.listener.address, hello, self.options.timeout)
+
+    def old_flight(self, hello: ClientHello) -> Flight | Ending:
+        """Send one hello of TLS 1.2 or older; see :func:`audit.wire.probe.old_flight`."""
+        return old_flight(self.listener.address, hello, self.options.timeout)
+
+    @property
+    def welcome(self) -> Credential | None:
+        """A credential that the listener must admit; None when nobody can certify one."""
+        if self.identities is None:
+            return None
+        return self.identities.credential(Case.WELCOME, self.listener, self.trust_domain)
+
+    @property
+    def trust_domain(self) -> str:
+        """That of the listener's own identity; a made-up one when it has none."""
+        for uri in uris_of(self.leaf):
+            if uri.startswith("spiffe://"):
+                return uri.removeprefix("spiffe://").partition("/")[0]
+        return "audit.invalid"
+
+    @property
+    def leaf(self) -> x509.Certificate | None:
+        """The listener's own certificate."""
+        return self.handshake.certificates[0] if self.handshake and self.handshake.certificates else None
+
+    @property
+    def peer_uri(self) -> str:
+        """A SPIFFE ID that would be welcome here, were it certified."""
+        return str(welcome_identity(self.listener, self.trust_domain))
+
+    def wish(self) -> rogue.Wish:
+        """A leaf that would be welcome here, were it signed by the right authority."""
+        return rogue.Wish.at(self.options.clock(), self.peer_uri)
+
+
+def welcome_identity(listener: Listener, trust_domain: str) -> SpiffeId:
+    """An identity that the channel table admits to ``listener``."""
+    roles = MAY_CONNECT.get(listener.channel or Channel.RPC) or {Role.TASKMANAGER}
+    job = listener.job_id or _ANY_JOB
+    if Role.TASKMANAGER in roles:
+        return SpiffeId.process(trust_domain, Role.TASKMANAGER, "audit")
+    if Role.DRIVER in roles:
+        return SpiffeId.driver(trust_domain, job)
+    return SpiffeId.process(trust_domain, min(roles), "audit")
+
+
+def uris_of(certificate: x509.Certificate | None) -> tuple[str, ...]:
+    """URI names of a certificate; damaged ones count as none."""
+    if certificate is None:
+        return ()
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return ()
+    return tuple(names.get_values_for_type(x509.UniformResourceIdentifier))

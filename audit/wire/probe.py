@@ -1,0 +1,91 @@
+"""One hello, one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from audit.errors import WireError
+from audit.wire.connection import ConnectionEnded, Ending, MessageReader, NotTls, WireConnection, alert_of
+from audit.wire.hello import ClientHello, ServerHello, parse_server_hello
+from audit.wire.numbers import Content, Message, Version
+
+Answer = ServerHello | Ending
+_NAMED_CURVE = b"\x03"
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """What a server of TLS 1.2 or older says in clear text, up to its ServerHelloDone."""
+
+    hello: ServerHello
+    messages: dict[int, bytes]
+
+    @property
+    def group(self) -> int:
+        """The named curve of its key exchange; 0 when there is none."""
+        exchange = self.messages.get(Message.SERVER_KEY_EXCHANGE, b"")
+        return int.from_bytes(exchange[1:3], "big") if exchange[:1] == _NAMED_CURVE else 0
+
+    @property
+    def certificate_requested(self) -> bool:
+        """Whether it asks the client for a certificate."""
+        return Message.CERTIFICATE_REQUEST in self.messages
+
+
+def offer(address: tuple[str, int], hello: ClientHello, timeout: float) -> Answer:
+    """Send ``hello``; the server's hello or how it ended the connection instead.
+
+    Raises:
+        OSError: no connection.
+        WireError: the answer is not TLS by its rules.
+    """
+    with WireConnection(address, timeout) as connection:
+        try:
+            for kind, body in _answers(connection, hello):
+                if kind != Message.SERVER_HELLO:
+                    return NotTls(body[:200])
+                return parse_server_hello(body)
+        except ConnectionEnded as ended:
+            return ended.ending
+    raise WireError("an answer without a message")
+
+
+def old_flight(address: tuple[str, int], hello: ClientHello, timeout: float) -> Flight | Ending:
+    """Send ``hello``, which offers nothing above TLS 1.2; the whole flight of the server, or how it ended instead."""
+    found: ServerHello | None = None
+    messages: dict[int, bytes] = {}
+    with WireConnection(address, timeout) as connection:
+        try:
+            for kind, body in _answers(connection, hello):
+                if kind == Message.SERVER_HELLO:
+                    found = parse_server_hello(body)
+                elif kind == Message.SERVER_HELLO_DONE and found is not None:
+                    return Flight(found, messages)
+                messages[kind] = body
+        except ConnectionEnded as ended:
+            return ended.ending
+    raise WireError("an answer without a message")
+
+
+def _answers(connection: WireConnection, hello: ClientHello) -> Iterator[tuple[int, bytes]]:
+    """The handshake messages that come in clear text; ends only by :class:`ConnectionEnded`."""
+    connection.send_record(Content.HANDSHAKE, hello.encode(), min(Version.TLS10, *hello.versions))
+    messages = MessageReader()
+    while True:
+        record = connection.read_record()
+        if record.kind == Content.ALERT:
+            raise ConnectionEnded(alert_of(record.data))
+        if record.kind != Content.HANDSHAKE:
+            raise ConnectionEnded(NotTls(record.header + record.data[:200]))
+        for kind, body, _ in messages.add(record.data):
+            yield kind, body
+
+
+def speaks_tls(address: tuple[str, int], timeout: float = 3.0) -> bool:
+    """Whether what listens at ``address`` answers a hello with TLS."""
+    try:
+        answer = offer(address, ClientHello(), timeout)
+    except Exception:  # noqa: BLE001  whatever it said, it was not TLS
+        return False
+    return not isinstance(answer, NotTls) and not str(answer).startswith("connection")

@@ -1,0 +1,39 @@
+"""What the ledger says of certificates that live: how to revoke what is nowhere on this machine."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+
+from pki.ca.ledger import EDGE_KINDS
+from pki.ca.ledger_file import ledger_path, read_ledger
+from pki.identity import SpiffeId
+from pki.profiles import AuthorityKind
+from pki.revocation_store import Target
+
+
+def living(
+    pki: Path, now: dt.datetime, *, identity: SpiffeId | None = None, serial: int | None = None
+) -> Iterator[tuple[AuthorityKind, Target]]:
+    """Every certificate in the ledger that has not expired at ``now``, with the authority that signed it.
+
+    Args:
+        pki: of the authority's home; without a ledger in it there is nothing.
+        now: with time zone.
+        identity: only those of this identity.
+        serial: only the one with this number.
+
+    Raises:
+        LedgerError: the ledger is damaged.
+    """
+    path = ledger_path(pki)
+    if not path.exists():
+        return
+    for record in read_ledger(path):
+        if not record.serial or (identity is not None and record.identity != str(identity)):
+            continue
+        number, end = int(record.serial, 16), dt.datetime.fromisoformat(record.not_after)
+        if end > now and serial in {None, number}:
+            kind = AuthorityKind.EDGE if record.kind in EDGE_KINDS else AuthorityKind.INTERNAL
+            yield kind, Target(number, record.identity, end)

@@ -1,0 +1,150 @@
+"""How a process gets its own identity from an authority elsewhere: by renewal, or at first with a join token."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from pki.ca import client
+from pki.ca.address import CaAddress
+from pki.ca.errors import EnrolmentRefused
+from pki.ca.join_token import JoinTokenFile
+from pki.errors import CertificateRejected, StoreError
+from pki.identity import SpiffeId
+from pki.identity_files import IdentityMaterial, read_identity
+from pki.issuer import Clock, utc_now
+from pki.keys import DEFAULT_ALGORITHM
+from pki.tls import TlsIdentity
+
+Locate = Callable[[], CaAddress]
+"""Where the authority is now; asked before each attempt."""
+
+
+def usable(directory: Path, spiffe_id: SpiffeId, now: dt.datetime) -> IdentityMaterial | None:
+    """The identity in ``directory`` when it is whole, of ``spiffe_id`` and valid at ``now``; else None."""
+    try:
+        material, _ = read_identity(directory)
+        material.check_valid_at(now)
+    except StoreError:
+        return None
+    return material if material.spiffe_id == spiffe_id else None
+
+
+class MemberIssuer:
+    """A :class:`pki.issuer.DirectoryIssuer` for the identity of a process, which the authority certifies.
+
+    What is usable is renewed by itself; nothing usable needs a join token, made for just these names.
+
+    Args:
+        locate: where the authority is.
+        tokens: where a join token is expected, for each identity that has one.
+        algorithm: of the keys made here.
+        clock: the present, in UTC.
+    """
+
+    edge_server = False
+    """Whether the token is for a public certificate."""
+
+    def __init__(
+        self,
+        locate: Locate,
+        tokens: Mapping[SpiffeId, JoinTokenFile],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        clock: Clock = utc_now,
+    ) -> None:
+        self._locate = locate
+        self._tokens = tokens
+        self._algorithm = algorithm
+        self._clock = clock
+
+    def issue_to(
+        self,
+        directory: Path,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+        accept: Sequence[str] = (),
+    ) -> None:
+        """See :meth:`pki.issuer.DirectoryIssuer.issue_to`.
+
+        Raises:
+            EnrolmentRefused: nothing usable is there, and the token is missing or not good.
+            CaUnavailable: the authority cannot be reached; the token stays good.
+        """
+        _refuse_lifetime(spiffe_id, lifetime)
+        if usable(directory, spiffe_id, self._clock()) is not None:
+            self._renew(directory)
+            return
+        if (file := self._tokens.get(spiffe_id)) is None:
+            raise EnrolmentRefused(
+                f"there is no usable identity of {spiffe_id}, and no join token", "give one with --join-token-file"
+            )
+        self._enrol(directory, file.read(), spiffe_id, dns=dns, ips=ips, accept=accept)
+        file.used_up()
+
+    def _renew(self, directory: Path) -> None:
+        client.renew(directory, self._locate().mutual, algorithm=self._algorithm)
+
+    def _enrol(
+        self,
+        directory: Path,
+        token: str,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str],
+        ips: Sequence[str],
+        accept: Sequence[str],
+    ) -> None:
+        client.enrol(
+            directory,
+            self._locate().enrolment,
+            token,
+            spiffe_id.role,
+            spiffe_id.name,
+            dns=dns,
+            ips=ips,
+            algorithm=self._algorithm,
+            accept=accept,
+            edge_server=self.edge_server,
+        )
+
+
+class EdgeMemberIssuer(MemberIssuer):
+    """As its base, for a gateway's public certificate: the internal identity of the gateway asks for its renewal.
+
+    Args:
+        internal: the directory of that identity.
+        locate: where the authority is.
+        tokens: where a join token for the public certificate is expected.
+        algorithm: of the keys made here, as far as browsers take it.
+        clock: the present, in UTC.
+    """
+
+    def __init__(
+        self,
+        internal: Path,
+        locate: Locate,
+        tokens: Mapping[SpiffeId, JoinTokenFile],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        clock: Clock = utc_now,
+    ) -> None:
+        super().__init__(locate, tokens, algorithm=algorithm, clock=clock)
+        self._internal = internal
+
+    edge_server = True
+
+    def _renew(self, directory: Path) -> None:
+        gateway = TlsIdentity(self._internal, clock=self._clock)
+        client.renew_edge(directory, gateway, self._locate().mutual, algorithm=self._algorithm)
+
+
+def _refuse_lifetime(spiffe_id: SpiffeId, lifetime: dt.timedelta | None) -> None:
+    if lifetime is not None:
+        raise CertificateRejected(
+            f"the lifetime of {spiffe_id} is not chosen here", "the authority's configuration says how long it lives"
+        )

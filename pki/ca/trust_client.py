@@ -1,0 +1,64 @@
+"""Asking the online authority what is to be trusted, and waiting there for a change."""
+
+from __future__ import annotations
+
+import aiohttp
+import msgspec
+
+from pki.ca.client import Address, mutual_context, problem_error
+from pki.ca.errors import CaUnavailable
+from pki.ca.protocol import MAX_TRUST_ANSWER_BYTES, TRUST_PATH, TRUST_WAIT_SECONDS, Problem, TrustAnswer
+from pki.damaged import DAMAGED_JSON
+from pki.tls import TlsIdentity
+
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = TRUST_WAIT_SECONDS + 10.0
+"""How long an answer may take to begin, and each part of it to follow."""
+WHOLE_SECONDS = ANSWER_SECONDS + 30.0
+_CHUNK_BYTES = 64 << 10
+
+
+async def fetch_trust(identity: TlsIdentity, address: Address, known: str = "") -> TrustAnswer:
+    """What is to be trusted, as soon as its version is not ``known``; else, after a while, that nothing changed.
+
+    Args:
+        identity: who asks; any process that the online authority renews.
+        address: of the mutual TLS port.
+        known: the version of an earlier answer; empty: answer at once.
+
+    Raises:
+        CaUnavailable: no answer, too large an answer, or not from the online authority.
+        RateLimited: too many ask; come back later.
+    """
+    host, port = address
+    timeout = aiohttp.ClientTimeout(total=WHOLE_SECONDS, connect=CONNECT_SECONDS, sock_read=ANSWER_SECONDS)
+    url = f"https://{f'[{host}]' if ':' in host else host}:{port}{TRUST_PATH}"
+    try:
+        connector = aiohttp.TCPConnector(ssl=mutual_context(identity), force_close=True)
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session,
+            session.get(
+                url, params={"known": known}, headers={"accept-encoding": "identity"}, allow_redirects=False
+            ) as response,
+        ):
+            status, data = response.status, await _read(response)
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise CaUnavailable(
+            f"no answer from the CA at {host}:{port}: {error or type(error).__name__}", "is `sluice run ca` running?"
+        ) from error
+    try:
+        if status == 200:
+            return msgspec.json.decode(data, type=TrustAnswer)
+        problem = msgspec.json.decode(data, type=Problem)
+    except DAMAGED_JSON as error:
+        raise CaUnavailable(f"what answers at {host}:{port} is no CA (status {status})") from error
+    raise problem_error(problem)
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    data = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        data += chunk
+        if len(data) > MAX_TRUST_ANSWER_BYTES:
+            raise CaUnavailable(f"the answer of the CA is larger than {MAX_TRUST_ANSWER_BYTES} bytes")
+    return bytes(data)

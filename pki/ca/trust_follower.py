@@ -1,0 +1,171 @@
+"""Following what an authority on another machine says is to be trusted, and bringing it to the directories here.
+
+Asked for in a long poll, so that a revocation is here a second after it is known there. Anchors are installed before
+lists, in the directories of this process and in those of jobs below the same home. Whatever fails, what is there stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pki.agent.schedule import retry_at
+from pki.ca.errors import RateLimited
+from pki.ca.member import Locate
+from pki.ca.protocol import TrustAnswer, TrustSide
+from pki.ca.trust_client import fetch_trust
+from pki.ca.trust_push import TrustBundle, TrustPusher
+from pki.errors import PkiError, StoreError
+from pki.home import Home
+from pki.identity_files import IdentityMaterial
+from pki.issuer import Clock, utc_now
+from pki.profiles import AuthorityKind
+from pki.tls import TlsIdentity
+from pki.verify import was_issued_by
+
+_LOG = logging.getLogger(__name__)
+_SYSTEM_RANDOM = random.SystemRandom()
+
+PUSH_SECONDS = 1.0
+"""How often it is looked for directories that are new."""
+LONGEST_PAUSE = dt.timedelta(seconds=5)
+"""Between two questions while the authority is away: a revocation is urgent."""
+SHORTEST_PAUSE_SECONDS = 0.2
+"""Between two answered questions, whatever the authority says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What the authority has said, checked."""
+
+    version: str = ""
+    sides: tuple[tuple[AuthorityKind, TrustBundle], ...] = ()
+
+    @classmethod
+    def of(cls, answer: TrustAnswer) -> Trust:
+        """Raises :class:`StoreError` or :class:`CrlRejected` when a side is not what it should be."""
+        given = ((AuthorityKind.INTERNAL, answer.internal), (AuthorityKind.EDGE, answer.edge))
+        return cls(answer.version, tuple((kind, _bundle(side)) for kind, side in given if side is not None))
+
+    def outdated(self, kind: AuthorityKind, material: IdentityMaterial) -> str:
+        """Why ``material`` is to be renewed whatever its age; empty: nothing says so."""
+        for side, bundle in self.sides:
+            if side is kind and not was_issued_by(material.leaf, bundle.anchors[0]):
+                return f"the {kind} authority signs with another key now"
+        return ""
+
+
+class TrustFollower:
+    """Keeps trust and lists up to date; ``run`` until cancelled.
+
+    Args:
+        home: every identity directory below it is served.
+        locate: where the authority is now.
+        asks: the identity directory of who asks: a process that the authority renews.
+        directories: others to be served, anywhere; what fails in them or in ``asks`` is tried again at once.
+        clock: the present, in UTC.
+        draw: a random number in [0, 1).
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        locate: Locate,
+        asks: Path,
+        directories: Sequence[Path] = (),
+        *,
+        clock: Clock = utc_now,
+        draw: Callable[[], float] = _SYSTEM_RANDOM.random,
+    ) -> None:
+        self._locate = locate
+        self._asks = asks
+        self._own = frozenset({asks, *directories})
+        self._clock = clock
+        self._draw = draw
+        self._pusher = TrustPusher(home, [asks, *directories])
+        self._pushing = asyncio.Lock()
+        self._identity: TlsIdentity | None = None
+        self._complaints: dict[Path, str] = {}
+        self.trust = Trust()
+        """The latest that was installed."""
+
+    def outdated(self, kind: AuthorityKind, material: IdentityMaterial) -> str:
+        """See :meth:`Trust.outdated`, by the latest trust."""
+        return self.trust.outdated(kind, material)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen())
+            tasks.create_task(self._push_forever())
+
+    async def ask(self) -> bool:
+        """Ask once, wait for the answer, install it; returns whether anything was new.
+
+        Raises:
+            PkiError: there was no answer, or a directory of our own did not take it: it counts as not heard.
+        """
+        if self._identity is None:
+            self._identity = TlsIdentity(self._asks, clock=self._clock)
+        answer = await fetch_trust(self._identity, self._locate().mutual, self.trust.version)
+        if answer.internal is None or answer.version == self.trust.version:
+            return False
+        trust = Trust.of(answer)
+        self._pusher.take([bundle for _, bundle in trust.sides])
+        failed = await self.push()
+        for directory in sorted(self._own & failed.keys()):
+            raise StoreError(f"the new trust does not get into {failed[directory]}")
+        self.trust = trust
+        return True
+
+    async def push(self) -> dict[Path, str]:
+        """Bring what is known to directories that are new or were changed; returns where it did not succeed."""
+        async with self._pushing:
+            push = self._pusher.push
+            changed, failed = await asyncio.get_running_loop().run_in_executor(None, push, self._clock())
+        if changed:
+            _LOG.info("trust and revocation lists brought to %d directories", len(changed))
+        for directory, complaint in failed.items():
+            if self._complaints.get(directory) != complaint:
+                _LOG.error("trust and revocation lists do not get into %s", complaint)
+        self._complaints = failed
+        return failed
+
+    async def _listen(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self.ask()
+            except (PkiError, OSError) as error:
+                failures += 1
+                if failures == 1:
+                    _LOG.warning("the news of the authority do not arrive, what is known stays: %s", error)
+                await asyncio.sleep(self._pause(failures, error))
+            else:
+                if failures:
+                    _LOG.info("the news of the authority arrive again")
+                failures = 0
+                await asyncio.sleep(SHORTEST_PAUSE_SECONDS)
+
+    async def _push_forever(self) -> None:
+        while True:
+            await asyncio.sleep(PUSH_SECONDS)
+            await self.push()
+
+    def _pause(self, failures: int, error: Exception) -> float:
+        return pause_seconds(self._clock(), failures, self._draw(), error, LONGEST_PAUSE)
+
+
+def pause_seconds(now: dt.datetime, failures: int, spread: float, error: Exception, longest: dt.timedelta) -> float:
+    """How long to wait after the ``failures``-th failure in a row; no shorter than the authority asks for."""
+    pause = (retry_at(now, failures, spread, longest=longest) - now).total_seconds()
+    return max(pause, error.retry_after) if isinstance(error, RateLimited) else pause
+
+
+def _bundle(side: TrustSide) -> TrustBundle:
+    return TrustBundle.parse(side.ca_pem.encode(), side.crl_pem.encode())

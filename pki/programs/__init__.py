@@ -1,0 +1,1 @@
+"""Ready-made configuration for other programs that take a Sluice identity: one module per program."""

@@ -1,0 +1,99 @@
+"""A PKI, an honest listener, and the means to examine something."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from audit.catalogue import CHECKS, by_id
+from audit.identities import HomeIdentities
+from audit.model import Check, Kind, Listener, Outcome, Report
+from audit.runner import examine
+from audit.subject import Identities, Options, Subject
+from pki.channels import Channel, client_policy
+from pki.identity import Role, SpiffeId
+from pki.listener import MutualTlsListener
+from pki.tls import TlsIdentity
+from tests.hostile import TRUST_DOMAIN, TestPki
+
+OPTIONS = Options(timeout=20.0, patience=0.5, handshake_limit=10.0)
+
+
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
+    """One PKI for the tests of this folder."""
+    return TestPki(tmp_path_factory.mktemp("audit-pki"))
+
+
+@pytest.fixture(scope="session")
+def identities(pki: TestPki) -> HomeIdentities:
+    """Audit identities of that PKI."""
+    return HomeIdentities(pki.home, pki.config)
+
+
+@pytest.fixture(scope="session")
+def server_directory(pki: TestPki) -> Path:
+    """The identity of a JobManager."""
+    directory = pki.home.identity(Role.JOBMANAGER, "jobmanager-1")
+    identity = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jobmanager-1")
+    pki.issuer.issue_to(directory, identity, dns=["localhost"], ips=["127.0.0.1"])
+    return directory
+
+
+class _Quiet(asyncio.Protocol):
+    """Admits and says nothing."""
+
+
+@pytest.fixture(scope="session")
+def honest(server_directory: Path) -> Iterator[tuple[str, int]]:
+    """Our own listener, as the JobManager has it for rpc."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    listener = MutualTlsListener(
+        TlsIdentity(server_directory),
+        Channel.RPC,
+        client_policy(Channel.RPC, TRUST_DOMAIN),
+        _Quiet,
+        alpn=("h2",),
+        handshake_timeout=1.0,
+    )
+    yield asyncio.run_coroutine_threadsafe(listener.start("127.0.0.1", 0), loop).result(20)
+    asyncio.run_coroutine_threadsafe(listener.close(), loop).result(20)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def listener_at(address: tuple[str, int], kind: Kind = Kind.MUTUAL, channel: Channel | None = Channel.RPC) -> Listener:
+    """A listener as a registry would declare it."""
+    return Listener(name="examined", kind=kind, channel=channel, host=address[0], port=address[1])
+
+
+def audited(
+    listener: Listener,
+    *,
+    checks: Sequence[Check] = CHECKS,
+    options: Options = OPTIONS,
+    identities: Identities | None = None,
+) -> Report:
+    """The report on one listener."""
+    return examine("a test", [Subject(listener, options, identities)], checks=checks)
+
+
+def only(*ids: str) -> list[Check]:
+    """These checks alone."""
+    return [by_id()[each] for each in ids]
+
+
+QUICK = [check for check in CHECKS if check.id not in {"TLS-11", "TLS-12", "TLS-17"}]
+"""All checks but those that wait for a server to lose its patience: stock servers have none."""
+
+
+def found(report: Report) -> set[str]:
+    """Ids of the checks that found something."""
+    return {result.check for result in report.results if result.outcome is Outcome.FINDING}

@@ -1,0 +1,237 @@
+"""Each weakness gives exactly its finding, and our own listener gives none."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+
+from audit.catalogue import CHECKS
+from audit.identities import HomeIdentities, log_path
+from audit.model import Kind, Outcome, Report
+from audit.runner import run_check
+from audit.subject import Subject
+from pki.channels import Channel
+from tests.hostile import TestPki
+from tests.integration.audit.conftest import OPTIONS, QUICK, audited, found, listener_at, only
+from tests.weak_servers import drain, http_answer, server_context, serving
+
+MODERN_CIPHERS = "ECDHE+AESGCM"
+
+
+def passed(report: Report) -> set[str]:
+    """Ids of the checks that passed."""
+    return {result.check for result in report.results if result.outcome is Outcome.PASSED}
+
+
+def test_our_own_listener_gives_no_finding_and_every_check_has_something_to_say(
+    honest: tuple[str, int], identities: HomeIdentities
+) -> None:
+    report = audited(listener_at(honest), identities=identities)
+    assert found(report) == set(), [result for result in report.results if result.outcome is Outcome.FINDING]
+    silent = {result.check: result.seen for result in report.results if result.outcome is Outcome.NOT_EXAMINED}
+    # no kernel table was read, and rpc is not the channel of one job
+    assert set(silent) == {"LSN-02", "MTL-16"}, silent
+
+
+def test_what_is_negotiated_is_told(honest: tuple[str, int]) -> None:
+    (listener,) = audited(listener_at(honest), checks=only("TLS-02")).listeners
+    shown = listener.negotiated
+    assert shown is not None
+    assert (shown.version, shown.group, shown.alpn) == ("TLS 1.3", "x25519", "h2")
+    assert shown.client_certificate_requested
+    assert "secp256r1" in shown.groups
+    assert shown.suites[0] == "TLS_AES_128_GCM_SHA256"
+    assert next(each.spiffe_ids for each in shown.chain) == ("spiffe://sluice.local/jobmanager/jobmanager-1",)
+    assert len(shown.chain) == 2
+
+
+def test_a_plaintext_port_is_found_and_its_handshakes_are_not_taken_for_refusals() -> None:
+    with serving(http_answer("200 OK", body="hello")) as address:
+        report = audited(listener_at(address), checks=QUICK)
+    assert found(report) == {"TLS-01"}
+    assert not {each for each in passed(report) if each.startswith("MTL")}
+
+
+def test_a_listener_that_speaks_first_in_plaintext_is_found() -> None:
+    def greet(connection: socket.socket) -> None:
+        connection.sendall(b"220 welcome\r\n")
+        drain(connection)
+
+    with serving(greet) as address:
+        assert found(audited(listener_at(address), checks=QUICK)) == {"TLS-01"}
+
+
+def test_a_listener_that_never_answers_a_handshake_does_not_pass() -> None:
+    options = OPTIONS.__class__(timeout=0.5, patience=0.3, handshake_limit=1.0)
+    with serving() as address:
+        assert "TLS-02" in found(audited(listener_at(address), checks=only("TLS-02"), options=options))
+
+
+def test_a_declared_listener_that_is_not_there_is_a_finding_and_nothing_passes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = taken.getsockname()[:2]
+    report = audited(listener_at(address))
+    assert found(report) == {"LSN-03"}
+    assert not {each for each in passed(report) if each.startswith(("MTL", "CRT"))}
+
+
+def test_a_server_that_requests_no_client_certificate_is_found(server_directory: Path) -> None:
+    with serving(context=server_context(server_directory, client=ssl.CERT_NONE)) as address:
+        assert found(audited(listener_at(address), checks=QUICK)) == {"MTL-01"}
+
+
+def test_optional_client_certificates_are_found_by_reading_after_the_handshake(server_directory: Path) -> None:
+    with serving(context=server_context(server_directory, client=ssl.CERT_OPTIONAL)) as address:
+        assert found(audited(listener_at(address), checks=QUICK)) == {"MTL-02"}
+
+
+def test_a_server_for_everybody_is_not_asked_for_client_certificates(server_directory: Path) -> None:
+    with serving(context=server_context(server_directory, client=ssl.CERT_NONE)) as address:
+        report = audited(listener_at(address, Kind.SERVER, None), checks=QUICK)
+    assert found(report) == set()
+
+
+@pytest.mark.parametrize(
+    ("channel", "missing"),
+    [
+        pytest.param(
+            Channel.RPC, {"MTL-13", "MTL-15", "MTL-19", "MTL-20"}, id="verifies the chain and looks at no identity"
+        )
+    ],
+)
+def test_a_server_that_checks_the_chain_alone_is_found(
+    server_directory: Path, identities: HomeIdentities, channel: Channel, missing: set[str]
+) -> None:
+    """As most software with "mutual TLS" does: no role, no trust domain, no revocation."""
+    checks = [check for check in QUICK if check.id != "MTL-13"]
+    with serving(context=server_context(server_directory)) as address:
+        report = audited(listener_at(address, channel=channel), identities=identities, checks=checks)
+    assert found(report) == missing - {"MTL-13"}
+
+
+def test_a_server_that_trusts_the_root_admits_edge_certificates_and_is_found(
+    pki: TestPki, server_directory: Path, identities: HomeIdentities
+) -> None:
+    trust = b"".join(
+        (pki.home.pki / "authorities" / kind / "cert.pem").read_bytes() for kind in ("root", "internal", "edge")
+    )
+    with serving(context=server_context(server_directory, trust=trust)) as address:
+        assert found(audited(listener_at(address), identities=identities, checks=only("MTL-17"))) == {"MTL-17"}
+
+
+def test_a_server_that_looks_at_no_revocation_list_is_found(
+    server_directory: Path, identities: HomeIdentities, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("audit.checks.peers.REVOCATION_SECONDS", 0.2)
+    with serving(context=server_context(server_directory)) as address:
+        assert found(audited(listener_at(address), identities=identities, checks=only("MTL-13"))) == {"MTL-13"}
+
+
+def test_a_server_that_refuses_everybody_is_found(server_directory: Path, identities: HomeIdentities) -> None:
+    trust = (server_directory / "chain.pem").read_bytes().partition(b"-----END CERTIFICATE-----\n")
+    with serving(context=server_context(server_directory, trust=trust[0] + trust[1])) as address:
+        assert found(audited(listener_at(address), identities=identities, checks=QUICK)) == {"MTL-10"}
+
+
+def test_every_audit_identity_is_written_down_and_ends_in_minutes(pki: TestPki, identities: HomeIdentities) -> None:
+    with serving() as address:
+        credential = Subject(listener_at(address), OPTIONS, identities).identities
+        assert credential is identities
+    lines = [json.loads(line) for line in log_path(pki.home).read_text().splitlines()]
+    assert lines
+    assert log_path(pki.home).stat().st_mode & 0o077 == 0
+    assert all(line["not_after"] > line["issued_at"] or line["case"] == "expired" for line in lines)
+    assert "PRIVATE KEY" not in log_path(pki.home).read_text()
+
+
+@pytest.mark.parametrize(
+    ("weakness", "expected"),
+    [
+        pytest.param("tls12", {"TLS-04", "TLS-09"}, id="TLS 1.2 beside 1.3"),
+        pytest.param("tls12-only", {"TLS-02", "TLS-09"}, id="TLS 1.2 only"),
+        pytest.param("tls10", {"TLS-03", "TLS-04", "TLS-05", "TLS-09"}, id="everything since TLS 1.0"),
+        pytest.param("weak-suites", {"TLS-04", "TLS-05", "TLS-09"}, id="CBC suites"),
+        pytest.param("weak-group", {"TLS-02", "TLS-06"}, id="P-224"),
+        pytest.param("tickets", {"TLS-09"}, id="session tickets"),
+        pytest.param("alpn", {"TLS-14"}, id="any application protocol"),
+        pytest.param("sni", {"TLS-13"}, id="another certificate for another name"),
+        pytest.param("leaf-alone", {"CRT-06"}, id="intermediate missing"),
+    ],
+)
+def test_a_weak_server_gives_its_finding(
+    weakness: str, expected: set[str], pki: TestPki, server_directory: Path
+) -> None:
+    with serving(context=_weak(weakness, pki, server_directory)) as address:
+        checks = [check for check in QUICK if Kind.SERVER in check.kinds]
+        assert found(audited(listener_at(address, Kind.SERVER, None), checks=checks)) == expected
+
+
+def test_a_tls12_server_that_requests_no_client_certificate_is_found(server_directory: Path) -> None:
+    context = server_context(
+        server_directory, client=ssl.CERT_NONE, minimum=ssl.TLSVersion.TLSv1_2, maximum=ssl.TLSVersion.TLSv1_2
+    )
+    with serving(context=context) as address:
+        assert found(audited(listener_at(address), checks=only("MTL-01", "MTL-02"))) == {"MTL-01"}
+
+
+def _weak(weakness: str, pki: TestPki, directory: Path) -> ssl.SSLContext:
+    none, tls12 = ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
+    context = server_context(directory, client=none)
+    context.minimum_version = (
+        tls12 if weakness in {"tls12", "tls12-only", "weak-suites", "weak-group"} else (context.minimum_version)
+    )
+    match weakness:
+        case "tls12":
+            context.set_ciphers(MODERN_CIPHERS)
+        case "tls12-only":
+            context.maximum_version = tls12
+            context.set_ciphers(MODERN_CIPHERS)
+        case "tls10":
+            context.set_ciphers("ALL:@SECLEVEL=0")
+            context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        case "weak-suites":
+            context.set_ciphers("ECDHE+AES:@SECLEVEL=0")
+        case "weak-group":
+            context.set_ciphers(MODERN_CIPHERS)
+            context.set_ecdh_curve("secp224r1")
+        case "tickets":
+            context = server_context(directory, client=none, tickets=2)
+        case "alpn":
+            context.set_alpn_protocols(["sluice-audit/0"])
+        case "sni":
+            other = server_context(pki.edge_server(), client=none)
+            context.sni_callback = lambda connection, name, _: setattr(connection, "context", other) if name else None
+        case "leaf-alone":
+            leaf = directory / "leaf.pem"
+            leaf.write_bytes(b"".join((directory / "chain.pem").read_bytes().partition(b"END CERTIFICATE-----\n")[:2]))
+            context = server_context(directory, client=none, chain="leaf.pem")
+    return context
+
+
+@pytest.mark.parametrize("check", ["TLS-11", "TLS-12", "TLS-17"])
+def test_a_listener_that_waits_for_ever_is_found(check: str) -> None:
+    options = OPTIONS.__class__(timeout=1.0, handshake_limit=1.0)
+    with serving() as address:
+        assert found(audited(listener_at(address), checks=only(check), options=options)) == {check}
+
+
+def test_a_listener_that_the_audit_has_stopped_is_found(server_directory: Path) -> None:
+    with serving(context=server_context(server_directory)) as address:
+        subject = Subject(listener_at(address), OPTIONS)
+        assert subject.handshake is not None
+    (check,) = only("TLS-16")
+    assert run_check(subject, check).outcome is Outcome.FINDING
+
+
+def test_ids_are_unique_and_every_check_says_what_who_and_how() -> None:
+    assert len({check.id for check in CHECKS}) == len(CHECKS)
+    for check in CHECKS:
+        assert check.title
+        assert check.expected
+        assert check.references
+        assert check.remedy
+        assert check.kinds

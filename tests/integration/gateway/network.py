@@ -1,0 +1,254 @@
+"""A gateway whose legs are mutual TLS to REST and to the auth service, and generations of authorities for them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientSession, UnixConnector, web
+
+from gateway.bootstrap import EnvoyPaths
+from gateway.config import AUTH_NAME, ENVOY_NAME, GatewayConfig
+from gateway.principal import AccessRole
+from gateway.process import route_file, run_auth, run_envoy
+from pki.authority import to_pem
+from pki.config import PkiConfig
+from pki.connections import ConnectionLog
+from pki.crl import Reason
+from pki.crl_files import install_crls
+from pki.files import write_secret
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_identity, write_identity
+from pki.issuer import LocalIssuer, utc_now
+from pki.profiles import AuthorityKind
+from pki.revocation_store import Target
+from pki.store import AuthorityStore
+from pki.tls import TlsIdentity
+from runtime.rest.server import RestServer
+from tests.integration.gateway.conftest import (
+    DEADLINE_SECONDS,
+    ROUTES,
+    TRUST_DOMAIN,
+    BackgroundLoop,
+    EdgeAuthority,
+    Gateway,
+    eventually,
+)
+
+LOOPBACK = "127.0.0.1"
+ENVOY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, ENVOY_NAME)
+AUTH = SpiffeId.process(TRUST_DOMAIN, Role.AUTH, AUTH_NAME)
+JOBMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jm-1")
+
+
+class Generation:
+    """One generation of authorities; several share a trust domain, as during a rotation."""
+
+    def __init__(self, pki: Path) -> None:
+        self.pki = pki
+        self.issuer = LocalIssuer(pki, PkiConfig(trust_domain=TRUST_DOMAIN))
+        self.issuer.ensure_authorities()
+        self.issuer.revocations.refresh_all()
+
+    def anchor(self, kind: AuthorityKind = AuthorityKind.INTERNAL) -> bytes:
+        return to_pem(AuthorityStore(self.pki).certificate(kind))
+
+    @property
+    def crl(self) -> bytes:
+        """The list of the internal authority."""
+        found = self.issuer.revocations.current(AuthorityKind.INTERNAL)
+        assert found is not None
+        return found.pem
+
+    def revoke(self, serial: int) -> None:
+        self.issuer.revocations.revoke(AuthorityKind.INTERNAL, [Target(serial)], Reason.SUPERSEDED)
+
+
+def install(directory: Path, spiffe_id: SpiffeId, signer: Generation, trusted: Sequence[Generation]) -> int:
+    """A new leaf by ``signer``, the anchors and lists of ``trusted``; returns the leaf's serial number."""
+    scratch = directory.with_name(f"next-{directory.name}")
+    signer.issuer.issue_to(scratch, spiffe_id)
+    material, _ = read_identity(scratch)
+    anchors = b"".join(each.anchor() for each in trusted)
+    write_identity(directory, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=anchors)
+    publish_lists(directory, trusted)
+    return material.leaf.serial_number
+
+
+def trust(directory: Path, trusted: Sequence[Generation]) -> None:
+    """Other anchors and lists, the same leaf."""
+    material, _ = read_identity(directory)
+    anchors = b"".join(each.anchor() for each in trusted)
+    write_identity(directory, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=anchors)
+    publish_lists(directory, trusted)
+
+
+def publish_lists(directory: Path, trusted: Sequence[Generation]) -> None:
+    install_crls(directory, b"".join(each.crl for each in trusted), utc_now())
+
+
+@dataclass
+class Rest:
+    """The real REST server over mutual TLS, with an application that answers everything."""
+
+    socket: Path
+    identity: Path
+    connections: ConnectionLog = field(default_factory=ConnectionLog)
+    address: tuple[str, int] | None = None
+    served: int = 0
+
+    async def serve(self) -> None:
+        application = web.Application()
+        application.router.add_route("*", "/{tail:.*}", self._answer)
+        server = RestServer(application, self.socket)
+        await server.start()
+        try:
+            self.address = await server.listen(TlsIdentity(self.identity), LOOPBACK, 0, connections=self.connections)
+            await asyncio.Event().wait()
+        finally:
+            await server.close()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.served += 1
+        return web.json_response({"principal": request.headers.get("x-sluice-principal", "")})
+
+
+class NetworkGateway(Gateway):
+    """Envoy, auth service and REST, each with an identity of its own, over ports of this machine."""
+
+    def __init__(
+        self,
+        home: Home,
+        authority: EdgeAuthority,
+        loop: BackgroundLoop,
+        generation: Generation,
+        elsewhere: tuple[str, int] | None = None,
+    ) -> None:
+        """``elsewhere``: who stands there in REST's place."""
+        super().__init__(home, authority, loop, GatewayConfig(port=0, auth_host=LOOPBACK, auth_port=0))
+        self.generation = generation
+        self.envoy_identity = home.identity(Role.GATEWAY, ENVOY_NAME)
+        self.auth_identity = home.identity(Role.AUTH, AUTH_NAME)
+        self.rest_identity = home.identity(Role.JOBMANAGER, JOBMANAGER.name)
+        self.rest = Rest(home.sockets / "rest.sock", self.rest_identity, address=elsewhere)
+        self.auth_address = (LOOPBACK, 0)
+
+    @property
+    def identities(self) -> dict[SpiffeId, Path]:
+        return {ENVOY: self.envoy_identity, AUTH: self.auth_identity, JOBMANAGER: self.rest_identity}
+
+    def start(self) -> None:
+        self.home.create()
+        self.authority.issue(self.identity)
+        for spiffe_id, directory in self.identities.items():
+            install(directory, spiffe_id, self.generation, [self.generation])
+        write_secret(route_file(self.home), json.dumps(ROUTES).encode())
+        if self.rest.address is None:
+            serving = self._loop.start(self.rest.serve())
+            self._others.append(serving)
+            self._await(serving, lambda: self.rest.address)
+        self._auth = self._loop.start(run_auth(self.home, self._config, TRUST_DOMAIN))
+        announced = self.home.run / "endpoints" / "auth.json"
+        self._await(self._auth, announced.exists)
+        document = json.loads(announced.read_bytes())
+        self.auth_address = (document["host"], document["port"])
+        config = GatewayConfig(
+            port=0,
+            auth_host=LOOPBACK,
+            auth_port=self.auth_address[1],
+            authorization_timeout=DEADLINE_SECONDS,
+            max_upstream_seconds=0.2,
+        )
+        envoy = self._loop.start(run_envoy(self.home, config, TRUST_DOMAIN, rest=self.rest.address))
+        self._others.append(envoy)
+        endpoint = self.home.run / "endpoints" / "envoy.json"
+        self._await(envoy, endpoint.exists)
+        self.port = json.loads(endpoint.read_bytes())["port"]
+
+    @staticmethod
+    def _await(running: concurrent.futures.Future[None], ready: Callable[[], object]) -> None:
+        eventually(lambda: ready() or running.done(), "it does not come up")
+        if running.done():
+            running.result()
+
+    def loaded(self, name: str, part: str) -> str:
+        """The PEM in a part of the secret ``name``, as Envoy has it; empty when it has none."""
+        for entry in self._admin("config_dump?resource=dynamic_active_secrets").get("configs", []):
+            if entry["name"] == name:
+                secret = entry["secret"].get("tls_certificate") or entry["secret"]["validation_context"]
+                source = secret.get(part, {})
+                inline: str = source.get("inline_string", "")
+                return inline or base64.b64decode(source.get("inline_bytes", "")).decode()
+        return ""
+
+    def handshakes(self) -> dict[str, int]:
+        """How many handshakes Envoy has done on each leg."""
+        stats = self._admin("stats?format=json&filter=^cluster.(rest|auth).ssl.handshake$")["stats"]
+        return {each["name"]: each["value"] for each in stats if "name" in each}
+
+    def _admin(self, query: str) -> Any:
+        return self._loop.start_value(self._ask(query))
+
+    async def _ask(self, query: str) -> Any:
+        connector = UnixConnector(str(EnvoyPaths.of(self.home).admin_socket))
+        async with ClientSession(connector=connector) as session, session.get(f"http://admin/{query}") as answer:
+            return json.loads(await answer.read())
+
+
+class Stream:
+    """Requests without end, on kept and on new connections; remembers what failed."""
+
+    def __init__(self, gateway: Gateway, context: ssl.SSLContext | None = None) -> None:
+        self._gateway = gateway
+        self._token = gateway.token(AccessRole.VIEWER)
+        self._context = context or gateway.tls()
+        self._stop = threading.Event()
+        self.answered = 0
+        self.failures: list[str] = []
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Stream]:
+        threads = [threading.Thread(target=self._run, args=(kept,)) for kept in (True, False)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+
+    def more(self, requests: int = 20) -> None:
+        """Wait until so many more were answered."""
+        goal = self.answered + requests
+        eventually(lambda: self.answered >= goal or self.failures, "the stream stands still")
+
+    def _run(self, kept: bool) -> None:
+        while not self._stop.is_set():
+            try:
+                with self._gateway.connect(self._context) as connection:
+                    self._converse(connection, 1_000_000 if kept else 1)
+            except (OSError, http.client.HTTPException) as error:
+                self.failures.append(repr(error))
+
+    def _converse(self, connection: ssl.SSLSocket, requests: int) -> None:
+        line = f"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self._token}\r\n\r\n"
+        for _ in range(requests):
+            connection.sendall(line.encode())
+            reply = self._gateway.read(connection)
+            if reply.status != 200:
+                self.failures.append(f"{reply.status} {reply.body[:200]!r}")
+            self.answered += 1
+            if self._stop.wait(0.005):  # a pace, not a wait for something
+                return

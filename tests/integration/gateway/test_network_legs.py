@@ -1,0 +1,240 @@
+"""REST and the auth service on other machines: mutual TLS through every rotation, and nobody in their place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import ssl
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from gateway.principal import AccessRole
+from gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
+from pki.channels import Channel, server_policy
+from pki.home import Home
+from pki.identity import NAMED_ROLES, Role, SpiffeId
+from pki.tls import TlsIdentity
+from tests.integration.gateway.conftest import (
+    DEADLINE_SECONDS,
+    TRUST_DOMAIN,
+    BackgroundLoop,
+    EdgeAuthority,
+    eventually,
+)
+from tests.integration.gateway.network import (
+    ENVOY,
+    JOBMANAGER,
+    Generation,
+    NetworkGateway,
+    Stream,
+    install,
+    publish_lists,
+    trust,
+)
+
+
+@pytest.fixture(scope="module")
+def generations(tmp_path_factory: pytest.TempPathFactory) -> tuple[Generation, Generation]:
+    """The present authorities and the next."""
+    return Generation(tmp_path_factory.mktemp("a")), Generation(tmp_path_factory.mktemp("b"))
+
+
+@pytest.fixture
+def network(
+    edge_authority: EdgeAuthority, background: BackgroundLoop, generations: tuple[Generation, Generation]
+) -> Iterator[NetworkGateway]:
+    with network_of(edge_authority, background, generations[0]) as gateway:
+        yield gateway
+
+
+@contextlib.contextmanager
+def network_of(
+    edge_authority: EdgeAuthority, background: BackgroundLoop, generation: Generation
+) -> Iterator[NetworkGateway]:
+    """A running one in a home of its own."""
+    directory = Path(tempfile.mkdtemp(prefix="slc"))
+    gateway = NetworkGateway(Home.at(directory), edge_authority, background, generation)
+    try:
+        gateway.start()
+        yield gateway
+    finally:
+        gateway.stop()
+        shutil.rmtree(directory)
+
+
+def test_requests_go_through_and_both_ends_are_known(network: NetworkGateway) -> None:
+    reply = network.send("GET", "/v1/jobs", token=network.token(AccessRole.VIEWER))
+    assert reply.status == 200
+    (connection,) = network.rest.connections.snapshot()
+    assert (connection.channel, connection.local, connection.peer) == ("rest", str(JOBMANAGER), str(ENVOY))
+    assert connection.protocol == "TLSv1.3"
+
+
+def test_no_request_fails_through_all_phases(
+    network: NetworkGateway, generations: tuple[Generation, Generation]
+) -> None:
+    old, new = generations
+
+    def renew(signer: Generation, trusted: Sequence[Generation]) -> None:
+        for spiffe_id, directory in network.identities.items():
+            install(directory, spiffe_id, signer, trusted)
+        chain = (network.envoy_identity / "chain.pem").read_text()
+        eventually(lambda: network.loaded(CERTIFICATE_SECRET, "certificate_chain") == chain, "Envoy keeps its leaf")
+        fresh()
+
+    def rely_on(*trusted: Generation) -> None:
+        for directory in network.identities.values():
+            trust(directory, trusted)
+        anchors = (network.envoy_identity / "ca.pem").read_text()
+        eventually(lambda: network.loaded(TRUST_SECRET, "trusted_ca") == anchors, "Envoy keeps its anchors")
+        fresh()
+
+    def fresh() -> None:
+        """The stream goes on, over connections made since."""
+        before = network.handshakes()
+        assert len(before) == 2
+        eventually(lambda: all(now > before[leg] for leg, now in network.handshakes().items()), "no new connections")
+        stream.more()
+
+    with Stream(network).running() as stream:
+        stream.more()
+        renew(old, [old])
+        rely_on(old, new)
+        renew(new, [new, old])
+        rely_on(new)
+        new.revoke(1)
+        for directory in network.identities.values():
+            publish_lists(directory, [new])
+        eventually(lambda: network.loaded(TRUST_SECRET, "crl") == new.crl.decode(), "Envoy keeps its list")
+        fresh()
+    assert stream.failures == []
+
+
+@pytest.fixture(scope="module")
+def shared(
+    edge_authority: EdgeAuthority, background: BackgroundLoop, generations: tuple[Generation, Generation]
+) -> Iterator[NetworkGateway]:
+    """One for tests that leave it as it was."""
+    with network_of(edge_authority, background, generations[0]) as gateway:
+        yield gateway
+
+
+def listeners(gateway: NetworkGateway) -> dict[Channel, tuple[str, int]]:
+    assert gateway.rest.address is not None
+    return {Channel.REST: gateway.rest.address, Channel.AUTH: gateway.auth_address}
+
+
+@pytest.mark.parametrize("channel", [Channel.REST, Channel.AUTH])
+@pytest.mark.parametrize("role", [role for role in NAMED_ROLES if role is not Role.GATEWAY])
+async def test_no_other_role_reaches_a_leg(
+    shared: NetworkGateway, generations: tuple[Generation, Generation], tmp_path: Path, channel: Channel, role: Role
+) -> None:
+    install(tmp_path / "x", SpiffeId.process(TRUST_DOMAIN, role, "x"), generations[0], [generations[0]])
+    await refused(shared, channel, tmp_path / "x")
+
+
+@pytest.mark.parametrize("channel", [Channel.REST, Channel.AUTH])
+async def test_leaf_of_the_authority_before_is_refused(
+    network: NetworkGateway, generations: tuple[Generation, Generation], tmp_path: Path, channel: Channel
+) -> None:
+    old, new = generations
+    install(tmp_path / "old", ENVOY, old, [old, new])
+    await admitted(network, channel, tmp_path / "old")
+    for spiffe_id, directory in network.identities.items():
+        install(directory, spiffe_id, new, [new])
+    await refused(network, channel, tmp_path / "old")
+    install(tmp_path / "new", ENVOY, new, [new])
+    await admitted(network, channel, tmp_path / "new")
+
+
+@pytest.mark.parametrize("channel", [Channel.REST, Channel.AUTH])
+async def test_plaintext_gets_no_answer(shared: NetworkGateway, channel: Channel) -> None:
+    reader, writer = await asyncio.open_connection(*listeners(shared)[channel])
+    writer.write(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\nx-sluice-principal: root\r\nx-sluice-roles: admin\r\n\r\n")
+    with contextlib.suppress(ConnectionError):
+        answer = await asyncio.wait_for(reader.read(), DEADLINE_SECONDS)
+        assert not answer.startswith(b"HTTP")
+    writer.close()
+
+
+async def attempt(gateway: NetworkGateway, channel: Channel, directory: Path) -> bytes:
+    """Dial a leg with this identity and ask something; what comes back."""
+    context = TlsIdentity(directory).client_context(server_policy(channel, TRUST_DOMAIN), alpn=["http/1.1"])
+    reader, writer = await asyncio.open_connection(*listeners(gateway)[channel], ssl=context)
+    try:
+        writer.write(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n")
+        return await asyncio.wait_for(reader.readline(), DEADLINE_SECONDS)
+    finally:
+        writer.transport.abort()
+
+
+def test_revoked_jobmanager_is_left_alone_within_seconds(
+    network: NetworkGateway, generations: tuple[Generation, Generation]
+) -> None:
+    """Connections that are open then are used no longer."""
+    token = network.token(AccessRole.VIEWER)
+    assert network.send("GET", "/v1/jobs", token=token).status == 200
+    generations[0].revoke(TlsIdentity(network.rest_identity).material.leaf.serial_number)
+    publish_lists(network.envoy_identity, [generations[0]])
+    eventually(lambda: network.send("GET", "/v1/jobs", token=token).status == 503, "Envoy goes on using it")
+    served = network.rest.served
+    assert network.send("GET", "/v1/jobs", token=token).status == 503
+    assert network.rest.served == served
+    install(network.rest_identity, JOBMANAGER, generations[0], [generations[0]])
+    eventually(lambda: network.send("GET", "/v1/jobs", token=token).status == 200, "its new certificate does not help")
+
+
+def test_revoked_gateway_is_shut_out_within_seconds(
+    network: NetworkGateway, generations: tuple[Generation, Generation]
+) -> None:
+    token = network.token(AccessRole.VIEWER)
+    assert network.send("GET", "/v1/jobs", token=token).status == 200
+    generations[0].revoke(TlsIdentity(network.envoy_identity).material.leaf.serial_number)
+    publish_lists(network.rest_identity, [generations[0]])
+    eventually(lambda: network.send("GET", "/v1/jobs", token=token).status == 503, "REST goes on serving it")
+
+
+def test_public_certificate_changes_its_authority_under_new_connections(
+    network: NetworkGateway, tmp_path: Path
+) -> None:
+    following = EdgeAuthority(tmp_path / "next")
+    both = ssl.create_default_context(
+        cadata=network.authority.certificate_file.read_text() + following.certificate_file.read_text()
+    )
+    both.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    both.set_alpn_protocols(["http/1.1"])
+    with Stream(network, both).running() as stream:
+        stream.more()
+        serial = following.issue(network.identity)
+        eventually(lambda: served_serial(network, both) == serial, "the old certificate is served")
+        stream.more()
+        serial = following.issue(network.identity)
+        eventually(lambda: served_serial(network, both) == serial, "the renewed certificate is not served")
+        stream.more()
+    assert stream.failures == []
+    with pytest.raises(ssl.SSLCertVerificationError), network.connect():
+        pass
+
+
+def served_serial(gateway: NetworkGateway, context: ssl.SSLContext) -> int:
+    with gateway.connect(context) as connection:
+        der = connection.getpeercert(binary_form=True)
+    assert der is not None
+    return x509.load_der_x509_certificate(der).serial_number
+
+
+async def admitted(gateway: NetworkGateway, channel: Channel, directory: Path) -> None:
+    assert (await attempt(gateway, channel, directory)).startswith(b"HTTP/1.1 ")
+
+
+async def refused(gateway: NetworkGateway, channel: Channel, directory: Path) -> None:
+    """The client believes the server, so that the refusal is the server's."""
+    answer = b""
+    with contextlib.suppress(OSError):
+        answer = await attempt(gateway, channel, directory)
+    assert answer == b""

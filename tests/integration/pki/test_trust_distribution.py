@@ -1,0 +1,114 @@
+"""Trust and revocations on their way to other machines: two homes, one authority, real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from pki.agent.policy import ManagedIdentity
+from pki.ca.address import CaAddress
+from pki.ca.config import CaConfig
+from pki.ca.join_token import JoinTokenFile
+from pki.ca.keeper import CaKeeper, Kept
+from pki.ca.member import MemberIssuer
+from pki.ca.process import online_ca
+from pki.ca.token_store import TokenStore
+from pki.ca.tokens import mint
+from pki.channels import Channel, client_policy, server_policy
+from pki.files import write_secret
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.issuer import utc_now
+from pki.listener import MutualTlsListener
+from pki.profiles import AuthorityKind
+from pki.store import AuthorityStore
+from pki.tls import TlsIdentity
+from tests.hostile import TRUST_DOMAIN, TestPki, assert_refused
+from tests.integration.pki.conftest import Echo, until
+
+MASTER = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jm-1")
+WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
+GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")
+
+
+class Machine:
+    """A home of its own in which one process has joined."""
+
+    def __init__(self, root: Path, pki: TestPki, address: CaAddress, spiffe_id: SpiffeId) -> None:
+        self.home = Home.at(root).create()
+        self.directory = self.home.identity(spiffe_id.role, spiffe_id.name)
+        self.token = root / "token"
+        write_secret(self.token, new_token(pki, spiffe_id).encode())
+        issuer = MemberIssuer(lambda: address, {spiffe_id: JoinTokenFile(self.token)})
+        self.keeper = CaKeeper(self.home, lambda: address, [Kept(ManagedIdentity(spiffe_id, self.directory), issuer)])
+
+
+@asynccontextmanager
+async def running(machine: Machine) -> AsyncIterator[TlsIdentity]:
+    await machine.keeper.start()
+    task = asyncio.create_task(machine.keeper.run())
+    try:
+        yield TlsIdentity(machine.directory)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await machine.keeper.close()
+
+
+def new_token(pki: TestPki, spiffe_id: SpiffeId) -> str:
+    certificate = AuthorityStore(pki.home.pki).certificate(AuthorityKind.INTERNAL)
+    record, text = mint(spiffe_id, certificate, now=utc_now())
+    TokenStore(pki.home.pki).add(record, now=utc_now())
+    return text
+
+
+Verb = Callable[..., None]
+
+
+@pytest.fixture
+def verb(monkeypatch: pytest.MonkeyPatch) -> Verb:
+    """The command, in this process."""
+
+    def run(*arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["sluice", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+
+    return run
+
+
+@pytest.fixture
+async def ca(pki: TestPki) -> AsyncIterator[CaAddress]:
+    async with online_ca(pki.home, pki.config, CaConfig()) as address:
+        yield address
+
+
+async def test_a_peer_revoked_at_the_authority_is_refused_on_another_machine(
+    pki: TestPki, ca: CaAddress, tmp_path: Path, verb: Verb
+) -> None:
+    """Its open connection ends, and it gets no new one; neither machine has a file of the authority's."""
+    master, worker = (Machine(tmp_path / spiffe_id.name, pki, ca, spiffe_id) for spiffe_id in (MASTER, WORKER))
+    async with running(master) as listening, running(worker) as dialing:
+        listener = MutualTlsListener(listening, Channel.RPC, client_policy(Channel.RPC, TRUST_DOMAIN), Echo)
+        host, port = await listener.start("127.0.0.1", 0)
+        try:
+            context = dialing.client_context(server_policy(Channel.RPC, TRUST_DOMAIN))
+            reader, writer = await asyncio.open_connection(host, port, ssl=context)
+            writer.write(b"x")
+            assert await reader.readexactly(1) == b"x"
+            verb("pki", "revoke", "taskmanager/tm-1", "--reason", "key-compromise", "--home", str(pki.home.root))
+            await until(reader.at_eof, "the open connection of a revoked peer went on")
+            with contextlib.suppress(OSError):
+                writer.close()
+                await writer.wait_closed()
+            await assert_refused(host, port, context)
+        finally:
+            await listener.close()

@@ -1,0 +1,147 @@
+"""Ports, processes and TLS connections of the tests with other programs."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+DEADLINE_SECONDS = 60.0
+SILENCE_SECONDS = 5.0
+"""Who has not been refused by then was let in."""
+_POLL_SECONDS = 0.05
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+@contextlib.contextmanager
+def running(
+    argv: Sequence[str | Path], log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that runs meanwhile, with its output in ``log``."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=log.parent
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def until(condition: Callable[[], object], what: Callable[[], str], seconds: float = DEADLINE_SECONDS) -> None:
+    """Wait until ``condition`` holds; at the deadline fail with ``what`` says."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(_POLL_SECONDS)
+
+
+def tail(log: Path) -> str:
+    """The end of a log, for messages."""
+    return f"the end of {log}:\n" + log.read_text(errors="replace")[-4000:]
+
+
+def client_context(directory: Path) -> ssl.SSLContext:
+    """For dialing as the identity in ``directory``; verifies the server with its anchors, the host name too."""
+    context = ssl.create_default_context(cafile=str(directory / "ca.pem"))
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.load_cert_chain(directory / "chain.pem", directory / "key.pem")
+    return context
+
+
+def exchange(port: int, context: ssl.SSLContext | None, request: bytes) -> bytes:
+    """The first bytes of the answer to ``request``; empty when the connection was refused, however that was done."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
+            if context is None:
+                plain.sendall(request)
+                return plain.recv(65536)
+            with context.wrap_socket(plain, server_hostname="localhost") as wrapped:
+                wrapped.sendall(request)
+                return wrapped.recv(65536)
+    except TimeoutError:
+        raise
+    except OSError:  # ssl.SSLError is one
+        return b""
+
+
+def refuses(port: int, context: ssl.SSLContext) -> bool:
+    """Whether a listener ends a connection by itself.
+
+    The client reads without having said anything: in TLS 1.3 its own part of the handshake is done before it is
+    refused. A listener that lets it in waits for a request meanwhile.
+    """
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname="localhost") as wrapped:
+                wrapped.settimeout(SILENCE_SECONDS)
+                return wrapped.recv(1) == b""
+        except TimeoutError:
+            return False
+        except OSError:
+            return True
+
+
+def is_open(port: int) -> bool:
+    """Whether anybody listens."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Listener:
+    """A TLS listener that notes how the handshakes of its callers end, and answers nothing."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._socket.getsockname()[1])
+        self.accepted = 0
+        """Callers that took this listener for whom they wanted, and said something."""
+        self.refused: list[str] = []
+        """Why the others did not."""
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Closing alone does not wake accept(2) up.
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join(20)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                plain, _ = self._socket.accept()
+            except OSError:
+                return
+            plain.settimeout(10)
+            try:
+                with self._context.wrap_socket(plain, server_side=True) as wrapped:
+                    if wrapped.recv(1):
+                        self.accepted += 1
+                    else:
+                        self.refused.append("closed")
+            except OSError as error:
+                self.refused.append(str(error))

@@ -1,0 +1,175 @@
+"""A running job whose authorities can be replaced: who signs, who is trusted, and what the processes say of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+from cryptography import x509
+
+from pki.authority import to_pem
+from pki.crl import Reason, Revocation, sign_crl
+from pki.files import write_public
+from pki.identity import SpiffeId
+from pki.identity_files import read_identity, write_identity
+from pki.issuer import utc_now
+from pki.profiles import AuthorityKind
+from pki.store import AuthorityStore
+from pki.tls import TlsIdentity
+from runtime.spark.evidence import read_evidence
+from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.integration.spark.conftest import Rounds
+from tests.integration.spark.small_cluster import ACCEPT, JOB_ID
+from tests.integration.spark.test_data_channel import EXECUTOR, blocks_of, driver_blocks, driver_rpc
+
+DEADLINE_SECONDS = 30.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Poll with a deadline."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition():  # noqa: ASYNC110 - files of other processes tell of no event
+            await asyncio.sleep(0.05)
+
+
+def authority_of(pki: TestPki) -> x509.Certificate:
+    """The internal authority."""
+    return AuthorityStore(pki.home.pki).load(AuthorityKind.INTERNAL).certificate
+
+
+def key_id(authority: x509.Certificate) -> str:
+    """The subject key identifier in hexadecimal."""
+    return authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest.hex()
+
+
+@dataclass
+class Rotation:
+    """Who signs and who is trusted at present; ``unreportable`` are executors that cannot write their report."""
+
+    signer: TestPki
+    trusted: tuple[TestPki, ...]
+    unreportable: set[int] = field(default_factory=set)
+
+    def issue(self, directory: Path, spiffe_id: SpiffeId) -> None:
+        """Put a new leaf and the present trust into ``directory``."""
+        material, _ = read_identity(self.signer.directory(spiffe_id))
+        write_identity(
+            directory, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=self.bundle(), accept=ACCEPT
+        )
+        if spiffe_id in {SpiffeId.executor(TRUST_DOMAIN, JOB_ID, number) for number in self.unreportable}:
+            (directory / "in-use").write_text("in the way")
+
+    def reissue(self, directory: Path) -> None:
+        """Replace the leaf in ``directory``, and its trust by the present one."""
+        self.issue(directory, read_identity(directory)[0].spiffe_id)
+
+    def trust(self, directory: Path) -> None:
+        """The present trust alone."""
+        write_public(directory / "ca.pem", self.bundle())
+
+    def bundle(self) -> bytes:
+        """The present ``ca.pem``."""
+        return to_pem(*map(authority_of, self.trusted))
+
+    def key_ids(self) -> list[str]:
+        """Of the present trust."""
+        return [key_id(authority_of(each)) for each in self.trusted]
+
+    def peer(self, directory: Path) -> TlsIdentity:
+        """Somebody of the job, as of now."""
+        self.issue(directory, EXECUTOR)
+        return TlsIdentity(directory)
+
+    def revocation_list(self, number: int, *serials: int) -> bytes:
+        """The complete list of whoever signs at present."""
+        signer = AuthorityStore(self.signer.home.pki).load(AuthorityKind.INTERNAL)
+        now = utc_now()
+        entries = [Revocation(f"{serial:x}", now, Reason.SUPERSEDED) for serial in serials]
+        return sign_crl(signer, entries, number=number, now=now, lifetime=timedelta(days=1))
+
+
+def report(directory: Path, pid: int) -> dict[str, Any]:
+    """What a process says it has in memory; empty when it says nothing."""
+    path = directory / "in-use" / f"{pid}.json"
+    decoded: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return decoded
+
+
+async def until_reported(directory: Path, pid: int, **wanted: object) -> None:
+    """Until a process says this of what it has in memory."""
+    await until(lambda: wanted.items() <= report(directory, pid).items())
+
+
+@dataclass
+class Rotating(Rounds):
+    """The job whose driver dials all the time; see ``pipelines/dialing.py``."""
+
+    def directory_of(self, number: int) -> Path:
+        """The identity of an executor."""
+        return self.job.master.identity_dir(number)
+
+    def directories(self) -> dict[Path, int]:
+        """Identity directory and process id of the driver's JVM and of each executor."""
+        executors = self.job.master.executors
+        return {
+            self.job.identity_dir: self.driver_jvm().pid,
+            **{self.directory_of(number): process.pid for number, process in executors.items()},
+        }
+
+    def listeners(self) -> list[int]:
+        """The ports of Spark's, of all processes."""
+        executors = [blocks_of(self, number) for number in self.job.master.executors]
+        return [driver_rpc(self), driver_blocks(self), *executors]
+
+    def log_of(self, number: int) -> str:
+        """What an executor has logged."""
+        return self.job.log(f"executor-{number}/log")
+
+    def tally(self) -> dict[str, Any]:
+        """What became of the driver's connections."""
+        decoded: dict[str, Any] = json.loads((self.folder / "tally").read_text())
+        return decoded
+
+    async def dial(self, ports: list[int]) -> None:
+        """Let the driver dial ``ports`` and nothing else, and wait until it does."""
+        part = self.folder / "targets.part"
+        part.write_text(json.dumps(ports))
+        part.rename(self.folder / "targets")
+        await until(lambda: self.tally()["targets"] == ports)
+
+    async def dialed_anew(self) -> None:
+        """Until every target was dialed at least once more, from beginning to end."""
+        before = self.tally()["dialed"]
+        await until(lambda: self.tally()["dialed"] >= before + 2 * len(self.tally()["targets"]))
+
+    async def replace(self, number: int) -> int:
+        """Kill an executor; returns the number of the one that has joined in its place."""
+        master = self.job.master
+        joined = master.launched + 1
+        psutil.Process(master.executors[number].pid).kill()
+        await self.job.until(lambda: joined in master.executors and master.progress.executors_added >= joined)
+        return joined
+
+    async def until_dialed(self, number: int, other: int) -> None:
+        """Give the job work until one executor has dialed the other."""
+        wanted = (str(SpiffeId.executor(TRUST_DOMAIN, JOB_ID, other)), "dialed")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while all((line.peer, line.direction) != wanted for line in read_evidence(self.directory_of(number))):
+                await self.run()
+
+    def between(self, number: int, other: int) -> int:
+        """How many connections two executors have with each other."""
+        port, far = blocks_of(self, number), blocks_of(self, other)
+        dialed = {each.laddr.port for each in self._established(other) if each.raddr.port == port}
+        mine = self._established(number)
+        return sum(each.raddr.port == far or (each.laddr.port == port and each.raddr.port in dialed) for each in mine)
+
+    def _established(self, number: int) -> list[Any]:
+        connections = psutil.Process(self.job.master.executors[number].pid).net_connections("tcp")
+        return [each for each in connections if each.status == psutil.CONN_ESTABLISHED]

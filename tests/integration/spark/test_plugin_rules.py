@@ -1,0 +1,295 @@
+"""What the plugin in driver and executor takes over from an identity directory, without a Spark around it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+from pki.authority import Authority, authority_key_identifier, create_intermediate, create_root, to_pem
+from pki.config import PkiConfig
+from pki.identity import SpiffeId
+from pki.identity_files import read_certificates
+from pki.issuer import utc_now
+from pki.profiles import AuthorityKind
+from pki.store import AuthorityStore
+from runtime.spark.command import SparkRuntime
+from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.integration.spark.plugin_jvm import plugin_jvm
+from tests.integration.spark.small_cluster import JOB_ID
+
+pytestmark = pytest.mark.spark
+
+EXECUTOR = SpiffeId.executor(TRUST_DOMAIN, JOB_ID, 7)
+ACCEPT = (f"spiffe://{TRUST_DOMAIN}/job/{JOB_ID}/*",)
+
+
+@pytest.fixture(scope="module")
+def jvm(spark: SparkRuntime) -> Iterator[Any]:
+    with plugin_jvm(spark) as packages:
+        yield packages
+
+
+@pytest.fixture(scope="module")
+def directory(pki: TestPki) -> Path:
+    return pki.directory(EXECUTOR, accept=ACCEPT)
+
+
+def new_authority(*, age: dt.timedelta = dt.timedelta(0)) -> Authority:
+    """Another internal authority of the same trust domain; one ten years old has expired."""
+    config, now = PkiConfig(trust_domain=TRUST_DOMAIN), utc_now() - age
+    return create_intermediate(AuthorityKind.INTERNAL, create_root(config, now), config, now)
+
+
+def internal(pki: TestPki) -> Authority:
+    return AuthorityStore(pki.home.pki).load(AuthorityKind.INTERNAL)
+
+
+# --- trust bundles ---
+
+LONG_AGO = dt.timedelta(days=400)
+
+
+def key_ids(jvm: Any, generation: Any) -> list[str]:
+    anchors = generation.anchors()
+    return [jvm.io.sluice.tls.KeyIds.subject(anchors.apply(index)) for index in range(anchors.size())]
+
+
+def key_id(certificate: x509.Certificate) -> str:
+    return certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest.hex()
+
+
+@pytest.mark.parametrize("phase", ["A", "A+B", "B+A", "B", "A+B+C+D", "expired+A"])
+def test_every_phase_of_a_trust_bundle_is_taken(jvm: Any, pki: TestPki, phase: str) -> None:
+    """An authority that has expired beside its successor is left out, and does not keep the others out."""
+    known = {"A": internal(pki), "expired": new_authority(age=LONG_AGO), **{name: new_authority() for name in "BCD"}}
+    directory = pki.directory(EXECUTOR, accept=ACCEPT)
+    names = phase.split("+")
+    (directory / "ca.pem").write_bytes(to_pem(*(known[name].certificate for name in names)))
+    generation = jvm.io.sluice.tls.IdentityFiles.load(directory_of(jvm, directory))
+    assert key_ids(jvm, generation) == [key_id(known[name].certificate) for name in names if name != "expired"]
+    leaf = read_certificates(directory / "chain.pem")[0]
+    assert jvm.io.sluice.tls.KeyIds.issuer(generation.chain()[0]) == key_id(known["A"].certificate)
+    assert generation.alias() == f"sluice-{leaf.serial_number:x}"
+
+
+def directory_of(jvm: Any, directory: Path) -> Any:
+    return jvm.java.io.File(str(directory)).toPath()
+
+
+def cut_off(pki: TestPki) -> bytes:
+    return to_pem(internal(pki).certificate, new_authority().certificate)[:-100]
+
+
+DAMAGED: dict[str, Callable[[TestPki], bytes]] = {
+    "empty": lambda _: b"",
+    "cut off in the second certificate": cut_off,
+    "garbage": lambda _: b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    "a leaf as anchor": lambda pki: (pki.directory(EXECUTOR) / "chain.pem").read_bytes(),
+    "all have expired": lambda _: to_pem(new_authority(age=LONG_AGO).certificate),
+    "too many": lambda pki: to_pem(internal(pki).certificate) * 101,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_trust_bundle_is_refused_as_a_whole(jvm: Any, pki: TestPki, damage: str) -> None:
+    directory = pki.directory(EXECUTOR, accept=ACCEPT)
+    (directory / "ca.pem").write_bytes(DAMAGED[damage](pki))
+    with pytest.raises(Py4JJavaError, match="no usable identity"):
+        jvm.io.sluice.tls.IdentityFiles.load(directory_of(jvm, directory))
+
+
+# --- revocation lists ---
+
+
+def signed(
+    authority: Authority,
+    number: int,
+    entries: Sequence[tuple[int, x509.ReasonFlags | None]],
+    *,
+    base: int | None = None,
+    critical: bool = True,
+    age: dt.timedelta = dt.timedelta(0),
+) -> bytes:
+    """A complete list, or with ``base`` the delta to the list of that number."""
+    now = utc_now() - age
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(authority.certificate.subject)
+        .last_update(now)
+        .next_update(now + dt.timedelta(days=1))
+        .add_extension(authority_key_identifier(authority.certificate), critical=False)
+        .add_extension(x509.CRLNumber(number), critical=False)
+    )
+    if base is not None:
+        builder = builder.add_extension(x509.DeltaCRLIndicator(base), critical=critical)
+    for serial, reason in entries:
+        entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now)
+        if reason is not None:
+            entry = entry.add_extension(x509.CRLReason(reason), critical=False)
+        builder = builder.add_revoked_certificate(entry.build())
+    return builder.sign(authority.key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+class Lists:
+    """The lists in use of one process, given one file after another."""
+
+    def __init__(self, jvm: Any, generation: Any) -> None:
+        self._jvm = jvm
+        self._anchors = generation.anchors()
+        self._lists = jvm.io.sluice.tls.Revocations.Empty()
+
+    def take(self, *lists: bytes) -> list[str]:
+        """Offer a file; returns what was wrong with it."""
+        result = self._lists.updated(b"".join(lists), self._anchors, self._jvm.java.util.Date())
+        self._lists = result._1()
+        return [str(result._2().apply(index)) for index in range(result._2().size())]
+
+    def refuses(self, leaf: Any) -> bool:
+        try:
+            self._lists.check(leaf)
+        except Py4JJavaError as error:
+            if "was revoked at" not in str(error):
+                raise
+            return True
+        return False
+
+    def number(self) -> int:
+        numbers = self._lists.numbers().values().toSeq()
+        assert numbers.size() == 1
+        return int(str(numbers.head()))
+
+
+COMPROMISED = x509.ReasonFlags.key_compromise
+TAKEN_OFF = x509.ReasonFlags.remove_from_crl
+
+
+class Signer:
+    """The PKI's authority signing lists about two leaves, X and Y."""
+
+    def __init__(self, jvm: Any, pki: TestPki) -> None:
+        self.authority = internal(pki)
+        directories = [pki.directory(EXECUTOR, accept=ACCEPT) for _ in "XY"]
+        load = jvm.io.sluice.tls.IdentityFiles.load
+        self.x, self.y = (load(directory_of(jvm, each)).chain()[0] for each in directories)
+        self._serials = {
+            name: read_certificates(each / "chain.pem")[0].serial_number
+            for name, each in zip("XY", directories, strict=True)
+        }
+
+    def complete(self, number: int, entries: str = "") -> bytes:
+        return signed(self.authority, number, [(self._serials[name], COMPROMISED) for name in entries])
+
+    def delta(self, number: int, base: int, entries: str = "", *, off: str = "", critical: bool = True) -> bytes:
+        wanted = [(self._serials[name], COMPROMISED) for name in entries]
+        wanted += [(self._serials[name], TAKEN_OFF) for name in off]
+        return signed(self.authority, number, wanted, base=base, critical=critical)
+
+
+@pytest.fixture(scope="module")
+def signer(jvm: Any, pki: TestPki) -> Signer:
+    return Signer(jvm, pki)
+
+
+@pytest.fixture
+def lists(jvm: Any, directory: Path) -> Lists:
+    return Lists(jvm, jvm.io.sluice.tls.IdentityFiles.load(directory_of(jvm, directory)))
+
+
+def test_delta_is_applied_on_top_of_its_base(lists: Lists, signer: Signer) -> None:
+    assert lists.take(signer.complete(5, "X")) == []
+    assert lists.take(signer.complete(5, "X"), signer.delta(6, 5, "Y")) == []
+    assert lists.refuses(signer.x)
+    assert lists.refuses(signer.y)
+    assert lists.number() == 6
+
+
+def test_delta_may_stand_before_its_base_and_build_on_an_older_one(lists: Lists, signer: Signer) -> None:
+    assert lists.take(signer.delta(9, 3, "Y"), signer.complete(5, "X")) == []
+    assert lists.refuses(signer.x)
+    assert lists.refuses(signer.y)
+
+
+def test_delta_that_is_not_marked_critical_is_still_no_complete_list(lists: Lists, signer: Signer) -> None:
+    """Taken for a complete one it would set everybody on the base free."""
+    assert lists.take(signer.complete(5, "X"), signer.delta(6, 5, "Y", critical=False)) == []
+    assert lists.refuses(signer.x)
+    assert lists.refuses(signer.y)
+
+
+def test_later_delta_counts_and_can_take_off(lists: Lists, signer: Signer) -> None:
+    base = signer.complete(5, "X")
+    assert lists.take(base, signer.delta(6, 5, "Y")) == []
+    assert lists.take(base, signer.delta(7, 5, "Y", off="X")) == []
+    assert not lists.refuses(signer.x)
+    assert lists.refuses(signer.y)
+
+
+def test_delta_may_build_on_what_another_delta_has_led_to(lists: Lists, signer: Signer) -> None:
+    assert lists.take(signer.complete(5), signer.delta(6, 5, "X"), signer.delta(7, 6, "Y")) == []
+    assert lists.refuses(signer.x)
+    assert lists.refuses(signer.y)
+
+
+def test_next_complete_list_replaces_base_and_deltas(lists: Lists, signer: Signer) -> None:
+    assert lists.take(signer.complete(5, "X"), signer.delta(6, 5, "Y")) == []
+    assert lists.take(signer.complete(7, "Y")) == []
+    assert not lists.refuses(signer.x)
+    assert lists.refuses(signer.y)
+    assert lists.take(signer.complete(7, "Y"), signer.delta(6, 5, "X")) == []  # says nothing new
+    assert lists.number() == 7
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        pytest.param(lambda s: [s.delta(6, 5, "Y")], "has no complete list to build on", id="no base at all"),
+        pytest.param(lambda s: [s.complete(5), s.delta(9, 6, "Y")], "builds on number 6", id="base too old"),
+        pytest.param(lambda s: [s.complete(5), signed(new_authority(), 6, [], base=5)], "trusted", id="foreign"),
+        pytest.param(
+            lambda s: [s.complete(5), signed(s.authority, 6, [], base=5, age=dt.timedelta(days=2))],
+            "expired at",
+            id="expired",
+        ),
+    ],
+)
+def test_unusable_delta_is_ignored_and_said(
+    lists: Lists, signer: Signer, files: Callable[[Signer], list[bytes]], said: str
+) -> None:
+    (problem,) = lists.take(*files(signer))
+    assert said in problem
+    assert not lists.refuses(signer.y)
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        pytest.param(lambda s: [s.complete(5), s.delta(6, 5)], id="older delta"),
+        pytest.param(lambda s: [s.complete(6)], id="complete list older than the delta"),
+        pytest.param(lambda s: [s.complete(4)], id="complete list older than the base"),
+    ],
+)
+def test_nothing_older_sets_anybody_free(lists: Lists, signer: Signer, older: Callable[[Signer], list[bytes]]) -> None:
+    assert lists.take(signer.complete(5, "X"), signer.delta(7, 5, "Y")) == []
+    (problem,) = lists.take(*older(signer))
+    assert "older than the one in use" in problem
+    assert lists.refuses(signer.x)
+    assert lists.refuses(signer.y)
+
+
+def test_lists_of_two_authorities_are_kept_apart(jvm: Any, pki: TestPki, signer: Signer) -> None:
+    """As during a rotation: each list tells of its own issuer's certificates, and carries its number."""
+    directory = pki.directory(EXECUTOR, accept=ACCEPT)
+    other = new_authority()
+    (directory / "ca.pem").write_bytes(to_pem(signer.authority.certificate, other.certificate))
+    lists = Lists(jvm, jvm.io.sluice.tls.IdentityFiles.load(directory_of(jvm, directory)))
+    assert lists.take(signer.complete(5, "X"), signed(other, 2, [(signer._serials["Y"], None)])) == []
+    assert lists.refuses(signer.x)
+    assert not lists.refuses(signer.y)

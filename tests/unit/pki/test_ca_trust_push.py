@@ -1,0 +1,157 @@
+"""Trust and lists on their way into identity directories: trust is handed on, never exchanged."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from pki.authority import Authority, create_intermediate, create_root, to_pem
+from pki.ca.trust_push import TrustBundle, TrustPusher, install_trust
+from pki.config import PkiConfig
+from pki.crl import sign_crl
+from pki.crl_files import CRL_FILE
+from pki.errors import CrlRejected, StoreError
+from pki.identity import Role, SpiffeId
+from pki.identity_files import CA_FILE, read_certificates
+from pki.profiles import AuthorityKind
+from pki.store import AuthorityStore
+from tests.hostile import TRUST_DOMAIN, TestPki
+
+JOB = "a" * 32
+NOW = dt.datetime.now(dt.UTC)
+MASTER = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jm-1")
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> TestPki:
+    return TestPki(tmp_path)
+
+
+@pytest.fixture
+def first(pki: TestPki) -> Authority:
+    """Today's internal authority."""
+    return AuthorityStore(pki.home.pki).load(AuthorityKind.INTERNAL)
+
+
+@pytest.fixture
+def second() -> Authority:
+    """Its successor."""
+    return successor()
+
+
+def successor(trust_domain: str = TRUST_DOMAIN) -> Authority:
+    config = PkiConfig(trust_domain=trust_domain)
+    return create_intermediate(AuthorityKind.INTERNAL, create_root(config, NOW), config, NOW)
+
+
+def bundle(*authorities: Authority, lists: bytes = b"") -> TrustBundle:
+    return TrustBundle.parse(to_pem(*(each.certificate for each in authorities)), lists)
+
+
+def a_list(authority: Authority, number: int) -> bytes:
+    return sign_crl(authority, (), number=number, now=NOW, lifetime=dt.timedelta(hours=24))
+
+
+def test_the_phases_of_a_rotation_go_in_one_after_the_other(pki: TestPki, first: Authority, second: Authority) -> None:
+    directory = pki.directory(MASTER)
+    for phase in ((first,), (first, second), (second, first), (second,)):
+        changed = install_trust(directory, bundle(*phase))
+        assert changed is (phase != (first,))
+        assert read_certificates(directory / CA_FILE) == [each.certificate for each in phase]
+        assert not install_trust(directory, bundle(*phase)), "nothing changes twice"
+
+
+def test_a_bundle_without_anything_in_common_is_refused(pki: TestPki, second: Authority) -> None:
+    directory = pki.directory(MASTER)
+    before = (directory / CA_FILE).read_bytes()
+    with pytest.raises(StoreError, match="trusts none of"):
+        install_trust(directory, bundle(second))
+    assert (directory / CA_FILE).read_bytes() == before
+
+
+def test_a_bundle_of_another_trust_domain_is_refused(pki: TestPki, first: Authority) -> None:
+    stranger = successor("evil.example")
+    with pytest.raises(StoreError, match="trust domain"):
+        bundle(first, stranger)
+    with pytest.raises(StoreError, match=f"is not of {TRUST_DOMAIN}"):
+        install_trust(pki.directory(MASTER), bundle(stranger))
+
+
+def test_what_is_no_bundle_is_refused(pki: TestPki, first: Authority) -> None:
+    leaf = pki.identity(MASTER).material.leaf
+    for ca_pem in (b"", b"x", to_pem(leaf), to_pem(first.certificate, leaf), to_pem(first.certificate) * 33):
+        with pytest.raises(StoreError):
+            TrustBundle.parse(ca_pem, b"")
+    for crl_pem in (b"x", a_list(first, 1)[:-20]):
+        with pytest.raises(CrlRejected):
+            TrustBundle.parse(to_pem(first.certificate), crl_pem)
+
+
+def test_every_directory_below_the_home_gets_the_trust_of_its_own_side(
+    pki: TestPki, first: Authority, second: Authority
+) -> None:
+    """Those of drivers and executors too; a list comes beside the anchor that signed it, which comes first."""
+    home = pki.home
+    places = {
+        home.identity(Role.JOBMANAGER, "jm-1"): MASTER,
+        home.jobs / JOB / "attempt-1" / "identity": SpiffeId.driver(TRUST_DOMAIN, JOB),
+        home.work("tm-1") / "jobs" / JOB / "executor-3" / "identity": SpiffeId.executor(TRUST_DOMAIN, JOB, 3),
+    }
+    for directory, spiffe_id in places.items():
+        pki.issuer.issue_to(directory, spiffe_id)
+    public = home.identity(Role.GATEWAY, "edge")
+    pki.issuer.issue_edge_server(public, SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "edge"), dns=["localhost"])
+    edge = AuthorityStore(home.pki).load(AuthorityKind.EDGE)
+
+    pusher = TrustPusher(home)
+    assert pusher.push(NOW) == ([], {}), "nothing is known yet"
+    lists = a_list(first, 1) + a_list(second, 1)
+    pusher.take([bundle(first, second, lists=lists), bundle(edge, lists=a_list(edge, 1))])
+    changed, failed = pusher.push(NOW)
+    assert (set(changed), failed) == ({*places, public}, {})
+    for directory in places:
+        assert read_certificates(directory / CA_FILE) == [first.certificate, second.certificate]
+        assert (directory / CRL_FILE).read_bytes().count(b"BEGIN X509 CRL") == 2
+    assert read_certificates(public / CA_FILE) == [edge.certificate]
+    assert (public / CRL_FILE).read_bytes().count(b"BEGIN X509 CRL") == 1
+    assert pusher.push(NOW) == ([], {})
+
+
+def test_a_directory_that_appears_or_falls_back_later_is_brought_up_to_date(pki: TestPki, first: Authority) -> None:
+    pusher = TrustPusher(pki.home)
+    pusher.take([bundle(first, lists=a_list(first, 7))])
+    assert pusher.push(NOW) == ([], {})
+    driver = pki.home.jobs / JOB / "attempt-1" / "identity"
+    pki.issuer.issue_to(driver, SpiffeId.driver(TRUST_DOMAIN, JOB))
+    assert pusher.push(NOW) == ([driver], {})
+    (driver / CRL_FILE).unlink()
+    assert pusher.push(NOW) == ([driver], {})
+
+
+def test_one_bad_directory_or_list_keeps_the_news_from_no_other(pki: TestPki, first: Authority) -> None:
+    good, bad = (pki.home.identity(Role.TASKMANAGER, name) for name in ("tm-1", "tm-0"))
+    for directory in (good, bad):
+        pki.issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, directory.name))
+    (bad / CA_FILE).write_text("garbage")
+    pusher = TrustPusher(pki.home)
+    foreign = a_list(successor(), 1)
+    pusher.take([bundle(first, lists=foreign + a_list(first, 2))])
+    changed, failed = pusher.push(NOW)
+    assert len(failed) == 2
+    assert (good / CRL_FILE).read_bytes().count(b"BEGIN X509 CRL") == 1, "the foreign list stays out, ours is in"
+    assert bad not in changed
+
+
+def test_an_older_list_replaces_no_newer_one(pki: TestPki, first: Authority) -> None:
+    directory = pki.home.identity(Role.TASKMANAGER, "tm-1")
+    pki.issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1"))
+    pusher = TrustPusher(pki.home)
+    pusher.take([bundle(first, lists=a_list(first, 9))])
+    pusher.push(NOW)
+    newer = (directory / CRL_FILE).read_bytes()
+    pusher.take([bundle(first, lists=a_list(first, 8))])
+    _, failed = pusher.push(NOW)
+    assert "older than number 9" in failed[directory]
+    assert (directory / CRL_FILE).read_bytes() == newer

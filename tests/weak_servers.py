@@ -1,0 +1,113 @@
+"""Servers with one weakness each, in a thread of the test's own, and honest ones to compare them with."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+Handler = Callable[[socket.socket], None]
+
+READ_SECONDS = 30.0
+
+
+def drain(connection: socket.socket) -> None:
+    """Read until the client is done."""
+    while connection.recv(1 << 16):
+        pass
+
+
+def http_answer(status: str, headers: str = "", body: str = "") -> Handler:
+    """Answers every request of one connection the same way."""
+
+    def handle(connection: socket.socket) -> None:
+        while True:
+            data = b""
+            while b"\r\n\r\n" not in data:
+                received = connection.recv(1 << 16)
+                if not received:
+                    return
+                data += received
+                if not data[:1].isalpha():
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    return
+            answer = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n{headers}\r\n{body}"
+            connection.sendall(answer.encode())
+
+    return handle
+
+
+@contextlib.contextmanager
+def serving(
+    handle: Handler = drain, context: Callable[[], ssl.SSLContext] | ssl.SSLContext | None = None
+) -> Iterator[tuple[str, int]]:
+    """Listen on a free loopback port; without ``context`` there is no TLS."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    threads: list[threading.Thread] = []
+    open_connections: list[socket.socket] = []
+
+    def serve(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError), connection:
+            connection.settimeout(READ_SECONDS)
+            if context is None:
+                handle(connection)
+                return
+            built = context if isinstance(context, ssl.SSLContext) else context()
+            with built.wrap_socket(connection, server_side=True) as secured:
+                open_connections.append(secured)
+                handle(secured)
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            open_connections.append(connection)
+            thread = threading.Thread(target=serve, args=(connection,), daemon=True)
+            threads.append(thread)
+            thread.start()
+
+    acceptor = threading.Thread(target=accept, daemon=True)
+    acceptor.start()
+    try:
+        yield listening.getsockname()[:2]
+    finally:
+        with contextlib.suppress(OSError):
+            listening.shutdown(socket.SHUT_RDWR)
+        listening.close()
+        acceptor.join()
+        for connection in open_connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+        for connection in open_connections:
+            connection.close()
+
+
+def server_context(
+    directory: Path,
+    *,
+    client: ssl.VerifyMode = ssl.CERT_REQUIRED,
+    trust: bytes | None = None,
+    minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+    maximum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
+    tickets: int = 0,
+    chain: str = "chain.pem",
+) -> ssl.SSLContext:
+    """TLS with the identity in ``directory``: as good as stock Python makes it, but for what is said otherwise."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version, context.maximum_version = minimum, maximum
+    context.num_tickets = tickets
+    if not tickets:
+        context.options |= ssl.OP_NO_TICKET
+    context.load_cert_chain(directory / chain, directory / "key.pem")
+    context.verify_mode = client
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    if client is not ssl.CERT_NONE:
+        context.load_verify_locations(cadata=(trust or (directory / "ca.pem").read_bytes()).decode())
+    return context
