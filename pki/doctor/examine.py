@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pki.doctor.authorities import authority_problems, ledger_problems, list_problems, parse_authority
+from pki.doctor.authorities import authority_problems, ledger_problems, list_problems, parse_authority, parse_bundles
 from pki.doctor.facts import HomeFacts
 from pki.doctor.identities import identity_problems
 from pki.doctor.online import (
@@ -70,6 +70,7 @@ def examine(
 def judge(facts: HomeFacts, now: dt.datetime) -> list[Problem]:
     """Everything that follows from what was read. Pure."""
     authorities = [found for each in facts.authorities if (found := parse_authority(each)) is not None]
+    authorities += parse_bundles(facts.bundles)
     problems = permission_problems(facts.files, facts.owner) + leftover_problems(facts.leftovers)
     problems += [
         Problem(
