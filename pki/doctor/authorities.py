@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import shlex
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ from pathlib import Path
 from cryptography import x509
 
 from pki.chain_problems import certificate_problems
-from pki.crl import check_crl, load_crls
+from pki.crl import load_crls
+from pki.crl_files import take_newer
 from pki.damaged import DAMAGED
 from pki.doctor.facts import AuthorityFact, HomeFacts, IdentityFact, ListFact
 from pki.doctor.identities import OVERDUE_SHARE
@@ -36,6 +38,15 @@ def parse_authority(fact: AuthorityFact) -> x509.Certificate | None:
     except DAMAGED:
         return None
     return found[0] if len(found) == 1 else None
+
+
+def parse_bundles(bundles: Sequence[bytes]) -> list[x509.Certificate]:
+    """All certificates in them; a bundle that is damaged is left out, and then its certificates are not known here."""
+    found: list[x509.Certificate] = []
+    for pem in bundles:
+        with contextlib.suppress(*DAMAGED):
+            found += x509.load_pem_x509_certificates(pem)
+    return found
 
 
 def authority_problems(facts: Sequence[AuthorityFact], now: dt.datetime) -> list[Problem]:
@@ -101,11 +112,25 @@ def _ends_soon(certificate: x509.Certificate, path: Path, now: dt.datetime) -> l
 
 def list_problems(home: HomeFacts, authorities: Sequence[x509.Certificate], now: dt.datetime) -> list[Problem]:
     """The lists that the authorities have signed, and the copies in identity directories."""
-    problems = [found for each in home.lists for found in _list(each, authorities, now, running=home.running)]
+    # A list whose authority is gone (it was replaced) is of no use to anybody, and does no harm.
+    names = {each.subject for each in authorities}
+    problems = [
+        found
+        for each in home.lists
+        if _issuer(each.pem) is None or _issuer(each.pem) in names
+        for found in _list(each, authorities, now, running=home.running)
+    ]
     for identity in home.identities:
         if identity.crl_pem is not None and identity.ca_pem is not None:
             problems += _copy(identity, now, running=home.running)
     return problems
+
+
+def _issuer(pem: bytes) -> x509.Name | None:
+    try:
+        return load_crls(pem)[0].issuer
+    except CrlRejected:
+        return None
 
 
 def _copy(identity: IdentityFact, now: dt.datetime, *, running: bool) -> list[Problem]:
@@ -118,12 +143,14 @@ def _copy(identity: IdentityFact, now: dt.datetime, *, running: bool) -> list[Pr
 
 def _list(fact: ListFact, authorities: Sequence[x509.Certificate], now: dt.datetime, *, running: bool) -> list[Problem]:
     try:
-        checked = [check_crl(each, authorities, now, grace=_FOREVER) for each in load_crls(fact.pem)]
+        checked, refused = take_newer({}, load_crls(fact.pem), authorities, now, grace=_FOREVER)
+        if refused:
+            raise refused[0]
     except CrlRejected as error:
         why = "a process that starts with it stops; one that runs keeps the list before"
         return [_error("list-bad", fact.path, error.what, why, _REFRESH)]
     problems = []
-    for each in checked:
+    for each in checked.values():
         life = each.next_update - each.this_update
         if now > each.next_update:
             why = "soon after, everybody whom its authority has certified is refused"

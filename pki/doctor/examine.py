@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pki.doctor.authorities import authority_problems, ledger_problems, list_problems, parse_authority
+from pki.doctor.authorities import authority_problems, ledger_problems, list_problems, parse_authority, parse_bundles
 from pki.doctor.facts import HomeFacts
 from pki.doctor.identities import identity_problems
 from pki.doctor.online import (
@@ -18,6 +18,7 @@ from pki.doctor.online import (
     look_at,
     peer_time,
     process_problems,
+    stale_problems,
 )
 from pki.doctor.permissions import leftover_problems, permission_problems
 from pki.doctor.scan import read_home
@@ -32,6 +33,11 @@ class Processes:
     record: Path
     running: bool = False
     dead: tuple[str, ...] = ()
+
+    @property
+    def crashed(self) -> bool:
+        """The launcher is gone, and all that it started with it."""
+        return bool(self.dead) and not self.running
 
 
 def examine(
@@ -49,10 +55,12 @@ def examine(
         StoreError: there is no such home.
     """
     found = list(announced(home))
-    facts = read_home(home, running=processes.running or any(each.alive for each in found))
+    facts = read_home(home, running=processes.running or (not processes.crashed and any(each.alive for each in found)))
     problems = judge(facts, clock()) + process_problems(processes.dead, processes.record)
-    if online:
-        for process in found:
+    # Of a cluster that crashed as a whole, its announcements say nothing new.
+    for process in () if processes.crashed else found:
+        problems += stale_problems(process)
+        if online and process.alive is not False:
             problems += itertools.chain.from_iterable(listener_problems(each) for each in look_at(process))
             if process.clock is not None:
                 problems += clock_problems(str(process.clock), peer_time(process.clock), clock())
@@ -62,6 +70,7 @@ def examine(
 def judge(facts: HomeFacts, now: dt.datetime) -> list[Problem]:
     """Everything that follows from what was read. Pure."""
     authorities = [found for each in facts.authorities if (found := parse_authority(each)) is not None]
+    authorities += parse_bundles(facts.bundles)
     problems = permission_problems(facts.files, facts.owner) + leftover_problems(facts.leftovers)
     problems += [
         Problem(

@@ -76,6 +76,8 @@ class HomeFacts:
     files: tuple[FileFact, ...] = ()
     identities: tuple[IdentityFact, ...] = ()
     authorities: tuple[AuthorityFact, ...] = ()
+    bundles: tuple[bytes, ...] = ()
+    """Other certificates (PEM) that are the home's: what is trusted beside the authorities while one is replaced."""
     lists: tuple[ListFact, ...] = ()
     leftovers: tuple[Path, ...] = ()
     unreadable: tuple[tuple[Path, str], ...] = ()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import psutil
@@ -37,6 +38,7 @@ ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
 """A renewed certificate is presented within this time: what differs is looked at again after it."""
 
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 _ROLES = {"ca": Role.CA, "jobmanager": Role.JOBMANAGER, "envoy": Role.GATEWAY}
 
 
@@ -45,23 +47,30 @@ class _Announcement(msgspec.Struct, frozen=True):
 
     name: str = "envoy"
     pid: int = 0
-    mutual: tuple[str, int] | None = None
-    enrolment: tuple[str, int] | None = None
-    rpc: tuple[str, int] | None = None
-    blob: tuple[str, int] | None = None
+    mutual: tuple[str, _Port] | None = None
+    enrolment: tuple[str, _Port] | None = None
+    rpc: tuple[str, _Port] | None = None
+    blob: tuple[str, _Port] | None = None
     host: str = ""
-    port: int = 0
+    port: _Port = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Announced:
     """One process that says where it listens; ``clock`` is a listener that talks HTTP to strangers."""
 
+    file: Path
     role: Role
     directory: Path
     listeners: tuple[Address, ...]
-    alive: bool
+    pid: int
+    """0 where the announcement does not say."""
     clock: Address | None = None
+
+    @property
+    def alive(self) -> bool | None:
+        """Whether its process runs; None: not known."""
+        return psutil.pid_exists(self.pid) if self.pid else None
 
 
 def announced(home: Home) -> Iterator[Announced]:
@@ -73,12 +82,13 @@ def announced(home: Home) -> Iterator[Announced]:
         with contextlib.suppress(StoreError, *DAMAGED_JSON):
             found = msgspec.json.decode(read_bounded(path, MAX_ANNOUNCEMENT_BYTES), type=_Announcement)
             pairs = [found.mutual, found.enrolment, found.rpc, found.blob, (found.host, found.port)]
-            listeners = tuple(Address(*pair) for pair in pairs if pair is not None and pair[0])
+            listeners = tuple(dict.fromkeys(Address(*pair) for pair in pairs if pair is not None and pair[0]))
             yield Announced(
+                path,
                 role,
                 home.identity(role, found.name),
                 listeners,
-                alive=not found.pid or psutil.pid_exists(found.pid),
+                pid=found.pid,
                 clock=None if found.enrolment is None else Address(*found.enrolment),
             )
 
@@ -144,6 +154,22 @@ def listener_problems(fact: ListenerFact) -> list[Problem]:
     ]
 
 
+def stale_problems(process: Announced) -> list[Problem]:
+    """An announcement whose process is gone: nobody needs to be asked."""
+    if process.alive is not False:
+        return []
+    return [
+        Problem(
+            severity=Severity.WARNING,
+            code="announcement-stale",
+            path=str(process.file),
+            what="the process that has announced itself here does not run",
+            why="it was killed; who looks for it dials an address that may be somebody else's by now",
+            remedy=f"rm {shlex.quote(str(process.file))}, or `sluice up`, which removes it",
+        )
+    ]
+
+
 def peer_time(address: Address) -> dt.datetime | None:
     """What time it is there, by the Date header (RFC 9110, 6.6.1) of a request without content; None: not told."""
     connection = http.client.HTTPSConnection(
@@ -176,15 +202,16 @@ def clock_problems(address: str, theirs: dt.datetime | None, ours: dt.datetime) 
 
 
 def process_problems(dead: tuple[str, ...], record: Path) -> list[Problem]:
-    """Processes that the cluster's record names and that do not run."""
+    """Processes that the cluster's record names and that do not run; one finding for all of them."""
+    if not dead:
+        return []
     return [
         Problem(
             severity=Severity.ERROR,
             code="process-dead",
             path=str(record),
-            what=f"{name} is recorded as running and does not run",
-            why="it was killed, and nobody has started it again: its work and its renewals do not happen",
+            what=f"recorded as running, and not running: {', '.join(dead)}",
+            why="they were killed: their work and their renewals do not happen",
             remedy="sluice down; sluice up",
         )
-        for name in dead
     ]

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pki.ca.ledger_file import ledger_path, verify_ledger
 from pki.crl import MAX_CRL_BYTES
-from pki.crl_files import CRL_FILE, JOB_IDENTITIES, PROCESS_IDENTITIES
+from pki.crl_files import COMPLETE_LISTS_FILE, CRL_FILE, JOB_IDENTITIES, PROCESS_IDENTITIES
+from pki.delta_lists import BASE_FILE, DELTA_FILE
 from pki.doctor.facts import AuthorityFact, FileFact, HomeFacts, IdentityFact, ListFact
 from pki.errors import PkiError, StoreError
 from pki.files import MAX_MATERIAL_BYTES, read_bounded
@@ -26,14 +27,29 @@ from pki.identity_files import (
     PEERS_FILE,
     PREVIOUS_FILE,
 )
-from pki.profiles import AuthorityKind
+from pki.profiles import ISSUING, AuthorityKind
+from pki.rotation_store import rotation_directory
 from pki.store import CERTIFICATE_FILE, AuthorityStore
+from pki.trust import bundle_file
 
 MAX_FILES = 200_000
 """Most files and directories looked at in one home."""
 LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS = 50, 0.02
 """How long to wait for a writer of one identity."""
-_PUBLIC = frozenset({CERTIFICATE_FILE, CHAIN_FILE, CA_FILE, CRL_FILE, PREVIOUS_FILE, PEERS_FILE})
+_PUBLIC = frozenset(
+    {
+        CERTIFICATE_FILE,
+        CHAIN_FILE,
+        CA_FILE,
+        CRL_FILE,
+        COMPLETE_LISTS_FILE,
+        BASE_FILE,
+        DELTA_FILE,
+        PREVIOUS_FILE,
+        PEERS_FILE,
+        *(bundle_file(Path(), kind).name for kind in ISSUING),
+    }
+)
 """What others may read below ``pki``: everything else there is taken for secret."""
 _SECRET = frozenset({KEY_FILE, KEYSTORE_FILE, PASSWORD_FILE})
 """What is secret of a job's identity; its JVM writes other files beside it."""
@@ -54,6 +70,7 @@ def read_home(home: Home, *, running: bool) -> HomeFacts:
         files=tuple(_files(home)),
         identities=tuple(_identities(home, reader)),
         authorities=tuple(_authorities(home, reader)),
+        bundles=tuple(_bundles(home, reader)),
         lists=tuple(_lists(home, reader)),
         leftovers=tuple(_leftovers(home)),
         unreadable=tuple(reader.failed),
@@ -176,6 +193,15 @@ def _authorities(home: Home, reader: _Reader) -> Iterator[AuthorityFact]:
             yield AuthorityFact(
                 kind, directory, reader.read(store.certificate_file(kind)), reader.read(directory / KEY_FILE)
             )
+
+
+def _bundles(home: Home, reader: _Reader) -> Iterator[bytes]:
+    """The other generation of authorities that are being replaced, and what is trusted meanwhile."""
+    others = sorted(rotation_directory(home.pki).glob(f"authorities/*/{CERTIFICATE_FILE}"))
+    for path in (*others, *(bundle_file(home.pki, kind) for kind in ISSUING)):
+        pem = reader.read(path)
+        if pem is not None:
+            yield pem
 
 
 def _lists(home: Home, reader: _Reader) -> Iterator[ListFact]:

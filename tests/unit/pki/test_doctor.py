@@ -24,6 +24,7 @@ from cli.main import main
 from cli.records import ClusterRecord, ProcessRecord, record_path, write_record
 from pki import keystore
 from pki.authority import Authority, authority_key_identifier, create_intermediate, to_pem
+from pki.ca.address import CaAddress, publish_ca
 from pki.ca.authority import OnlineAuthority
 from pki.ca.ledger_file import ledger_path
 from pki.crl import sign_crl
@@ -418,7 +419,7 @@ def test_clocks_and_processes() -> None:
         assert clock_problems("host:1", theirs, at) == []
     for theirs in (at - 3 * MINUTES, at + 3 * MINUTES):
         assert codes(clock_problems("host:1", theirs, at)) == ["peer-clock"]
-    assert codes(process_problems(("ca", "envoy"), Path("cluster.json"))) == ["process-dead"] * 2
+    assert codes(process_problems(("ca", "envoy"), Path("cluster.json"))) == ["process-dead"]
 
 
 def test_worst_first() -> None:
@@ -431,8 +432,11 @@ def test_worst_first() -> None:
     ]  # fmt: skip
 
 
+GONE = 2**22 + 1
+"""A pid that no process can have: Linux gives out none above 2**22 (proc(5), pid_max)."""
+
 TESTED_ELSEWHERE = {
-    "foreign-owner", "listener-stale", "listener-unreachable", "peer-clock", "process-dead",
+    "announcement-stale", "foreign-owner", "listener-stale", "listener-unreachable", "peer-clock", "process-dead",
     "no-spiffe-id",  # of a listener only: in a home it breaks the rules
 }  # fmt: skip
 
@@ -524,6 +528,12 @@ def test_processes_that_died(doctor: Run, patient: Patient) -> None:
     code, out, _ = doctor("--json")
     (found,) = json.loads(out)["findings"]
     assert (code, found["code"], found["path"]) == (1, "process-dead", str(record_path(patient.home)))
+    # The whole cluster crashed: that its announcements are stale follows from it.
+    publish_ca(patient.home, CaAddress(name="ca-1", mutual=("127.0.0.1", 1), enrolment=("127.0.0.1", 1), pid=GONE))
+    write_record(patient.home, ClusterRecord(dead, (dead,)))
+    assert [each["code"] for each in json.loads(doctor("--json")[1])["findings"]] == ["process-dead"]
+    record_path(patient.home).unlink()
+    assert [each["code"] for each in json.loads(doctor("--json")[1])["findings"]] == ["announcement-stale"]
 
 
 def test_examining_changes_nothing(patient: Patient) -> None:
