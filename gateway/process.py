@@ -33,6 +33,7 @@ from pki.errors import SluiceError
 from pki.files import SECRET_MODE, make_private_directory, write_atomic, write_secret
 from pki.home import Home
 from pki.identity import Role
+from pki.in_use_reporter import reporting
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
 
@@ -86,6 +87,7 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
         await runner.setup()
         if config.auth_host:
             identity = TlsIdentity(home.identity(Role.AUTH, name))
+            await stack.enter_async_context(reporting(identity, "auth"))
             policy = client_policy(Channel.AUTH, trust_domain)
             listener = MutualTlsListener(identity, Channel.AUTH, policy, server, alpn=("http/1.1",))
             stack.push_async_callback(listener.close)

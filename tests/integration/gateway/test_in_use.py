@@ -85,6 +85,13 @@ def test_reports_follow_a_rotation_and_end_with_envoy(
     assert reported(network.identity) is reported(network.envoy_identity) is None
 
 
+def test_auth_service_reports_too(network: NetworkGateway) -> None:
+    eventually(lambda: says(network.auth_identity), "there is no report")
+    report = reported(network.auth_identity)
+    assert report is not None
+    assert (report.program, report.pid) == ("auth", os.getpid())
+
+
 def test_what_envoy_has_not_loaded_is_not_reported(
     network: NetworkGateway, generations: tuple[Generation, Generation]
 ) -> None:
