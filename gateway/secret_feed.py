@@ -48,10 +48,14 @@ class Side(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What Envoy was given last. The anchors are those of ``material`` that it trusts: see :func:`trusted_anchors`."""
+    """What Envoy was given last.
+
+    Inside, the anchors are those of ``material`` that Envoy trusts: see :func:`trusted_anchors`. At the edge it
+    verifies nobody, and they are all of them.
+    """
 
     material: IdentityMaterial
-    anchors: tuple[x509.Certificate, ...] = ()
+    anchors: tuple[x509.Certificate, ...]
     lists: tuple[RevocationList, ...] = ()
 
 
@@ -156,7 +160,7 @@ class SecretFeed:
             if not renewed:
                 return None
             self._give_certificate(self._material)
-            return Given(self._material)
+            return Given(self._material, self._material.anchors)
         return self._update_internal(self._material, self._trust, renewed=renewed)
 
     def withdraw(self) -> None:
