@@ -29,6 +29,8 @@ from pki.errors import SluiceError
 from pki.files import SECRET_MODE, make_private_directory, write_atomic, write_secret
 from pki.home import Home
 from pki.identity import Role
+from pki.identity_files import IdentityMaterial
+from pki.in_use_reporter import Reporter
 
 _LOG = logging.getLogger(__name__)
 
@@ -91,7 +93,7 @@ async def run_envoy(home: Home, config: GatewayConfig, trust_domain: str) -> Non
     paths = EnvoyPaths.of(home)
     state = make_private_directory(paths.edge_secret.parent)
     feed = EdgeCertificateFeed(home.identity(Role.GATEWAY, "envoy"), paths.edge_secret, trust_domain)
-    feed.update(_now())
+    given = feed.update(_now())
     require_free_port(config.host, config.port)
     clear_stale_socket(paths.admin_socket)
     for directory in (home.logs, home.run / "endpoints"):
@@ -100,6 +102,7 @@ async def run_envoy(home: Home, config: GatewayConfig, trust_domain: str) -> Non
     write_secret(bootstrap, msgspec.json.encode(render(load_source(), config, trust_domain, paths)))
     # Envoy would create it readable by everybody.
     os.close(os.open(paths.access_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, SECRET_MODE))
+    reporter = Reporter(home.identity(Role.GATEWAY, "envoy"), "envoy")
     published = home.run / "endpoints" / "envoy.json"
     envoy = await EnvoyProcess.start(bootstrap, admin_socket=paths.admin_socket, log=home.logs / "envoy-proxy.log")
     try:
@@ -107,11 +110,12 @@ async def run_envoy(home: Home, config: GatewayConfig, trust_domain: str) -> Non
         address = {"host": _reachable(config.host), "port": port}
         write_atomic(published, msgspec.json.encode(address), mode=SECRET_MODE)
         _LOG.info("Envoy serves https://%s:%d", config.host, port)
-        feeding = asyncio.create_task(_feed_forever(feed))
+        feeding = asyncio.create_task(_feed_forever(feed, reporter, given))
         try:
             code = await envoy.wait()
         finally:
             feeding.cancel()
+            reporter.close()
         raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())
     finally:
         published.unlink(missing_ok=True)
@@ -120,8 +124,12 @@ async def run_envoy(home: Home, config: GatewayConfig, trust_domain: str) -> Non
             leftover.unlink(missing_ok=True)
 
 
-async def _feed_forever(feed: EdgeCertificateFeed) -> None:
+async def _feed_forever(feed: EdgeCertificateFeed, reporter: Reporter, given: IdentityMaterial | None) -> None:
+    """Give each new certificate to Envoy, and tell what Envoy presents: not before it has had time to take it."""
+    given_at = _now()
     while True:
+        if given is not None:
+            reporter.tell(given, given_at, {})
         await asyncio.sleep(CERTIFICATE_POLL_SECONDS)
         try:
             material = feed.update(_now())
@@ -130,6 +138,8 @@ async def _feed_forever(feed: EdgeCertificateFeed) -> None:
         else:
             if material is not None:
                 _LOG.info("Envoy got a new edge certificate, valid until %s", material.leaf.not_valid_after_utc)
+                await asyncio.sleep(CERTIFICATE_POLL_SECONDS)
+                given, given_at = material, _now()
 
 
 def _now() -> dt.datetime:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 from cryptography.hazmat.primitives import hashes
 
+from pki.damaged import DAMAGED
 from pki.errors import PkiError, StoreError
 from pki.generation import issuer_id, key_id
 from pki.identity_files import IdentityMaterial
@@ -95,5 +96,5 @@ async def _repeat(look: Callable[[], None], interval: float) -> None:
         await asyncio.sleep(interval)
         try:
             look()
-        except (PkiError, OSError):
+        except (PkiError, OSError, *DAMAGED):
             _LOG.exception("cannot look at the identity now")
