@@ -175,7 +175,7 @@ def _running_ca(home: Home) -> CaAddress | None:
         address = read_ca(home)
     except PkiError:
         return None
-    return address if is_running(address.pid, None) else None
+    return address if is_running(address.pid) else None
 
 
 def _certify(home: Home, configuration: Configuration, directory: Path, names: Names, issuer: LocalIssuer) -> None:

@@ -36,7 +36,6 @@ class Reporter:
         self._directory = directory
         self._program = program
         self._pid = os.getpid()
-        self._started = psutil.Process().create_time()
         self._written: InUse | None = None
         self._complained = False
 
@@ -44,7 +43,7 @@ class Reporter:
         """Write the report unless it says so already; what cannot be written is logged and tried again next time."""
         report = InUse(
             pid=self._pid,
-            started=self._started,
+            started=psutil.Process().create_time(),  # again each time: it follows a clock that is set
             identity=str(material.spiffe_id),
             program=self._program,
             leaf=material.leaf.fingerprint(hashes.SHA256()).hex(),
