@@ -143,7 +143,9 @@ def renew_superseded(home: Home, configuration: Configuration) -> list[str]:
     the home do. Drivers and executors are renewed by their JobManager and TaskManagers.
     """
     authorities = AuthorityStore(home.pki)
-    today = {key_id(authorities.certificate(kind)): kind for kind in ISSUING if authorities.exists(kind)}
+    bundles = [TrustStore(home.pki).anchors(kind) for kind in ISSUING if authorities.exists(kind)]
+    today = {key_id(bundle[0]) for bundle in bundles}
+    trusted = {key_id(anchor) for bundle in bundles for anchor in bundle}
     address = _running_ca(home)
     lines = []
     for directory in identity_directories(home):
@@ -152,7 +154,9 @@ def renew_superseded(home: Home, configuration: Configuration) -> list[str]:
         try:
             leaf = read_certificates(directory / CHAIN_FILE)[0]
             spiffe_id, whole = certified_identity(leaf), _is_whole(directory)
-            if (whole and issuer_id(leaf) in today) or (spiffe_id.role is Role.CA and address is not None):
+            if issuer_id(leaf) not in trusted or (whole and issuer_id(leaf) in today):
+                continue  # what another home has certified is not ours to renew
+            if spiffe_id.role is Role.CA and address is not None:
                 continue
             internal = purposes_of(leaf) != (Purpose.SERVER,)
             if address is not None and whole and internal and spiffe_id.role in ENROLLABLE:
@@ -188,7 +192,7 @@ def _running_ca(home: Home) -> CaAddress | None:
         address = read_ca(home)
     except PkiError:
         return None
-    return address if is_running(address.pid, None) else None
+    return address if is_running(address.pid) else None
 
 
 def _certify(home: Home, configuration: Configuration, directory: Path, names: Names, issuer: LocalIssuer) -> None:

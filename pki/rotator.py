@@ -137,6 +137,11 @@ class Rotator:
         """
         rotation = self._started(Verb.ACTIVATE, subject)
         self._check_names(rotation, Keep.OLD, without)
+        if elsewhere := remembered(self._home, rotation, Keep.OLD, self.holders(), self._clock()):
+            self._report(
+                f"{len(elsewhere)} identities are elsewhere, such as {elsewhere[0].identity}: "
+                "what they trust is not known here, bring them the new bundle first"
+            )
         self._await("activated", lambda: lacking(self.holders(), _sides(rotation), Keep.NEW), without, patience)
         self._store.switch(Keep.NEW, self._clock())
         self._report(f"the new {subject} authority signs")

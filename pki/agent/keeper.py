@@ -16,8 +16,10 @@ from pki.crl_files import COMPLETE_LISTS_FILE
 from pki.errors import SluiceError, StoreError
 from pki.files import write_public
 from pki.identity_files import IdentityMaterial, Stamp, read_identity, stamp_of
+from pki.in_use_reporter import Reporter
 from pki.issuer import Clock, DirectoryIssuer
 from pki.profiles import Validity
+from pki.renewal import is_superseded
 from pki.revoked_peers import RevokedPeers
 
 _LOG = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class Keeper:
         patience: seconds that one round waits for the issuer; it goes on working and is not asked twice.
         threads: where the issuer is called; None: the loop's own.
         outdated: why material is to be renewed whatever its age; empty: it is not.
+        reporter: told what is served, round by round.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class Keeper:
         patience: float = PATIENCE_SECONDS,
         threads: Executor | None = None,
         outdated: Callable[[IdentityMaterial], str] = lambda _: "",
+        reporter: Reporter | None = None,
     ) -> None:
         self.identity = identity
         self._issuer = issuer
@@ -62,6 +66,8 @@ class Keeper:
         self._patience = patience
         self._threads = threads
         self._outdated = outdated
+        self._reporter = reporter
+        self._taken_at = clock()
         self._renewal: asyncio.Task[None] | None = None
         self._spread = draw()
         self._stamp: Stamp | None = None
@@ -86,10 +92,12 @@ class Keeper:
             if self._renewal.done():
                 finished, self._renewal = self._renewal, None
                 finished.result()
+        if self._reporter is not None and self.material is not None:
+            self._reporter.tell(self.material, self._taken_at, {})
         self._warn(self._clock())
 
     def _is_due(self, now: dt.datetime) -> bool:
-        if self.material is None or self._complaint:
+        if self.material is None or self._complaint or is_superseded(self.material):
             return True
         return is_due(_validity(self.material), now, self._spread) or bool(self._outdated(self.material))
 
@@ -119,7 +127,7 @@ class Keeper:
         self._told = Urgency.FRESH
         if self.material is None or _generation(material) != _generation(self.material):
             _LOG.info("%s is valid until %s", material.spiffe_id, material.leaf.not_valid_after_utc)
-            self.material, self._revoked = material, revoked
+            self.material, self._revoked, self._taken_at = material, revoked, self._clock()
             self._lists_seen = revoked.look()
             self._board.publish(material, revoked.lists)
         self._take_in_lists()
