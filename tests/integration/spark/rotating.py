@@ -94,9 +94,14 @@ class Rotation:
         return sign_crl(signer, entries, number=number, now=now, lifetime=timedelta(days=1))
 
 
+def report_path(directory: Path, pid: int) -> Path:
+    """Where a process says what it has in memory."""
+    return directory / "in-use" / f"{pid}.json"
+
+
 def report(directory: Path, pid: int) -> dict[str, Any]:
-    """What a process says it has in memory; empty when it says nothing."""
-    path = directory / "in-use" / f"{pid}.json"
+    """What it says; empty when it says nothing."""
+    path = report_path(directory, pid)
     decoded: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return decoded
 
