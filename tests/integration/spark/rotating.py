@@ -28,7 +28,7 @@ from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import ACCEPT, JOB_ID
 from tests.integration.spark.test_data_channel import EXECUTOR, blocks_of, driver_blocks, driver_rpc
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 60.0
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -16,12 +16,13 @@ import pytest_asyncio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
+from pki.config import PkiConfig
 from pki.crl_files import install_crls
 from pki.files import write_public
 from pki.identity_files import previous_certificates, read_certificates
 from pki.issuer import utc_now
 from runtime.spark.command import SparkRuntime
-from tests.hostile import Hostile, HostileIdentity, TestPki, answer_of, assert_refused
+from tests.hostile import TRUST_DOMAIN, Hostile, HostileIdentity, TestPki, answer_of, assert_refused
 from tests.integration.spark.conftest import PIPELINES
 from tests.integration.spark.rotating import (
     Rotating,
@@ -44,13 +45,14 @@ from tests.integration.spark.test_data_channel import (
     py4j_port,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
 def other_pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
-    """The authorities that take over."""
-    return TestPki(tmp_path_factory.mktemp("other-pki"))
+    """The authorities that take over, with larger keys."""
+    config = PkiConfig(trust_domain=TRUST_DOMAIN, key_algorithm="ecdsa-p384")
+    return TestPki(tmp_path_factory.mktemp("other-pki"), config)
 
 
 @pytest.fixture(scope="module")
