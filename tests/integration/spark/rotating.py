@@ -28,7 +28,7 @@ from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import ACCEPT, JOB_ID
 from tests.integration.spark.test_data_channel import EXECUTOR, blocks_of, driver_blocks, driver_rpc
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 60.0
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -94,9 +94,14 @@ class Rotation:
         return sign_crl(signer, entries, number=number, now=now, lifetime=timedelta(days=1))
 
 
+def report_path(directory: Path, pid: int) -> Path:
+    """Where a process says what it has in memory."""
+    return directory / "in-use" / f"{pid}.json"
+
+
 def report(directory: Path, pid: int) -> dict[str, Any]:
-    """What a process says it has in memory; empty when it says nothing."""
-    path = directory / "in-use" / f"{pid}.json"
+    """What it says; empty when it says nothing."""
+    path = report_path(directory, pid)
     decoded: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return decoded
 

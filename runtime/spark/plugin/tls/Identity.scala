@@ -5,6 +5,7 @@ import java.security.KeyManagementException
 import java.security.cert.CRLException
 import java.time.Instant
 import java.util.Date
+import java.util.concurrent.locks.ReentrantLock
 
 import scala.annotation.tailrec
 import scala.util.control.NonFatal
@@ -21,34 +22,43 @@ private[tls] final class Loaded(val generation: Generation, val lists: Revocatio
 private[tls] final class Identity(directory: Path) {
   import Identity._
 
+  private val looking = new ReentrantLock()
   private var stamp = ""
   private var listsSeen: (String, Generation) = _
   private var complaint = ""
   @volatile private var loaded = first()
   @volatile private var lookedAt = System.nanoTime()
 
-  /** The newest complete generation; looks at the files at most once per [[LookInterval]]. */
+  /** The newest complete generation. */
   def current: Generation = inMemory.generation
 
   /** The newest good revocation lists; the object changes with their content. */
   def revocations: Revocations = inMemory.lists
 
-  /** Both of them; the object changes with either. */
+  /** Both of them; the object changes with either. Never waits for a look that is under way. */
   def inMemory: Loaded = {
-    look()
+    if (System.nanoTime() - lookedAt > LookInterval && looking.tryLock()) {
+      try takeOver()
+      finally looking.unlock()
+    }
     loaded
   }
 
-  private def look(): Unit =
-    if (System.nanoTime() - lookedAt > LookInterval) synchronized {
-      if (System.nanoTime() - lookedAt > LookInterval) {
-        lookedAt = System.nanoTime()
-        val generation = reload().getOrElse(loaded.generation)
-        val (lists, _) = reloadLists(generation, loaded.lists)
-        // Taken over together: new authorities never without what they have revoked.
-        if ((generation ne loaded.generation) || (lists ne loaded.lists)) loaded = new Loaded(generation, lists, Instant.now())
-      }
-    }
+  /** Looks at the files now; [[Watcher]] does so each second, and otherwise who needs them after two. */
+  def look(): Loaded = {
+    looking.lock()
+    try takeOver()
+    finally looking.unlock()
+    loaded
+  }
+
+  private def takeOver(): Unit = {
+    lookedAt = System.nanoTime()
+    val generation = reload().getOrElse(loaded.generation)
+    val (lists, _) = reloadLists(generation, loaded.lists)
+    // Taken over together: new authorities never without what they have revoked.
+    if ((generation ne loaded.generation) || (lists ne loaded.lists)) loaded = new Loaded(generation, lists, Instant.now())
+  }
 
   private def first(): Loaded = {
     val generation = readFirst(FirstAttempts)
@@ -126,7 +136,7 @@ private[tls] final class Identity(directory: Path) {
 }
 
 private[tls] object Identity {
-  private val LookInterval = 900L * 1000 * 1000 // nanoseconds; less than the watcher's, so that each of its looks counts
+  private val LookInterval = 2000L * 1000 * 1000 // nanoseconds
   private val FirstAttempts = 20
   private val FirstPauseMillis = 50L
 }

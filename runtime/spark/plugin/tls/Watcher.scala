@@ -24,7 +24,7 @@ private[tls] final class Watcher(identity: Identity, report: UseReport) extends 
 
   private def look(): Unit =
     try {
-      report.tell(identity.inMemory)
+      report.tell(identity.look())
       Connections.endRevoked()
       complaint = ""
     } catch {

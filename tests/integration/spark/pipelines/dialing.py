@@ -67,4 +67,4 @@ while not (folder / "stop").exists():
     if (folder / f"go-{number}").exists():
         write(folder / f"result-{number}", {"rows": shuffled(jvm, context._jsc)})
         number += 1
-    time.sleep(0.05)
+    time.sleep(0.1)
