@@ -15,7 +15,6 @@ from pki.ca.address import read_ca
 from pki.ca.client import enrol, renew
 from pki.ca.config import CaConfig
 from pki.ca.errors import CaUnavailable
-from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.ca.process import online_ca
 from pki.ca.token_store import TokenStore
 from pki.ca.tokens import mint
@@ -30,8 +29,10 @@ from pki.profiles import AuthorityKind
 from pki.revocation_store import Target
 from pki.store import AuthorityStore
 from pki.tls import TlsIdentity
+from tests.issued import issued_online
 
 CONFIGURATION: Configuration = load(None, environment={}, flags={"taskmanager.count": 1})
+ROLES = (Role.JOBMANAGER, Role.TASKMANAGER)
 JOBMANAGER = SpiffeId.process("sluice.local", Role.JOBMANAGER, "jobmanager-1")
 WORKER = SpiffeId.process("sluice.local", Role.TASKMANAGER, "taskmanager-1")
 
@@ -48,7 +49,9 @@ async def home(tmp_path: Path) -> AsyncIterator[Home]:
 
 
 def issued(home: Home) -> list[tuple[str, str]]:
-    return [(each.kind, each.identity) for each in read_ledger(ledger_path(home.pki)) if each.kind != "self"]
+    """To the JobManager and the TaskManagers."""
+    records = issued_online(home.pki)
+    return [(each.kind, each.identity) for each in records if SpiffeId.parse(each.identity).role in ROLES]
 
 
 def put(home: Home, spiffe_id: SpiffeId, *, hours_ago: float, ip: str = "127.0.0.1") -> None:
@@ -59,7 +62,7 @@ def put(home: Home, spiffe_id: SpiffeId, *, hours_ago: float, ip: str = "127.0.0
 
 async def test_missing_identities_come_by_token_and_good_ones_stay(home: Home) -> None:
     lines = await asyncio.to_thread(issue_due, home, CONFIGURATION)
-    assert len(lines) == 3, "the gateway's, the JobManager's, the TaskManager's"
+    assert len(lines) == 5, "the gateway's two, the auth service's, the JobManager's, the TaskManager's"
     assert issued(home) == [("enrolment", str(JOBMANAGER)), ("enrolment", str(WORKER))]
     for spiffe_id in (JOBMANAGER, WORKER):
         assert TlsIdentity(home.identity(spiffe_id.role, spiffe_id.name)).spiffe_id == spiffe_id
@@ -97,7 +100,7 @@ async def test_without_the_authority_the_gateway_still_gets_its_certificate_and_
     kept = (home.identity(JOBMANAGER.role, JOBMANAGER.name) / "key.pem").read_bytes()
     with pytest.raises(CaUnavailable):
         await asyncio.to_thread(issue_due, home, CONFIGURATION)
-    assert TlsIdentity(home.identity(Role.GATEWAY, "envoy")).spiffe_id.name == "envoy"
+    assert TlsIdentity(home.identity(Role.GATEWAY, "edge")).spiffe_id.name == "edge"
     assert (home.identity(JOBMANAGER.role, JOBMANAGER.name) / "key.pem").read_bytes() == kept
 
 
