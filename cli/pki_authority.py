@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from cli.errors import RefusedError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import print_json
+from pki.ca.notes import Notes, note_of
 from pki.csr import MAX_CSR_BYTES
 from pki.files import make_private_directory, read_bounded, read_secret, write_public, write_secret
 from pki.home import Home
@@ -82,6 +84,8 @@ def sign(
         passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=False)
     root = AuthorityStore(located.pki).load(AuthorityKind.ROOT, passphrase)
     signed = sign_authority(read_bounded(request, MAX_CSR_BYTES), kind, root, configuration.pki, utc_now())
+    certificate = x509.load_pem_x509_certificates(signed)[0]
+    Notes(located.pki).write([note_of(certificate, f"spiffe://{configuration.pki.trust_domain}", "authority")])
     write_public(output, signed)
     fingerprint = root.certificate.fingerprint(hashes.SHA256()).hex()
     if as_json:

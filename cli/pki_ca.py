@@ -16,6 +16,7 @@ from cli.errors import UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from pki.ca.ledger import ChainState
 from pki.ca.ledger_file import ledger_path, read_ledger, verify_ledger
+from pki.ca.notes import Notes
 from pki.ca.token_store import TokenStore
 from pki.ca.tokens import MAX_TOKEN_BYTES, mint
 from pki.files import read_secret, write_secret
@@ -164,11 +165,16 @@ def ledger_verify(
 ) -> None:
     """Check the whole chain; exit code 1 when it is broken, or does not continue the state given by --known."""
     earlier = None if known is None else ChainState.parse(known)
-    state = verify_ledger(ledger_path(Home.at(home).pki), known=earlier)
+    pki = Home.at(home).pki
+    state = verify_ledger(ledger_path(pki), known=earlier)
+    waiting = Notes(pki).waiting()
     if as_json:
-        typer.echo(json.dumps({"records": state.count, "digest": state.digest, "state": str(state)}))
-    else:
-        typer.echo(f"{state.count} records, the chain is whole; its state to compare with later: {state}")
+        document = {"records": state.count, "digest": state.digest, "state": str(state), "waiting": waiting}
+        typer.echo(json.dumps(document))
+        return
+    typer.echo(f"{state.count} records, the chain is whole; its state to compare with later: {state}")
+    if waiting:
+        typer.echo(f"{waiting} notes of what was signed without the CA wait to be taken in: it does so when it runs")
 
 
 def _role(text: str) -> Role:

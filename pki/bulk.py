@@ -13,6 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
+from pki.ca.ledger import LedgerRecord, NotedKind
+from pki.ca.notes import MAX_RECORDS, Notes, note_of
 from pki.config import PkiConfig
 from pki.crl import Revocation
 from pki.crl_files import install_crls
@@ -72,6 +74,8 @@ class Signer:
         self._authorities: dict[AuthorityKind, Authority] = {}
         self._trust = TrustStore(pki)
         self._anchors: dict[AuthorityKind, tuple[x509.Certificate, ...]] = {}
+        self._notes = Notes(pki)
+        self._unnoted: list[LedgerRecord] = []
         self.revocations = RevocationStore(pki, config, clock=clock)
 
     @property
@@ -115,6 +119,9 @@ class Signer:
             backdate=self._backdate,
             lifetime=wish.lifetime,
         )
+        if self._notes.wanted:
+            kind: NotedKind = "edge-local" if authority.kind is AuthorityKind.EDGE else "local"
+            self._unnoted.append(note_of(leaf, str(wish.names.spiffe_id), kind))
         return Certified(key, leaf, authority, self.anchors(authority.kind))
 
     def anchors(self, kind: AuthorityKind) -> tuple[x509.Certificate, ...]:
@@ -123,9 +130,23 @@ class Signer:
             self._anchors[kind] = self._trust.anchors(kind)
         return self._anchors[kind]
 
+    def note(self) -> None:
+        """Have everything certified so far noted for the ledger, where there is one; before it leaves."""
+        self._notes.write(self._unnoted)
+        self._unnoted.clear()
+
+    @property
+    def unnoted(self) -> int:
+        """How many certificates are not noted yet."""
+        return len(self._unnoted)
+
 
 class Target(Protocol):
     """Where identities are kept."""
+
+    @property
+    def together(self) -> bool:
+        """Whether what is put leaves only when the whole run is committed."""
 
     def check(self, wish: Wish) -> None:
         """Refuse, before anything is done, an identity that has no place here."""
@@ -142,6 +163,8 @@ class Target(Protocol):
 
 class StoreTarget:
     """All of them in one file."""
+
+    together = True
 
     def __init__(self, store: IdentityStore) -> None:
         self._store = store
@@ -176,6 +199,8 @@ class StoreTarget:
 
 class DirectoryTarget:
     """A directory each: below the home, or one given directory for all (then for a single identity)."""
+
+    together = False
 
     def __init__(self, home: Home, directory: Path | None = None) -> None:
         self._home = home
@@ -254,10 +279,13 @@ def issue_all(
         if action in {Action.ISSUED, Action.RENEWED}:
             _issue(wish, target, signer)
         yield Outcome(wish.names.spiffe_id, action, reason, barred is not None and reinstate)
+    signer.note()
 
 
 def _issue(wish: Wish, target: Target, signer: Signer) -> None:
     certified = signer.certify(wish)
+    if not target.together or signer.unnoted >= MAX_RECORDS:
+        signer.note()
     target.put(wish, certified)
     # Read after the identity is in place: whoever revokes meanwhile either finds it, or is found here.
     if crl_pem := signer.revocations.pem_for_issuing(certified.authority, certified.anchors):

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from cryptography import x509
+
 from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
+from pki.ca.ledger import NotedKind
+from pki.ca.notes import Notes, note_of
 from pki.config import PkiConfig
 from pki.crl_files import install_crls
 from pki.csr import check_csr, check_edge_key, new_csr
@@ -97,6 +101,7 @@ class LocalIssuer:
     def __init__(self, pki: Home | Path, config: PkiConfig, *, clock: Clock = utc_now) -> None:
         self._store = AuthorityStore(pki.pki if isinstance(pki, Home) else pki)
         self._trust = TrustStore(pki.pki if isinstance(pki, Home) else pki)
+        self._notes = Notes(pki.pki if isinstance(pki, Home) else pki)
         self._config = config
         self._clock = clock
         self.revocations = RevocationStore(pki.pki if isinstance(pki, Home) else pki, config, clock=clock)
@@ -157,6 +162,7 @@ class LocalIssuer:
         authority = self._authority(profile, spiffe_id)
         anchors = self._trust.anchors(authority.kind)
         leaf = sign_leaf(authority, key, names, profile, now=self._clock(), backdate=self._backdate, lifetime=lifetime)
+        self._note(leaf, spiffe_id, profile)
         return SignedChain(
             to_pem(leaf, authority.certificate),
             to_pem(*anchors),
@@ -180,6 +186,7 @@ class LocalIssuer:
             lifetime=lifetime,
         )
         anchors = self._trust.anchors(authority.kind)
+        self._note(leaf, names.spiffe_id, profile)
         write_identity(
             directory,
             key_pem=key_to_pem(key),
@@ -204,6 +211,11 @@ class LocalIssuer:
                 "set pki.trust_domain back, or use another home",
             )
         return authority
+
+    def _note(self, leaf: x509.Certificate, spiffe_id: SpiffeId, profile: Profile) -> None:
+        """For the ledger, where there is one; before the certificate leaves."""
+        kind: NotedKind = "edge-local" if profile.authority is AuthorityKind.EDGE else "local"
+        self._notes.write([note_of(leaf, str(spiffe_id), kind)])
 
     @property
     def _backdate(self) -> dt.timedelta:

@@ -17,6 +17,7 @@ from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
 from pki.ca.errors import IssuanceRefused
 from pki.ca.ledger import ChainState, LedgerRecord
 from pki.ca.ledger_file import Disk, Ledger, ledger_path, rfc3339
+from pki.ca.notes import Notes
 from pki.ca.policy import Grant, grant_edge_renewal, grant_enrolment, grant_job, grant_renewal
 from pki.ca.protocol import TrustSide
 from pki.ca.token_store import TokenStore
@@ -58,6 +59,7 @@ class OnlineAuthority:
         self._revocations = RevocationStore(pki, config, clock=clock)
         self._load()
         self._ledger = Ledger(ledger_path(pki), clock=clock, disk=disk)
+        self._notes = Notes(pki)
 
     @property
     def state(self) -> ChainState:
@@ -93,6 +95,11 @@ class OnlineAuthority:
         for problem in self._revocations.refresh_all()[1]:
             _LOG.debug("a revocation list stays as it is: %s", problem)
         return self._revocations.lists()
+
+    def take_notes(self) -> None:
+        """Take into the ledger what was signed on this machine without the online authority."""
+        if taken := self._notes.take_in(self._ledger):
+            _LOG.info("%d certificates that were signed by hand are in the ledger now", taken)
 
     def enrol(self, token: str, csr_pem: bytes) -> SignedChain:
         """Certify the bearer of a join token, which is used up by it.

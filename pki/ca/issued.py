@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from pki.ca.ledger import EDGE_KINDS
 from pki.ca.ledger_file import ledger_path, read_ledger
+from pki.ca.notes import Notes
 from pki.identity import SpiffeId
 from pki.profiles import AuthorityKind
 from pki.revocation_store import Target
@@ -30,8 +32,10 @@ def living(
     path = ledger_path(pki)
     if not path.exists():
         return
-    for record in read_ledger(path):
-        if not record.serial or (identity is not None and record.identity != str(identity)):
+    for record in chain(read_ledger(path), Notes(pki).records()):
+        if not record.serial or record.kind == "authority":
+            continue
+        if identity is not None and record.identity != str(identity):
             continue
         number, end = int(record.serial, 16), dt.datetime.fromisoformat(record.not_after)
         if end > now and serial in {None, number}:

@@ -22,23 +22,27 @@ MAX_LINE_BYTES = 8 << 10
 """Longest line of a ledger, in bytes with its newline."""
 
 IssuanceKind = Literal["self", "enrolment", "renewal", "job", "edge-enrolment", "edge-renewal"]
-"""Why a certificate was issued; ``self`` is the online authority's own, ``edge-…`` are public server certificates."""
-EDGE_KINDS = frozenset({"edge-enrolment", "edge-renewal"})
-"""Signed by the edge authority; all others by the internal one."""
+"""Why the online authority issued; ``self`` is its own identity, ``edge-…`` are public server certificates."""
+NotedKind = Literal["local", "edge-local", "authority"]
+"""Signed without it, with a key on its machine: by the internal authority, the edge's, or the root."""
+NOTED_KINDS = frozenset({"local", "edge-local", "authority"})
+EDGE_KINDS = frozenset({"edge-enrolment", "edge-renewal", "edge-local"})
+"""Signed by the edge authority; all others but ``authority`` by the internal one."""
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One certificate that was issued, or ``event="recovered"``: what a crash had left half written was dropped.
 
     ``time`` and ``not_after`` are UTC in RFC 3339, ``serial`` is hexadecimal, ``certificate`` the SHA-256 of its DER,
-    ``requester`` a SPIFFE ID or ``token:<id>``, ``token`` the id of the join token that this enrolment used up.
+    ``requester`` a SPIFFE ID, ``token:<id>`` or ``uid:<user id>``, ``token`` the id of the join token that this
+    enrolment used up.
     There is no secret in a record.
     """
 
     event: Literal["issued", "recovered"]
     sequence: int = 0
     time: str = ""
-    kind: IssuanceKind | Literal[""] = ""
+    kind: IssuanceKind | NotedKind | Literal[""] = ""
     identity: str = ""
     serial: str = ""
     certificate: str = ""

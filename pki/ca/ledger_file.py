@@ -7,14 +7,14 @@ import datetime as dt
 import fcntl
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import msgspec
 
 from pki.ca.errors import LedgerError
-from pki.ca.ledger import MAX_LINE_BYTES, ChainState, LedgerRecord, read_chain, seal, state_after, verify
+from pki.ca.ledger import MAX_LINE_BYTES, NOTED_KINDS, ChainState, LedgerRecord, read_chain, seal, state_after, verify
 from pki.files import SECRET_MODE, make_private_directory, sync_directory
 
 
@@ -65,6 +65,7 @@ class Ledger:
         self._disk = disk or SystemDisk()
         self._state = ChainState()
         self._used_tokens: set[str] = set()
+        self._noted: set[str] = set()
         self._broken = False
         try:
             self._descriptor = os.open(
@@ -95,12 +96,28 @@ class Ledger:
             LedgerError: it is not on the disk; what it records must not happen. When not even that is sure (a
                 failed fsync), the ledger takes nothing more until it is opened anew.
         """
+        return self.append_all([record])[0]
+
+    def append_all(self, records: Sequence[LedgerRecord]) -> list[LedgerRecord]:
+        """As :meth:`append`, for several at once: they are flushed together."""
         if self._broken:
             raise LedgerError(f"{self._path} could not be flushed to disk", "repair the disk and start the CA again")
-        line, sealed = seal(msgspec.structs.replace(record, time=rfc3339(self._clock())), self._state)
-        self._write(line)
-        self._take(sealed)
+        time, state = rfc3339(self._clock()), self._state
+        lines, sealed = [], []
+        for record in records:
+            line, each = seal(msgspec.structs.replace(record, time=time), state)
+            state = state_after(each)
+            lines.append(line)
+            sealed.append(each)
+        if lines:
+            self._write(b"".join(lines))
+        for each in sealed:
+            self._take(each)
         return sealed
+
+    def was_noted(self, certificate: str) -> bool:
+        """Whether a certificate with this fingerprint, signed without the online authority, is recorded."""
+        return certificate in self._noted
 
     def close(self) -> None:
         """Let go of the file; everything is on the disk already."""
@@ -134,6 +151,8 @@ class Ledger:
         self._state = state_after(record)
         if record.token:
             self._used_tokens.add(record.token)
+        if record.kind in NOTED_KINDS:
+            self._noted.add(record.certificate)
 
     def _lock(self) -> None:
         try:

@@ -29,6 +29,8 @@ DEFAULT_NAME = "ca-1"
 RENEWAL_CHECK_SECONDS = 2.0
 """How often it is looked whether the CA's own identity is due: at once when another authority is to sign."""
 LISTS_CHECK_SECONDS = 60.0
+NOTES_CHECK_SECONDS = 5.0
+"""How soon the ledger has what was signed on this machine without the CA."""
 
 
 async def run_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str) -> None:
@@ -63,6 +65,7 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
             # Everybody else gets them from here; this process and what shares its home get them as files.
             push_crls(home, authority.refresh_lists(), dt.datetime.now(dt.UTC))
 
+        authority.take_notes()
         renew_own()
         refresh_lists()
         identity = TlsIdentity(directory)
@@ -72,6 +75,8 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         mutual, enrolment = await server.start(config.host, config.port, config.enrolment_port)
         renewing = asyncio.create_task(_repeat_forever(server, renew_own, RENEWAL_CHECK_SECONDS))
         stack.callback(renewing.cancel)
+        noting = asyncio.create_task(_repeat_forever(server, authority.take_notes, NOTES_CHECK_SECONDS))
+        stack.callback(noting.cancel)
         refreshing = asyncio.create_task(_repeat_forever(server, refresh_lists, LISTS_CHECK_SECONDS))
         stack.callback(refreshing.cancel)
         address = CaAddress(name=name, mutual=mutual, enrolment=enrolment, pid=os.getpid())
@@ -88,4 +93,4 @@ async def _repeat_forever(server: CaServer, duty: Callable[[], None], seconds: f
         try:
             await server.call(duty)
         except (PkiError, OSError):
-            _LOG.exception("the CA's own identity or its revocation lists stay as they are; trying again")
+            _LOG.exception("the CA's identity, its revocation lists or its ledger stay as they are; trying again")

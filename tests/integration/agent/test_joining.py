@@ -13,7 +13,6 @@ import pytest
 from pki.agent.policy import PolicyError, load_policy
 from pki.ca.agent import check_joinable
 from pki.ca.config import CaConfig
-from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.ca.process import online_ca
 from pki.ca.token_store import TokenStore
 from pki.ca.tokens import mint
@@ -28,6 +27,7 @@ from pki.store import AuthorityStore
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.agent.conftest import BUNDLE, until
 from tests.integration.agent.test_command import Command, _patiently
+from tests.issued import issued_online
 
 WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 
@@ -62,7 +62,7 @@ async def test_it_joins_serves_an_unmodified_client_and_gets_revocation_lists(co
     assert process.returncode == 0, errors
     assert b"Traceback" not in errors
     assert text.split("_")[2].encode() not in errors
-    [issued] = [each for each in read_ledger(ledger_path(pki.home.pki)) if each.kind != "self"]
+    [issued] = list(issued_online(pki.home.pki))
     assert (issued.kind, issued.identity) == ("enrolment", str(WORKER))
     assert not (Home.at(command.home).pki / "authorities").exists()
     assert read_identity(directory)[0].leaf == read_certificates(directory / CHAIN_FILE)[0]

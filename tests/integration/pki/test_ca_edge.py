@@ -16,7 +16,6 @@ from pki.ca.address import CaAddress
 from pki.ca.client import enrol, mutual_context, renew_edge
 from pki.ca.config import CaConfig
 from pki.ca.errors import CaUnavailable, IssuanceRefused
-from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.ca.possession import prove_possession
 from pki.ca.process import online_ca
 from pki.ca.protocol import EDGE_RENEW_PATH
@@ -36,6 +35,7 @@ from pki.store import AuthorityStore
 from pki.verify import was_issued_by
 from tests.hostile import TRUST_DOMAIN, TestPki, assert_refused
 from tests.integration.pki.test_ca_server import call, off_loop
+from tests.issued import issued_online
 
 GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")
 EDGE = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "edge")
@@ -57,7 +57,7 @@ def new_token(pki: TestPki, *, edge_server: bool = True) -> str:
 
 
 def issued(pki: TestPki) -> list[str]:
-    return [each.kind for each in read_ledger(ledger_path(pki.home.pki)) if each.kind != "self"]
+    return [each.kind for each in issued_online(pki.home.pki)]
 
 
 async def enrolled(pki: TestPki, ca: CaAddress, directory: Path, **options: Any) -> IdentityMaterial:

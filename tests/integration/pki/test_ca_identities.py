@@ -11,12 +11,10 @@ import pytest
 
 from cli.config import Configuration, load
 from cli.identities import issue_due, prepare_authorities, refresh_lists
-from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME
 from pki.ca.address import read_ca
 from pki.ca.client import enrol, renew
 from pki.ca.config import CaConfig
 from pki.ca.errors import CaUnavailable
-from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.ca.process import online_ca
 from pki.ca.token_store import TokenStore
 from pki.ca.tokens import mint
@@ -31,10 +29,10 @@ from pki.profiles import AuthorityKind
 from pki.revocation_store import Target
 from pki.store import AuthorityStore
 from pki.tls import TlsIdentity
+from tests.issued import issued_online
 
 CONFIGURATION: Configuration = load(None, environment={}, flags={"taskmanager.count": 1})
-ENVOY = SpiffeId.process("sluice.local", Role.GATEWAY, ENVOY_NAME)
-AUTH = SpiffeId.process("sluice.local", Role.AUTH, AUTH_NAME)
+ROLES = (Role.JOBMANAGER, Role.TASKMANAGER)
 JOBMANAGER = SpiffeId.process("sluice.local", Role.JOBMANAGER, "jobmanager-1")
 WORKER = SpiffeId.process("sluice.local", Role.TASKMANAGER, "taskmanager-1")
 
@@ -51,7 +49,9 @@ async def home(tmp_path: Path) -> AsyncIterator[Home]:
 
 
 def issued(home: Home) -> list[tuple[str, str]]:
-    return [(each.kind, each.identity) for each in read_ledger(ledger_path(home.pki)) if each.kind != "self"]
+    """To the JobManager and the TaskManagers."""
+    records = issued_online(home.pki)
+    return [(each.kind, each.identity) for each in records if SpiffeId.parse(each.identity).role in ROLES]
 
 
 def put(home: Home, spiffe_id: SpiffeId, *, hours_ago: float, ip: str = "127.0.0.1") -> None:
@@ -62,11 +62,9 @@ def put(home: Home, spiffe_id: SpiffeId, *, hours_ago: float, ip: str = "127.0.0
 
 async def test_missing_identities_come_by_token_and_good_ones_stay(home: Home) -> None:
     lines = await asyncio.to_thread(issue_due, home, CONFIGURATION)
-    assert len(lines) == 5, (
-        "the gateway's public and inner ones, the auth service's, the JobManager's, the TaskManager's"
-    )
-    assert issued(home) == [("enrolment", str(spiffe_id)) for spiffe_id in (ENVOY, AUTH, JOBMANAGER, WORKER)]
-    for spiffe_id in (ENVOY, AUTH, JOBMANAGER, WORKER):
+    assert len(lines) == 5, "the gateway's two, the auth service's, the JobManager's, the TaskManager's"
+    assert issued(home) == [("enrolment", str(JOBMANAGER)), ("enrolment", str(WORKER))]
+    for spiffe_id in (JOBMANAGER, WORKER):
         assert TlsIdentity(home.identity(spiffe_id.role, spiffe_id.name)).spiffe_id == spiffe_id
     assert list((home.pki / "ca" / "tokens").glob("*.json")) == [], "no token is left over"
     assert await asyncio.to_thread(issue_due, home, CONFIGURATION) == []
@@ -81,20 +79,18 @@ async def test_missing_identities_come_by_token_and_good_ones_stay(home: Home) -
     ],
 )
 async def test_identity_that_is_due(hours_ago: float, ip: str, kind: str, home: Home) -> None:
-    await asyncio.to_thread(issue_due, home, CONFIGURATION)
-    before = len(issued(home))
+    put(home, JOBMANAGER, hours_ago=0)
     put(home, WORKER, hours_ago=hours_ago, ip=ip)
     await asyncio.to_thread(issue_due, home, CONFIGURATION)
-    assert issued(home)[before:] == [(kind, str(WORKER))]
+    assert issued(home) == [(kind, str(WORKER))]
 
 
 async def test_damaged_identity_is_replaced_by_token(home: Home) -> None:
-    await asyncio.to_thread(issue_due, home, CONFIGURATION)
-    before = len(issued(home))
+    put(home, JOBMANAGER, hours_ago=0)
     put(home, WORKER, hours_ago=13)
     (home.identity(WORKER.role, WORKER.name) / "key.pem").write_text("damaged")
     await asyncio.to_thread(issue_due, home, CONFIGURATION)
-    assert issued(home)[before:] == [("enrolment", str(WORKER))]
+    assert issued(home) == [("enrolment", str(WORKER))]
 
 
 async def test_without_the_authority_the_gateway_still_gets_its_certificate_and_the_rest_stays(tmp_path: Path) -> None:
@@ -104,7 +100,7 @@ async def test_without_the_authority_the_gateway_still_gets_its_certificate_and_
     kept = (home.identity(JOBMANAGER.role, JOBMANAGER.name) / "key.pem").read_bytes()
     with pytest.raises(CaUnavailable):
         await asyncio.to_thread(issue_due, home, CONFIGURATION)
-    assert TlsIdentity(home.identity(Role.GATEWAY, EDGE_NAME)).spiffe_id.name == EDGE_NAME
+    assert TlsIdentity(home.identity(Role.GATEWAY, "edge")).spiffe_id.name == "edge"
     assert (home.identity(JOBMANAGER.role, JOBMANAGER.name) / "key.pem").read_bytes() == kept
 
 

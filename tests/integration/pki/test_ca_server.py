@@ -63,7 +63,11 @@ class Ca:
 
     def ledger(self) -> list[LedgerRecord]:
         """What was issued but the authority's own identity."""
-        return [each for each in read_ledger(ledger_path(self.pki.home.pki)) if each.kind != "self"]
+        return [
+            each
+            for each in read_ledger(ledger_path(self.pki.home.pki))
+            if each.kind not in {"self", "local", "edge-local"}
+        ]
 
     def issuer(self, spiffe_id: SpiffeId = MASTER) -> OnlineIssuer:
         """An issuer that does not wait."""

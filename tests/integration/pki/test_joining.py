@@ -18,7 +18,6 @@ from cryptography import x509
 
 from pki.ca.address import CaAddress
 from pki.ca.config import CaConfig
-from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.ca.process import online_ca
 from pki.ca.token_store import TokenStore
 from pki.ca.tokens import mint
@@ -31,6 +30,7 @@ from pki.profiles import AuthorityKind
 from pki.store import AuthorityStore
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.conftest import until
+from tests.issued import issued_online
 
 ROOT = Path(__file__).parents[3]
 NAME = "cluster.example.org"
@@ -85,7 +85,7 @@ def token_file(pki: TestPki, path: Path, role: Role, name: str, *dns: str, edge_
 
 
 def issued(pki: TestPki) -> list[tuple[str, str]]:
-    records = [each for each in read_ledger(ledger_path(pki.home.pki)) if each.kind != "self"]
+    records = list(issued_online(pki.home.pki))
     return [(each.kind, each.identity.rsplit("/", 2)[-2]) for each in records]
 
 

@@ -1,0 +1,167 @@
+"""What is signed without the online authority gets into its ledger all the same, once, and before it leaves."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography import x509
+
+from pki.bulk import DirectoryTarget, Signer, StoreTarget, issue_all
+from pki.ca.authority import OnlineAuthority
+from pki.ca.issued import living
+from pki.ca.ledger import LedgerRecord
+from pki.ca.ledger_file import Ledger, SystemDisk, ledger_path, read_ledger
+from pki.ca.notes import Notes, note_of
+from pki.ca.tokens import fingerprint
+from pki.config import PkiConfig
+from pki.errors import StoreError
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_identity
+from pki.identity_store import IdentityStore
+from pki.inventory import Wish
+from pki.issuer import LocalIssuer, new_csr, utc_now
+from pki.profiles import AuthorityKind, Names, workload_profile
+
+CONFIG = PkiConfig(trust_domain="td")
+WORKER = SpiffeId.process("td", Role.TASKMANAGER, "tm-1")
+EDGE = SpiffeId.process("td", Role.GATEWAY, "edge")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """With authorities and a ledger."""
+    made = Home.at(tmp_path / "home")
+    LocalIssuer(made, CONFIG).ensure_authorities()
+    OnlineAuthority(made.pki, CONFIG).close()
+    return made
+
+
+def recorded(home: Home) -> list[LedgerRecord]:
+    """What the ledger says once the online authority has taken in the notes."""
+    authority = OnlineAuthority(home.pki, CONFIG)
+    authority.take_notes()
+    authority.close()
+    return list(read_ledger(ledger_path(home.pki)))
+
+
+def test_what_the_local_issuer_signs_is_noted_before_it_leaves_and_then_recorded(home: Home, tmp_path: Path) -> None:
+    issuer = LocalIssuer(home, CONFIG)
+    issuer.issue_to(tmp_path / "tm-1", WORKER)
+    issuer.issue_edge_server(tmp_path / "edge", EDGE, dns=["cluster.example.org"])
+    signed = issuer.sign_csr(new_csr(WORKER)[1], WORKER)
+    assert Notes(home.pki).waiting() == 3
+    leaves = [read_identity(tmp_path / name)[0].leaf for name in ("tm-1", "edge")]
+    leaves.append(x509.load_pem_x509_certificates(signed.chain_pem)[0])
+    kinds = {each.certificate: each.kind for each in recorded(home)}
+    assert kinds == dict(zip(map(fingerprint, leaves), ["local", "edge-local", "local"], strict=True))
+    assert Notes(home.pki).waiting() == 0
+    assert len(recorded(home)) == 3
+
+
+def test_while_the_online_authority_holds_the_ledger_notes_go_on(home: Home, tmp_path: Path) -> None:
+    authority = OnlineAuthority(home.pki, CONFIG)
+    LocalIssuer(home, CONFIG).issue_to(tmp_path / "tm-1", WORKER)
+    authority.take_notes()
+    assert authority.state.count == 1
+    authority.close()
+
+
+def test_without_a_ledger_nothing_is_noted(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    issuer = LocalIssuer(home, CONFIG)
+    issuer.ensure_authorities()
+    issuer.issue_to(tmp_path / "tm-1", WORKER)
+    assert not (home.pki / "ca").exists()
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["directories", "one file"])
+def test_a_whole_inventory_is_recorded(together: bool, home: Home, tmp_path: Path) -> None:
+    names = [SpiffeId.process("td", Role.TASKMANAGER, f"tm-{number}") for number in range(5)]
+    wishes = [
+        Wish(Names.checked(each, (), ()), workload_profile(each.role, CONFIG), None, (), edge_server=False)
+        for each in names
+    ]
+    signer = Signer(home.pki, CONFIG, utc_now)
+    if together:
+        with IdentityStore(tmp_path / "store", create=True) as store:
+            assert len(list(issue_all(wishes, StoreTarget(store), signer))) == 5
+            assert Notes(home.pki).waiting() == 1, "before the store is committed"
+            store.commit()
+    else:
+        assert len(list(issue_all(wishes, DirectoryTarget(home), signer))) == 5
+    assert {record.identity for record in recorded(home)} == {str(each) for each in names}
+
+
+def test_a_certificate_that_cannot_be_noted_does_not_leave(home: Home, tmp_path: Path) -> None:
+    (home.pki / "ca" / "notes").write_text("in the way")
+    with pytest.raises(StoreError):
+        LocalIssuer(home, CONFIG).issue_to(tmp_path / "tm-1", WORKER)
+    assert not (tmp_path / "tm-1").exists()
+
+
+class DiesAfterSync(SystemDisk):
+    """Is killed when the records are on the disk, before anything else happens."""
+
+    def sync(self, descriptor: int) -> None:
+        """The last thing it does."""
+        super().sync(descriptor)
+        raise KeyboardInterrupt
+
+
+def test_a_note_taken_in_twice_is_recorded_once(home: Home, tmp_path: Path) -> None:
+    LocalIssuer(home, CONFIG).issue_to(tmp_path / "tm-1", WORKER)
+    ledger = Ledger(ledger_path(home.pki), clock=utc_now)
+    ledger._disk = DiesAfterSync()
+    with pytest.raises(KeyboardInterrupt):
+        Notes(home.pki).take_in(ledger)
+    ledger.close()
+    assert Notes(home.pki).waiting() == 1
+    assert len(recorded(home)) == 1
+    assert Notes(home.pki).waiting() == 0
+
+
+HONEST = LedgerRecord(
+    event="issued", kind="local", identity=str(WORKER), serial="1", certificate="aa", not_after="", requester="uid:0"
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param(b"x", id="garbage"),
+        pytest.param(msgspec.json.encode(msgspec.structs.replace(HONEST, kind="enrolment")), id="an enrolment"),
+        pytest.param(msgspec.json.encode(msgspec.structs.replace(HONEST, requester=str(WORKER))), id="a requester"),
+        pytest.param(msgspec.json.encode(msgspec.structs.replace(HONEST, token="0" * 12)), id="a token"),
+        pytest.param(msgspec.json.encode(msgspec.structs.replace(HONEST, sequence=7)), id="a place in the chain"),
+        pytest.param(json.dumps({"event": "issued", "evil": 1}).encode(), id="a field more"),
+    ],
+)
+def test_a_note_that_is_none_is_set_aside_and_stops_nothing(line: bytes, home: Home, tmp_path: Path) -> None:
+    notes = home.pki / "ca" / "notes"
+    LocalIssuer(home, CONFIG).issue_to(tmp_path / "tm-1", WORKER)
+    bad = notes / "0.jsonl"
+    bad.write_bytes(line + b"\n")
+    bad.chmod(0o600)
+    assert [record.identity for record in recorded(home)] == [str(WORKER)]
+    assert [path.name for path in notes.iterdir()] == ["0.damaged"]
+
+
+def test_what_lives_is_found_by_name_and_number_in_ledger_and_notes(home: Home, tmp_path: Path) -> None:
+    issuer = LocalIssuer(home, CONFIG)
+    issuer.issue_to(tmp_path / "tm-1", WORKER)
+    recorded(home)
+    issuer.issue_to(tmp_path / "tm-1", WORKER)
+    issuer.issue_edge_server(tmp_path / "edge", EDGE, dns=["cluster.example.org"])
+    root = x509.load_pem_x509_certificate((home.pki / "authorities" / "root" / "cert.pem").read_bytes())
+    Notes(home.pki).write([note_of(root, "spiffe://td", "authority")])
+    now = utc_now()
+    assert [kind for kind, _ in living(home.pki, now, identity=WORKER)] == [AuthorityKind.INTERNAL] * 2
+    edge = read_identity(tmp_path / "edge")[0].leaf
+    [(kind, target)] = living(home.pki, now, serial=edge.serial_number)
+    assert (kind, target.serial, target.identity) == (AuthorityKind.EDGE, edge.serial_number, str(EDGE))
+    assert list(living(home.pki, now + dt.timedelta(days=2))) == []
