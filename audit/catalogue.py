@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audit.checks import certificates, exhaustion, listening, peers, protocol, resumption
+from audit.checks import certificates, edge, exhaustion, home, listening, peers, protocol, resumption
 from audit.model import Check
 
 CHECKS: tuple[Check, ...] = (
@@ -12,6 +12,8 @@ CHECKS: tuple[Check, ...] = (
     *exhaustion.CHECKS,
     *certificates.CHECKS,
     *peers.CHECKS,
+    *edge.CHECKS,
+    *home.CHECKS,
 )
 
 

@@ -92,11 +92,13 @@ class EdgeAccess:
         operations: every published operation.
         weak_token: a valid token, or empty.
         beyond_weak: names of operations that it may not do.
+        ca_file: the authority that vouches for the edge; the token goes nowhere else. None: the system's.
     """
 
     operations: tuple[Operation, ...] = ()
     weak_token: str = field(default="", repr=False)
     beyond_weak: frozenset[str] = frozenset()
+    ca_file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ class Subject:
     options: Options
     identities: Identities | None = None
     edge: EdgeAccess = field(default_factory=EdgeAccess)
-    home: Path | None = None
+    unreadable: tuple[str, ...] = ()
+    """For a home: processes whose sockets the kernel did not show."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _shown: list[Handshake | None] = field(default_factory=list)
 

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import SplitResult, urlsplit
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from audit.baseline import apply_baseline, read_baseline
 from audit.catalogue import CHECKS
 from audit.discovery import find
 from audit.errors import AuditError, InputError
 from audit.identities import HomeIdentities
-from audit.model import Report, Severity
-from audit.reports import RENDERERS, Format
+from audit.model import Kind, Listener, Report, Severity
+from audit.reports import RENDERERS, Format, json_schema
 from audit.reports.text import print_report
 from audit.runner import examine
-from audit.subject import Identities, Options, Subject
+from audit.subject import EdgeAccess, Options, Subject
+from audit.targets import read_targets
 from audit.wire.probe import speaks_tls
 from cli.errors import EXIT_NO, UnreachableError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from pki.channels import Channel
 from pki.files import write_public
 from pki.home import Home
+
+TOKEN_LIFETIME = dt.timedelta(minutes=10)
+"""Of the token with which the audit tries what a viewer may not do."""
 
 
 def audit(
@@ -46,6 +56,13 @@ def audit(
             "they are logged and expire in minutes."
         ),
     ] = True,
+    targets: Annotated[
+        Path | None, typer.Option(help="Examine the listeners in this file (TOML) instead of those of a home.")
+    ] = None,
+    baseline: Annotated[
+        Path | None, typer.Option(help="Known findings (TOML), each with a reason and an end, that count no more.")
+    ] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the report.")] = False,
     list_checks: Annotated[bool, typer.Option("--list-checks", help="Show what is checked, and examine nothing.")] = (
         False
     ),
@@ -60,14 +77,16 @@ def audit(
     if list_checks:
         print_checks()
         return
+    if schema:
+        typer.echo(json_schema())
+        return
     options = Options(
         patience=patience, handshake_limit=handshake_limit, max_leaf_lifetime=dt.timedelta(days=max_leaf_days)
     )
-    located, configuration = load_configuration(home, config)
     try:
-        identities = HomeIdentities(located, configuration.pki) if with_identities else None
-        subjects = subjects_of_home(located, options, identities)
-        report = examine(f"the cluster in {home}", subjects)
+        report = _examine(home, config, targets, options, with_identities=with_identities)
+        if baseline is not None:
+            report = _apply(baseline, report)
     except InputError as error:
         raise UsageError(error.what, error.remedy) from error
     except AuditError as error:
@@ -77,10 +96,87 @@ def audit(
         raise typer.Exit(EXIT_NO)
 
 
-def subjects_of_home(home: Home, options: Options, identities: Identities | None) -> list[Subject]:
-    """Everything that listens for the cluster in ``home``."""
-    found = find(home, speaks_tls)
-    return [Subject(listener, options, identities, home=home.root) for listener in found.listeners]
+def _examine(
+    home: Path, config: Path | None, targets: Path | None, options: Options, *, with_identities: bool
+) -> Report:
+    if targets is not None:
+        return examine(str(targets), [Subject(listener, options) for listener in read_targets(targets)])
+    with home_subjects(home, config, options, with_identities=with_identities) as subjects:
+        return examine(f"the cluster in {home}", subjects)
+
+
+@contextlib.contextmanager
+def subjects_of(where: str, options: Options) -> Iterator[list[Subject]]:
+    """What to examine at a home, at the URL of an edge, or by a target file."""
+    url = urlsplit(where)
+    if url.scheme in {"http", "https"}:
+        try:
+            yield [_edge_at(url, options)]
+        except ValueError as error:
+            raise UsageError(f"{where} is no address: {error}", "https://HOST:PORT") from error
+    elif Path(where).is_file():
+        yield [Subject(listener, options) for listener in read_targets(Path(where))]
+    else:
+        with home_subjects(Path(where), None, options, with_identities=True) as subjects:
+            yield subjects
+
+
+def _edge_at(url: SplitResult, options: Options) -> Subject:
+    from runtime.rest.routes import ROUTES
+
+    host = url.hostname or ""
+    secure = url.scheme == "https"
+    listener = Listener(
+        name="edge",
+        kind=Kind.SERVER if secure else Kind.HTTP,
+        channel=Channel.EDGE,
+        host=host,
+        port=url.port or (443 if secure else 80),
+        server_name="" if host.replace(".", "").isdigit() or ":" in host else host,
+    )
+    return Subject(listener, options, edge=EdgeAccess(operations=ROUTES))
+
+
+@contextlib.contextmanager
+def home_subjects(
+    home: Path, config: Path | None, options: Options, *, with_identities: bool
+) -> Iterator[list[Subject]]:
+    """Everything that listens for the cluster in ``home``, and the home itself."""
+    located, configuration = load_configuration(home, config)
+    found = find(located, speaks_tls)
+    identities = HomeIdentities(located, configuration.pki) if with_identities else None
+    files = Listener(name="home", kind=Kind.HOME, path=str(located.root))
+    with edge_access(located, with_token=with_identities) as edge:
+        subjects = [Subject(listener, options, identities, edge) for listener in found.listeners]
+        yield [*subjects, Subject(files, options, unreadable=found.unreadable)]
+
+
+@contextlib.contextmanager
+def edge_access(home: Home, *, with_token: bool) -> Iterator[EdgeAccess]:
+    """The published operations, and a viewer's token that is revoked again afterwards."""
+    from gateway.policy import OPERATIONS, POLICY
+    from gateway.principal import AccessRole
+    from gateway.tokens import TokenStore
+    from runtime.rest.routes import ROUTES
+
+    edge = EdgeAccess(operations=ROUTES, ca_file=home.pki / "authorities" / "edge" / "cert.pem")
+    if not with_token:
+        yield edge
+        return
+    store = TokenStore(home)
+    record, token = store.create("audit", AccessRole.VIEWER, TOKEN_LIFETIME)
+    try:
+        yield replace(edge, weak_token=token, beyond_weak=OPERATIONS - POLICY[AccessRole.VIEWER])
+    finally:
+        store.revoke(record.id)
+
+
+def _apply(baseline: Path, report: Report) -> Report:
+    today = dt.datetime.now(dt.UTC).date()
+    applied = apply_baseline(report, read_baseline(baseline, today), today)
+    for line in applied.idle:
+        typer.echo(f"{baseline}: {line}; take it out", err=True)
+    return applied.report
 
 
 def write_report(report: Report, format_: Format, output: Path | None) -> None:

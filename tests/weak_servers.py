@@ -6,7 +6,7 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 Handler = Callable[[socket.socket], None]
@@ -20,12 +20,16 @@ def drain(connection: socket.socket) -> None:
         pass
 
 
-def http_answer(status: str, headers: str = "", body: str = "") -> Handler:
-    """Answers every request of one connection the same way."""
+Answer = Callable[[str, str, Mapping[str, str]], tuple[str, str, str]]
+"""Method, target and headers (names in lower case) to status line, further header lines and body."""
+
+
+def http(answer: Answer) -> Handler:
+    """An HTTP/1.1 server; what is not HTTP is answered with 400."""
 
     def handle(connection: socket.socket) -> None:
+        data = b""
         while True:
-            data = b""
             while b"\r\n\r\n" not in data:
                 received = connection.recv(1 << 16)
                 if not received:
@@ -34,10 +38,20 @@ def http_answer(status: str, headers: str = "", body: str = "") -> Handler:
                 if not data[:1].isalpha():
                     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                     return
-            answer = f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n{headers}\r\n{body}"
-            connection.sendall(answer.encode())
+            head, _, data = data.partition(b"\r\n\r\n")
+            request, *lines = head.decode("latin-1").split("\r\n")
+            method, target, *_ = request.split(" ")
+            headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+            data = data[int(headers.get("content-length", "0")) :]
+            status, more, body = answer(method, target, headers)
+            connection.sendall(f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\n{more}\r\n{body}".encode())
 
     return handle
+
+
+def http_answer(status: str, headers: str = "", body: str = "") -> Handler:
+    """Answers every request the same way."""
+    return http(lambda *_: (status, headers, body))
 
 
 @contextlib.contextmanager

@@ -5,7 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 
+import msgspec
+
 from audit.model import Report
+from audit.reports.junit import render_junit
+from audit.reports.page import render_page
+from audit.reports.sarif import render_sarif
 from audit.reports.text import render_text
 
 
@@ -14,15 +19,25 @@ class Format(enum.StrEnum):
 
     TEXT = "text"
     JSON = "json"
+    JUNIT = "junit"
+    SARIF = "sarif"
+    HTML = "html"
 
 
-def _json(report: Report) -> str:
-    import msgspec
-
+def render_json(report: Report) -> str:
+    """The whole report; :func:`json_schema` describes it."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2).decode()
+
+
+def json_schema() -> str:
+    """The JSON schema of :func:`render_json`, made from the types themselves."""
+    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Report)), indent=2).decode()
 
 
 RENDERERS: dict[Format, Callable[[Report], str]] = {
     Format.TEXT: render_text,
-    Format.JSON: _json,
+    Format.JSON: render_json,
+    Format.JUNIT: render_junit,
+    Format.SARIF: render_sarif,
+    Format.HTML: render_page,
 }

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from audit.model import ListenerReport, Outcome, Report, Result, Severity
+from audit.model import Kind, ListenerReport, Outcome, Report, Result, Severity
 
 COLOURS = {
     Severity.CRITICAL: "bold red",
@@ -58,8 +58,9 @@ def summary(report: Report) -> str:
     findings = len(report.findings())
     told = f"{findings} finding{'' if findings == 1 else 's'}" if findings else "no finding"
     known = f" and {accepted} accepted" if accepted else ""
+    listeners = sum(each.listener.kind is not Kind.HOME for each in report.listeners)
     return (
-        f"{told}{known}: {len(report.listeners)} listeners, {counts[Outcome.PASSED]} checks passed, "
+        f"{told}{known}: {listeners} listeners, {counts[Outcome.PASSED]} checks passed, "
         f"{counts[Outcome.NOT_EXAMINED]} did not apply, {report.seconds:.1f} s"
     )
 

@@ -91,9 +91,7 @@ class Verdict:
         """Whether the server ended the connection before it had said anything to the application."""
         if self.data or self.tickets:
             return False
-        if isinstance(self.ending, Alert):
-            return self.ending.description != 0 or not self.data
-        return isinstance(self.ending, Closed)
+        return isinstance(self.ending, Alert | Closed)
 
     def __str__(self) -> str:
         said = [f"{len(self.tickets)} session tickets"] if self.tickets else []

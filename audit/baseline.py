@@ -1,0 +1,81 @@
+"""Known findings that somebody has accepted, with a reason and an end: a TOML file.
+
+[[accepted]]
+check = "TLS-04"
+listener = "legacy"          # or "*"
+reason = "the old client goes in March, ticket 4711"
+expires = 2027-03-31
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from audit.catalogue import by_id
+from audit.errors import InputError
+from audit.model import Accepted, Outcome, Report
+from audit.toml import read_toml
+
+LONGEST = dt.timedelta(days=366)
+"""How far away the end of an acceptance may be."""
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One accepted finding; ``listener`` may be ``*``."""
+
+    check: str
+    listener: str
+    reason: str
+    expires: dt.date
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    accepted: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The report with what was accepted, and entries that count for nothing (any more), with why."""
+
+    report: Report
+    idle: tuple[str, ...]
+
+
+def read_baseline(path: Path, today: dt.date) -> tuple[Entry, ...]:
+    """The entries; raises :class:`InputError` for one that means nothing."""
+    entries = read_toml(path, _Document).accepted
+    for entry in entries:
+        if entry.check not in by_id():
+            raise InputError(f"{path}: there is no check {entry.check!r}", "see `sluice audit --list-checks`")
+        if not entry.reason.strip():
+            raise InputError(f"{path}: {entry.check} at {entry.listener} has no reason", "say why it is accepted")
+        if entry.expires > today + LONGEST:
+            raise InputError(
+                f"{path}: {entry.check} at {entry.listener} is accepted until {entry.expires}",
+                f"at most {LONGEST.days} days, then somebody looks at it again",
+            )
+    return entries
+
+
+def apply_baseline(report: Report, entries: tuple[Entry, ...], today: dt.date) -> Applied:
+    """Mark the findings that ``entries`` accept; an entry past its end accepts nothing."""
+    idle = [f"{_name(entry)} expired on {entry.expires}" for entry in entries if entry.expires < today]
+    valid = [entry for entry in entries if entry.expires >= today]
+    used: set[Entry] = set()
+    results = []
+    for result in report.results:
+        entry = next((e for e in valid if e.check == result.check and e.listener in {"*", result.listener}), None)
+        if entry is not None and result.outcome is Outcome.FINDING:
+            used.add(entry)
+            result = msgspec.structs.replace(result, accepted=Accepted(entry.reason, entry.expires))  # noqa: PLW2901
+        results.append(result)
+    idle += [f"{_name(entry)} was not found any more" for entry in valid if entry not in used]
+    return Applied(msgspec.structs.replace(report, results=tuple(results)), tuple(idle))
+
+
+def _name(entry: Entry) -> str:
+    return f"{entry.check} at {entry.listener}"

@@ -1,0 +1,310 @@
+"""The door: who gets through without a credential, with a wrong one, with one that does not suffice; what it tells."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from audit.checks import references as ref
+from audit.model import Check, Evidence, Kind, Severity, finding, not_examined, passed
+from audit.subject import Operation, Subject
+from pki.channels import Channel
+from pki.edge_client import edge_client_context
+
+MAX_BODY_BYTES = 64 << 10
+_REFUSED = frozenset({401, 403})
+_WRONG_CREDENTIALS = (
+    "Bearer slc_000000000000_" + "A" * 43,
+    "Bearer " + "A" * 400,
+    "Basic YWRtaW46YWRtaW4=",
+    "Bearer",
+)
+_SPOOFED = {
+    "x-sluice-principal": "admin",
+    "x-sluice-roles": "admin",
+    "x-forwarded-for": "127.0.0.1",
+    "x-forwarded-client-cert": "By=spiffe://sluice.local/gateway/envoy;URI=spiffe://sluice.local/user/admin",
+    "x-real-ip": "127.0.0.1",
+    "x-original-url": "/v1/overview",
+    "x-http-method-override": "GET",
+}
+_METHODS = ("TRACE", "OPTIONS", "PUT", "DELETE", "PROPFIND", "FOO")
+_NO_ROUTES = ("/", "/v1/../v1/overview", "/v1/%2e%2e/overview", "//v1/overview", "/v1/overview;x=1", "/admin", "/stats")
+_INTERNALS = re.compile(
+    r"Traceback|Exception|\bat [a-z]+(\.[A-Za-z]+)+\(|\.py\b|\.java\b|/(home|root|usr|tmp|var|opt)/|stack ?trace|"
+    r"\b(envoy|aiohttp|python|jetty|netty|akka|pekko|openssl)[/ ]v?[0-9]",
+    re.IGNORECASE,
+)
+_TELLING_HEADERS = re.compile(r"x-powered-by|x-aspnet.*|x-envoy-.*|x-sluice-.*|via|x-debug.*", re.IGNORECASE)
+_OPEN_PATHS = ("/", "/overview", "/jobs", "/jars", "/config", "/v1/jobs", "/json/", "/api/v1/applications", "/metrics")
+"""Where Flink, Spark and their kin answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: str
+
+
+def _ask(
+    subject: Subject, method: str, path: str, headers: Mapping[str, str] | None = None, *, secret: bool = False
+) -> Answer:
+    """One request on a connection of its own; ``secret`` only goes to a server that is verified."""
+    host, port = subject.listener.address
+    timeout = subject.options.timeout
+    connection: http.client.HTTPConnection
+    if subject.listener.kind is Kind.HTTP:
+        connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    else:
+        context = _anyone() if not secret else edge_client_context(subject.edge.ca_file)
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+    try:
+        connection.request(method, path, headers=dict(headers or {}))
+        response = connection.getresponse()
+        body = response.read(MAX_BODY_BYTES).decode("latin-1")
+        return Answer(response.status, tuple(response.getheaders()), body)
+    except http.client.HTTPException as error:
+        raise ConnectionError(f"no HTTP answer: {type(error).__name__}") from error
+    finally:
+        connection.close()
+
+
+def _anyone() -> ssl.SSLContext:
+    """Whoever it is, they are asked without a secret."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _path(operation: Operation) -> str:
+    return re.sub(r"\{[a-z_]+\}", "0" * 32, operation.path)
+
+
+def _every_operation(subject: Subject, done: str, headers: Sequence[Mapping[str, str]]) -> Evidence:
+    """All published operations with each of ``headers``: 401 or 403, whatever the operation."""
+    if not subject.edge.operations:
+        return not_examined("nobody said which operations there are")
+    seen: set[int] = set()
+    for operation in subject.edge.operations:
+        for header in headers:
+            answer = _ask(subject, operation.method, _path(operation), header)
+            seen.add(answer.status)
+            if answer.status not in _REFUSED:
+                return finding(done, f"{operation.method} {operation.path} was answered with {answer.status}")
+    told = " or ".join(str(status) for status in sorted(seen))
+    return passed(done, f"{told} for all {len(subject.edge.operations)} operations")
+
+
+def _without(subject: Subject) -> Evidence:
+    return _every_operation(subject, "asked for every operation without a credential", ({},))
+
+
+def _wrong(subject: Subject) -> Evidence:
+    headers = tuple({"authorization": credential} for credential in _WRONG_CREDENTIALS)
+    done = f"asked for every operation with {len(headers)} wrong credentials"
+    return _every_operation(subject, done, headers)
+
+
+def _spoofed(subject: Subject) -> Evidence:
+    done = f"asked for every operation with headers that only the gateway may write ({', '.join(_SPOOFED)})"
+    return _every_operation(subject, done, (_SPOOFED,))
+
+
+def _insufficient(subject: Subject) -> Evidence:
+    edge = subject.edge
+    if not edge.weak_token:
+        return not_examined("no credential that may do only some of it was given")
+    done = "asked for every operation with a token that may only read"
+    header = {"authorization": f"Bearer {edge.weak_token}"}
+    granted = 0
+    for operation in edge.operations:
+        answer = _ask(subject, operation.method, _path(operation), header, secret=True)
+        refused = answer.status in _REFUSED
+        if operation.operation in edge.beyond_weak and not refused:
+            return finding(done, f"{operation.method} {operation.path} was answered with {answer.status}")
+        if operation.operation not in edge.beyond_weak:
+            granted += not refused
+    readable = len(edge.operations) - len(edge.beyond_weak)
+    if granted < readable:
+        return finding(done, f"only {granted} of {readable} operations that it may do were granted: it proves nothing")
+    return passed(done, f"{len(edge.beyond_weak)} refused, {granted} granted")
+
+
+def _methods(subject: Subject) -> Evidence:
+    done = f"sent {', '.join(_METHODS)} to /v1/overview, and GET to {len(_NO_ROUTES)} paths that are no route"
+    requests = [(method, "/v1/overview") for method in _METHODS] + [("GET", path) for path in _NO_ROUTES]
+    for method, path in requests:
+        answer = _ask(subject, method, path)
+        if answer.status < 400:
+            return finding(done, f"{method} {path} was answered with {answer.status}")
+    return passed(done, "each refused with a 4xx or 5xx")
+
+
+def _answers(subject: Subject) -> list[Answer]:
+    """A few refusals of different makes."""
+    requests = (
+        ("GET", "/v1/overview"),
+        ("GET", "/v1/%2e%2e/"),
+        ("TRACE", "/"),
+        ("GET", "/" + "a" * 9000),
+        ("PUT", "/"),
+    )
+    return [_ask(subject, method, path) for method, path in requests]
+
+
+def _headers(subject: Subject) -> Evidence:
+    done = "read the headers of five refusals"
+    for answer in _answers(subject):
+        for name, value in answer.headers:
+            if _TELLING_HEADERS.fullmatch(name) or (name.lower() == "server" and any(map(str.isdigit, value))):
+                return finding(done, f"{name}: {value[:80]}")
+    return passed(done, "no version, no trace of what stands behind")
+
+
+def _bodies(subject: Subject) -> Evidence:
+    done = "read the bodies of five refusals"
+    for answer in _answers(subject):
+        told = _INTERNALS.search(answer.body)
+        if told:
+            return finding(done, f"a body with status {answer.status} says {told.group()!r}")
+    return passed(done, "no stack trace, no path, no version")
+
+
+def _cookies(subject: Subject) -> Evidence:
+    done = "looked at the cookies that refusals set"
+    for answer in _answers(subject):
+        for name, value in answer.headers:
+            if name.lower() != "set-cookie":
+                continue
+            attributes = {part.strip().partition("=")[0].lower() for part in value.split(";")[1:]}
+            missing = {"secure", "httponly", "samesite"} - attributes
+            if missing:
+                return finding(done, f"{value.partition('=')[0]} is set without {', '.join(sorted(missing))}")
+    return passed(done, "none, or with Secure, HttpOnly and SameSite")
+
+
+def _open_api(subject: Subject) -> Evidence:
+    done = f"asked without a credential for {', '.join(_OPEN_PATHS)}"
+    answered = []
+    for path in _OPEN_PATHS:
+        answer = _ask(subject, "GET", path)
+        if answer.status < 300:
+            answered.append(f"{path} ({answer.status})")
+    if answered:
+        return finding(done, f"answered: {', '.join(answered)}")
+    return passed(done, "none was answered")
+
+
+_KINDS = frozenset({Kind.SERVER})
+_CHANNELS = frozenset({Channel.EDGE})
+
+CHECKS = (
+    Check(
+        id="EDG-01",
+        title="No operation without a credential",
+        severity=Severity.CRITICAL,
+        kinds=_KINDS,
+        channels=_CHANNELS,
+        expected="401 for every published operation",
+        references=(ref.ASVS_ACCESS, "RFC 9110, 15.5.2 (401)"),
+        remedy="Ask the auth service about every request, and refuse when it does not answer "
+        "(failure_mode_allow: false).",
+        run=_without,
+    ),
+    Check(
+        id="EDG-02",
+        title="No operation with a wrong credential",
+        severity=Severity.CRITICAL,
+        kinds=_KINDS,
+        channels=_CHANNELS,
+        expected="401 for every published operation",
+        references=(ref.ASVS_ACCESS, "RFC 6750, 3.1 (invalid_token)"),
+        remedy="Verify the credential itself, not only that there is one.",
+        run=_wrong,
+    ),
+    Check(
+        id="EDG-03",
+        title="No operation with a credential that does not suffice",
+        severity=Severity.CRITICAL,
+        kinds=_KINDS,
+        channels=_CHANNELS,
+        expected="403 for what the role may not do, an answer for what it may",
+        references=(ref.ASVS_ACCESS,),
+        remedy="Decide by operation and role, deny by default (gateway policy).",
+        run=_insufficient,
+    ),
+    Check(
+        id="EDG-04",
+        title="Headers that claim an identity are not believed",
+        severity=Severity.CRITICAL,
+        kinds=_KINDS,
+        channels=_CHANNELS,
+        expected="401, as without them",
+        references=(ref.ASVS_ACCESS,),
+        remedy="Strip identity and forwarding headers of clients before anything looks at them.",
+        run=_spoofed,
+    ),
+    Check(
+        id="EDG-05",
+        title="Methods and paths that are no operation are refused",
+        severity=Severity.MEDIUM,
+        kinds=_KINDS,
+        channels=_CHANNELS,
+        expected="4xx",
+        references=(ref.ASVS_METHODS, "RFC 9110, 9.3.8 (TRACE)"),
+        remedy="Let only published routes through; refuse paths that can be read in two ways.",
+        run=_methods,
+    ),
+    Check(
+        id="EDG-06",
+        title="Headers tell nothing of what stands behind",
+        severity=Severity.LOW,
+        kinds=_KINDS,
+        channels=_CHANNELS,
+        expected="no version, no X-Powered-By, no header of the proxy's or the cluster's own",
+        references=(ref.ASVS_LEAKS,),
+        remedy="Take those headers out at the gateway.",
+        run=_headers,
+    ),
+    Check(
+        id="EDG-07",
+        title="Error bodies tell nothing of the inside",
+        severity=Severity.MEDIUM,
+        kinds=_KINDS,
+        channels=_CHANNELS,
+        expected="a problem document with what the client could know anyway",
+        references=(ref.ASVS_LEAKS, "RFC 9457, 5 (problem details: security)"),
+        remedy="Answer errors with a problem document of your own; keep traces in the log.",
+        run=_bodies,
+    ),
+    Check(
+        id="EDG-08",
+        title="Cookies are for HTTPS and for the server alone",
+        severity=Severity.MEDIUM,
+        kinds=_KINDS,
+        channels=_CHANNELS,
+        expected="Secure, HttpOnly and SameSite, or no cookie",
+        references=(ref.ASVS_COOKIES,),
+        remedy="Set Secure, HttpOnly and SameSite on every cookie.",
+        run=_cookies,
+    ),
+    Check(
+        id="EDG-09",
+        title="An API without TLS answers nobody without a credential",
+        severity=Severity.CRITICAL,
+        kinds=frozenset({Kind.HTTP}),
+        expected="401, 403 or no connection",
+        references=(ref.ASVS_ACCESS, ref.ASVS_TRANSPORT),
+        remedy="Bind it to loopback and put a gateway with authentication before it. Flink: rest.bind-address, "
+        "security.ssl.rest.authentication-enabled, web.submit.enable=false; Spark: spark.master.rest.enabled=false, "
+        "spark.ui.enabled=false.",
+        run=_open_api,
+    ),
+)

@@ -1,0 +1,86 @@
+"""The cluster as an SVG: who may connect to what, and in which state each channel is."""
+
+from __future__ import annotations
+
+from html import escape
+
+from audit.model import Kind, ListenerReport, Report
+from pki.channels import MAY_CONNECT
+
+ROW = 46
+TOP = 34
+LEFT_WIDTH = 250
+ARROW_END = 560
+WIDTH = 900
+_SVG = "http://www.w3.org/2000/svg"
+MAX_LABEL_CHARACTERS = 44
+
+_ANYONE = {
+    Kind.SERVER: "anyone, then asked for a credential",
+    Kind.LOCAL: "this machine",
+    Kind.SOCKET: "the cluster's own user",
+    Kind.HTTP: "anyone",
+    Kind.UNDECLARED: "nobody declared it",
+}
+
+
+def render_picture(report: Report) -> str:
+    """One row for each listener: who may connect, an arrow with what is spoken, and the listener."""
+    rows = [each for each in report.listeners if each.listener.kind is not Kind.HOME]
+    height = TOP + ROW * len(rows) + 10
+    parts = [
+        f'<svg xmlns="{_SVG}" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Listeners and their state">',
+        '<text class="head" x="10" y="18">who may connect</text>',
+        f'<text class="head" x="{LEFT_WIDTH + 30}" y="18">what is spoken</text>',
+        f'<text class="head" x="{ARROW_END + 10}" y="18">listener</text>',
+    ]
+    parts += [_row(each, TOP + ROW * number, _state(report, each)) for number, each in enumerate(rows)]
+    return "\n".join([*parts, "</svg>"])
+
+
+def _row(each: ListenerReport, top: int, state: str) -> str:
+    listener = each.listener
+    middle = top + 18
+    title = f"{listener.name} at {listener.place}: {_STATES[state]}"
+    return (
+        f'<g class="{state}"><title>{escape(title)}</title>'
+        f'<rect class="who" x="2" y="{top}" width="{LEFT_WIDTH}" height="36" rx="6"/>'
+        f'<text x="12" y="{middle + 4}">{_short(_who(each), 38)}</text>'
+        f'<line x1="{LEFT_WIDTH + 4}" y1="{middle}" x2="{ARROW_END - 10}" y2="{middle}"/>'
+        f'<path d="M{ARROW_END - 10} {middle - 5} L{ARROW_END} {middle} L{ARROW_END - 10} {middle + 5} Z"/>'
+        f'<text class="spoken" x="{LEFT_WIDTH + 14}" y="{middle - 6}">{_short(_spoken(each))}</text>'
+        f'<rect class="listener" x="{ARROW_END + 4}" y="{top}" width="{WIDTH - ARROW_END - 8}" height="36" rx="6"/>'
+        f'<text x="{ARROW_END + 14}" y="{middle - 2}">{_short(listener.name)}</text>'
+        f'<text class="place" x="{ARROW_END + 14}" y="{middle + 12}">{_short(listener.place[-52:], 52)}</text></g>'
+    )
+
+
+_STATES = {"good": "no finding", "bad": "findings", "known": "accepted findings only"}
+
+
+def _state(report: Report, each: ListenerReport) -> str:
+    results = [result for result in report.results if result.listener == each.listener.name]
+    if any(result.open_finding for result in results):
+        return "bad"
+    return "known" if any(result.accepted for result in results) else "good"
+
+
+def _who(each: ListenerReport) -> str:
+    listener = each.listener
+    if listener.kind is Kind.MUTUAL and listener.channel is not None:
+        of_job = " of its job" if listener.job_id else ""
+        return ", ".join(sorted(MAY_CONNECT[listener.channel])) + of_job
+    return _ANYONE.get(listener.kind, "holders of a certificate")
+
+
+def _spoken(each: ListenerReport) -> str:
+    shown = each.negotiated
+    if shown is None:
+        return {Kind.SOCKET: "unix socket", Kind.LOCAL: "no TLS, loopback"}.get(each.listener.kind, "no TLS 1.3")
+    mutual = "mutual " if shown.client_certificate_requested else ""
+    group = ", post-quantum" if shown.post_quantum_groups else ""
+    return f"{mutual}{shown.version}, {shown.group}{group}"
+
+
+def _short(text: str, limit: int = MAX_LABEL_CHARACTERS) -> str:
+    return escape(text if len(text) <= limit else text[: limit - 1] + "…")

@@ -1,0 +1,85 @@
+"""SARIF 2.1.0 (OASIS), for code scanning services: a rule for each check, a result for each finding."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from audit.catalogue import CHECKS
+from audit.model import Check, Outcome, Report, Result, Severity
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {
+    Severity.CRITICAL: "error",
+    Severity.HIGH: "error",
+    Severity.MEDIUM: "warning",
+    Severity.LOW: "note",
+    Severity.INFO: "note",
+}
+_SCORES = {
+    Severity.CRITICAL: "9.5",
+    Severity.HIGH: "8.0",
+    Severity.MEDIUM: "5.5",
+    Severity.LOW: "3.0",
+    Severity.INFO: "0.0",
+}
+
+
+def render_sarif(report: Report) -> str:
+    """The findings; those that are accepted are there as suppressed ones."""
+    rules = [_rule(check) for check in CHECKS]
+    numbers = {check.id: number for number, check in enumerate(CHECKS)}
+    found = [result for result in report.results if result.outcome is Outcome.FINDING]
+    document = {
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": {"name": "sluice audit", "rules": rules}},
+                "invocations": [
+                    {"executionSuccessful": True, "startTimeUtc": f"{report.started_at:%Y-%m-%dT%H:%M:%SZ}"}
+                ],
+                "results": [_result(result, numbers[result.check]) for result in found],
+            }
+        ],
+    }
+    return json.dumps(document, indent=2)
+
+
+def _rule(check: Check) -> dict[str, Any]:
+    return {
+        "id": check.id,
+        "name": "".join(word.capitalize() for word in check.title.replace("-", " ").split() if word.isalnum()),
+        "shortDescription": {"text": check.title},
+        "fullDescription": {"text": f"Expected: {check.expected}. Sources: {'; '.join(check.references)}."},
+        "help": {"text": check.remedy},
+        "defaultConfiguration": {"level": _LEVELS[check.severity]},
+        "properties": {"security-severity": _SCORES[check.severity], "tags": ["security", "tls"]},
+    }
+
+
+def _result(result: Result, rule: int) -> dict[str, Any]:
+    place = Path(result.place).as_uri() if result.place.startswith("/") else f"tcp://{result.place}"
+    document: dict[str, Any] = {
+        "ruleId": result.check,
+        "ruleIndex": rule,
+        "level": _LEVELS[result.severity],
+        "message": {"text": f"{result.listener}: {result.seen}. Done: {result.done}. Remedy: {result.remedy}"},
+        "locations": [
+            {
+                "physicalLocation": {"artifactLocation": {"uri": place}},
+                "logicalLocations": [{"name": result.listener, "kind": "resource"}],
+            }
+        ],
+        "partialFingerprints": {"checkAndListener/v1": f"{result.check}/{result.listener}"},
+    }
+    if result.accepted is not None:
+        document["suppressions"] = [
+            {
+                "kind": "external",
+                "status": "accepted",
+                "justification": f"{result.accepted.reason} (until {result.accepted.expires})",
+            }
+        ]
+    return document

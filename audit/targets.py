@@ -1,0 +1,64 @@
+"""Listeners of a cluster that is not ours, from a TOML file.
+
+[[target]]
+name = "spark-master"
+host = "10.0.0.5"
+port = 7077
+expected = "mutual"          # mutual, server, http or local
+channel = "rpc"              # optional: whose channel table to hold it against
+server_name = "spark.example"  # optional: SNI
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from audit.errors import InputError
+from audit.model import Kind, Listener
+from audit.toml import read_toml
+from pki.channels import Channel
+
+MAX_TARGETS = 1000
+MAX_PORT = 65535
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One listener; see the module's description."""
+
+    name: str
+    host: str
+    port: int
+    expected: Literal["mutual", "server", "http", "local"]
+    channel: Channel | None = None
+    server_name: str = ""
+
+
+class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    target: tuple[Target, ...]
+
+
+def read_targets(path: Path) -> tuple[Listener, ...]:
+    """The listeners; raises :class:`InputError` for a file that means nothing."""
+    targets = read_toml(path, _Document).target
+    if not 0 < len(targets) <= MAX_TARGETS:
+        raise InputError(f"{path} has {len(targets)} targets", f"name 1 to {MAX_TARGETS} as [[target]]")
+    names = [target.name for target in targets]
+    for target in targets:
+        if not target.name or names.count(target.name) > 1:
+            raise InputError(f"{path}: the name {target.name!r} is empty or comes twice", "give each its own")
+        if not 0 < target.port <= MAX_PORT:
+            raise InputError(f"{path}: {target.name} has port {target.port}", "use 1 to 65535")
+    return tuple(
+        Listener(
+            name=target.name,
+            kind=Kind(target.expected),
+            host=target.host,
+            port=target.port,
+            channel=target.channel,
+            server_name=target.server_name,
+        )
+        for target in targets
+    )

@@ -1,0 +1,24 @@
+"""Reading the TOML files that people write for the audit."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from audit.errors import InputError
+from pki.errors import StoreError
+from pki.files import read_bounded
+
+MAX_TOML_BYTES = 1 << 20
+_T = TypeVar("_T")
+
+
+def read_toml(path: Path, kind: type[_T]) -> _T:
+    """Read and check ``path``; raises :class:`InputError` with what is wrong in it."""
+    try:
+        return msgspec.convert(tomllib.loads(read_bounded(path, MAX_TOML_BYTES).decode()), kind)
+    except (StoreError, ValueError, msgspec.ValidationError) as error:
+        raise InputError(f"{path}: {error}", "see docs/audit.md") from error

@@ -1,0 +1,50 @@
+"""The audit as a test suite against any live cluster: ``pytest tests/audit --cluster HOME_OR_URL``.
+
+``HOME_OR_URL`` is the home of a local cluster, the https:// or http:// address of somebody's edge, or a target file
+(TOML, see docs/audit.md). Without it nothing is collected here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from audit.runner import applicable
+from audit.subject import Options
+from cli.audit import subjects_of
+
+_OPENED = pytest.StashKey[contextlib.ExitStack]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--cluster``, and how patient to be."""
+    group = parser.getgroup("audit")
+    group.addoption("--cluster", metavar="HOME_OR_URL", help="the cluster to audit: home, URL, or target file")
+    group.addoption("--patience", type=float, default=2.0, help="seconds within which a client must be refused")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The live tests are nothing without a cluster."""
+    if collection_path.name == "test_live.py" and not config.getoption("--cluster", None):
+        return True
+    return None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each check on each listener, named after both."""
+    if "check" not in metafunc.fixturenames:
+        return
+    config = metafunc.config
+    opened = config.stash.setdefault(_OPENED, contextlib.ExitStack())
+    options = Options(patience=config.getoption("--patience"))
+    subjects = opened.enter_context(subjects_of(config.getoption("--cluster"), options))
+    pairs = sorted(applicable(subjects), key=lambda pair: pair[1].last)
+    names = [f"{subject.listener.name}: {check.title} ({check.id})" for subject, check in pairs]
+    metafunc.parametrize(("subject", "check"), pairs, ids=names)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Revoke what was handed out for the audit."""
+    config.stash.get(_OPENED, contextlib.ExitStack()).close()

@@ -1,0 +1,167 @@
+"""The door: an honest one gives no finding, each weak one exactly its own."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from audit.catalogue import CHECKS
+from audit.model import Kind, Report
+from audit.runner import examine
+from audit.subject import EdgeAccess, Subject
+from pki.channels import Channel
+from tests.hostile import TestPki
+from tests.integration.audit.conftest import OPTIONS, found, listener_at, only
+from tests.weak_servers import Answer, http, http_answer, server_context, serving
+
+GOOD, VIEWER = "slc_good", "slc_viewer"
+PROBLEM = "content-type: application/problem+json\r\nserver: sluice\r\n"
+EDGE_CHECKS = [check for check in CHECKS if check.id.startswith("EDG")]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """As the route table has it."""
+
+    method: str
+    path: str
+    operation: str
+
+
+OPERATIONS = (
+    Operation("GET", "/v1/overview", "overview.read"),
+    Operation("POST", "/v1/jobs", "jobs.submit"),
+    Operation("PATCH", "/v1/jobs/{job_id}", "jobs.cancel"),
+)
+
+
+def honest(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
+    """A gateway as ours: who, what, whether."""
+    token = headers.get("authorization", "")
+    if token not in {f"Bearer {VIEWER}", f"Bearer {GOOD}"}:
+        return "401 Unauthorized", PROBLEM + "www-authenticate: Bearer\r\n", '{"status": 401}'
+    path = target.replace("0" * 32, "{job_id}")
+    operation = next((each for each in OPERATIONS if (each.method, each.path) == (method, path)), None)
+    if operation is None:
+        return "404 Not Found", PROBLEM, '{"status": 404}'
+    if token == f"Bearer {VIEWER}" and operation.operation != "overview.read":
+        return "403 Forbidden", PROBLEM, '{"status": 403}'
+    return "200 OK", PROBLEM, "{}"
+
+
+def believes_anybody(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
+    """No authentication for one operation."""
+    return ("200 OK", "", "") if target == "/v1/jobs" and method == "POST" else honest(method, target, headers)
+
+
+def takes_any_token(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
+    """A token must be there, and is not looked at."""
+    claimed = headers.get("authorization", "")
+    weak = claimed == f"Bearer {VIEWER}"
+    return honest(method, target, {"authorization": f"Bearer {GOOD}"} if claimed and not weak else headers)
+
+
+def knows_no_roles(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
+    """Whoever has a token may do everything."""
+    weak = headers.get("authorization") == f"Bearer {VIEWER}"
+    return honest(method, target, {"authorization": f"Bearer {GOOD}"} if weak else headers)
+
+
+def refuses_viewers(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
+    """The weak token may do nothing at all, so its refusals prove nothing."""
+    return honest(method, target, headers if headers.get("authorization") != f"Bearer {VIEWER}" else {})
+
+
+def believes_headers(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
+    """Whoever says so is an admin."""
+    admin = headers.get("x-sluice-roles") == "admin"
+    return honest(method, target, {"authorization": f"Bearer {GOOD}"} if admin else headers)
+
+
+def traces(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
+    """TRACE gives the request back."""
+    return ("200 OK", PROBLEM, str(headers)) if method == "TRACE" else honest(method, target, headers)
+
+
+def tells(headers: str = "", body: str = "") -> Answer:
+    """Refuses as it should, and says too much."""
+
+    def answer(method: str, target: str, given: Mapping[str, str]) -> tuple[str, str, str]:
+        status, more, told = honest(method, target, given)
+        return status, more + headers, body or told
+
+    return answer
+
+
+def audited(pki: TestPki, answer: Answer) -> Report:
+    """The report on a gateway that answers so."""
+    directory = pki.edge_server()
+    access = EdgeAccess(OPERATIONS, VIEWER, frozenset({"jobs.submit", "jobs.cancel"}), directory / "ca.pem")
+    with serving(http(answer), server_context(directory, client=ssl.CERT_NONE)) as address:
+        subject = Subject(listener_at(address, Kind.SERVER, Channel.EDGE), OPTIONS, edge=access)
+        return examine("a test", [subject], checks=EDGE_CHECKS)
+
+
+def test_an_honest_gateway_gives_no_finding_and_everything_is_examined(pki: TestPki) -> None:
+    report = audited(pki, honest)
+    assert found(report) == set()
+    assert {str(result.outcome) for result in report.results} == {"passed"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        pytest.param(believes_anybody, {"EDG-01", "EDG-02", "EDG-03", "EDG-04"}, id="an operation without credential"),
+        pytest.param(takes_any_token, {"EDG-02"}, id="any token"),
+        pytest.param(knows_no_roles, {"EDG-03"}, id="no roles"),
+        pytest.param(refuses_viewers, {"EDG-03"}, id="refuses even what a viewer may"),
+        pytest.param(believes_headers, {"EDG-04"}, id="identity headers believed"),
+        pytest.param(traces, {"EDG-05"}, id="TRACE"),
+        pytest.param(tells("x-powered-by: Express\r\n"), {"EDG-06"}, id="X-Powered-By"),
+        pytest.param(tells("x-envoy-upstream-service-time: 3\r\n"), {"EDG-06"}, id="header of the proxy"),
+        pytest.param(tells(body="Traceback (most recent call last):"), {"EDG-07"}, id="stack trace"),
+        pytest.param(tells(body="open /home/sluice/x: no such file"), {"EDG-07"}, id="path"),
+        pytest.param(tells("set-cookie: session=1; Path=/\r\n"), {"EDG-08"}, id="cookie"),
+    ],
+)
+def test_a_weak_gateway_gives_its_finding(answer: Answer, expected: set[str], pki: TestPki) -> None:
+    assert found(audited(pki, answer)) == expected
+
+
+def test_a_token_is_sent_to_nobody_whom_the_authority_does_not_vouch_for(pki: TestPki, server_directory: Path) -> None:
+    seen: list[str] = []
+
+    def listens(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
+        seen.append(headers.get("authorization", ""))
+        return honest(method, target, headers)
+
+    access = EdgeAccess(OPERATIONS, VIEWER, frozenset({"jobs.submit"}), pki.edge_server() / "ca.pem")
+    with serving(http(listens), server_context(server_directory, client=ssl.CERT_NONE)) as address:
+        subject = Subject(listener_at(address, Kind.SERVER, Channel.EDGE), OPTIONS, edge=access)
+        report = examine("a test", [subject], checks=only("EDG-02", "EDG-03"))
+    assert seen
+    assert not any(VIEWER in authorization for authorization in seen)
+    assert {result.check: str(result.outcome) for result in report.results}["EDG-03"] == "not examined"
+
+
+def test_an_open_api_is_found_as_a_stock_flink_has_it() -> None:
+    def flink(method: str, target: str, _headers: Mapping[str, str]) -> tuple[str, str, str]:
+        known = method == "GET" and target in {"/overview", "/jobs", "/jars"}
+        return ("200 OK", "", "{}") if known else ("404 Not Found", "", "")
+
+    with serving(http(flink)) as address:
+        report = examine("a test", [Subject(listener_at(address, Kind.HTTP, None), OPTIONS)])
+    assert found(report) == {"EDG-09"}
+    (finding,) = report.findings()
+    assert "/jars (200)" in finding.seen
+    assert "web.submit.enable=false" in finding.remedy
+
+
+def test_an_api_that_asks_for_a_credential_is_not_found() -> None:
+    with serving(http_answer("401 Unauthorized")) as address:
+        report = examine("a test", [Subject(listener_at(address, Kind.HTTP, None), OPTIONS)])
+    assert found(report) == set()
