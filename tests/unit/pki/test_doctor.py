@@ -41,6 +41,7 @@ from pki.issuer import LocalIssuer
 from pki.keys import generate_key, key_to_pem
 from pki.problem import Problem, Severity, worst_first
 from pki.profiles import AuthorityKind, leaf_key_usage
+from pki.rotator import Rotator
 from pki.store import AuthorityStore
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 
@@ -375,6 +376,21 @@ def test_short_life_is_no_finding_before_its_time(patient: Patient) -> None:
 def test_identity_of_a_running_job_is_no_orphan(patient: Patient) -> None:
     job_identity(patient)
     assert patient.examine(running=True) == []
+
+
+def test_every_phase_of_a_rotation_is_good(patient: Patient) -> None:
+    def renew() -> list[str]:
+        for role, name in ((Role.TASKMANAGER, "tm-1"), (Role.CA, "ca-1")):
+            spiffe_id = SpiffeId.process(TRUST_DOMAIN, role, name)
+            patient.issuer.issue_to(patient.home.identity(role, name), spiffe_id)
+        return []
+
+    plain_root_key(patient)
+    rotator = Rotator(patient.home, patient.pki.config, renew=renew)
+    for verb in (rotator.prepare, rotator.activate, rotator.finish):
+        verb(AuthorityKind.INTERNAL)
+        found = patient.examine()
+        assert codes(found) == ["root-key-plain"], (verb.__name__, found)
 
 
 def test_node_that_enrolled_has_no_authorities_of_its_own(patient: Patient) -> None:
