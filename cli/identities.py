@@ -10,6 +10,8 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography import x509
+
 from cli.config import Configuration
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME
 from pki.bulk import Action, DirectoryTarget, Signer, issue_all, wish_like
@@ -20,13 +22,14 @@ from pki.ca.token_store import TokenStore
 from pki.ca.tokens import ENROLLABLE, mint
 from pki.crl_files import identity_directories, push_crls
 from pki.due import purposes_of
-from pki.errors import CertificateRejected, PkiError
+from pki.errors import CertificateRejected, PkiError, StoreError
 from pki.generation import issuer_id, key_id
 from pki.home import Home
 from pki.identity import Role, SpiffeId
-from pki.identity_files import CHAIN_FILE, IdentityMaterial, read_certificates, read_identity, read_peers
+from pki.identity_files import CHAIN_FILE, read_certificates, read_identity, read_peers
 from pki.in_use import is_running
 from pki.issuer import LocalIssuer, utc_now
+from pki.peer import certified_identity
 from pki.profiles import ISSUING, AuthorityKind, Names, Purpose
 from pki.renewal import renewal_reason
 from pki.store import AuthorityStore
@@ -140,34 +143,44 @@ def renew_superseded(home: Home, configuration: Configuration) -> list[str]:
     the home do. Drivers and executors are renewed by their JobManager and TaskManagers.
     """
     authorities = AuthorityStore(home.pki)
-    today = {key_id(authorities.certificate(kind)): kind for kind in ISSUING if authorities.exists(kind)}
+    bundles = [TrustStore(home.pki).anchors(kind) for kind in ISSUING if authorities.exists(kind)]
+    today = {key_id(bundle[0]) for bundle in bundles}
+    trusted = {key_id(anchor) for bundle in bundles for anchor in bundle}
     address = _running_ca(home)
     lines = []
     for directory in identity_directories(home):
         if not directory.is_relative_to(home.pki):
             continue
         try:
-            material, _ = read_identity(directory)
-            role = material.spiffe_id.role
-            if issuer_id(material.leaf) in today or (role is Role.CA and address is not None):
+            leaf = read_certificates(directory / CHAIN_FILE)[0]
+            spiffe_id, whole = certified_identity(leaf), _is_whole(directory)
+            if issuer_id(leaf) not in trusted or (whole and issuer_id(leaf) in today):
+                continue  # what another home has certified is not ours to renew
+            if spiffe_id.role is Role.CA and address is not None:
                 continue
-            if address is not None and role in ENROLLABLE and not _of_the_edge(material):
+            internal = purposes_of(leaf) != (Purpose.SERVER,)
+            if address is not None and whole and internal and spiffe_id.role in ENROLLABLE:
                 renew(directory, address.mutual)
             else:
-                _renew_here(home, configuration, directory, material)
+                _renew_here(home, configuration, directory, leaf)
         except PkiError as error:
             lines.append(f"cannot renew {directory}: {error}")
         else:
-            lines.append(f"renewed {material.spiffe_id}: another authority signs today")
+            lines.append(f"renewed {spiffe_id}: another authority signs today")
     return lines
 
 
-def _of_the_edge(material: IdentityMaterial) -> bool:
-    return purposes_of(material.leaf) == (Purpose.SERVER,)
+def _is_whole(directory: Path) -> bool:
+    """Whether key and certificate belong together; not when whoever wrote them was killed in between."""
+    try:
+        read_identity(directory)
+    except StoreError:
+        return False
+    return True
 
 
-def _renew_here(home: Home, configuration: Configuration, directory: Path, material: IdentityMaterial) -> None:
-    wish = wish_like(material, read_peers(directory), configuration.pki)
+def _renew_here(home: Home, configuration: Configuration, directory: Path, leaf: x509.Certificate) -> None:
+    wish = wish_like(leaf, read_peers(directory), configuration.pki)
     target = DirectoryTarget(home, directory)
     (outcome,) = issue_all((wish,), target, Signer(home.pki, configuration.pki, utc_now))
     if outcome.action is Action.REFUSED:
@@ -179,7 +192,7 @@ def _running_ca(home: Home) -> CaAddress | None:
         address = read_ca(home)
     except PkiError:
         return None
-    return address if is_running(address.pid, None) else None
+    return address if is_running(address.pid) else None
 
 
 def _certify(home: Home, configuration: Configuration, directory: Path, names: Names, issuer: LocalIssuer) -> None:

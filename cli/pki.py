@@ -23,6 +23,7 @@ from pki.issuer import utc_now
 from pki.passphrase import read_passphrase
 from pki.profiles import AuthorityKind, Purpose
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 from pki.verify import verify_chain
 
 app = typer.Typer(
@@ -78,6 +79,7 @@ def init(
         new = not store.exists(AuthorityKind.ROOT)
         passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=new)
     created = store.ensure(configuration.pki, utc_now(), root_passphrase=passphrase)
+    TrustStore(located.pki).publish()
     if as_json:
         print_json(
             {
@@ -198,7 +200,7 @@ def export(
 
 def _export(home: Home, source: str, kind: Format) -> Export:
     if source in set(AuthorityKind):
-        return export_anchors((AuthorityStore(home.pki).certificate(AuthorityKind(source)),), kind)
+        return export_anchors(TrustStore(home.pki).anchors(AuthorityKind(source)), kind)
     return export_identity(read_identity(Path(source))[0], kind)
 
 

@@ -21,6 +21,7 @@ from pki.passphrase import read_passphrase
 from pki.profiles import ISSUING, AuthorityKind
 from pki.rotation import Holder, Laggard, Phase, Rotation
 from pki.rotator import Patience, Rotator, no_patience
+from pki.store import AuthorityStore
 from pki.trust import TrustStore, bundle_file
 
 LOOK_AGAIN_SECONDS = 0.5
@@ -220,6 +221,7 @@ def _tell(rotator: Rotator, kept: Sequence[Path] = (), *, as_json: bool) -> None
 def _status(home: Home, rotator: Rotator) -> dict[str, Any]:
     rotation, phase = rotator.state()
     trust = TrustStore(home.pki)
+    sides = _sides(home)
     generations = _labels(home, rotation)
     waiting = rotator.waiting_for()
     by_holder = {each.holder: each.why for each in waiting}
@@ -229,19 +231,25 @@ def _status(home: Home, rotator: Rotator) -> dict[str, Any]:
         "started_at": None if rotation is None else rotation.started_at,
         "trusted": {
             kind: [{"key": key_id(anchor), "generation": generations[key_id(anchor)]} for anchor in trust.anchors(kind)]
-            for kind in ISSUING
+            for kind in sides
         },
-        "bundles": {kind: str(bundle_file(home.pki, kind)) for kind in ISSUING},
+        "bundles": {kind: str(bundle_file(home.pki, kind)) for kind in sides},
         "holders": [_describe(holder, generations, by_holder.get(holder, "")) for holder in rotator.holders()],
         "waiting_for": [str(each) for each in waiting],
     }
+
+
+def _sides(home: Home) -> list[AuthorityKind]:
+    """Those that this home has; of a home without any all, so that the first that is asked for is missed."""
+    authorities = AuthorityStore(home.pki)
+    return [kind for kind in ISSUING if authorities.exists(kind)] or list(ISSUING)
 
 
 def _labels(home: Home, rotation: Rotation | None) -> dict[str, str]:
     """What to call each key: A and B of the side that is rotated, otherwise A."""
     trust = TrustStore(home.pki)
     labels = {}
-    for kind in ISSUING:
+    for kind in _sides(home):
         for anchor in trust.anchors(kind):
             labels[key_id(anchor)] = f"{kind} A"
         if rotation is not None and (both := rotation.generations.get(kind)) is not None:

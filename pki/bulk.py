@@ -24,6 +24,7 @@ from pki.identity_files import IdentityMaterial, read_identity, read_peers, writ
 from pki.identity_store import IdentityStore
 from pki.inventory import Wish
 from pki.keys import PrivateKey, edge_algorithm, generate_key, key_to_pem
+from pki.peer import certified_identity
 from pki.profiles import AuthorityKind, Names, Purpose, edge_server_profile, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
@@ -214,12 +215,13 @@ class DirectoryTarget:
         install_crls(self.place(wish.names.spiffe_id), crl_pem, now)
 
 
-def wish_like(material: IdentityMaterial, accept: tuple[str, ...], config: PkiConfig) -> Wish:
-    """What to issue in place of ``material``: the same names and purposes, with the lifetime that is configured."""
-    dns, ips = alternative_names(material.leaf)
-    names = Names.checked(material.spiffe_id, dns, ips)
-    edge_server = material.spiffe_id.role is Role.GATEWAY and purposes_of(material.leaf) == (Purpose.SERVER,)
-    profile = (edge_server_profile if edge_server else workload_profile)(material.spiffe_id.role, config)
+def wish_like(leaf: x509.Certificate, accept: tuple[str, ...], config: PkiConfig) -> Wish:
+    """What to issue in place of ``leaf``: the same names and purposes, with the lifetime that is configured."""
+    dns, ips = alternative_names(leaf)
+    spiffe_id = certified_identity(leaf)
+    names = Names.checked(spiffe_id, dns, ips)
+    edge_server = spiffe_id.role is Role.GATEWAY and purposes_of(leaf) == (Purpose.SERVER,)
+    profile = (edge_server_profile if edge_server else workload_profile)(spiffe_id.role, config)
     return Wish(names, profile, None, accept, edge_server)
 
 

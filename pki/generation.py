@@ -6,8 +6,12 @@ from cryptography import x509
 
 
 def key_id(authority: x509.Certificate) -> str:
-    """The subject key identifier of an authority, in hexadecimal."""
-    return authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest.hex()
+    """The subject key identifier of an authority, in hexadecimal; what it would be, when it has none."""
+    try:
+        identifier = authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    except x509.ExtensionNotFound:
+        identifier = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
+    return identifier.digest.hex()
 
 
 def issuer_id(leaf: x509.Certificate) -> str:

@@ -32,8 +32,8 @@ _NAME = re.compile(r"([1-9][0-9]{0,9})\.json")
 _KeyId = Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2}){1,64}$")]
 _Text = Annotated[str, msgspec.Meta(max_length=2048)]
 
-Alive = Callable[[int, float | None], bool]
-"""Whether the process ``pid`` that began at the given second (None: any) still runs."""
+Alive = Callable[[int, float | None, float], bool]
+"""Whether the process ``pid`` still runs that began at the given second (None: any), and ran at the other one."""
 
 
 class InUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -59,11 +59,16 @@ class Unreadable:
     why: str
 
 
-def is_running(pid: int, started: float | None) -> bool:
-    """See :data:`Alive`; a process that has ended and was not reaped does not run."""
+def is_running(pid: int, started: float | None = None, seen: float = 0.0) -> bool:
+    """See :data:`Alive`; a process that has ended and was not reaped does not run.
+
+    Whoever had this pid when the report was written (``seen``) is the reporter, also when the clock was set since and
+    its start seems to be another one.
+    """
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        same = started is None or abs(process.create_time() - started) <= START_TOLERANCE_SECONDS
+        began = process.create_time()
+        same = started is None or abs(began - started) <= START_TOLERANCE_SECONDS or began < seen
         return same and process.status() != psutil.STATUS_ZOMBIE
     return False
 
@@ -98,14 +103,18 @@ def read_reports(directory: Path, *, alive: Alive = is_running) -> tuple[list[In
     for path in places:
         pid = int(path.name.removesuffix(".json"))
         try:
+            seen = path.stat().st_mtime
+        except OSError:
+            continue  # it ended while this looked
+        try:
             report = msgspec.json.decode(read_bounded(path, MAX_REPORT_BYTES), type=InUse)
-            gone = report.pid == pid and not alive(pid, report.started)
+            gone = report.pid == pid and not alive(pid, report.started, seen)
             why = "" if report.pid == pid else f"its report is of process {report.pid}"
         except (StoreError, *DAMAGED_JSON) as error:
             if not path.exists():
                 continue  # it ended while this looked
             report, gone, why = None, False, f"its report cannot be read: {error}"
-        if gone or (why and not alive(pid, None)):
+        if gone or (why and not alive(pid, None, seen)):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
         elif report is None or why:

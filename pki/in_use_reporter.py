@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 from cryptography.hazmat.primitives import hashes
 
+from pki.damaged import DAMAGED
 from pki.errors import PkiError, StoreError
 from pki.generation import issuer_id, key_id
 from pki.identity_files import IdentityMaterial
@@ -35,7 +36,6 @@ class Reporter:
         self._directory = directory
         self._program = program
         self._pid = os.getpid()
-        self._started = psutil.Process().create_time()
         self._written: InUse | None = None
         self._complained = False
 
@@ -43,7 +43,7 @@ class Reporter:
         """Write the report unless it says so already; what cannot be written is logged and tried again next time."""
         report = InUse(
             pid=self._pid,
-            started=self._started,
+            started=psutil.Process().create_time(),  # again each time: it follows a clock that is set
             identity=str(material.spiffe_id),
             program=self._program,
             leaf=material.leaf.fingerprint(hashes.SHA256()).hex(),
@@ -95,5 +95,5 @@ async def _repeat(look: Callable[[], None], interval: float) -> None:
         await asyncio.sleep(interval)
         try:
             look()
-        except (PkiError, OSError):
+        except (PkiError, OSError, *DAMAGED):
             _LOG.exception("cannot look at the identity now")

@@ -21,7 +21,14 @@ from pki.authority import Authority
 from pki.config import PkiConfig
 from pki.crl import MAX_CRL_BYTES, Reason, Revocation, RevocationList, check_crl, load_crls, sign_crl
 from pki.errors import CertificateRejected, CrlRejected, StoreError
-from pki.files import locked, make_private_directory, read_bounded, write_public, write_secret
+from pki.files import (
+    locked,
+    make_private_directory,
+    read_bounded,
+    remove_leftovers,
+    write_public,
+    write_secret,
+)
 from pki.generation import issuer_id, key_id
 from pki.identity import SpiffeId
 from pki.profiles import ISSUING, AuthorityKind
@@ -113,6 +120,7 @@ class RevocationStore:
         now = self._clock()
         directory = self._prepare(authority)
         with locked(directory):
+            remove_leftovers(directory)
             record = self._read(directory)
             known = {entry.number for entry in record.revoked}
             # A revocation date has whole seconds in a list (RFC 5280, 5.1.2.4).
@@ -152,6 +160,7 @@ class RevocationStore:
         now = self._clock()
         directory = self._prepare(authority)
         with locked(directory):
+            remove_leftovers(directory)
             record = self._read(directory)
             last = self._last_update(authority.certificate, authority.kind)
             kept = tuple(entry for entry in record.revoked if not _outlived(entry, last, now))
@@ -191,9 +200,8 @@ class RevocationStore:
 
         ``anchors``: what is handed out as trust anchors; the lists are those of ``authority`` and of these.
         """
-        own = self._pem_of(authority)
-        others = (each for each in anchors if each != authority.certificate)
-        return own + b"".join(found.pem for each in others if (found := self.current(authority.kind, each)) is not None)
+        others = [each for each in anchors if each != authority.certificate]
+        return self._pem_of(authority) + b"".join(each.pem for each in self.of(authority.kind, others))
 
     def _pem_of(self, authority: Authority) -> bytes:
         path = self._directory(authority.certificate, authority.kind) / LIST_FILE
@@ -204,6 +212,10 @@ class RevocationStore:
             self._refresh_due(authority)
         current = self.current(authority.kind, authority.certificate)
         return b"" if current is None else current.pem
+
+    def of(self, kind: AuthorityKind, anchors: Sequence[x509.Certificate]) -> list[RevocationList]:
+        """The lists of these generations of ``kind``, as far as they have one; see :meth:`current`."""
+        return [found for each in anchors if (found := self.current(kind, each)) is not None]
 
     def lists(self) -> list[RevocationList]:
         """All lists that count now; a bad one is logged and left out."""

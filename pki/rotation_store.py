@@ -160,7 +160,10 @@ class RotationStore:
                 else:
                     _destroy(place / KEY_FILE)
             gone = self._pki / staged_name(self._directory.name)
-            self._directory.rename(gone)
+            try:
+                self._directory.rename(gone)
+            except OSError as error:
+                raise StoreError(f"cannot remove {self._directory}: {error.strerror or error}") from error
             sync_directory(self._pki)
             shutil.rmtree(gone, ignore_errors=True)
         return kept
@@ -195,7 +198,10 @@ class RotationStore:
 
     def _retire(self, kind: AuthorityKind, place: Path) -> Path:
         target = make_private_directory(self._pki / RETIRED) / f"{kind}-{key_id(self.others.certificate(kind))[:16]}"
-        place.rename(target)
+        try:
+            place.rename(target)
+        except OSError as error:
+            raise StoreError(f"cannot move {place} to {target}: {error.strerror or error}") from error
         sync_directory(target.parent)
         return target
 
@@ -223,7 +229,7 @@ def _write(directory: Path, rotation: Rotation) -> None:
 
 def _destroy(path: Path) -> None:
     """Overwrite a key before its file goes; on media that copy on write this is a best effort."""
-    with contextlib.suppress(FileNotFoundError):
+    try:
         with path.open("r+b") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(0)
@@ -231,3 +237,7 @@ def _destroy(path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         path.unlink()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot destroy {path}: {error.strerror or error}", "remove it, and repeat") from error

@@ -54,7 +54,7 @@ class Rotator:
     Args:
         home: whose authorities are replaced.
         config: what new authorities are to be like.
-        renew: makes the identities new that are not of today's authority; says what it did.
+        renew: makes the identities new that are not of today's authority, or half written; says what it did.
         report: told what is done.
         clock: the present.
         alive: which processes run.
@@ -137,6 +137,11 @@ class Rotator:
         """
         rotation = self._started(Verb.ACTIVATE, subject)
         self._check_names(rotation, Keep.OLD, without)
+        if elsewhere := remembered(self._home, rotation, Keep.OLD, self.holders(), self._clock()):
+            self._report(
+                f"{len(elsewhere)} identities are elsewhere, such as {elsewhere[0].identity}: "
+                "what they trust is not known here, bring them the new bundle first"
+            )
         self._await("activated", lambda: lacking(self.holders(), _sides(rotation), Keep.NEW), without, patience)
         self._store.switch(Keep.NEW, self._clock())
         self._report(f"the new {subject} authority signs")
@@ -221,6 +226,7 @@ class Rotator:
         if rotation is None:  # check_verb has refused it
             raise RotationRefused("no rotation is under way")
         self._settle()
+        self._renew_all()
         return rotation
 
     def _presenting(self, rotation: Rotation, unwanted: Keep) -> tuple[Laggard, ...]:

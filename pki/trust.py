@@ -11,7 +11,7 @@ from cryptography import x509
 
 from pki.authority import to_pem
 from pki.errors import StoreError
-from pki.files import make_private_directory, read_bounded, write_public
+from pki.files import locked, make_private_directory, read_bounded, remove_leftovers, write_public
 from pki.generation import key_id
 from pki.profiles import ISSUING, AuthorityKind
 from pki.rotation_store import read_rotation, rotation_directory
@@ -74,9 +74,11 @@ class TrustStore:
         for kind in ISSUING:
             if not self._authorities.exists(kind):
                 continue
-            path, content = bundle_file(self._pki, kind), self.pem(kind)
-            if not path.exists() or read_bounded(path) != content:
-                make_private_directory(path.parent)
-                write_public(path, content)
-                changed.append(path)
+            path = bundle_file(self._pki, kind)
+            with locked(make_private_directory(path.parent)):
+                remove_leftovers(path.parent, path.name)
+                content = self.pem(kind)  # with the lock: whoever writes last has read last
+                if not path.exists() or read_bounded(path) != content:
+                    write_public(path, content)
+                    changed.append(path)
         return changed

@@ -81,5 +81,5 @@ def push_trust(home: Home, sides: Sequence[Side] | None = None) -> tuple[list[Pa
 def _key_id(anchor: x509.Certificate) -> str:
     try:
         return key_id(anchor)
-    except (x509.ExtensionNotFound, *DAMAGED):
+    except DAMAGED:
         return ""

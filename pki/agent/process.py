@@ -19,6 +19,7 @@ from pki.agent.policy import AgentPolicy
 from pki.agent.sds import SecretDiscovery
 from pki.agent.workload_api import WorkloadApi
 from pki.errors import StoreError
+from pki.in_use_reporter import Reporter
 from pki.issuer import Clock, Issuer, utc_now
 
 _LOG = logging.getLogger(__name__)
@@ -52,8 +53,10 @@ class Agent:
         self._board = Board(clock)
         # A thread for each identity: an issuer that does not answer for one must not keep the others waiting.
         self._threads = ThreadPoolExecutor(max(1, len(policy.identities)), thread_name_prefix="issue")
+        self._reporters = [Reporter(identity.directory, "agent") for identity in policy.identities]
         self.keepers = [
-            Keeper(identity, issuer, self._board, clock, draw, threads=self._threads) for identity in policy.identities
+            Keeper(identity, issuer, self._board, clock, draw, threads=self._threads, reporter=reporter)
+            for identity, reporter in zip(policy.identities, self._reporters, strict=True)
         ]
         self.server = UnixGrpcServer(
             {
@@ -96,6 +99,8 @@ class Agent:
     async def close(self) -> None:
         """Stop serving; the socket is gone afterwards."""
         await self.server.close()
+        for reporter in self._reporters:
+            reporter.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._socket_path.unlink(missing_ok=True)
 

@@ -40,7 +40,7 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def running(pid: int, started: float | None) -> bool:
+def running(pid: int, started: float | None, _: float) -> bool:
     """Process 123 runs since ``STARTED``, and nothing else does."""
     return pid == 123 and (started is None or abs(started - STARTED) <= 1)
 
@@ -141,8 +141,9 @@ def test_more_reports_than_are_believable(tmp_path: Path) -> None:
 def test_liveness_is_pid_and_start() -> None:
     started = psutil.Process().create_time()
     assert is_running(os.getpid(), started)
-    assert is_running(os.getpid(), None)
-    assert not is_running(os.getpid(), started - 10)
+    assert is_running(os.getpid())
+    assert not is_running(os.getpid(), started - 10, started - 5), "the pid was given to another process"
+    assert is_running(os.getpid(), started - 10, started + 5), "it ran already: the clock was set meanwhile"
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert not is_running(child.pid, None)
+    assert not is_running(child.pid)

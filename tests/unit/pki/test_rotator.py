@@ -66,7 +66,7 @@ class Cluster:
             renew=self.renew,
             report=self.said.append,
             clock=lambda: self.now,
-            alive=lambda pid, _: pid in self.running,
+            alive=lambda pid, *_: pid in self.running,
         )
 
     def renew(self) -> list[str]:
