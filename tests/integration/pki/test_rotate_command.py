@@ -13,6 +13,7 @@ import pytest
 from cli.client import edge_bundle
 from pki.config import PkiConfig
 from pki.edge_client import EdgeTrust
+from pki.errors import StoreError
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import CHAIN_FILE, KEY_FILE, read_certificates
@@ -172,3 +173,9 @@ async def test_clients_of_the_gateway_follow_an_edge_rotation(home: Home, sluice
         await reach(EdgeTrust(edge_bundle(home)))
     with pytest.raises(ssl.SSLCertVerificationError):
         await reach(left_behind)
+    bundle.write_text("damaged")
+    await reach(lasting)
+    bundle.unlink()
+    await reach(lasting)
+    with pytest.raises(StoreError):
+        EdgeTrust(bundle)
