@@ -116,16 +116,17 @@ class TrustFollower:
         if answer.internal is None or answer.version == self.trust.version:
             return False
         trust = Trust.of(answer)
-        self._pusher.take([bundle for _, bundle in trust.sides])
-        failed = await self.push()
+        failed = await self.push([bundle for _, bundle in trust.sides])
         for directory in sorted(self._own & failed.keys()):
             raise StoreError(f"the new trust does not get into {failed[directory]}")
         self.trust = trust
         return True
 
-    async def push(self) -> dict[Path, str]:
-        """Bring what is known to directories that are new or were changed; returns where it did not succeed."""
+    async def push(self, news: Sequence[TrustBundle] = ()) -> dict[Path, str]:
+        """Bring ``news``, or what is known, to directories that need it; returns where it did not succeed."""
         async with self._pushing:
+            if news:
+                self._pusher.take(news)
             push = self._pusher.push
             changed, failed = await asyncio.get_running_loop().run_in_executor(None, push, self._clock())
         if changed:
