@@ -370,7 +370,12 @@ def _parse_ticket(body: bytes) -> Ticket:
     return Ticket(lifetime, Reader(early).number(4))
 
 
-_DIGESTS: dict[int, hashes.HashAlgorithm] = {4: hashes.SHA256(), 5: hashes.SHA384(), 6: hashes.SHA512()}
+_DIGESTS: dict[int, hashes.HashAlgorithm] = {
+    2: hashes.SHA1(),  # noqa: S303  to tell who still signs with it
+    4: hashes.SHA256(),
+    5: hashes.SHA384(),
+    6: hashes.SHA512(),
+}
 
 
 def _verify(leaf: x509.Certificate, scheme: int, signature: bytes, signed: bytes) -> None:

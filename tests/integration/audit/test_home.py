@@ -164,7 +164,7 @@ def test_a_unix_socket_that_others_can_open_is_found(
         assert found(examine("a test", [Subject(listener, Options())])) == expected
 
 
-@pytest.mark.parametrize(("bound", "expected"), [("127.0.0.1", set()), ("0.0.0.0", {"LSN-02", "LSN-05"})])  # noqa: S104
+@pytest.mark.parametrize(("bound", "expected"), [("127.0.0.1", set()), ("0.0.0.0", {"LSN-02", "LSN-05"})])  # noqa: S104  what must be found
 def test_what_speaks_without_tls_must_be_bound_to_loopback(bound: str, expected: set[str]) -> None:
     listener = Listener(name="py4j", kind=Kind.LOCAL, host="127.0.0.1", port=1, bound=(bound,))
     assert found(examine("a test", [Subject(listener, Options())])) == expected
