@@ -16,11 +16,14 @@ import aiohttp
 from cryptography import x509
 
 from cli.errors import CommandError, RefusedError, UnreachableError, UsageError
-from pki.edge_client import edge_client_context
+from pki.edge_client import EdgeTrust, edge_client_context
 from pki.files import read_secret
 from pki.home import Home
 from pki.peer import certified_identity
+from pki.profiles import AuthorityKind
+from pki.store import AuthorityStore
 from pki.tls import tls_object_of
+from pki.trust import bundle_file
 
 TOKEN_VARIABLE = "SLUICE_TOKEN"  # noqa: S105  the name of a variable, not a token
 MAX_ANSWER_BYTES = 16 << 20
@@ -46,9 +49,15 @@ def resolve_target(
     """Fill in what the command line left out from the local cluster in ``home`` and the environment."""
     return Target(
         server.rstrip("/") if server else local_url(home),
-        ca_file if ca_file or server else home.pki / "authorities" / "edge" / "cert.pem",
+        ca_file if ca_file or server else edge_bundle(home),
         _token(home, token_file),
     )
+
+
+def edge_bundle(home: Home) -> Path:
+    """What vouches for the gateway of ``home``: the trusted edge authorities, or the only one of an older home."""
+    bundle = bundle_file(home.pki, AuthorityKind.EDGE)
+    return bundle if bundle.exists() else AuthorityStore(home.pki).certificate_file(AuthorityKind.EDGE)
 
 
 def local_url(home: Home) -> str:
@@ -98,6 +107,7 @@ class GatewayClient:
     def __init__(self, target: Target, session: aiohttp.ClientSession) -> None:
         self._target = target
         self._session = session
+        self._trust = EdgeTrust(target.ca_file)
 
     async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
         """GET ``path``."""
@@ -126,7 +136,8 @@ class GatewayClient:
         self, method: str, path: str, query: Mapping[str, str | int], data: aiohttp.FormData | None = None
     ) -> Any:  # noqa: ANN401
         try:
-            async with self._session.request(method, self._target.url + path, params=query, data=data) as answer:
+            url, context = self._target.url + path, self._trust.context()
+            async with self._session.request(method, url, params=query, data=data, ssl=context) as answer:
                 body = await answer.content.read(MAX_ANSWER_BYTES)
                 return _decode(answer.status, body, f"{method} {path}")
         except aiohttp.ClientConnectorCertificateError as error:
@@ -144,7 +155,7 @@ class GatewayClient:
 @asynccontextmanager
 async def gateway_client(target: Target) -> AsyncIterator[GatewayClient]:
     """A connected client; closes its connections at the end."""
-    connector = aiohttp.TCPConnector(ssl=edge_client_context(target.ca_file))
+    connector = aiohttp.TCPConnector()
     timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=REQUEST_TIMEOUT_SECONDS)
     headers = {"authorization": f"Bearer {target.token}"}
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:

@@ -10,23 +10,31 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography import x509
+
 from cli.config import Configuration
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME
+from pki.bulk import Action, DirectoryTarget, Signer, issue_all, wish_like
 from pki.ca.address import CaAddress, read_ca
 from pki.ca.client import enrol, renew
 from pki.ca.policy import names_of
 from pki.ca.token_store import TokenStore
-from pki.ca.tokens import mint
-from pki.crl_files import push_crls
+from pki.ca.tokens import ENROLLABLE, mint
+from pki.crl_files import identity_directories, push_crls
 from pki.due import purposes_of
-from pki.errors import PkiError
+from pki.errors import CertificateRejected, PkiError, StoreError
+from pki.generation import issuer_id, key_id
 from pki.home import Home
 from pki.identity import Role, SpiffeId
-from pki.identity_files import CHAIN_FILE, read_certificates, read_identity
+from pki.identity_files import CHAIN_FILE, read_certificates, read_identity, read_peers
+from pki.in_use import is_running
 from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind, Names, Purpose
+from pki.peer import certified_identity
+from pki.profiles import ISSUING, AuthorityKind, Names, Purpose
 from pki.renewal import renewal_reason
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
+from pki.trust_files import push_trust
 
 JOBMANAGER_NAME = "jobmanager-1"
 
@@ -68,20 +76,22 @@ def refresh_lists(home: Home, configuration: Configuration) -> list[str]:
     """Sign the revocation lists that are due, and give them to every identity directory, those of jobs included."""
     revocations = LocalIssuer(home.pki, configuration.pki).revocations
     signed, problems = revocations.refresh_all()
+    TrustStore(home.pki).publish()
+    problems += push_trust(home)[1]  # before the lists: one is taken only of an issuer that is trusted
     _, failed = push_crls(home, revocations.lists(), utc_now())
     lines = [f"signed the revocation list of the {kind} authority" for kind in signed]
     return lines + [f"revocation lists: {each}" for each in (*problems, *failed)]
 
 
-def _due(directory: Path, spiffe_id: SpiffeId, kind: AuthorityKind, issuer: LocalIssuer) -> str:
+def _due(home: Home, directory: Path, spiffe_id: SpiffeId, kind: AuthorityKind, issuer: LocalIssuer) -> str:
     """Why an identity is to be issued now; empty when it is good, or was revoked and stays so."""
     if directory.exists() and issuer.revocations.barred(kind, spiffe_id) is not None:
         return ""
     if reason := renewal_reason(directory, spiffe_id, utc_now()):
         return reason
     leaf = read_certificates(directory / CHAIN_FILE)[0]
-    if (purposes_of(leaf) == (Purpose.SERVER,)) is not (kind is AuthorityKind.EDGE):
-        return f"it is not of the {kind} authority"
+    if issuer_id(leaf) != key_id(AuthorityStore(home.pki).certificate(kind)):
+        return f"it is not of today's {kind} authority"
     return "it was revoked" if issuer.revocations.is_revoked(kind, leaf.serial_number) else ""
 
 
@@ -97,7 +107,7 @@ def issue_due(home: Home, configuration: Configuration) -> list[str]:
         spiffe_id = SpiffeId.process(configuration.pki.trust_domain, wanted.role, wanted.name)
         existed = directory.exists()
         kind = AuthorityKind.EDGE if wanted.edge else AuthorityKind.INTERNAL
-        reason = _due(directory, spiffe_id, kind, issuer)
+        reason = _due(home, directory, spiffe_id, kind, issuer)
         if not reason:
             continue
         if wanted.edge:
@@ -124,6 +134,65 @@ def _host_of(role: Role, configuration: Configuration) -> str:
             return configuration.gateway.auth_host
         case _:
             return ""
+
+
+def renew_superseded(home: Home, configuration: Configuration) -> list[str]:
+    """Renew what another authority has certified than the one that signs today; says what it did.
+
+    The online authority signs when it runs, and looks after its own identity by itself; otherwise the authorities of
+    the home do. Drivers and executors are renewed by their JobManager and TaskManagers.
+    """
+    authorities = AuthorityStore(home.pki)
+    bundles = [TrustStore(home.pki).anchors(kind) for kind in ISSUING if authorities.exists(kind)]
+    today = {key_id(bundle[0]) for bundle in bundles}
+    trusted = {key_id(anchor) for bundle in bundles for anchor in bundle}
+    address = _running_ca(home)
+    lines = []
+    for directory in identity_directories(home):
+        if not directory.is_relative_to(home.pki):
+            continue
+        try:
+            leaf = read_certificates(directory / CHAIN_FILE)[0]
+            spiffe_id, whole = certified_identity(leaf), _is_whole(directory)
+            if issuer_id(leaf) not in trusted or (whole and issuer_id(leaf) in today):
+                continue  # what another home has certified is not ours to renew
+            if spiffe_id.role is Role.CA and address is not None:
+                continue
+            internal = purposes_of(leaf) != (Purpose.SERVER,)
+            if address is not None and whole and internal and spiffe_id.role in ENROLLABLE:
+                renew(directory, address.mutual)
+            else:
+                _renew_here(home, configuration, directory, leaf)
+        except PkiError as error:
+            lines.append(f"cannot renew {directory}: {error}")
+        else:
+            lines.append(f"renewed {spiffe_id}: another authority signs today")
+    return lines
+
+
+def _is_whole(directory: Path) -> bool:
+    """Whether key and certificate belong together; not when whoever wrote them was killed in between."""
+    try:
+        read_identity(directory)
+    except StoreError:
+        return False
+    return True
+
+
+def _renew_here(home: Home, configuration: Configuration, directory: Path, leaf: x509.Certificate) -> None:
+    wish = wish_like(leaf, read_peers(directory), configuration.pki)
+    target = DirectoryTarget(home, directory)
+    (outcome,) = issue_all((wish,), target, Signer(home.pki, configuration.pki, utc_now))
+    if outcome.action is Action.REFUSED:
+        raise CertificateRejected(outcome.reason, "admit it again with `sluice pki issue`")
+
+
+def _running_ca(home: Home) -> CaAddress | None:
+    try:
+        address = read_ca(home)
+    except PkiError:
+        return None
+    return address if is_running(address.pid) else None
 
 
 def _certify(home: Home, configuration: Configuration, directory: Path, names: Names, issuer: LocalIssuer) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli import pki_agent, pki_authority, pki_ca, pki_issue, pki_renew, pki_revocation
+from cli import pki_agent, pki_authority, pki_ca, pki_issue, pki_renew, pki_revocation, pki_rotate
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import print_json, spiffe_id_argument
@@ -23,6 +23,7 @@ from pki.issuer import utc_now
 from pki.passphrase import read_passphrase
 from pki.profiles import AuthorityKind, Purpose
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 from pki.verify import verify_chain
 
 app = typer.Typer(
@@ -40,6 +41,7 @@ app.add_typer(pki_authority.app, name="authority")
 app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
 pki_revocation.mount(app)
 pki_ca.mount(app)
+pki_rotate.mount(app)
 
 
 @app.command(epilog="Example: sluice pki init --algorithm ecdsa-p384")
@@ -77,6 +79,7 @@ def init(
         new = not store.exists(AuthorityKind.ROOT)
         passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=new)
     created = store.ensure(configuration.pki, utc_now(), root_passphrase=passphrase)
+    TrustStore(located.pki).publish()
     if as_json:
         print_json(
             {
@@ -197,7 +200,7 @@ def export(
 
 def _export(home: Home, source: str, kind: Format) -> Export:
     if source in set(AuthorityKind):
-        return export_anchors((AuthorityStore(home.pki).certificate(AuthorityKind(source)),), kind)
+        return export_anchors(TrustStore(home.pki).anchors(AuthorityKind(source)), kind)
     return export_identity(read_identity(Path(source))[0], kind)
 
 

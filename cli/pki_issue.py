@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from cryptography import x509
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -17,6 +18,7 @@ from cli.config import Configuration
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import directory_argument, identity_argument, lifetime_argument, print_json
+from pki.authority import to_pem
 from pki.bulk import Action, DirectoryTarget, Outcome, Signer, StoreTarget, issue_all, prepare
 from pki.crl_files import install_crls
 from pki.errors import CertificateRejected
@@ -26,9 +28,10 @@ from pki.identity_files import IdentityMaterial, read_certificates, write_identi
 from pki.identity_store import IdentityStore
 from pki.inventory import MAX_INVENTORY_BYTES, Wish, parse_inventory
 from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind, Names, edge_server_profile, workload_profile
+from pki.profiles import ISSUING, AuthorityKind, Names, edge_server_profile, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -153,24 +156,25 @@ def unpack(
             raise CertificateRejected(f"{spiffe_id} is not in {store}", f"see `sluice pki unpack {store}`")
     material, accept = found
     revocations = RevocationStore(located.pki, configuration.pki, clock=utc_now)
-    _list_of(located, revocations, material)  # one that is unusable is said before anything is written
-    write_identity(out, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=material.ca_pem, accept=accept)
-    if crl_pem := _list_of(located, revocations, material):
-        install_crls(out, crl_pem, utc_now())
+    kind, anchors = _trusted_by(located, material)
+    revocations.of(kind, anchors)  # one that is unusable is said before anything is written
+    ca_pem = to_pem(*anchors) if anchors else material.ca_pem
+    write_identity(out, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=ca_pem, accept=accept)
+    if lists := revocations.of(kind, anchors):
+        install_crls(out, b"".join(each.pem for each in lists), utc_now())
     if as_json:
         print_json({"identity": str(spiffe_id), "directory": str(out)})
     else:
         typer.echo(f"wrote {spiffe_id} into {out}")
 
 
-def _list_of(home: Home, revocations: RevocationStore, material: IdentityMaterial) -> bytes:
-    """The revocation list of the side that ``material`` is of; empty when this home has none."""
-    authorities = AuthorityStore(home.pki)
-    for kind in AuthorityKind:
-        if authorities.exists(kind) and authorities.certificate(kind) in material.anchors:
-            current = revocations.current(kind)
-            return b"" if current is None else current.pem
-    return b""
+def _trusted_by(home: Home, material: IdentityMaterial) -> tuple[AuthorityKind, tuple[x509.Certificate, ...]]:
+    """The side of this home that ``material`` is of, and what that trusts now; nothing, when it is of another home."""
+    authorities, trust = AuthorityStore(home.pki), TrustStore(home.pki)
+    for kind in ISSUING:
+        if authorities.exists(kind) and set(anchors := trust.anchors(kind)) & set(material.anchors):
+            return kind, anchors
+    return AuthorityKind.INTERNAL, ()
 
 
 def _tell_one(outcome: Outcome, directory: Path, *, as_json: bool) -> None:

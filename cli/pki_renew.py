@@ -133,7 +133,7 @@ def _renew_here(
     signer = Signer(home.pki, configuration.pki, utc_now)
     outcomes = []
     for place, material, accept in found:
-        wish = wish_like(material, accept, configuration.pki)
+        wish = wish_like(material.leaf, accept, configuration.pki)
         target = DirectoryTarget(home, place)
         prepare((wish,), target, signer)
         (outcome,) = issue_all((wish,), target, signer, force=force)

@@ -27,9 +27,10 @@ from pki.identity_files import CHAIN_FILE, previous_certificates, read_certifica
 from pki.issuer import utc_now
 from pki.passphrase import read_passphrase
 from pki.peer import certified_identity
-from pki.profiles import AuthorityKind
+from pki.profiles import ISSUING, AuthorityKind
 from pki.revocation_store import RevocationStore, Target
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 from pki.verify import was_issued_by
 
 crl = typer.Typer(
@@ -208,7 +209,7 @@ def _passphrase(kind: AuthorityKind, file: Path | None) -> bytes | None:
 
 def _by_serial(home: Home, serial: int, authority: AuthorityKind | None) -> dict[AuthorityKind, list[Target]]:
     store = AuthorityStore(home.pki)
-    for kind in (AuthorityKind.INTERNAL, AuthorityKind.EDGE):
+    for kind in ISSUING:
         if store.exists(kind) and (certificate := store.certificate(kind)).serial_number == serial:
             return {AuthorityKind.ROOT: [Target.of(certificate)]}
     if authority is None:
@@ -218,8 +219,9 @@ def _by_serial(home: Home, serial: int, authority: AuthorityKind | None) -> dict
 
 def _issuer_of(home: Home, leaf: x509.Certificate, directory: Path) -> AuthorityKind:
     store = AuthorityStore(home.pki)
-    for kind in (AuthorityKind.INTERNAL, AuthorityKind.EDGE):
-        if store.exists(kind) and was_issued_by(leaf, store.certificate(kind)):
+    trust = TrustStore(home.pki)
+    for kind in ISSUING:
+        if store.exists(kind) and any(was_issued_by(leaf, anchor) for anchor in trust.anchors(kind)):
             return kind
     raise RefusedError(f"{directory} was not certified by an authority of {home.root}", "revoke it where it was")
 

@@ -114,6 +114,7 @@ def render(source: object, config: GatewayConfig, trust_domain: str, paths: Envo
         "stream_idle_timeout": _seconds(config.stream_idle_timeout),
         "authorization_timeout": _seconds(config.authorization_timeout),
         "admin_socket": str(paths.admin_socket),
+        "max_upstream_time": _seconds(config.max_upstream_seconds),
         "auth_type": discovery_type(legs.auth),
         "auth_address": address(legs.auth),
         "auth_transport": transport_socket(legs.auth, trust_domain, paths.internal_secrets),

@@ -31,5 +31,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     auth_host: str = ""
     """Where Envoy reaches the auth service over mutual TLS; empty: on its unix socket, both on one machine."""
     auth_port: int = 8082
+    max_upstream_seconds: float = 3.0
+    """How long a connection inwards is kept: a new revocation list counts in handshakes, not on open connections."""
     authorization_timeout: float = 0.5
     """How long Envoy waits for the auth service before it refuses with 503."""

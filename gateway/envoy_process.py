@@ -104,11 +104,22 @@ class EnvoyProcess:
             return f"the end of {self._log}:\n  " + "\n  ".join(lines)
         return f"see {self._log}"
 
+    async def ask(self, query: str) -> object:
+        """The admin interface's answer to a query that is answered in JSON; raises :class:`EnvoyFailed`."""
+        try:
+            async with self._admin() as session, session.get(f"http://admin/{query}") as answer:
+                return json.loads(await answer.read())
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise EnvoyFailed(f"Envoy does not answer to {query}: {error or type(error).__name__}") from error
+
+    def _admin(self) -> aiohttp.ClientSession:
+        connector = aiohttp.UnixConnector(str(self._admin_socket))
+        return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=2))
+
     async def _admin_port(self) -> int:
         """The listener's port once all workers have it, else 0."""
-        connector = aiohttp.UnixConnector(str(self._admin_socket))
         try:
-            async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=2)) as session:
+            async with self._admin() as session:
                 async with session.get("http://admin/ready") as answer:
                     if answer.status != 200:
                         return 0

@@ -8,7 +8,7 @@ import datetime as dt
 import ipaddress
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +21,10 @@ from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
 from gateway.envoy_process import EnvoyProcess
 from gateway.errors import EnvoyFailed
 from gateway.listening import clear_stale_socket, listen_unix, require_free_port
+from gateway.loaded import UseReports
 from gateway.policy import unknown_operations
 from gateway.routes import RouteTable
-from gateway.secret_feed import SecretFeed
+from gateway.secret_feed import Given, SecretFeed
 from gateway.service import AuthService
 from gateway.snapshot import FileSnapshot
 from gateway.tokens import token_snapshot
@@ -32,6 +33,7 @@ from pki.errors import SluiceError
 from pki.files import SECRET_MODE, make_private_directory, write_atomic, write_secret
 from pki.home import Home
 from pki.identity import Role
+from pki.in_use_reporter import reporting
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
 
@@ -85,6 +87,7 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
         await runner.setup()
         if config.auth_host:
             identity = TlsIdentity(home.identity(Role.AUTH, name))
+            await stack.enter_async_context(reporting(identity, "auth"))
             policy = client_policy(Channel.AUTH, trust_domain)
             listener = MutualTlsListener(identity, Channel.AUTH, policy, server, alpn=("http/1.1",))
             stack.push_async_callback(listener.close)
@@ -135,15 +138,17 @@ async def run_envoy(
         own = home.identity(Role.GATEWAY, ENVOY_NAME)
         feeds.append(SecretFeed.internal(own, paths.internal_secrets, trust_domain))
     with contextlib.ExitStack() as stack:
+        first: dict[SecretFeed, Given] = {}
         for feed in feeds:
             stack.callback(feed.withdraw)
-            feed.update(_now())
+            if (given := feed.update(_now())) is not None:
+                first[feed] = given
         document = render(load_source(), config, trust_domain, paths, legs)
         write_secret(_bootstrap_file(paths), msgspec.json.encode(document))
-        await _run_envoy(home, config, paths, feeds)
+        await _run_envoy(home, config, paths, first)
 
 
-async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, feeds: Sequence[SecretFeed]) -> None:
+async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, first: Mapping[SecretFeed, Given]) -> None:
     make_private_directory(home.logs)
     # Envoy would create it readable by everybody.
     os.close(os.open(paths.access_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, SECRET_MODE))
@@ -152,11 +157,13 @@ async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, feeds
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(paths.admin_socket.unlink, missing_ok=True)
+        reports = UseReports(envoy)
+        stack.callback(reports.close)
         stack.push_async_callback(envoy.stop)
         port = await envoy.listening_port()
         stack.callback(_publish(home.run / "endpoints" / "envoy.json", config.host, port))
         _LOG.info("Envoy serves https://%s:%d", config.host, port)
-        feeding = asyncio.create_task(_feed_forever(feeds))
+        feeding = asyncio.create_task(_feed_forever(first, reports))
         stack.callback(feeding.cancel)
         code = await envoy.wait()
         raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())
@@ -173,20 +180,24 @@ def _publish(path: Path, host: str, port: int) -> Callable[[], None]:
     return partial(path.unlink, missing_ok=True)
 
 
-async def _feed_forever(feeds: Sequence[SecretFeed]) -> None:
+async def _feed_forever(first: Mapping[SecretFeed, Given], reports: UseReports) -> None:
+    for feed, given in first.items():
+        reports.await_loading(feed, given)
     while True:
+        await reports.look(_now())
         await asyncio.sleep(CERTIFICATE_POLL_SECONDS)
-        for feed in feeds:
-            _feed(feed)
+        for feed in first:
+            _feed(feed, reports)
 
 
-def _feed(feed: SecretFeed) -> None:
+def _feed(feed: SecretFeed, reports: UseReports) -> None:
     try:
         given = feed.update(_now())
     except SluiceError as error:
         _LOG.warning("the new %s identity is not used, the one before stays: %s", feed.side, error)
         return
     if given is not None:
+        reports.await_loading(feed, given)
         _LOG.info(
             "Envoy got its %s identity, valid until %s, %d trust anchors, revocation lists %s",
             feed.side,

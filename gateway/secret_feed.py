@@ -11,7 +11,8 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,10 +48,14 @@ class Side(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What Envoy was given last. The anchors are those of ``material`` that it trusts: see :func:`trusted_anchors`."""
+    """What Envoy was given last.
+
+    Inside, the anchors are those of ``material`` that Envoy trusts: see :func:`trusted_anchors`. At the edge it
+    verifies nobody, and they are all of them.
+    """
 
     material: IdentityMaterial
-    anchors: tuple[x509.Certificate, ...] = ()
+    anchors: tuple[x509.Certificate, ...]
     lists: tuple[RevocationList, ...] = ()
 
 
@@ -98,7 +103,16 @@ def _response(name: str, field: str, secret: dict[str, object]) -> dict[str, obj
 class SecretFeed:
     """Brings what an identity directory holds to Envoy whenever it changes."""
 
-    def __init__(self, directory: Path, side: Side, trust_domain: str, certificate: Path, trust: Path | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        side: Side,
+        trust_domain: str,
+        certificate: Path,
+        trust: Path | None,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """See :meth:`edge` and :meth:`internal`."""
         self.directory = directory
         self.side = side
@@ -109,6 +123,7 @@ class SecretFeed:
         self._material: IdentityMaterial | None = None
         self._revoked: RevokedPeers | None = None
         self._lists_seen = -1
+        self._monotonic = monotonic
         self._now = dt.datetime.min.replace(tzinfo=dt.UTC)
 
     @classmethod
@@ -117,9 +132,19 @@ class SecretFeed:
         return cls(directory, Side.EDGE, trust_domain, target, None)
 
     @classmethod
-    def internal(cls, directory: Path, targets: InternalSecrets, trust_domain: str) -> SecretFeed:
-        """The internal identity, with the anchors and revocation lists beside it."""
-        return cls(directory, Side.INTERNAL, trust_domain, targets.certificate, targets.trust)
+    def internal(
+        cls,
+        directory: Path,
+        targets: InternalSecrets,
+        trust_domain: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> SecretFeed:
+        """The internal identity, with the anchors and revocation lists beside it.
+
+        ``monotonic`` is for the pace at which lists are looked at.
+        """
+        return cls(directory, Side.INTERNAL, trust_domain, targets.certificate, targets.trust, monotonic=monotonic)
 
     def update(self, now: dt.datetime) -> Given | None:
         """Read the set; give a new one to Envoy and return it, or return None when nothing changed.
@@ -135,7 +160,7 @@ class SecretFeed:
             if not renewed:
                 return None
             self._give_certificate(self._material)
-            return Given(self._material)
+            return Given(self._material, self._material.anchors)
         return self._update_internal(self._material, self._trust, renewed=renewed)
 
     def withdraw(self) -> None:
@@ -171,7 +196,9 @@ class SecretFeed:
 
     def _update_internal(self, material: IdentityMaterial, target: Path, *, renewed: bool) -> Given | None:
         if self._revoked is None:
-            self._revoked = RevokedPeers(self.directory, self._anchors, clock=lambda: self._now)
+            self._revoked = RevokedPeers(
+                self.directory, self._anchors, clock=lambda: self._now, monotonic=self._monotonic
+            )
         version = self._revoked.look()
         if not renewed and version == self._lists_seen:
             return None

@@ -26,9 +26,11 @@ from pki.identity_files import IdentityMaterial, read_identity, read_peers, writ
 from pki.identity_store import IdentityStore
 from pki.inventory import Wish
 from pki.keys import PrivateKey, edge_algorithm, generate_key, key_to_pem
+from pki.peer import certified_identity
 from pki.profiles import AuthorityKind, Names, Purpose, edge_server_profile, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 
 
 class Action(enum.StrEnum):
@@ -58,6 +60,7 @@ class Certified:
     key: PrivateKey = field(repr=False)
     leaf: x509.Certificate
     authority: Authority
+    anchors: tuple[x509.Certificate, ...]
 
 
 class Signer:
@@ -71,6 +74,8 @@ class Signer:
         self._authorities: dict[AuthorityKind, Authority] = {}
         self._notes = Notes(pki)
         self._unnoted: list[LedgerRecord] = []
+        self._trust = TrustStore(pki)
+        self._anchors: dict[AuthorityKind, tuple[x509.Certificate, ...]] = {}
         self.revocations = RevocationStore(pki, config, clock=clock)
 
     @property
@@ -117,7 +122,13 @@ class Signer:
         if self._notes.wanted:
             kind: NotedKind = "edge-local" if authority.kind is AuthorityKind.EDGE else "local"
             self._unnoted.append(note_of(leaf, str(wish.names.spiffe_id), kind))
-        return Certified(key, leaf, authority)
+        return Certified(key, leaf, authority, self.anchors(authority.kind))
+
+    def anchors(self, kind: AuthorityKind) -> tuple[x509.Certificate, ...]:
+        """The authorities to be trusted beside what ``kind`` certifies."""
+        if kind not in self._anchors:
+            self._anchors[kind] = self._trust.anchors(kind)
+        return self._anchors[kind]
 
     def note(self) -> None:
         """Have everything certified so far noted for the ledger, where there is one; before it leaves."""
@@ -216,12 +227,11 @@ class DirectoryTarget:
 
     def put(self, wish: Wish, certified: Certified) -> None:
         """See :meth:`Target.put`."""
-        ca_pem = to_pem(certified.authority.certificate)
         write_identity(
             self.place(wish.names.spiffe_id),
             key_pem=key_to_pem(certified.key),
-            chain_pem=to_pem(certified.leaf) + ca_pem,
-            ca_pem=ca_pem,
+            chain_pem=to_pem(certified.leaf, certified.authority.certificate),
+            ca_pem=to_pem(*certified.anchors),
             accept=wish.accept,
         )
 
@@ -230,12 +240,13 @@ class DirectoryTarget:
         install_crls(self.place(wish.names.spiffe_id), crl_pem, now)
 
 
-def wish_like(material: IdentityMaterial, accept: tuple[str, ...], config: PkiConfig) -> Wish:
-    """What to issue in place of ``material``: the same names and purposes, with the lifetime that is configured."""
-    dns, ips = alternative_names(material.leaf)
-    names = Names.checked(material.spiffe_id, dns, ips)
-    edge_server = material.spiffe_id.role is Role.GATEWAY and purposes_of(material.leaf) == (Purpose.SERVER,)
-    profile = (edge_server_profile if edge_server else workload_profile)(material.spiffe_id.role, config)
+def wish_like(leaf: x509.Certificate, accept: tuple[str, ...], config: PkiConfig) -> Wish:
+    """What to issue in place of ``leaf``: the same names and purposes, with the lifetime that is configured."""
+    dns, ips = alternative_names(leaf)
+    spiffe_id = certified_identity(leaf)
+    names = Names.checked(spiffe_id, dns, ips)
+    edge_server = spiffe_id.role is Role.GATEWAY and purposes_of(leaf) == (Purpose.SERVER,)
+    profile = (edge_server_profile if edge_server else workload_profile)(spiffe_id.role, config)
     return Wish(names, profile, None, accept, edge_server)
 
 
@@ -277,7 +288,7 @@ def _issue(wish: Wish, target: Target, signer: Signer) -> None:
         signer.note()
     target.put(wish, certified)
     # Read after the identity is in place: whoever revokes meanwhile either finds it, or is found here.
-    if crl_pem := signer.revocations.pem_for_issuing(certified.authority):
+    if crl_pem := signer.revocations.pem_for_issuing(certified.authority, certified.anchors):
         target.put_list(wish, crl_pem, signer.now)
 
 

@@ -14,7 +14,7 @@ from cryptography import x509
 
 from pki.crl import EXPIRY_GRACE, MAX_CRL_BYTES, RevocationList, check_crl, load_crls
 from pki.errors import CrlRejected, StoreError
-from pki.files import locked, read_bounded, write_public
+from pki.files import locked, read_bounded, remove_leftovers, write_public
 from pki.home import Home
 from pki.identity_files import CA_FILE, CHAIN_FILE, read_certificates
 
@@ -73,6 +73,7 @@ def install_crls(directory: Path, pem: bytes, now: dt.datetime) -> bool:
     """
     offered = load_crls(pem)
     with locked(directory):
+        remove_leftovers(directory, CRL_FILE)
         anchors = read_certificates(directory / CA_FILE)
         path = directory / CRL_FILE
         present = read_bounded(path, MAX_CRL_BYTES) if path.exists() else b""

@@ -6,6 +6,7 @@ import datetime as dt
 
 from cryptography import x509
 
+from pki.generation import issuer_id, key_id
 from pki.identity_files import IdentityMaterial
 from pki.profiles import Names, Profile, Purpose
 from pki.renewal import half_life
@@ -33,7 +34,7 @@ def issue_reason(
     # 1. It is the identity in question, and of the authority that signs today.
     if material.spiffe_id != names.spiffe_id:
         return f"it is of {material.spiffe_id}"
-    if _issuer_key(material.leaf) != _own_key(authority):
+    if issuer_id(material.leaf) != key_id(authority):
         return f"it is not of today's {profile.authority} authority"
     if revoked:
         return "it was revoked"
@@ -63,17 +64,6 @@ def _names_differ(leaf: x509.Certificate, names: Names) -> str:
     if beyond := sorted(has - wanted):
         return f"it has the name {', '.join(beyond)}, which it should not have"
     return ""
-
-
-def _issuer_key(leaf: x509.Certificate) -> bytes | None:
-    try:
-        return leaf.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
-    except x509.ExtensionNotFound:
-        return None
-
-
-def _own_key(authority: x509.Certificate) -> bytes:
-    return authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
 
 
 def purposes_of(leaf: x509.Certificate) -> tuple[Purpose, ...]:

@@ -6,6 +6,7 @@ inside, where the SPIFFE ID is.
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from pathlib import Path
 
@@ -30,3 +31,32 @@ def edge_client_context(ca_file: Path | None) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
+
+
+class EdgeTrust:
+    """The same, for a client that outlives a rotation of the edge authority: ``ca_file`` is read again when it changed.
+
+    Raises:
+        StoreError: ``ca_file`` is missing or holds no certificate.
+    """
+
+    def __init__(self, ca_file: Path | None) -> None:
+        self._ca_file = ca_file
+        self._stamp = self._look()
+        self._context = edge_client_context(ca_file)
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection; a file that has gone or is damaged meanwhile changes nothing."""
+        stamp = self._look()
+        if stamp not in {None, self._stamp}:
+            self._stamp = stamp
+            with contextlib.suppress(StoreError):
+                self._context = edge_client_context(self._ca_file)
+        return self._context
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            info = None if self._ca_file is None else self._ca_file.stat()
+        except OSError:
+            return None
+        return None if info is None else (info.st_mtime_ns, info.st_size, info.st_ino)

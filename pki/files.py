@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import secrets
 import shutil
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -18,6 +20,9 @@ PUBLIC_MODE = 0o644
 PRIVATE_DIRECTORY_MODE = 0o700
 MAX_MATERIAL_BYTES = 1 << 20
 """Largest certificate, key or keystore file that is read, in bytes."""
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 
 
 def make_private_directory(path: Path) -> Path:
@@ -152,3 +157,18 @@ def read_secret(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:
     if mode & 0o077:
         raise StoreError(f"{path} has mode {mode:04o}: others can read this secret", f"chmod 600 {path}")
     return read_bounded(path, limit)
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Swap two directories or files in one step: nobody ever finds either place empty (renameat2(2), EXCHANGE)."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    sys.audit("pki.exchange", str(one), str(other))
+    if renameat2 is None:
+        raise StoreError("this system cannot exchange two directories in one step", "use Linux with glibc 2.28 or musl")
+    if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:
+        reason = os.strerror(ctypes.get_errno())
+        raise StoreError(
+            f"cannot exchange {one} and {other}: {reason}", "both must be on one file system that can, as ext4 or xfs"
+        )
+    for parent in {one.parent, other.parent}:
+        sync_directory(parent)

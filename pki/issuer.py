@@ -24,6 +24,7 @@ from pki.keys import edge_algorithm, generate_key, key_to_pem
 from pki.profiles import AuthorityKind, Names, Profile, edge_server_profile, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 
 __all__ = ["DirectoryIssuer", "Issuer", "LocalIssuer", "SignedChain", "install_signed", "new_csr", "write_identity"]
 
@@ -100,6 +101,7 @@ class LocalIssuer:
     def __init__(self, pki: Home | Path, config: PkiConfig, *, clock: Clock = utc_now) -> None:
         self._store = AuthorityStore(pki.pki if isinstance(pki, Home) else pki)
         self._notes = Notes(pki.pki if isinstance(pki, Home) else pki)
+        self._trust = TrustStore(pki.pki if isinstance(pki, Home) else pki)
         self._config = config
         self._clock = clock
         self.revocations = RevocationStore(pki.pki if isinstance(pki, Home) else pki, config, clock=clock)
@@ -133,7 +135,7 @@ class LocalIssuer:
     ) -> None:
         """The gateway's public certificate: signed by the edge authority, for servers only.
 
-        ``ca.pem`` beside it holds the edge authority: what user certificates are verified with.
+        ``ca.pem`` beside it holds the edge authorities: what user certificates are verified with.
         """
         if not dns and not ips:
             raise CertificateRejected(
@@ -158,12 +160,13 @@ class LocalIssuer:
         if profile.authority is AuthorityKind.EDGE:
             check_edge_key(key)
         authority = self._authority(profile, spiffe_id)
+        anchors = self._trust.anchors(authority.kind)
         leaf = sign_leaf(authority, key, names, profile, now=self._clock(), backdate=self._backdate, lifetime=lifetime)
         self._note(leaf, spiffe_id, profile)
         return SignedChain(
             to_pem(leaf, authority.certificate),
-            to_pem(authority.certificate),
-            self.revocations.pem_for_issuing(authority),
+            to_pem(*anchors),
+            self.revocations.pem_for_issuing(authority, anchors),
         )
 
     def _issue(
@@ -183,15 +186,16 @@ class LocalIssuer:
             lifetime=lifetime,
         )
         self._note(leaf, names.spiffe_id, profile)
+        anchors = self._trust.anchors(authority.kind)
         write_identity(
             directory,
             key_pem=key_to_pem(key),
             chain_pem=to_pem(leaf, authority.certificate),
-            ca_pem=to_pem(authority.certificate),
+            ca_pem=to_pem(*anchors),
             accept=accept,
         )
         # Read after the directory is in place: whoever revokes meanwhile either finds it, or is found here.
-        if crl_pem := self.revocations.pem_for_issuing(authority):
+        if crl_pem := self.revocations.pem_for_issuing(authority, anchors):
             install_crls(directory, crl_pem, self._clock())
 
     def _authority(self, profile: Profile, spiffe_id: SpiffeId) -> Authority:

@@ -6,6 +6,7 @@ import datetime as dt
 from pathlib import Path
 
 from pki.errors import StoreError
+from pki.generation import issuer_id, key_id
 from pki.identity import SpiffeId
 from pki.identity_files import IdentityMaterial, read_identity
 
@@ -14,6 +15,11 @@ def half_life(material: IdentityMaterial) -> dt.datetime:
     """The middle of the leaf's validity: from then on it is renewed, with half of its life left to retry in."""
     start, end = material.leaf.not_valid_before_utc, material.leaf.not_valid_after_utc
     return start + (end - start) / 2
+
+
+def is_superseded(material: IdentityMaterial) -> bool:
+    """Whether another authority than that of the leaf signs today: it is the first of the anchors (a rotation)."""
+    return issuer_id(material.leaf) != key_id(material.anchors[0])
 
 
 def renewal_reason(directory: Path, spiffe_id: SpiffeId, now: dt.datetime) -> str:
@@ -28,6 +34,8 @@ def renewal_reason(directory: Path, spiffe_id: SpiffeId, now: dt.datetime) -> st
         return error.what
     if material.spiffe_id != spiffe_id:
         return f"it is of {material.spiffe_id}"
+    if is_superseded(material):
+        return "another authority signs today"
     if now < material.leaf.not_valid_before_utc:
         return "it is not valid yet"
     if now >= half_life(material):

@@ -2,14 +2,15 @@
 
 ``revoked.json`` is written first and says what is revoked; the list is signed from it, so that a crash between the
 two is made good by the next refresh. The key identifier in the name keeps a rotated authority's revocations apart
-from its successor's.
+from its successor's; while both are trusted, both have a list (see :mod:`pki.rotation`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +21,18 @@ from pki.authority import Authority
 from pki.config import PkiConfig
 from pki.crl import MAX_CRL_BYTES, Reason, Revocation, RevocationList, check_crl, load_crls, sign_crl
 from pki.errors import CertificateRejected, CrlRejected, StoreError
-from pki.files import locked, make_private_directory, read_bounded, write_public, write_secret
+from pki.files import (
+    locked,
+    make_private_directory,
+    read_bounded,
+    remove_leftovers,
+    write_public,
+    write_secret,
+)
+from pki.generation import issuer_id, key_id
 from pki.identity import SpiffeId
-from pki.profiles import AuthorityKind
+from pki.profiles import ISSUING, AuthorityKind
+from pki.rotation_store import rotation_directory
 from pki.store import AuthorityStore
 
 _LOG = logging.getLogger(__name__)
@@ -56,16 +66,17 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A certificate to be revoked; identity and expiry as far as they are known."""
+    """A certificate to be revoked; identity, expiry and issuer (its key identifier) as far as they are known."""
 
     serial: int
     identity: str = ""
     not_after: dt.datetime | None = None
+    issuer: str = ""
 
     @classmethod
     def of(cls, certificate: x509.Certificate, identity: str = "") -> Target:
         """The certificate itself is at hand."""
-        return cls(certificate.serial_number, identity, certificate.not_valid_after_utc)
+        return cls(certificate.serial_number, identity, certificate.not_valid_after_utc, issuer_id(certificate))
 
 
 class RevocationStore:
@@ -73,6 +84,7 @@ class RevocationStore:
 
     def __init__(self, pki: Path, config: PkiConfig, *, clock: Callable[[], dt.datetime]) -> None:
         self._authorities = AuthorityStore(pki)
+        self._others = AuthorityStore(rotation_directory(pki))
         self._root = pki / "revocation"
         self._lifetime = dt.timedelta(hours=config.crl_hours)
         self._clock = clock
@@ -84,17 +96,31 @@ class RevocationStore:
     ) -> tuple[Revocation, ...]:
         """Record that ``kind`` revokes ``targets`` and sign its next list; returns those not revoked before.
 
-        ``passphrase`` opens a root's key that is encrypted.
+        While two generations are trusted, a certificate is revoked by the one that signed it, and by both when that
+        is not known. ``passphrase`` opens a root's key that is encrypted.
 
         Raises:
             CertificateRejected: the reason does not fit what is revoked, or a serial is none.
             StoreError: the authority's key is not here, or nothing could be written.
         """
         _check_reason(kind, reason)
+        wanted = [_checked(each) for each in targets]
+        added: dict[int, Revocation] = {}
+        sources = self._sources(kind)
+        signers = {key_id(certificate) for _, certificate in sources}
+        for store, certificate in sources:
+            own = key_id(certificate)
+            mine = [each for each in wanted if each.issuer == own or each.issuer not in signers]
+            if mine or len(sources) == 1:
+                for entry in self._revoke(store.load(kind, passphrase), mine, reason):
+                    added.setdefault(entry.number, entry)
+        return tuple(added.values())
+
+    def _revoke(self, authority: Authority, targets: Sequence[Target], reason: Reason) -> tuple[Revocation, ...]:
         now = self._clock()
-        authority = self._authorities.load(kind, passphrase)
         directory = self._prepare(authority)
         with locked(directory):
+            remove_leftovers(directory)
             record = self._read(directory)
             known = {entry.number for entry in record.revoked}
             # A revocation date has whole seconds in a list (RFC 5280, 5.1.2.4).
@@ -103,7 +129,7 @@ class RevocationStore:
                     f"{target.serial:x}", now.replace(microsecond=0), reason, target.identity, target.not_after,
                     barred=bool(target.identity) and reason.bars,
                 )
-                for target in {each.serial: _checked(each) for each in targets}.values()
+                for target in {each.serial: each for each in targets}.values()
                 if target.serial not in known
             )  # fmt: skip
             if added:
@@ -113,20 +139,32 @@ class RevocationStore:
     def refresh(self, kind: AuthorityKind, *, force: bool = False, passphrase: bytes | None = None) -> bool:
         """Sign a new list for ``kind`` when it has none, an unusable one, or one past half of its life.
 
-        Returns whether one was signed. A certificate that has expired stays on one more list and then leaves it.
+        During a rotation that goes for both generations. Returns whether one was signed. A certificate that has
+        expired stays on one more list and then leaves it.
         ``passphrase`` opens a root's key that is encrypted.
         """
+        due = [
+            store
+            for store, certificate in self._sources(kind)
+            if force or not self._is_good(certificate, kind, self._clock())
+        ]
+        for store in due:
+            self._refresh(store.load(kind, passphrase))
+        return bool(due)
+
+    def _refresh_due(self, authority: Authority) -> None:
+        if not self._is_good(authority.certificate, authority.kind, self._clock()):
+            self._refresh(authority)
+
+    def _refresh(self, authority: Authority) -> None:
         now = self._clock()
-        directory = self._directory(self._authorities.certificate(kind), kind)
-        if not force and self._is_good(directory, kind, now):
-            return False
-        authority = self._authorities.load(kind, passphrase)
-        self._prepare(authority)
+        directory = self._prepare(authority)
         with locked(directory):
+            remove_leftovers(directory)
             record = self._read(directory)
-            kept = tuple(entry for entry in record.revoked if not _outlived(entry, self._last_update(kind), now))
+            last = self._last_update(authority.certificate, authority.kind)
+            kept = tuple(entry for entry in record.revoked if not _outlived(entry, last, now))
             self._sign(authority, directory, _Record(record.number, kept), now)
-        return True
 
     def refresh_all(self) -> tuple[list[AuthorityKind], list[str]]:
         """Refresh every authority's list; an authority whose key is elsewhere is a line in the second part."""
@@ -142,7 +180,7 @@ class RevocationStore:
     def current(self, kind: AuthorityKind, certificate: x509.Certificate | None = None) -> RevocationList | None:
         """The list of ``kind``, None when none was signed yet; :class:`CrlRejected` when it does not count.
 
-        ``certificate``: that of ``kind``, when it is at hand.
+        ``certificate``: which generation's; by default that of the one that signs.
         """
         certificate = certificate or self._authorities.certificate(kind)
         path = self._directory(certificate, kind) / LIST_FILE
@@ -157,35 +195,49 @@ class RevocationStore:
         self._lists[path] = (stamp, found)
         return found
 
-    def pem_for_issuing(self, authority: Authority) -> bytes:
-        """The list to hand out with a new certificate, signed anew when it is due; empty when there never was one."""
+    def pem_for_issuing(self, authority: Authority, anchors: Sequence[x509.Certificate] = ()) -> bytes:
+        """The lists to hand out with a new certificate, signed anew when due; empty when there never was one.
+
+        ``anchors``: what is handed out as trust anchors; the lists are those of ``authority`` and of these.
+        """
+        others = [each for each in anchors if each != authority.certificate]
+        return self._pem_of(authority) + b"".join(each.pem for each in self.of(authority.kind, others))
+
+    def _pem_of(self, authority: Authority) -> bytes:
         path = self._directory(authority.certificate, authority.kind) / LIST_FILE
         if not path.exists():
             return b""
         cached = self._lists.get(path)
         if cached is None or cached[0] != _stamp(path) or _half_life(cached[1]) < self._clock():
-            self.refresh(authority.kind)
+            self._refresh_due(authority)
         current = self.current(authority.kind, authority.certificate)
         return b"" if current is None else current.pem
+
+    def of(self, kind: AuthorityKind, anchors: Sequence[x509.Certificate]) -> list[RevocationList]:
+        """The lists of these generations of ``kind``, as far as they have one; see :meth:`current`."""
+        return [found for each in anchors if (found := self.current(kind, each)) is not None]
 
     def lists(self) -> list[RevocationList]:
         """All lists that count now; a bad one is logged and left out."""
         found = []
         for kind in AuthorityKind:
-            try:
-                if self._authorities.exists(kind) and (current := self.current(kind)) is not None:
-                    found.append(current)
-            except CrlRejected as error:
-                _LOG.error("the revocation list of the %s authority is not given out: %s", kind, error)
+            for _, certificate in self._sources(kind) if self._authorities.exists(kind) else ():
+                try:
+                    if (current := self.current(kind, certificate)) is not None:
+                        found.append(current)
+                except CrlRejected as error:
+                    _LOG.error("the revocation list of the %s authority is not given out: %s", kind, error)
         return found
 
     def revocations(self, kind: AuthorityKind) -> tuple[Revocation, ...]:
-        """What ``kind`` has revoked, oldest first."""
-        return self._read(self._directory(self._authorities.certificate(kind), kind)).revoked
+        """What ``kind`` has revoked, oldest first; during a rotation first what the generation has that signs."""
+        directories = [self._directory(certificate, kind) for _, certificate in self._sources(kind)]
+        return tuple(entry for directory in directories for entry in self._read(directory).revoked)
 
     def is_revoked(self, kind: AuthorityKind, serial: int) -> bool:
         """Whether ``kind`` has revoked this certificate."""
-        return serial in self._known(self._directory(self._authorities.certificate(kind), kind)).numbers
+        directories = (self._directory(certificate, kind) for _, certificate in self._sources(kind))
+        return any(serial in self._known(directory).numbers for directory in directories)
 
     def barred(self, kind: AuthorityKind, spiffe_id: SpiffeId) -> Revocation | None:
         """The revocation that keeps ``spiffe_id`` from being certified again, if there is one."""
@@ -217,6 +269,17 @@ class RevocationStore:
                 )
                 _write(directory, _Record(record.number, lifted))
 
+    def _sources(self, kind: AuthorityKind) -> list[tuple[AuthorityStore, x509.Certificate]]:
+        """The generations of ``kind`` whose lists count, the one that signs first, and where their keys are."""
+        sources = [(self._authorities, self._authorities.certificate(kind))]
+        if kind in ISSUING and self._others.exists(kind):
+            with contextlib.suppress(StoreError):  # a rotation may end at this moment
+                other = self._others.certificate(kind)
+                # They may change places at this moment: the next refresh makes good for it.
+                if other != sources[0][1]:
+                    sources.append((self._others, other))
+        return sources
+
     def _sign(self, authority: Authority, directory: Path, record: _Record, now: dt.datetime) -> None:
         # 1. What is revoked, and the number of the list to come. 2. The list. A crash in between repeats step 2 with
         #    the next number.
@@ -225,18 +288,18 @@ class RevocationStore:
         pem = sign_crl(authority, numbered.revoked, number=numbered.number, now=now, lifetime=self._lifetime)
         write_public(directory / LIST_FILE, pem)
 
-    def _is_good(self, directory: Path, kind: AuthorityKind, now: dt.datetime) -> bool:
+    def _is_good(self, certificate: x509.Certificate, kind: AuthorityKind, now: dt.datetime) -> bool:
         try:
-            current = self.current(kind)
+            current = self.current(kind, certificate)
         except CrlRejected:
             return False
         if current is None or now > _half_life(current):
             return False
-        return current.number == self._read(directory).number
+        return current.number == self._read(self._directory(certificate, kind)).number
 
-    def _last_update(self, kind: AuthorityKind) -> dt.datetime | None:
+    def _last_update(self, certificate: x509.Certificate, kind: AuthorityKind) -> dt.datetime | None:
         try:
-            current = self.current(kind)
+            current = self.current(kind, certificate)
         except CrlRejected:
             return None
         return None if current is None else current.this_update
@@ -246,8 +309,7 @@ class RevocationStore:
         return make_private_directory(self._directory(authority.certificate, authority.kind))
 
     def _directory(self, certificate: x509.Certificate, kind: AuthorityKind) -> Path:
-        own = certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest
-        return self._root / f"{kind}-{own.hex()[:16]}"
+        return self._root / f"{kind}-{key_id(certificate)[:16]}"
 
     def _read(self, directory: Path) -> _Record:
         return self._known(directory).record

@@ -20,6 +20,7 @@ from pki.crl import EXPIRY_GRACE, MAX_CRL_BYTES, RevocationList, Revoked, load_c
 from pki.crl_files import CRL_FILE, take_newer
 from pki.errors import PeerRefused, PkiError, StoreError
 from pki.files import read_bounded
+from pki.generation import key_id
 
 _LOG = logging.getLogger(__name__)
 
@@ -88,6 +89,14 @@ class RevokedPeers:
             self._looked_at = now
             self._reload()
         return self.version
+
+    def numbers(self) -> dict[str, int]:
+        """The number of the list in use of each trusted authority that has one, by the authority's key identifier."""
+        return {
+            key_id(anchor): known.number
+            for anchor in self._anchors()
+            if (known := self._lists.get(anchor.subject.public_bytes())) is not None
+        }
 
     def revoked(self, certificate: CertificateId) -> Revoked | None:
         """What the lists in use say of ``certificate``; None: nothing."""

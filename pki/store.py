@@ -30,11 +30,13 @@ from pki.files import (
     staged_name,
     sync_directory,
 )
-from pki.keys import key_from_pem, key_to_pem, same_public_key
+from pki.keys import PrivateKey, key_from_pem, key_to_pem, same_public_key
 from pki.profiles import ISSUING, AuthorityKind
 
 CERTIFICATE_FILE = "cert.pem"
 KEY_FILE = "key.pem"
+READ_ATTEMPTS = 3
+"""How often certificate and key are read again when another authority takes their place meanwhile."""
 ENCRYPTED = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
 """How a PKCS#8 file with a passphrase begins (RFC 7468, section 11)."""
 
@@ -88,7 +90,20 @@ class AuthorityStore:
 
         ``passphrase`` opens a root's key that is encrypted.
         """
-        certificate = self.certificate(kind)
+        for attempt in range(READ_ATTEMPTS):
+            certificate = self.certificate(kind)
+            key = self._read_key(kind, passphrase)
+            if same_public_key(certificate.public_key(), key.public_key()):
+                return Authority(kind, certificate, key)
+            # A rotation may have put another authority in this place between the two files.
+            if attempt + 1 == READ_ATTEMPTS or self.certificate(kind) == certificate:
+                break
+        raise StoreError(
+            f"{self.directory(kind) / KEY_FILE} is not the key of {self.certificate_file(kind)}",
+            "restore both from one copy",
+        )
+
+    def _read_key(self, kind: AuthorityKind, passphrase: bytes | None) -> PrivateKey:
         path = self.directory(kind) / KEY_FILE
         if not path.exists():
             raise StoreError(f"the key of the {kind} authority is not in {path}", "bring it back to sign with it")
@@ -97,10 +112,18 @@ class AuthorityStore:
             raise StoreError(
                 f"the key of the {kind} authority is encrypted", "give its passphrase with --root-passphrase-file"
             )
-        key = key_from_pem(pem, str(path), passphrase)
-        if not same_public_key(certificate.public_key(), key.public_key()):
-            raise StoreError(f"{path} is not the key of {self.certificate_file(kind)}", "restore both from one copy")
-        return Authority(kind, certificate, key)
+        return key_from_pem(pem, str(path), passphrase)
+
+    def is_encrypted(self, kind: AuthorityKind) -> bool:
+        """Whether the key of ``kind`` is here and has a passphrase."""
+        path = self.directory(kind) / KEY_FILE
+        return path.exists() and ENCRYPTED in read_secret(path)
+
+    def add(self, authority: Authority, *, root_passphrase: bytes | None = None) -> None:
+        """Put an authority in its place; :class:`StoreError` when there is one: keys are never overwritten."""
+        make_private_directory(self._pki)
+        make_private_directory(self._authorities)
+        self._install(authority, root_passphrase)
 
     def ensure(self, config: PkiConfig, now: dt.datetime, *, root_passphrase: bytes | None = None) -> Created:
         """Create the authorities that are missing; what exists stays as it is.
@@ -124,7 +147,7 @@ class AuthorityStore:
             made: list[AuthorityKind] = []
             for kind in AuthorityKind:
                 if self.exists(kind):
-                    self._check(kind, config)
+                    self.check(kind, config)
                     continue
                 self._refuse_without_root(kind)
                 self._install(
@@ -165,13 +188,14 @@ class AuthorityStore:
 
     def _refuse_plain_root(self) -> None:
         path = self.directory(AuthorityKind.ROOT) / KEY_FILE
-        if path.exists() and ENCRYPTED not in read_secret(path):
+        if path.exists() and not self.is_encrypted(AuthorityKind.ROOT):
             raise StoreError(
                 f"{path} is there and has no passphrase",
                 f"give it one: openssl pkcs8 -topk8 -v2 aes-256-cbc -iter 600000 -in {path} -out encrypted.pem",
             )
 
-    def _check(self, kind: AuthorityKind, config: PkiConfig) -> None:
+    def check(self, kind: AuthorityKind, config: PkiConfig) -> None:
+        """Refuse an authority that is not of the configured trust domain."""
         domain = trust_domain_of(self.certificate(kind))
         if domain != config.trust_domain:
             raise StoreError(

@@ -53,6 +53,8 @@ class TlsIdentity:
         self._material, self._stamp = read_identity(directory)
         self._material.check_valid_at(clock())
         self._refused_stamp: Stamp | None = None
+        self.loaded_at = clock()
+        """When the generation in use was read."""
         self._contexts: dict[_ContextKey, ssl.SSLContext] = {}
         self.revoked_peers = RevokedPeers(directory, lambda: self._current().anchors, clock=clock)
 
@@ -104,6 +106,7 @@ class TlsIdentity:
             _LOG.warning("keeping the certificate of %s that is in use: %s", self._material.spiffe_id, error)
             return self._material
         self._material, self._stamp, self._refused_stamp = material, read_stamp, None
+        self.loaded_at = self._clock()
         self._contexts.clear()
         _LOG.info("certificate of %s renewed, valid until %s", material.spiffe_id, material.leaf.not_valid_after_utc)
         return material

@@ -14,8 +14,10 @@ from pki.agent.policy import ManagedIdentity
 from pki.agent.schedule import Urgency, is_due, retry_at, urgency
 from pki.errors import SluiceError, StoreError
 from pki.identity_files import IdentityMaterial, Stamp, read_identity, stamp_of
+from pki.in_use_reporter import Reporter
 from pki.issuer import Clock, DirectoryIssuer
 from pki.profiles import Validity
+from pki.renewal import is_superseded
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,7 +38,7 @@ class Keeper:
         draw: a random number in [0, 1).
         patience: seconds that one round waits for the issuer; it goes on working and is not asked twice.
         threads: where the issuer is called; None: the loop's own.
-        outdated: why material is to be renewed whatever its age; empty: it is not.
+        reporter: told what is served, round by round.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Keeper:
         *,
         patience: float = PATIENCE_SECONDS,
         threads: Executor | None = None,
-        outdated: Callable[[IdentityMaterial], str] = lambda _: "",
+        reporter: Reporter | None = None,
     ) -> None:
         self.identity = identity
         self._issuer = issuer
@@ -58,7 +60,8 @@ class Keeper:
         self._draw = draw
         self._patience = patience
         self._threads = threads
-        self._outdated = outdated
+        self._reporter = reporter
+        self._taken_at = clock()
         self._renewal: asyncio.Task[None] | None = None
         self._spread = draw()
         self._stamp: Stamp | None = None
@@ -81,12 +84,14 @@ class Keeper:
             if self._renewal.done():
                 finished, self._renewal = self._renewal, None
                 finished.result()
+        if self._reporter is not None and self.material is not None:
+            self._reporter.tell(self.material, self._taken_at, {})
         self._warn(self._clock())
 
     def _is_due(self, now: dt.datetime) -> bool:
-        if self.material is None or self._complaint:
+        if self.material is None or self._complaint or is_superseded(self.material):
             return True
-        return is_due(_validity(self.material), now, self._spread) or bool(self._outdated(self.material))
+        return is_due(_validity(self.material), now, self._spread)
 
     def _take_in(self) -> None:
         """Read the directory when it changed; whoever else renews it is welcome."""
@@ -112,7 +117,7 @@ class Keeper:
         self._told = Urgency.FRESH
         if self.material is None or _generation(material) != _generation(self.material):
             _LOG.info("%s is valid until %s", material.spiffe_id, material.leaf.not_valid_after_utc)
-            self.material = material
+            self.material, self._taken_at = material, self._clock()
             self._board.publish(material)
 
     async def _renew(self) -> None:
@@ -133,7 +138,7 @@ class Keeper:
             return
         self._stamp = None
         self._take_in()
-        if reason := self._complaint or (self.material and self._outdated(self.material)):
+        if reason := self._complaint or _superseded(self.material):
             self._failed(reason)
 
     def _failed(self, reason: str) -> None:
@@ -176,3 +181,10 @@ def _validity(material: IdentityMaterial) -> Validity:
 
 def _generation(material: IdentityMaterial) -> tuple[bytes, bytes, bytes]:
     return material.key_pem, material.chain_pem, material.ca_pem
+
+
+def _superseded(material: IdentityMaterial | None) -> str:
+    """Why what was just issued is due again: the next attempt is one after a failure, so that nobody is pestered."""
+    if material is None or not is_superseded(material):
+        return ""
+    return "the issuer still signs with another authority than the one that is to sign"

@@ -19,7 +19,7 @@ from pki.agent.policy import AgentPolicy
 from pki.agent.sds import SecretDiscovery
 from pki.agent.workload_api import WorkloadApi
 from pki.errors import StoreError
-from pki.identity_files import IdentityMaterial
+from pki.in_use_reporter import Reporter
 from pki.issuer import Clock, DirectoryIssuer, utc_now
 
 _LOG = logging.getLogger(__name__)
@@ -32,8 +32,6 @@ JWT_POLL_SECONDS = 5.0
 
 class Agent:
     """Keeps the identities of ``policy`` fresh and serves them on ``socket_path``.
-
-    ``outdated`` says why material is to be renewed whatever its age.
 
     Use: ``start`` once, then ``run`` until cancelled, then ``close``; ``step`` does one round of keeping.
     """
@@ -48,7 +46,6 @@ class Agent:
         *,
         clock: Clock = utc_now,
         draw: Callable[[], float] = _SYSTEM_RANDOM.random,
-        outdated: Callable[[IdentityMaterial], str] = lambda _: "",
     ) -> None:
         self._policy = policy
         self._jwt = jwt
@@ -56,9 +53,10 @@ class Agent:
         self._board = Board(clock)
         # A thread for each identity: an issuer that does not answer for one must not keep the others waiting.
         self._threads = ThreadPoolExecutor(max(1, len(policy.identities)), thread_name_prefix="issue")
+        self._reporters = [Reporter(identity.directory, "agent") for identity in policy.identities]
         self.keepers = [
-            Keeper(identity, issuer, self._board, clock, draw, threads=self._threads, outdated=outdated)
-            for identity in policy.identities
+            Keeper(identity, issuer, self._board, clock, draw, threads=self._threads, reporter=reporter)
+            for identity, reporter in zip(policy.identities, self._reporters, strict=True)
         ]
         self.server = UnixGrpcServer(
             {
@@ -101,6 +99,8 @@ class Agent:
     async def close(self) -> None:
         """Stop serving; the socket is gone afterwards."""
         await self.server.close()
+        for reporter in self._reporters:
+            reporter.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._socket_path.unlink(missing_ok=True)
 

@@ -32,6 +32,7 @@ from pki.keys import generate_key, key_to_pem
 from pki.profiles import AuthorityKind, Names, Purpose, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 from pki.verify import verify_chain
 
 _LOG = logging.getLogger(__name__)
@@ -51,6 +52,7 @@ class OnlineAuthority:
         self, pki: Path, config: PkiConfig, *, clock: Callable[[], dt.datetime] = utc_now, disk: Disk | None = None
     ) -> None:
         self._store = AuthorityStore(pki)
+        self._trust = TrustStore(pki)
         self._tokens = TokenStore(pki)
         self._config = config
         self._clock = clock
@@ -69,12 +71,12 @@ class OnlineAuthority:
         self._ledger.close()
 
     def anchors(self) -> bytes:
-        """The certificate of the authority as PEM: public, and to be checked by the fingerprint in a token."""
-        return to_pem(self._store.certificate(AuthorityKind.INTERNAL))
+        """The trusted authorities as PEM, the one that signs first: public, and to be checked by a fingerprint."""
+        return self._trust.pem(AuthorityKind.INTERNAL)
 
     def trust(self, kind: AuthorityKind) -> TrustSide:
         """The anchors of a side, the signing one first, and the lists of theirs that count now."""
-        ca_pem = self.anchors() if kind is AuthorityKind.INTERNAL else to_pem(*self._edge_anchors())
+        ca_pem = self.anchors() if kind is AuthorityKind.INTERNAL else self._trust.pem(kind)
         lists = []
         for anchor in x509.load_pem_x509_certificates(ca_pem):
             try:
@@ -137,7 +139,7 @@ class OnlineAuthority:
             leaf, *rest = x509.load_pem_x509_certificates(chain_pem)
         except DAMAGED as error:
             raise CertificateRejected("the public certificate cannot be read") from error
-        verify_chain(leaf, rest, self._edge_anchors(), now=now, purpose=Purpose.SERVER)
+        verify_chain(leaf, rest, self._trust.anchors(AuthorityKind.EDGE), now=now, purpose=Purpose.SERVER)
         if self._revocations.is_revoked(AuthorityKind.EDGE, leaf.serial_number):
             raise IssuanceRefused("the public certificate was revoked", "enrol again with a join token")
         return self._issue(grant_edge_renewal(requester, leaf, csr_pem, proof, self._config, now=now))
@@ -148,9 +150,6 @@ class OnlineAuthority:
                 "the edge authority's key is not on the CA's machine",
                 "sign a request where it is: `sluice pki issue gateway/NAME --edge-server`",
             )
-
-    def _edge_anchors(self) -> list[x509.Certificate]:
-        return [self._store.certificate(AuthorityKind.EDGE)]
 
     def issue_job(
         self, requester: SpiffeId, wanted: str, csr_pem: bytes, lifetime: dt.timedelta | None = None
@@ -199,10 +198,11 @@ class OnlineAuthority:
             )
         )
         # 4. Only what is on the disk leaves.
+        anchors = self._trust.anchors(profile.authority)
         return SignedChain(
             to_pem(leaf, authority.certificate),
-            to_pem(authority.certificate),
-            self._revocations.pem_for_issuing(authority),
+            to_pem(*anchors),
+            self._revocations.pem_for_issuing(authority, anchors),
         )
 
     def _load(self, kind: AuthorityKind = AuthorityKind.INTERNAL) -> Authority:

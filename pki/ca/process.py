@@ -19,13 +19,15 @@ from pki.crl_files import push_crls
 from pki.errors import PkiError
 from pki.home import Home
 from pki.identity import Role, SpiffeId
+from pki.in_use_reporter import reporting
 from pki.renewal import renewal_reason
 from pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
 
 DEFAULT_NAME = "ca-1"
-RENEWAL_CHECK_SECONDS = 60.0
+RENEWAL_CHECK_SECONDS = 2.0
+"""How often it is looked whether the CA's own identity is due: at once when another authority is to sign."""
 LISTS_CHECK_SECONDS = 60.0
 NOTES_CHECK_SECONDS = 5.0
 """How soon the ledger has what was signed on this machine without the CA."""
@@ -66,7 +68,9 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         authority.take_notes()
         renew_own()
         refresh_lists()
-        server = CaServer(TlsIdentity(directory), authority, connections=ConnectionLog())
+        identity = TlsIdentity(directory)
+        await stack.enter_async_context(reporting(identity, "ca"))
+        server = CaServer(identity, authority, connections=ConnectionLog())
         stack.push_async_callback(server.close)
         mutual, enrolment = await server.start(config.host, config.port, config.enrolment_port)
         renewing = asyncio.create_task(_repeat_forever(server, renew_own, RENEWAL_CHECK_SECONDS))

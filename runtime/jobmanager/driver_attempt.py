@@ -17,7 +17,7 @@ from pathlib import Path
 from pki.files import make_private_directory
 from pki.identity import SpiffeId
 from pki.issuer import Issuer
-from runtime.identity_renewal import seconds_until_renewal
+from runtime.identity_renewal import RenewalWatch
 from runtime.log_files import open_log, shorten_log
 from runtime.messages import ConnectionEvidence, JobSubmission
 from runtime.process import ChildProcess, Exit
@@ -123,9 +123,9 @@ class DriverAttempt:
         """Replace the driver's certificate and key by new ones; the running JVM picks them up by itself."""
         await asyncio.to_thread(self._issue)
 
-    def renewal_delay(self) -> float:
-        """Seconds until the identity should be renewed."""
-        return seconds_until_renewal(self._identity)
+    def renewal_watch(self) -> RenewalWatch:
+        """Tells when the present generation of the identity is due."""
+        return RenewalWatch(self._identity)
 
     def connections(self) -> tuple[ConnectionEvidence, ...]:
         """What the driver's JVM recorded."""

@@ -21,6 +21,7 @@ from pki.errors import PeerRefused, SluiceError
 from pki.identity import SpiffeId
 from runtime.evidence import from_log, merge
 from runtime.gateways import DRIVER, TASK_EXECUTOR, DriverGateway, TaskExecutorGateway, jobmaster_endpoint
+from runtime.identity_renewal import LOOK_SECONDS, RenewalWatch
 from runtime.jobmanager.driver_attempt import DriverAttempt, DriverHost, describe_end
 from runtime.jobmanager.errors import ExecutorUnknown, JobAlreadyTerminal
 from runtime.jobmanager.executors import Executor, ExecutorPool, ExecutorState
@@ -138,7 +139,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._child = child
         self.hand_off(child.wait(), then=self._driver_ended)
         self.call_later(self._services.driver_start_timeout, self._check_registered)
-        self.call_later(self._attempt.renewal_delay(), self._renew_driver_identity)
+        self._watch_driver_identity()
         if self._life.state in ENDING:
             self._stop_driver(self._services.cancel_grace)
 
@@ -151,12 +152,21 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         if self._driver is None:
             self._fail(f"the driver did not register within {self._services.driver_start_timeout:g} s")
 
+    def _watch_driver_identity(self) -> None:
+        self.call_later(LOOK_SECONDS, self._look_at_driver_identity, self._attempt.renewal_watch())
+
+    def _look_at_driver_identity(self, watch: RenewalWatch) -> None:
+        if watch.is_due():
+            self._renew_driver_identity()
+        elif self._child is not None and self._child.running:
+            self.call_later(LOOK_SECONDS, self._look_at_driver_identity, watch)
+
     def _renew_driver_identity(self) -> None:
         if self._child is None or not self._child.running:
             return
 
         def renewed(_: None) -> None:
-            self.call_later(self._attempt.renewal_delay(), self._renew_driver_identity)
+            self._watch_driver_identity()
 
         def failed(error: BaseException) -> None:
             _LOG.error("job %s: cannot renew the driver's identity: %s", self.job_id, error)

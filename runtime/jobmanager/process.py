@@ -18,6 +18,7 @@ from pki.config import PkiConfig
 from pki.connections import ConnectionLog
 from pki.home import Home
 from pki.identity import Role
+from pki.in_use_reporter import reporting
 from pki.issuer import Issuer
 from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, publish_jobmanager, withdraw_jobmanager
@@ -86,6 +87,7 @@ async def jobmanager(
     settings = config.jobmanager
     store = BlobStore(home.blobs, settings.max_blob_bytes)
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(reporting(identity, "jobmanager"))
         blobs = BlobServer(identity, store, connections)
         stack.push_async_callback(blobs.close)
         blob_address = await blobs.start(settings.host, settings.blob_port)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pki.errors import SluiceError
 from pki.identity import Role
+from pki.in_use_reporter import reporting
 from pki.tls import TlsIdentity
 from runtime.blob.client import fetch_blob
 from runtime.gateways import DRIVER, DriverGateway, JobMasterGateway, jobmaster_endpoint
@@ -94,13 +95,14 @@ async def run_driver(spec: DriverSpec) -> int:
     agent = DriverAgent(spec, spark, link, fetch, temp_dir)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.cancel, spec.stop_grace_seconds)
     try:
-        await service.start(DriverEndpoint(agent, spec.job_id))
-        keeping = asyncio.create_task(link.run())
-        try:
-            result = await agent.run()
-        finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+        async with reporting(identity, "driver-agent"):
+            await service.start(DriverEndpoint(agent, spec.job_id))
+            keeping = asyncio.create_task(link.run())
+            try:
+                result = await agent.run()
+            finally:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
     finally:
         with contextlib.suppress(SluiceError):
             await service.close()

@@ -14,7 +14,7 @@ from pathlib import Path
 from pki.files import make_private_directory
 from pki.identity import SpiffeId
 from pki.issuer import SignedChain, install_signed, new_csr, utc_now
-from runtime.identity_renewal import seconds_until_renewal
+from runtime.identity_renewal import RenewalWatch
 from runtime.log_files import open_log, shorten_log
 from runtime.messages import ConnectionEvidence, CsrToSign, ExecutorExit, ExecutorLaunch, SignedIdentity
 from runtime.process import ChildProcess, Exit
@@ -88,9 +88,9 @@ class ExecutorProcess:
             now=utc_now(),
         )
 
-    def renewal_delay(self) -> float:
-        """Seconds until the identity should be renewed."""
-        return seconds_until_renewal(self._identity)
+    def renewal_watch(self) -> RenewalWatch:
+        """Tells when the present generation of the identity is due."""
+        return RenewalWatch(self._identity)
 
     async def stop(self) -> None:
         """End the process: SIGTERM, then SIGKILL; returns when it has ended."""

@@ -13,6 +13,7 @@ from pki.connections import ConnectionLog
 from pki.files import make_private_directory
 from pki.home import Home
 from pki.identity import Role
+from pki.in_use_reporter import reporting
 from pki.tls import TlsIdentity
 from runtime.addresses import read_jobmanager
 from runtime.config import RuntimeConfig
@@ -55,6 +56,7 @@ async def taskmanager(
     await asyncio.to_thread(spark.prepare)
     connections = ConnectionLog()
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(reporting(identity, "taskmanager"))
         service = RpcService(identity, connections=connections)
         stack.push_async_callback(service.close)
         shape = TaskManagerShape(

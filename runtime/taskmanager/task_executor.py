@@ -18,6 +18,7 @@ from pki.files import make_private_directory
 from runtime.blob.store import check_job_id
 from runtime.evidence import MAX_EVIDENCE_ENTRIES, from_log, merge
 from runtime.gateways import TASK_EXECUTOR, JobMasterGateway, TaskExecutorGateway
+from runtime.identity_renewal import LOOK_SECONDS, RenewalWatch
 from runtime.log_files import read_log
 from runtime.messages import (
     ConnectionEvidence,
@@ -221,7 +222,7 @@ class TaskExecutor(RpcEndpoint):
             raise
         _LOG.info("executor %d of job %s runs, pid %d", launch.executor_id, launch.job_id, child.pid)
         self._watch(executor, child, request)
-        self.call_later(executor.renewal_delay(), self._renew, executor, child)
+        self._watch_identity(executor, child)
 
     def _watch(self, executor: ExecutorProcess, child: ChildProcess, request: SlotRequest) -> None:
         self.hand_off(child.wait(), then=lambda ended: self._ended(executor, child, request, ended))
@@ -240,12 +241,21 @@ class TaskExecutor(RpcEndpoint):
                 self._jobmaster(request).executor_exited(executor.exit_report(ended)), failed=self._note_failure
             )
 
+    def _watch_identity(self, executor: ExecutorProcess, child: ChildProcess) -> None:
+        self.call_later(LOOK_SECONDS, self._look_at_identity, executor, child, executor.renewal_watch())
+
+    def _look_at_identity(self, executor: ExecutorProcess, child: ChildProcess, watch: RenewalWatch) -> None:
+        if watch.is_due():
+            self._renew(executor, child)
+        elif child.running:
+            self.call_later(LOOK_SECONDS, self._look_at_identity, executor, child, watch)
+
     def _renew(self, executor: ExecutorProcess, child: ChildProcess) -> None:
         if not child.running:
             return
 
         def renewed(_: None) -> None:
-            self.call_later(executor.renewal_delay(), self._renew, executor, child)
+            self._watch_identity(executor, child)
 
         def failed(error: BaseException) -> None:
             _LOG.warning("cannot renew the identity of executor %d: %s", executor.launch.executor_id, error)

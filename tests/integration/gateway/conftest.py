@@ -214,8 +214,8 @@ class Gateway:
 
     def stop(self) -> None:
         self.stop_auth()
-        for future in reversed(self._others):
-            self._loop.stop(future)
+        while self._others:
+            self._loop.stop(self._others.pop())
 
     @property
     def identity(self) -> Path:

@@ -128,14 +128,20 @@ class NetworkGateway(Gateway):
     """Envoy, auth service and REST, each with an identity of its own, over ports of this machine."""
 
     def __init__(
-        self, home: Home, authority: EdgeAuthority, loop: BackgroundLoop, generation: Generation, rest: Rest | None
+        self,
+        home: Home,
+        authority: EdgeAuthority,
+        loop: BackgroundLoop,
+        generation: Generation,
+        elsewhere: tuple[str, int] | None = None,
     ) -> None:
+        """``elsewhere``: who stands there in REST's place."""
         super().__init__(home, authority, loop, GatewayConfig(port=0, auth_host=LOOPBACK, auth_port=0))
         self.generation = generation
         self.envoy_identity = home.identity(Role.GATEWAY, ENVOY_NAME)
         self.auth_identity = home.identity(Role.AUTH, AUTH_NAME)
         self.rest_identity = home.identity(Role.JOBMANAGER, JOBMANAGER.name)
-        self.rest = rest or Rest(home.sockets / "rest.sock", self.rest_identity)
+        self.rest = Rest(home.sockets / "rest.sock", self.rest_identity, address=elsewhere)
         self.auth_address = (LOOPBACK, 0)
 
     @property
@@ -158,7 +164,11 @@ class NetworkGateway(Gateway):
         document = json.loads(announced.read_bytes())
         self.auth_address = (document["host"], document["port"])
         config = GatewayConfig(
-            port=0, auth_host=LOOPBACK, auth_port=self.auth_address[1], authorization_timeout=DEADLINE_SECONDS
+            port=0,
+            auth_host=LOOPBACK,
+            auth_port=self.auth_address[1],
+            authorization_timeout=DEADLINE_SECONDS,
+            max_upstream_seconds=0.2,
         )
         envoy = self._loop.start(run_envoy(self.home, config, TRUST_DOMAIN, rest=self.rest.address))
         self._others.append(envoy)
@@ -174,7 +184,7 @@ class NetworkGateway(Gateway):
 
     def loaded(self, name: str, part: str) -> str:
         """The PEM in a part of the secret ``name``, as Envoy has it; empty when it has none."""
-        for entry in self._loop.start_value(self._config_dump()).get("configs", []):
+        for entry in self._admin("config_dump?resource=dynamic_active_secrets").get("configs", []):
             if entry["name"] == name:
                 secret = entry["secret"].get("tls_certificate") or entry["secret"]["validation_context"]
                 source = secret.get(part, {})
@@ -182,22 +192,34 @@ class NetworkGateway(Gateway):
                 return inline or base64.b64decode(source.get("inline_bytes", "")).decode()
         return ""
 
-    async def _config_dump(self) -> Any:
+    def handshakes(self) -> dict[str, int]:
+        """How many handshakes Envoy has done on each leg."""
+        return self._stats("ssl.handshake")
+
+    def open_connections(self) -> dict[str, int]:
+        """How many connections Envoy has on each leg."""
+        return self._stats("upstream_cx_active")
+
+    def _stats(self, name: str) -> dict[str, int]:
+        stats = self._admin(f"stats?format=json&filter=^cluster.(rest|auth).{name}$")["stats"]
+        return {each["name"]: each["value"] for each in stats if "name" in each}
+
+    def _admin(self, query: str) -> Any:
+        return self._loop.start_value(self._ask(query))
+
+    async def _ask(self, query: str) -> Any:
         connector = UnixConnector(str(EnvoyPaths.of(self.home).admin_socket))
-        async with (
-            ClientSession(connector=connector) as session,
-            session.get("http://admin/config_dump?resource=dynamic_active_secrets") as answer,
-        ):
+        async with ClientSession(connector=connector) as session, session.get(f"http://admin/{query}") as answer:
             return json.loads(await answer.read())
 
 
 class Stream:
     """Requests without end, on kept and on new connections; remembers what failed."""
 
-    def __init__(self, gateway: Gateway, contexts: Sequence[ssl.SSLContext] = ()) -> None:
+    def __init__(self, gateway: Gateway, context: ssl.SSLContext | None = None) -> None:
         self._gateway = gateway
         self._token = gateway.token(AccessRole.VIEWER)
-        self._contexts = contexts or (gateway.tls(),)
+        self._context = context or gateway.tls()
         self._stop = threading.Event()
         self.answered = 0
         self.failures: list[str] = []
@@ -221,12 +243,11 @@ class Stream:
 
     def _run(self, kept: bool) -> None:
         while not self._stop.is_set():
-            with contextlib.suppress(StopIteration):
-                try:
-                    with self._gateway.connect(self._contexts[0]) as connection:
-                        self._converse(connection, 1_000_000 if kept else 1)
-                except (OSError, http.client.HTTPException) as error:
-                    self.failures.append(repr(error))
+            try:
+                with self._gateway.connect(self._context) as connection:
+                    self._converse(connection, 1_000_000 if kept else 1)
+            except (OSError, http.client.HTTPException) as error:
+                self.failures.append(repr(error))
 
     def _converse(self, connection: ssl.SSLSocket, requests: int) -> None:
         line = f"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self._token}\r\n\r\n"

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import ssl
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from gateway.principal import AccessRole
 from gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
@@ -29,7 +31,6 @@ from tests.integration.gateway.network import (
     JOBMANAGER,
     Generation,
     NetworkGateway,
-    Rest,
     Stream,
     install,
     publish_lists,
@@ -53,11 +54,11 @@ def network(
 
 @contextlib.contextmanager
 def network_of(
-    edge_authority: EdgeAuthority, background: BackgroundLoop, generation: Generation, rest: Rest | None = None
+    edge_authority: EdgeAuthority, background: BackgroundLoop, generation: Generation
 ) -> Iterator[NetworkGateway]:
     """A running one in a home of its own."""
     directory = Path(tempfile.mkdtemp(prefix="slc"))
-    gateway = NetworkGateway(Home.at(directory), edge_authority, background, generation, rest)
+    gateway = NetworkGateway(Home.at(directory), edge_authority, background, generation)
     try:
         gateway.start()
         yield gateway
@@ -84,13 +85,20 @@ def test_no_request_fails_through_all_phases(
             install(directory, spiffe_id, signer, trusted)
         chain = (network.envoy_identity / "chain.pem").read_text()
         eventually(lambda: network.loaded(CERTIFICATE_SECRET, "certificate_chain") == chain, "Envoy keeps its leaf")
-        stream.more()
+        fresh()
 
     def rely_on(*trusted: Generation) -> None:
         for directory in network.identities.values():
             trust(directory, trusted)
         anchors = (network.envoy_identity / "ca.pem").read_text()
         eventually(lambda: network.loaded(TRUST_SECRET, "trusted_ca") == anchors, "Envoy keeps its anchors")
+        fresh()
+
+    def fresh() -> None:
+        """The stream goes on, over connections made since."""
+        before = network.handshakes()
+        assert len(before) == 2
+        eventually(lambda: all(now > before[leg] for leg, now in network.handshakes().items()), "no new connections")
         stream.more()
 
     with Stream(network).running() as stream:
@@ -103,7 +111,7 @@ def test_no_request_fails_through_all_phases(
         for directory in network.identities.values():
             publish_lists(directory, [new])
         eventually(lambda: network.loaded(TRUST_SECRET, "crl") == new.crl.decode(), "Envoy keeps its list")
-        stream.more()
+        fresh()
     assert stream.failures == []
 
 
@@ -163,6 +171,64 @@ async def attempt(gateway: NetworkGateway, channel: Channel, directory: Path) ->
         return await asyncio.wait_for(reader.readline(), DEADLINE_SECONDS)
     finally:
         writer.transport.abort()
+
+
+def test_revoked_jobmanager_is_left_alone_within_seconds(
+    network: NetworkGateway, generations: tuple[Generation, Generation]
+) -> None:
+    """Connections that are open then are used no longer."""
+    token = network.token(AccessRole.VIEWER)
+    assert network.send("GET", "/v1/jobs", token=token).status == 200
+    generations[0].revoke(TlsIdentity(network.rest_identity).material.leaf.serial_number)
+    publish_lists(network.envoy_identity, [generations[0]])
+    eventually(lambda: network.loaded(TRUST_SECRET, "crl") == generations[0].crl.decode(), "Envoy keeps its list")
+    eventually(
+        lambda: network.open_connections()["cluster.rest.upstream_cx_active"] == 0, "Envoy keeps its connections"
+    )
+    served = network.rest.served
+    assert network.send("GET", "/v1/jobs", token=token).status == 503
+    assert network.rest.served == served
+    install(network.rest_identity, JOBMANAGER, generations[0], [generations[0]])
+    eventually(lambda: network.send("GET", "/v1/jobs", token=token).status == 200, "its new certificate does not help")
+
+
+def test_revoked_gateway_is_shut_out_within_seconds(
+    network: NetworkGateway, generations: tuple[Generation, Generation]
+) -> None:
+    token = network.token(AccessRole.VIEWER)
+    assert network.send("GET", "/v1/jobs", token=token).status == 200
+    generations[0].revoke(TlsIdentity(network.envoy_identity).material.leaf.serial_number)
+    publish_lists(network.rest_identity, [generations[0]])
+    eventually(lambda: network.send("GET", "/v1/jobs", token=token).status == 503, "REST goes on serving it")
+
+
+def test_public_certificate_changes_its_authority_under_new_connections(
+    network: NetworkGateway, tmp_path: Path
+) -> None:
+    following = EdgeAuthority(tmp_path / "next")
+    both = ssl.create_default_context(
+        cadata=network.authority.certificate_file.read_text() + following.certificate_file.read_text()
+    )
+    both.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    both.set_alpn_protocols(["http/1.1"])
+    with Stream(network, both).running() as stream:
+        stream.more()
+        serial = following.issue(network.identity)
+        eventually(lambda: served_serial(network, both) == serial, "the old certificate is served")
+        stream.more()
+        serial = following.issue(network.identity)
+        eventually(lambda: served_serial(network, both) == serial, "the renewed certificate is not served")
+        stream.more()
+    assert stream.failures == []
+    with pytest.raises(ssl.SSLCertVerificationError), network.connect():
+        pass
+
+
+def served_serial(gateway: NetworkGateway, context: ssl.SSLContext) -> int:
+    with gateway.connect(context) as connection:
+        der = connection.getpeercert(binary_form=True)
+    assert der is not None
+    return x509.load_der_x509_certificate(der).serial_number
 
 
 async def admitted(gateway: NetworkGateway, channel: Channel, directory: Path) -> None:

@@ -75,15 +75,6 @@ class World:
         self.directory = root / "ids" / "tm-1"
         managed = ManagedIdentity(ME, self.directory, dns=("tm.example.org",), accept=("spiffe://sluice.local/job/*",))
         self.keeper = Keeper(managed, self.issuer, self.board, self.clock, lambda: 0.5)
-        self.outdated: set[int] = set()
-        self.told = Keeper(
-            managed,
-            self.issuer,
-            self.board,
-            self.clock,
-            lambda: 0.5,
-            outdated=lambda material: "no longer" if material.leaf.serial_number in self.outdated else "",
-        )
         self.impatient = Keeper(managed, self.issuer, self.board, self.clock, lambda: 0.5, patience=0)
 
     def clock(self) -> dt.datetime:
@@ -217,32 +208,3 @@ async def test_an_issuer_that_hangs_is_asked_once_and_the_warnings_come_all_the_
         await world.impatient.step()
         await asyncio.sleep(0)
     assert world.issuer.asked == 2
-
-
-async def test_what_is_outdated_is_renewed_at_once_whatever_its_age(world: World) -> None:
-    await world.told.step()
-    first = world.served()
-    assert first is not None
-    await world.told.step()
-    assert world.served() == first
-    world.outdated.add(first)
-    await world.told.step()
-    assert world.served() not in {None, first}
-    assert (world.issuer.asked, world.told.failures) == (2, 0)
-
-
-async def test_what_comes_back_outdated_counts_as_a_failure_so_that_nobody_is_pestered(world: World) -> None:
-    class Everything(set[int]):
-        def __contains__(self, _: object) -> bool:
-            return True
-
-    await world.told.step()
-    world.outdated = Everything()
-    for _ in range(5):
-        await world.told.step()
-    assert world.issuer.asked == 2
-    assert world.told.failures == 1
-    world.now += dt.timedelta(seconds=5)
-    await world.told.step()
-    assert world.issuer.asked == 3
-    assert world.served() is not None

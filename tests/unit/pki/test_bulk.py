@@ -203,7 +203,7 @@ def test_renewal_wishes_for_what_is_there(inventory: bytes, cluster: Cluster) ->
     wish = cluster.wish(inventory)
     found = DirectoryTarget(cluster.home).get(wish)
     assert found is not None
-    assert wish_like(*found, CONFIG) == wish
+    assert wish_like(found[0].leaf, found[1], CONFIG) == wish
 
 
 def test_secrets_do_not_show(cluster: Cluster) -> None:

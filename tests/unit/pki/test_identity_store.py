@@ -182,7 +182,7 @@ def test_key_and_leaf_that_do_not_belong_together_are_refused(file: Path, certif
     wish = next(iter(parse_inventory(b"[[identity]]\nid = 'taskmanager/tm-0'", PkiConfig())))
     other = Signer(tmp_path / "pki", PkiConfig(), utc_now).certify(wish)
     with IdentityStore(file, create=True) as store:
-        put(store, 0, Certified(other.key, certified.leaf, certified.authority))
+        put(store, 0, Certified(other.key, certified.leaf, certified.authority, certified.anchors))
         with pytest.raises(StoreError, match="is not the key of"):
             store.get(identity(0))
 

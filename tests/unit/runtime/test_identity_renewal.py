@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pki.authority import create_intermediate, create_root, to_pem
 from pki.errors import StoreError
 from pki.identity import SpiffeId
-from runtime.identity_renewal import SHORTEST_RENEWAL_SECONDS, seconds_until_renewal
+from pki.identity_files import read_certificates
+from pki.profiles import AuthorityKind
+from runtime.identity_renewal import SHORTEST_RENEWAL_SECONDS, RenewalWatch, seconds_until_renewal
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 
@@ -29,3 +32,29 @@ def test_a_directory_without_a_certificate_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "chain.pem").write_text("nonsense")
     with pytest.raises(StoreError):
         seconds_until_renewal(tmp_path)
+
+
+def test_identity_is_due_at_its_time_and_not_before(tmp_path: Path) -> None:
+    directory = TestPki(tmp_path).directory(SpiffeId.driver(TRUST_DOMAIN, "a" * 32), lifetime=dt.timedelta(minutes=60))
+    now = 1000.0
+    watch = RenewalWatch(directory, monotonic=lambda: now)
+    assert not watch.is_due()
+    now += 0.38 * 3600
+    assert not watch.is_due()
+    now += 0.13 * 3600
+    assert watch.is_due()
+
+
+def test_identity_is_due_at_once_when_another_authority_is_the_first_in_its_directory(tmp_path: Path) -> None:
+    pki = TestPki(tmp_path)
+    directory = pki.directory(SpiffeId.driver(TRUST_DOMAIN, "a" * 32))
+    watch = RenewalWatch(directory)
+    now = dt.datetime.now(dt.UTC)
+    other = create_intermediate(AuthorityKind.INTERNAL, create_root(pki.config, now), pki.config, now)
+    (own,) = read_certificates(directory / "ca.pem")
+    (directory / "ca.pem").write_bytes(to_pem(own, other.certificate))
+    assert not watch.is_due(), "another one is trusted, but it does not sign yet"
+    (directory / "ca.pem").write_bytes(to_pem(other.certificate, own))
+    assert watch.is_due()
+    (directory / "chain.pem").write_text("half of a set that is being written")
+    assert not watch.is_due(), "whoever is renewing it is at it"

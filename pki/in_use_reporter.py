@@ -1,0 +1,99 @@
+"""Telling what this process has in memory: looks at its identity every second, idle or not, and reports changes."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+from cryptography.hazmat.primitives import hashes
+
+from pki.damaged import DAMAGED
+from pki.errors import PkiError, StoreError
+from pki.generation import issuer_id, key_id
+from pki.identity_files import IdentityMaterial
+from pki.in_use import DIRECTORY, InUse, remove_report, write_report
+from pki.revoked_peers import LOOK_SECONDS
+from pki.tls import TlsIdentity
+
+_LOG = logging.getLogger(__name__)
+
+
+class Reporter:
+    """The report of this process about one identity directory.
+
+    Args:
+        directory: the identity directory.
+        program: what this process is called, as in ``jobmanager``.
+    """
+
+    def __init__(self, directory: Path, program: str) -> None:
+        self._directory = directory
+        self._program = program
+        self._pid = os.getpid()
+        self._written: InUse | None = None
+        self._complained = False
+
+    def tell(self, material: IdentityMaterial, loaded_at: dt.datetime, crls: Mapping[str, int]) -> None:
+        """Write the report unless it says so already; what cannot be written is logged and tried again next time."""
+        report = InUse(
+            pid=self._pid,
+            started=psutil.Process().create_time(),  # again each time: it follows a clock that is set
+            identity=str(material.spiffe_id),
+            program=self._program,
+            leaf=material.leaf.fingerprint(hashes.SHA256()).hex(),
+            issuer=issuer_id(material.leaf),
+            anchors=tuple(key_id(anchor) for anchor in material.anchors),
+            crls=dict(crls),
+            loaded_at=loaded_at,
+        )
+        try:
+            if report != self._written or not (self._directory / DIRECTORY / f"{self._pid}.json").exists():
+                write_report(self._directory, report)
+        except (StoreError, OSError) as error:
+            if not self._complained:
+                _LOG.warning("cannot tell what %s uses: %s", material.spiffe_id, error)
+            self._complained = True
+            return
+        self._written, self._complained = report, False
+
+    def close(self) -> None:
+        """The process ends in order: the report goes."""
+        remove_report(self._directory, self._pid)
+
+
+@asynccontextmanager
+async def reporting(identity: TlsIdentity, program: str, *, interval: float = LOOK_SECONDS) -> AsyncIterator[None]:
+    """Look at the files of ``identity`` every ``interval`` seconds and report what is in memory, until left.
+
+    A process that makes no connections follows a rotation too this way.
+    """
+    reporter = Reporter(identity.directory, program)
+
+    def look() -> None:
+        material = identity.material
+        identity.revoked_peers.look()
+        reporter.tell(material, identity.loaded_at, identity.revoked_peers.numbers())
+
+    look()
+    looking = asyncio.create_task(_repeat(look, interval), name=f"in-use-{program}")
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+        reporter.close()
+
+
+async def _repeat(look: Callable[[], None], interval: float) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            look()
+        except (PkiError, OSError, *DAMAGED):
+            _LOG.exception("cannot look at the identity now")

@@ -1,0 +1,165 @@
+"""Rotates an authority over and over, each verb killed a step later each time, and says what is left; for its test.
+
+    python rotation_crash.py DIRECTORY prepare|activate|finish|abort
+
+A step is anything that the interpreter audits (open for writing, mkdir, rename, unlink) and the exchange of
+generations: the process gets SIGKILL right before it. Prints one JSON object per crash: the phase that was left, what
+a reader finds then, and whether the verb could be repeated and the rotation be brought to its end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pki.config import PkiConfig
+from pki.errors import StoreError
+from pki.generation import issuer_id, key_id
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_certificates, read_identity
+from pki.issuer import LocalIssuer
+from pki.profiles import ISSUING, AuthorityKind
+from pki.rotation import RotationRefused
+from pki.rotation_store import RotationStore
+from pki.rotator import Rotator
+from pki.store import AuthorityStore
+from pki.trust import TrustStore
+from pki.trust_files import push_trust
+
+STEPS = frozenset({"os.mkdir", "os.rename", "os.remove", "os.rmdir", "pki.exchange"})
+WRITING = os.O_WRONLY | os.O_RDWR
+CONFIG = PkiConfig()
+WORKER = SpiffeId.process(CONFIG.trust_domain, Role.TASKMANAGER, "tm-1")
+INTERNAL, ROOT = AuthorityKind.INTERNAL, AuthorityKind.ROOT
+
+
+def is_step(event: str, arguments: tuple[object, ...]) -> bool:
+    """Whether something is about to change on disk."""
+    if event == "open":
+        flags = arguments[2]
+        return isinstance(flags, int) and bool(flags & WRITING)
+    return event in STEPS
+
+
+def run_and_die(operation: Callable[[], object], fatal: int) -> bool:
+    """Run ``operation`` in a child that is killed before its ``fatal``-th step; whether it was killed."""
+    child = os.fork()
+    if child == 0:
+        steps = itertools.count(1)
+
+        def hook(event: str, arguments: tuple[object, ...]) -> None:
+            if is_step(event, arguments) and next(steps) == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        try:
+            operation()
+        except BaseException as error:  # noqa: BLE001  the child must end here and not run the parent's code
+            sys.stderr.write(f"{error}\n")
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    if os.WEXITSTATUS(status) != 0:
+        raise SystemExit(f"the operation failed at step {fatal}")
+    return False
+
+
+class Place:
+    """One home with one identity."""
+
+    def __init__(self, directory: Path, subject: AuthorityKind) -> None:
+        self.subject = subject
+        self.home = Home.at(directory)
+        self.worker = self.home.identity(Role.TASKMANAGER, "tm-1")
+        self.issuer = LocalIssuer(self.home, CONFIG)
+        self.authorities = AuthorityStore(self.home.pki)
+        self.rotator = Rotator(self.home, CONFIG, renew=self.renew)
+
+    def create(self) -> None:
+        """Authorities and an identity."""
+        self.home.create()
+        self.issuer.ensure_authorities()
+        self.issuer.issue_to(self.worker, WORKER)
+
+    def renew(self) -> list[str]:
+        """What is not of today's authority, or half written."""
+        try:
+            superseded = issuer_id(read_identity(self.worker)[0].leaf) != key_id(self.authorities.certificate(INTERNAL))
+        except StoreError:
+            superseded = True
+        if superseded:
+            self.issuer.issue_to(self.worker, WORKER)
+        return []
+
+    def verb(self, name: str) -> None:
+        """Carry out one verb."""
+        getattr(self.rotator, name)(self.subject)
+
+    def repeat(self, name: str) -> str:
+        """Carry out a verb that was killed once more; ``done``, or why there was nothing left to do."""
+        try:
+            self.verb(name)
+        except RotationRefused as error:
+            return error.what
+        return "done"
+
+    def look(self) -> dict[str, object]:
+        """What a process, an issuer and the next verb find now."""
+        rotation, phase = RotationStore(self.home.pki).read()
+        signers = {kind: self.authorities.load(kind) for kind in AuthorityKind}
+        kept = []
+        for kind in ISSUING:
+            anchors = TrustStore(self.home.pki).anchors(kind)
+            kept.append(anchors[0] == signers[kind].certificate)
+        try:
+            material, _ = read_identity(self.worker)
+            usable = issuer_id(material.leaf) in {key_id(anchor) for anchor in material.anchors}
+        except StoreError as error:
+            usable = "is not the key of" in error.what  # between two files: a process keeps what it has
+        return {"phase": phase, "rotating": rotation is not None, "signer_first": all(kept), "usable": usable}
+
+
+SUBJECT = {"prepare": INTERNAL, "activate": ROOT, "finish": ROOT, "abort": INTERNAL}
+"""With the root three authorities change places: the longest way."""
+PATH = {"prepare": [], "activate": ["prepare"], "finish": ["prepare", "activate"], "abort": ["prepare", "activate"]}
+REST = {"prepare": ["activate", "finish"], "activate": ["finish"], "finish": [], "abort": []}
+
+
+def main(directory: Path, name: str) -> None:
+    """One fresh copy of the state before the verb for each way to die."""
+    template = Place(directory / "template", SUBJECT[name])
+    template.create()
+    for each in PATH[name]:
+        template.verb(each)
+    for step in itertools.count(1):
+        copy = directory / str(step)
+        shutil.copytree(template.home.root, copy, symlinks=True)
+        place = Place(copy, SUBJECT[name])
+        killed = run_and_die(partial(place.verb, name), step)
+        report: dict[str, object] = {"step": step, **place.look()}
+        report["repeated"] = place.repeat(name)
+        for rest in REST[name]:
+            place.verb(rest)
+        report["end"] = RotationStore(copy / "pki").read()[1]
+        push_trust(place.home)
+        report["leftovers"] = [str(path.relative_to(copy)) for path in copy.rglob("*.tmp")]
+        report["keys_left"] = [str(path) for path in copy.rglob(".rotation.*.tmp/**/key.pem")]
+        report["trusted"] = len(read_certificates(place.worker / "ca.pem"))
+        sys.stdout.write(json.dumps(report) + "\n")
+        shutil.rmtree(copy)
+        if not killed:
+            return
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,69 @@
+"""The identities that `sluice up` makes, and how it brings a home of earlier versions up to date."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cli.config import Configuration, load
+from cli.identities import issue_due, prepare_authorities
+from pki.ca.process import online_ca
+from pki.due import purposes_of
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_identity
+from pki.issuer import LocalIssuer
+from pki.profiles import AuthorityKind, Purpose
+from pki.store import AuthorityStore
+
+BOTH = (Purpose.CLIENT, Purpose.SERVER)
+
+
+@pytest.fixture
+def configuration() -> Configuration:
+    return load(None, environment={"SLUICE__TASKMANAGER__COUNT": "1", "SLUICE__GATEWAY__AUTH_HOST": "auth.internal"})
+
+
+@pytest.fixture
+def home(tmp_path: Path, configuration: Configuration) -> Home:
+    home = Home.at(tmp_path / "home").create()
+    prepare_authorities(home, configuration)
+    return home
+
+
+def of(home: Home, name: str) -> tuple[str, tuple[Purpose, ...], AuthorityKind]:
+    """Whose identity a directory of the gateway holds, what for, and by which authority."""
+    material, _ = read_identity(home.identity(Role.GATEWAY, name))
+    (kind,) = (kind for kind in AuthorityKind if AuthorityStore(home.pki).certificate(kind) in material.anchors)
+    return str(material.spiffe_id), purposes_of(material.leaf), kind
+
+
+async def test_gateway_has_one_identity_for_each_side(home: Home, configuration: Configuration) -> None:
+    async with online_ca(home, configuration.pki, configuration.ca):
+        made = await asyncio.to_thread(issue_due, home, configuration)
+        assert [line.removeprefix("issued spiffe://sluice.local/") for line in made] == [
+            "gateway/edge",
+            "gateway/envoy",
+            "auth/auth-1",
+            "jobmanager/jobmanager-1",
+            "taskmanager/taskmanager-1",
+        ]
+        assert await asyncio.to_thread(issue_due, home, configuration) == []
+    assert of(home, "edge") == ("spiffe://sluice.local/gateway/edge", (Purpose.SERVER,), AuthorityKind.EDGE)
+    assert of(home, "envoy") == ("spiffe://sluice.local/gateway/envoy", BOTH, AuthorityKind.INTERNAL)
+
+
+async def test_public_certificate_in_the_place_of_the_internal_one_is_replaced(
+    home: Home, configuration: Configuration
+) -> None:
+    """As earlier versions had it; certificates that are good otherwise."""
+    directory = home.identity(Role.GATEWAY, "envoy")
+    spiffe_id = SpiffeId.process("sluice.local", Role.GATEWAY, "envoy")
+    LocalIssuer(home, configuration.pki).issue_edge_server(directory, spiffe_id, dns=["localhost"], ips=["127.0.0.1"])
+    async with online_ca(home, configuration.pki, configuration.ca):
+        made = await asyncio.to_thread(issue_due, home, configuration)
+    assert any(line.startswith(f"renewed {spiffe_id}: it is not of") for line in made), made
+    assert of(home, "envoy") == (str(spiffe_id), BOTH, AuthorityKind.INTERNAL)
+    assert of(home, "edge")[2] is AuthorityKind.EDGE

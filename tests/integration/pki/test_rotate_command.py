@@ -1,0 +1,174 @@
+"""``sluice pki rotate`` as people and scripts use it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.client import edge_bundle
+from pki.config import PkiConfig
+from pki.edge_client import EdgeTrust
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.identity_files import CHAIN_FILE, KEY_FILE, read_certificates
+from pki.issuer import LocalIssuer
+from pki.profiles import AuthorityKind
+from pki.store import AuthorityStore
+from pki.tls import TlsIdentity
+from tests.hostile import TRUST_DOMAIN
+from tests.integration.pki.test_command import Command, sluice_pki
+
+__all__ = ["sluice_pki"]
+
+GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A home with a TaskManager and the gateway's certificate."""
+    home = Home.at(tmp_path / "home")
+    issuer = LocalIssuer(home, PkiConfig())
+    issuer.ensure_authorities()
+    issuer.issue_to(home.identity(Role.TASKMANAGER, "tm-1"), SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1"))
+    issuer.issue_edge_server(home.identity(Role.GATEWAY, "envoy"), GATEWAY, dns=["localhost"], ips=["127.0.0.1"])
+    return home
+
+
+def status(sluice_pki: Command) -> Any:
+    done = sluice_pki("rotate", "--status", "--json")
+    assert done.code == 0
+    return json.loads(done.out)
+
+
+@pytest.mark.usefixtures("home")
+def test_the_whole_way_by_command(sluice_pki: Command) -> None:
+    assert status(sluice_pki)["phase"] == "A"
+    before = status(sluice_pki)["trusted"]["internal"][0]["key"]
+    assert json.loads(sluice_pki("rotate", "prepare", "internal", "--json").out)["phase"] == "A+B"
+    document = status(sluice_pki)
+    assert (document["rotating"], document["phase"], document["waiting_for"]) == ("internal", "A+B", [])
+    assert [each["generation"] for each in document["trusted"]["internal"]] == ["internal A", "internal B"]
+    assert json.loads(sluice_pki("rotate", "activate", "internal", "--json").out)["phase"] == "B+A"
+    document = status(sluice_pki)
+    worker = next(each for each in document["holders"] if each["identity"].endswith("/taskmanager/tm-1"))
+    assert (worker["presents"], worker["trusts"]) == ("internal B", ["internal B", "internal A"])
+    assert json.loads(sluice_pki("rotate", "finish", "internal", "--json").out)["phase"] == "A"
+    assert status(sluice_pki)["trusted"]["internal"][0]["key"] != before
+    assert "no rotation is under way" in sluice_pki("rotate", "--status").out
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(
+    ("verbs", "refused", "why"),
+    [
+        pytest.param([], ["activate", "internal"], "nothing to activate", id="activate without prepare"),
+        pytest.param([], ["finish", "internal"], "nothing to finish", id="finish without prepare"),
+        pytest.param([], ["abort", "internal"], "nothing to abort", id="abort without prepare"),
+        pytest.param(["prepare"], ["prepare", "internal"], "trusted everywhere already", id="prepare twice"),
+        pytest.param(["prepare"], ["finish", "internal"], "nothing to finish", id="finish without activate"),
+        pytest.param(["prepare"], ["prepare", "edge"], "one at a time", id="two at once"),
+        pytest.param(["prepare"], ["activate", "edge"], "one at a time", id="the wrong one"),
+        pytest.param(
+            ["prepare"], ["activate", "internal", "--force", "taskmanager/tm-9"], "nobody here", id="unknown name"
+        ),
+        pytest.param(["prepare", "activate"], ["prepare", "internal"], "nothing to prepare", id="prepare too late"),
+    ],
+)
+def test_what_does_not_fit_is_refused(verbs: list[str], refused: list[str], why: str, sluice_pki: Command) -> None:
+    for verb in verbs:
+        assert sluice_pki("rotate", verb, "internal").code == 0
+    before = status(sluice_pki)
+    done = sluice_pki("rotate", *refused)
+    assert why in done.err
+    assert done.code != 0
+    assert status(sluice_pki) == before
+
+
+def test_who_lags_is_named_and_can_be_left_out(home: Home, sluice_pki: Command) -> None:
+    """A directory that was copied here from elsewhere: nobody knows what it is good for."""
+    other = Home.at(home.root.parent / "other")
+    issuer = LocalIssuer(other, PkiConfig())
+    issuer.ensure_authorities()
+    stranger = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "stranger")
+    issuer.issue_to(home.identity(Role.TASKMANAGER, "stranger"), stranger)
+    done = sluice_pki("rotate", "prepare", "internal")
+    assert f"{stranger}: neither its certificate nor its trust" in done.out
+    done = sluice_pki("rotate", "activate", "internal", "--wait", "0.6")
+    assert done.code == 1
+    assert "waiting for 1, such as" in done.err
+    assert "cannot be activated: 1 lags" in done.err
+    assert sluice_pki("rotate", "activate", "internal", "--force", "taskmanager/stranger").code == 0
+
+
+def test_half_written_identity_is_made_good_by_the_next_verb(home: Home, sluice_pki: Command) -> None:
+    """As when whoever renewed it was killed between key and certificate."""
+    directory = home.identity(Role.TASKMANAGER, "tm-1")
+    assert sluice_pki("rotate", "prepare", "internal").code == 0
+    spare = home.root / "spare"
+    LocalIssuer(home, PkiConfig()).issue_to(spare, SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1"))
+    (spare / KEY_FILE).replace(directory / KEY_FILE)
+    assert sluice_pki("rotate", "activate", "internal").code == 0
+    assert sluice_pki("rotate", "finish", "internal").code == 0
+    TlsIdentity(directory)
+
+
+def test_root_with_a_passphrase(tmp_path: Path, sluice_pki: Command) -> None:
+    secret, new = tmp_path / "secret", tmp_path / "new"
+    for path, text in ((secret, "correct horse battery"), (new, "another passphrase")):
+        path.write_text(text)
+        path.chmod(0o600)
+    assert sluice_pki("init", "--root-passphrase-file", secret).code == 0
+    assert "encrypted" in sluice_pki("rotate", "prepare", "internal").err
+    assert "has a passphrase" in sluice_pki("rotate", "prepare", "root").err
+    done = sluice_pki("rotate", "prepare", "internal", "--root-passphrase-file", new)
+    assert "does not open" in done.err
+    assert sluice_pki("rotate", "prepare", "internal", "--root-passphrase-file", secret).code == 0
+    assert sluice_pki("rotate", "abort", "internal").code == 0
+    assert sluice_pki("rotate", "prepare", "root", "--root-passphrase-file", new).code == 0
+    for verb in ("activate", "finish"):
+        assert sluice_pki("rotate", verb, "root").code == 0
+    store = AuthorityStore(tmp_path / "home" / "pki")
+    store.load(AuthorityKind.ROOT, b"another passphrase")
+
+
+def test_certificate_of_the_one_that_goes_can_be_revoked(home: Home, sluice_pki: Command) -> None:
+    leaf = read_certificates(home.identity(Role.TASKMANAGER, "tm-1") / CHAIN_FILE)[0]
+    for verb in ("prepare", "activate"):
+        assert sluice_pki("rotate", verb, "internal").code == 0
+    done = sluice_pki("revoke", "taskmanager/tm-1", "--reason", "superseded", "--json")
+    assert done.code == 0, done.err
+    assert f"{leaf.serial_number:x}" in json.loads(done.out)["revoked"], "the replaced one has not expired"
+
+
+async def test_clients_of_the_gateway_follow_an_edge_rotation(home: Home, sluice_pki: Command, tmp_path: Path) -> None:
+    """By the path that stays, also when they were started before; a copy of the first bundle ends with it."""
+    sluice_pki("init")  # publishes the bundle of a home that was made without one
+    bundle = edge_bundle(home)
+    assert bundle == home.pki / "trust" / "edge.pem"
+    copy = tmp_path / "copy.pem"
+    copy.write_bytes(bundle.read_bytes())
+    lasting, left_behind = EdgeTrust(bundle), EdgeTrust(copy)
+    directory = home.identity(Role.GATEWAY, "envoy")
+
+    async def reach(trust: EdgeTrust) -> None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(directory / CHAIN_FILE, directory / KEY_FILE)
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=context)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            reader, writer = await asyncio.open_connection("localhost", port, ssl=trust.context())
+            assert await reader.read() == b""
+            writer.close()
+
+    await reach(lasting)
+    for verb in ("prepare", "activate", "finish"):
+        assert (await asyncio.to_thread(sluice_pki, "rotate", verb, "edge")).code == 0
+        await reach(lasting)
+        await reach(EdgeTrust(edge_bundle(home)))
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await reach(left_behind)

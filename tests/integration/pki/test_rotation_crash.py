@@ -1,0 +1,54 @@
+"""kill -9 at every step of every verb of a rotation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("rotation_crash.py")
+ROOT = Path(__file__).parents[3]
+
+
+def crashes(directory: Path, verb: str) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(directory), verb],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("verb", "steps", "phases", "refusal"),
+    [
+        pytest.param("prepare", 25, {"A", "A+B"}, "trusted everywhere already", id="prepare"),
+        pytest.param("activate", 20, {"A+B", "B+A"}, "", id="activate"),
+        pytest.param("finish", 20, {"B+A", "B", "A"}, "nothing to finish", id="finish"),
+        pytest.param("abort", 25, {"B+A", "A+B", "A again", "A"}, "nothing to abort", id="abort"),
+    ],
+)
+def test_every_crash_leaves_a_working_phase_and_the_verb_can_be_repeated(
+    verb: str, steps: int, phases: set[str], refusal: str, tmp_path: Path
+) -> None:
+    reports = crashes(tmp_path, verb)
+    assert len(reports) > steps, "the crashes did not hit the steps"
+    assert {report["phase"] for report in reports} == phases, "every phase in between was seen"
+    for report in reports:
+        assert report["signer_first"], "whoever signs is the first that is trusted"
+        assert report["usable"], "the identity is whole, or refused as a half"
+        # Killed after the last change, there is nothing to repeat, and it says so.
+        assert report["repeated"] == "done" or (refusal and refusal in report["repeated"])
+        assert (report["end"], report["trusted"]) == ("A", 1)
+        # Only when the end itself was cut short: the next verb removes it, and no key is in it.
+        assert [path for path in report["leftovers"] if ".rotation." not in path] == []
+        assert not report["keys_left"]

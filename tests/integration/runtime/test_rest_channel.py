@@ -1,0 +1,98 @@
+"""REST over mutual TLS on a real JobManager: for gateways, and besides the unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from pki.channels import Channel, server_policy
+from pki.errors import StoreError
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.issuer import LocalIssuer
+from pki.tls import TlsIdentity
+from runtime.addresses import JobManagerAddress, read_jobmanager
+from runtime.config import JobManagerConfig, RuntimeConfig
+from runtime.jobmanager.process import jobmanager
+from tests.hostile import HOSTILE_CLIENTS, TRUST_DOMAIN, Hostile, TestPki, assert_refused
+from tests.integration.runtime.conftest import JOBMANAGER, fake_driver_argv
+
+GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")
+CONFIG = RuntimeConfig(trust_domain=TRUST_DOMAIN, jobmanager=JobManagerConfig(rest_host="127.0.0.1", rest_port=0))
+
+
+@dataclasses.dataclass
+class Served:
+    """A running JobManager."""
+
+    pki: TestPki
+    home: Home
+    address: JobManagerAddress
+
+    @property
+    def rest(self) -> tuple[str, int]:
+        assert self.address.rest_tls is not None
+        return self.address.rest_tls
+
+    async def get(self, path: str, identity: TlsIdentity) -> Any:
+        context = identity.client_context(server_policy(Channel.REST, TRUST_DOMAIN), alpn=["http/1.1"])
+        host, port = self.rest
+        headers = {"x-sluice-principal": "ada", "x-sluice-roles": "viewer"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.get(f"https://{host}:{port}{path}", ssl=context, server_hostname="") as answer,
+        ):
+            assert answer.status == 200
+            return await answer.json()
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    pki = TestPki(tmp_path)
+    identity = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, JOBMANAGER)
+    pki.issuer.issue_to(pki.home.identity(Role.JOBMANAGER, JOBMANAGER), identity, ips=["127.0.0.1"])
+    issuer = LocalIssuer(pki.home, pki.config)
+    async with jobmanager(pki.home, CONFIG, pki.config, JOBMANAGER, issuer=issuer, argv=fake_driver_argv) as address:
+        yield Served(pki, pki.home, address)
+
+
+async def test_gateway_is_served_and_seen(served: Served) -> None:
+    gateway = served.pki.identity(GATEWAY)
+    assert read_jobmanager(served.home).rest_tls == served.rest
+    connections = (await served.get("/v1/connections", gateway))["connections"]
+    (mine,) = (each for each in connections if each["channel"] == "rest")
+    assert (mine["peer"], mine["direction"]) == (str(GATEWAY), "accepted")
+    assert (served.home.sockets / "rest.sock").is_socket()
+
+
+@pytest.mark.parametrize("case", HOSTILE_CLIENTS)
+async def test_hostile_client_is_refused(served: Served, case: Hostile) -> None:
+    context = served.pki.hostile(case, pretending=GATEWAY).client_context(alpn=["http/1.1"])
+    await assert_refused(*served.rest, context)
+
+
+async def test_older_tls_and_other_roles_are_refused(served: Served) -> None:
+    old = served.pki.hostile(Hostile.NO_CERTIFICATE, pretending=GATEWAY).client_context(tls12=True)
+    await assert_refused(*served.rest, old)
+    policy = server_policy(Channel.REST, TRUST_DOMAIN)
+    for role in (Role.TASKMANAGER, Role.AUTH, Role.JOBMANAGER):
+        await assert_refused(*served.rest, served.pki.process(role).client_context(policy, alpn=["http/1.1"]))
+
+
+async def test_taken_port_is_an_error_and_nothing_is_announced(served: Served, tmp_path: Path) -> None:
+    other = TestPki(tmp_path / "other")
+    identity = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, JOBMANAGER)
+    other.issuer.issue_to(other.home.identity(Role.JOBMANAGER, JOBMANAGER), identity)
+    settings = msgspec.structs.replace(CONFIG.jobmanager, rest_port=served.rest[1])
+    config = msgspec.structs.replace(CONFIG, jobmanager=settings)
+    with pytest.raises(StoreError, match=r"cannot listen on .* for rest"):
+        async with asyncio.timeout(30), jobmanager(other.home, config, other.config, JOBMANAGER):
+            pass
+    assert not (other.home.run / "endpoints" / "jobmanager.json").exists()

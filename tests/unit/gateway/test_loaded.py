@@ -1,0 +1,89 @@
+"""When Envoy counts as having loaded what it was given."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.loaded import has_loaded, report_of
+from gateway.secret_feed import Given, Side
+from pki.authority import to_pem
+from pki.config import PkiConfig
+from pki.generation import key_id
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_identity
+from pki.issuer import LocalIssuer
+from pki.profiles import AuthorityKind
+
+NOW = dt.datetime(2027, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Given:
+    root = tmp_path_factory.mktemp("pki")
+    issuer = LocalIssuer(root / "pki", PkiConfig(trust_domain="test"), clock=lambda: NOW)
+    issuer.ensure_authorities()
+    issuer.revocations.refresh(AuthorityKind.INTERNAL)
+    current = issuer.revocations.current(AuthorityKind.INTERNAL)
+    assert current is not None
+    directory: Path = root / "envoy"
+    issuer.issue_to(directory, SpiffeId.process("test", Role.GATEWAY, "envoy"))
+    material, _ = read_identity(directory)
+    return Given(material, material.anchors, (current,))
+
+
+def answers(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What an Envoy that has loaded everything says."""
+    crl = base64.b64encode(given.lists[0].pem).decode()
+    secrets = {
+        "internal": {"tls_certificate": {"certificate_chain": {"inline_string": given.material.chain_pem.decode()}}},
+        "internal-trust": {
+            "validation_context": {
+                "trusted_ca": {"inline_string": to_pem(*given.anchors).decode()},
+                "crl": {"inline_bytes": crl},
+            }
+        },
+    }
+    serial = f"{given.material.leaf.serial_number:040x}"
+    return (
+        {"configs": [{"name": name, "secret": secret} for name, secret in secrets.items()]},
+        {"certificates": [{"ca_cert": [], "cert_chain": [{"serial_number": serial}]}]},
+    )
+
+
+def test_everything_as_given_counts(given: Given) -> None:
+    assert has_loaded(Side.INTERNAL, given, *answers(given))
+
+
+@pytest.mark.parametrize("missing", ["internal", "internal-trust", "trusted_ca", "crl", "certificates"])
+def test_anything_missing_does_not(given: Given, missing: str) -> None:
+    secrets, certificates = answers(given)
+    secrets["configs"] = [entry for entry in secrets["configs"] if entry["name"] != missing]
+    for entry in secrets["configs"]:
+        entry["secret"].get("validation_context", {}).pop(missing, None)
+    certificates.pop(missing, None)
+    assert not has_loaded(Side.INTERNAL, given, secrets, certificates)
+
+
+@pytest.mark.parametrize(
+    "answer", [None, [], {}, {"configs": 1}, {"configs": ["x"], "certificates": [{"cert_chain": 0}]}]
+)
+def test_answer_of_another_shape_does_not(given: Given, answer: object) -> None:
+    assert not has_loaded(Side.INTERNAL, given, answer, answer)
+
+
+def test_list_that_was_withdrawn_from_what_was_given_does_not(given: Given) -> None:
+    assert not has_loaded(Side.INTERNAL, Given(given.material, given.anchors, ()), *answers(given))
+
+
+def test_report_names_what_was_loaded(given: Given) -> None:
+    report = report_of(given, 7, 1.5, NOW)
+    (anchor,) = given.anchors
+    assert (report.pid, report.started, report.program) == (7, 1.5, "envoy")
+    assert report.anchors == (key_id(anchor),)
+    assert report.issuer == key_id(anchor)
+    assert report.crls == {key_id(anchor): given.lists[0].number}

@@ -1,0 +1,149 @@
+"""Reports of what processes have in memory: written, read, bounded, and not believed of processes that are gone."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from pki.errors import StoreError
+from pki.in_use import (
+    DIRECTORY,
+    MAX_REPORT_BYTES,
+    MAX_REPORTS,
+    InUse,
+    is_running,
+    read_reports,
+    remove_report,
+    write_report,
+)
+
+STARTED = 1732150000.12
+DOCUMENT: dict[str, Any] = {
+    "pid": 123,
+    "started": STARTED,
+    "identity": "spiffe://sluice.local/jobmanager/jm-1",
+    "program": "jobmanager",
+    "leaf": "0" * 64,
+    "issuer": "a1b2",
+    "anchors": ["a1b2", "c3d4"],
+    "crls": {"a1b2": 7},
+    "loaded_at": "2026-11-21T05:00:00Z",
+}
+
+
+def running(pid: int, started: float | None, _: float) -> bool:
+    """Process 123 runs since ``STARTED``, and nothing else does."""
+    return pid == 123 and (started is None or abs(started - STARTED) <= 1)
+
+
+def put(directory: Path, document: object, name: str = "123.json") -> Path:
+    place = directory / DIRECTORY
+    place.mkdir(exist_ok=True)
+    path = place / name
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return path
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    report = InUse(
+        pid=os.getpid(),
+        started=psutil.Process().create_time(),
+        identity="spiffe://sluice.local/ca/ca-1",
+        program="ca",
+        leaf="f" * 64,
+        issuer="a1",
+        anchors=("a1", "b2"),
+        crls={"a1": 1},
+        loaded_at=dt.datetime(2026, 11, 21, 5, tzinfo=dt.UTC),
+    )
+    write_report(tmp_path, report)
+    path = tmp_path / DIRECTORY / f"{os.getpid()}.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert read_reports(tmp_path) == ([report], [])
+    remove_report(tmp_path, os.getpid())
+    assert read_reports(tmp_path) == ([], [])
+    remove_report(tmp_path, os.getpid())
+
+
+def test_report_of_another_program_is_read(tmp_path: Path) -> None:
+    put(tmp_path, DOCUMENT)
+    ((report,), unreadable) = read_reports(tmp_path, alive=running)
+    assert not unreadable
+    assert (report.pid, report.anchors, report.crls) == (123, ("a1b2", "c3d4"), {"a1b2": 7})
+
+
+@pytest.mark.parametrize(
+    ("document", "name"),
+    [
+        pytest.param({**DOCUMENT, "pid": 124}, "124.json", id="process is gone"),
+        pytest.param({**DOCUMENT, "started": STARTED - 60}, "123.json", id="pid was given to another process"),
+        pytest.param("not json", "124.json", id="damaged, and the process is gone"),
+        pytest.param({**DOCUMENT, "pid": 123}, "124.json", id="of another process, and this one is gone"),
+    ],
+)
+def test_report_of_a_process_that_is_gone_is_removed(document: object, name: str, tmp_path: Path) -> None:
+    path = put(tmp_path, document, name)
+    assert read_reports(tmp_path, alive=running) == ([], [])
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("{", id="cut off"),
+        pytest.param("[" * 100_000, id="deeply nested"),
+        pytest.param({**DOCUMENT, "more": 1}, id="unknown field"),
+        pytest.param({key: value for key, value in DOCUMENT.items() if key != "anchors"}, id="missing field"),
+        pytest.param({**DOCUMENT, "pid": 124}, id="of another process"),
+        pytest.param({**DOCUMENT, "anchors": ["a1"] * 33}, id="too many anchors"),
+        pytest.param({**DOCUMENT, "anchors": ["A1"]}, id="not a key identifier"),
+        pytest.param({**DOCUMENT, "crls": {"a1": -1}}, id="negative number"),
+        pytest.param({**DOCUMENT, "leaf": "zz"}, id="not a digest"),
+        pytest.param({**DOCUMENT, "loaded_at": "2026-11-21T05:00:00"}, id="time without zone"),
+        pytest.param({**DOCUMENT, "identity": "x" * (MAX_REPORT_BYTES + 1)}, id="too large"),
+    ],
+)
+def test_report_of_a_running_process_that_says_nothing_is_told(document: object, tmp_path: Path) -> None:
+    """It must count as lagging: whoever cannot be understood may be anywhere."""
+    path = put(tmp_path, document)
+    reports, (bad,) = read_reports(tmp_path, alive=running)
+    assert not reports
+    assert (bad.path, bad.pid) == (path, 123)
+    assert bad.why
+    assert path.exists()
+
+
+def test_what_is_no_report_is_left_alone(tmp_path: Path) -> None:
+    paths = [put(tmp_path, "x", name) for name in (".123.json.ab.tmp", "0123.json", "note.txt", "a.json")]
+    assert read_reports(tmp_path, alive=running) == ([], [])
+    assert all(path.exists() for path in paths)
+    assert read_reports(tmp_path / "nowhere") == ([], [])
+
+
+def test_more_reports_than_are_believable(tmp_path: Path) -> None:
+    for number in range(1, MAX_REPORTS + 2):
+        put(tmp_path, "x", f"{number}.json")
+    with pytest.raises(StoreError, match="more than"):
+        read_reports(tmp_path, alive=running)
+
+
+def test_liveness_is_pid_and_start() -> None:
+    started = psutil.Process().create_time()
+    assert is_running(os.getpid(), started)
+    assert is_running(os.getpid())
+    assert not is_running(os.getpid(), started - 10, started - 5), "the pid was given to another process"
+    assert is_running(os.getpid(), started - 10, started + 5), "it ran already: the clock was set meanwhile"
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    assert not is_running(child.pid)
