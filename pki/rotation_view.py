@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pki.ca.ledger import LedgerRecord
+from pki.ca.ledger import EDGE_KINDS, NOTED_KINDS, LedgerRecord
 from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.crl_files import identity_directories
 from pki.errors import InvalidIdentity, PkiError, StoreError
@@ -91,20 +91,29 @@ def remembered(
 
     What has a directory here is judged by that, and what this home knows to have ended is left out.
     """
-    both = rotation.generations.get(AuthorityKind.INTERNAL)
     path = ledger_path(home.pki)
-    if both is None or not path.exists():
+    if not path.exists():
         return ()
     here = {holder.identity for holder in seen if holder.source is Source.FILES}
-    latest = {record.identity: record for record in read_ledger(path) if record.event == "issued"}
+    # What was signed without the online authority is recorded late, and is in a directory here or not known at all.
+    latest = {
+        (_side_of(record), record.identity): record
+        for record in read_ledger(path)
+        if record.event == "issued" and record.kind not in NOTED_KINDS
+    }
     return tuple(
         Holder(Source.LEDGER, identity, f"ledger record {record.sequence}", issuer=both.of(unwanted))
-        for identity, record in latest.items()
-        if identity not in here
+        for (side, identity), record in latest.items()
+        if (both := rotation.generations.get(side)) is not None
+        and identity not in here
         and dt.datetime.fromisoformat(record.not_after) > now
         and _signed_by(record, rotation, unwanted)
         and not _ended(home, identity)
     )
+
+
+def _side_of(record: LedgerRecord) -> AuthorityKind:
+    return AuthorityKind.EDGE if record.kind in EDGE_KINDS else AuthorityKind.INTERNAL
 
 
 def _signed_by(record: LedgerRecord, rotation: Rotation, unwanted: Keep) -> bool:

@@ -22,11 +22,9 @@ from pki.ca.trust_client import fetch_trust
 from pki.ca.trust_push import TrustBundle, TrustPusher
 from pki.errors import PkiError, StoreError
 from pki.home import Home
-from pki.identity_files import IdentityMaterial
 from pki.issuer import Clock, utc_now
 from pki.profiles import AuthorityKind
 from pki.tls import TlsIdentity
-from pki.verify import was_issued_by
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()
@@ -51,13 +49,6 @@ class Trust:
         """Raises :class:`StoreError` or :class:`CrlRejected` when a side is not what it should be."""
         given = ((AuthorityKind.INTERNAL, answer.internal), (AuthorityKind.EDGE, answer.edge))
         return cls(answer.version, tuple((kind, _bundle(side)) for kind, side in given if side is not None))
-
-    def outdated(self, kind: AuthorityKind, material: IdentityMaterial) -> str:
-        """Why ``material`` is to be renewed whatever its age; empty: nothing says so."""
-        for side, bundle in self.sides:
-            if side is kind and not was_issued_by(material.leaf, bundle.anchors[0]):
-                return f"the {kind} authority signs with another key now"
-        return ""
 
 
 class TrustFollower:
@@ -93,10 +84,6 @@ class TrustFollower:
         self._complaints: dict[Path, str] = {}
         self.trust = Trust()
         """The latest that was installed."""
-
-    def outdated(self, kind: AuthorityKind, material: IdentityMaterial) -> str:
-        """See :meth:`Trust.outdated`, by the latest trust."""
-        return self.trust.outdated(kind, material)
 
     async def run(self) -> None:
         """Follow until cancelled."""

@@ -87,15 +87,6 @@ class World:
             ME, self.directory, dns=("tm.example.org",), accept=("spiffe://sluice.local/job/*",)
         )
         self.keeper = Keeper(managed, self.issuer, self.board, self.clock, lambda: 0.5)
-        self.outdated: set[int] = set()
-        self.told = Keeper(
-            managed,
-            self.issuer,
-            self.board,
-            self.clock,
-            lambda: 0.5,
-            outdated=lambda material: "no longer" if material.leaf.serial_number in self.outdated else "",
-        )
         self.impatient = Keeper(managed, self.issuer, self.board, self.clock, lambda: 0.5, patience=0)
 
     def clock(self) -> dt.datetime:
@@ -268,32 +259,3 @@ async def test_it_is_renewed_at_once_when_another_authority_signs_and_says_what_
     assert world.issuer.asked == 2, "once is enough"
     reporter.close()
     assert read_reports(world.directory) == ([], [])
-
-
-async def test_what_is_outdated_is_renewed_at_once_whatever_its_age(world: World) -> None:
-    await world.told.step()
-    first = world.served()
-    assert first is not None
-    await world.told.step()
-    assert world.served() == first
-    world.outdated.add(first)
-    await world.told.step()
-    assert world.served() not in {None, first}
-    assert (world.issuer.asked, world.told.failures) == (2, 0)
-
-
-async def test_what_comes_back_outdated_counts_as_a_failure_so_that_nobody_is_pestered(world: World) -> None:
-    class Everything(set[int]):
-        def __contains__(self, _: object) -> bool:
-            return True
-
-    await world.told.step()
-    world.outdated = Everything()
-    for _ in range(5):
-        await world.told.step()
-    assert world.issuer.asked == 2
-    assert world.told.failures == 1
-    world.now += dt.timedelta(seconds=5)
-    await world.told.step()
-    assert world.issuer.asked == 3
-    assert world.served() is not None
