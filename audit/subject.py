@@ -52,6 +52,8 @@ class Options:
     """Seconds for connecting and a handshake."""
     patience: float = 2.0
     """Seconds within which a listener must have refused a client; one that has not by then admits it."""
+    listen: float = 1.0
+    """Seconds to wait for what a listener says unasked: a greeting in plaintext, session tickets."""
     handshake_limit: float = 15.0
     """Seconds after which a listener must have ended a handshake that does not get on."""
     max_leaf_lifetime: dt.timedelta = dt.timedelta(days=7)

@@ -62,6 +62,7 @@ class Faulty:
         _await_finished(connection, opening)
         if self.early_data >= 0:
             connection.sendall(sealing_data.seal(Content.HANDSHAKE, self._ticket()))
+        connection.sendall(sealing_data.seal(Content.APPLICATION_DATA, b"hello"))
         while connection.recv(1 << 16):
             pass
 

@@ -83,7 +83,7 @@ def test_the_catalogue_and_the_schema_are_printed() -> None:
 def test_the_audit_runs_as_a_test_suite_with_a_readable_name_for_each_check(
     server_directory: Path, tmp_path: Path
 ) -> None:
-    """``pytest tests/audit --cluster``: one weakness, one failed test; without --cluster nothing is collected."""
+    """``pytest tests/audit --cluster``: one weakness, one failed test."""
     with serving(context=server_context(server_directory, client=ssl.CERT_OPTIONAL)) as address:
         done = _pytest("--cluster", str(targets(tmp_path, address, "mutual")), "-k", "MTL", "--patience", "0.3")
     assert done.returncode == 1, done.stdout + done.stderr
@@ -91,7 +91,6 @@ def test_the_audit_runs_as_a_test_suite_with_a_readable_name_for_each_check(
     assert len(failed) == 1, done.stdout
     assert "spark: A client without a certificate is refused (MTL-02)" in failed[0]
     assert "4 passed" in done.stdout or "5 passed" in done.stdout, done.stdout
-    assert _pytest("--collect-only").returncode == 5
 
 
 def _pytest(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,12 @@ def test_a_listener_that_speaks_first_in_plaintext_is_found() -> None:
         drain(connection)
 
     with serving(greet) as address:
-        assert found(audited(listener_at(address), checks=QUICK)) == {"TLS-01"}
+        options = replace(OPTIONS, listen=20.0)
+        assert found(audited(listener_at(address), checks=QUICK, options=options)) == {"TLS-01"}
 
 
 def test_a_listener_that_never_answers_a_handshake_does_not_pass() -> None:
-    options = OPTIONS.__class__(timeout=0.5, patience=0.3, handshake_limit=1.0)
+    options = replace(OPTIONS, timeout=0.3)
     with serving() as address:
         assert "TLS-02" in found(audited(listener_at(address), checks=only("TLS-02"), options=options))
 
@@ -167,7 +169,8 @@ def test_a_weak_server_gives_its_finding(
 ) -> None:
     with serving(context=_weak(weakness, pki, server_directory)) as address:
         checks = [check for check in QUICK if Kind.SERVER in check.kinds]
-        assert found(audited(listener_at(address, Kind.SERVER, None), checks=checks)) == expected
+        options = replace(OPTIONS, listen=3.0 if weakness == "tickets" else OPTIONS.listen)
+        assert found(audited(listener_at(address, Kind.SERVER, None), checks=checks, options=options)) == expected
 
 
 def test_a_tls12_server_that_requests_no_client_certificate_is_found(server_directory: Path) -> None:
@@ -214,7 +217,7 @@ def _weak(weakness: str, pki: TestPki, directory: Path) -> ssl.SSLContext:
 
 @pytest.mark.parametrize("check", ["TLS-11", "TLS-12", "TLS-17"])
 def test_a_listener_that_waits_for_ever_is_found(check: str) -> None:
-    options = OPTIONS.__class__(timeout=1.0, handshake_limit=1.0)
+    options = replace(OPTIONS, timeout=0.3, handshake_limit=0.5)
     with serving() as address:
         assert found(audited(listener_at(address), checks=only(check), options=options)) == {check}
 

@@ -142,7 +142,9 @@ def test_a_declared_port_on_every_interface_is_a_finding(running: Home) -> None:
         listener = next(each for each in find(running, lambda _: True).listeners if each.port == port)
         from audit.catalogue import by_id
 
-        assert found(examine("a test", [Subject(listener, Options())], checks=[by_id()["LSN-02"]])) == {"LSN-02"}
+        assert found(examine("a test", [Subject(listener, Options(timeout=0.3))], checks=[by_id()["LSN-02"]])) == {
+            "LSN-02"
+        }
 
 
 @pytest.mark.parametrize(
