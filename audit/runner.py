@@ -13,7 +13,7 @@ from audit.subject import Subject
 from audit.wire.connection import ConnectionEnded
 from pki.errors import SluiceError
 
-PARALLEL = 16
+PARALLEL = 48
 """Checks at the same time; most of one is waiting."""
 
 Progress = Callable[[Result], None]
