@@ -2,7 +2,7 @@
 
 [[accepted]]
 check = "TLS-04"
-listener = "legacy"          # or "*"
+listener = "legacy"          # or a pattern: "executor-*"
 reason = "the old client goes in March, ticket 4711"
 expires = 2027-03-31
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
@@ -25,7 +26,7 @@ LONGEST = dt.timedelta(days=366)
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One accepted finding; ``listener`` may be ``*``."""
+    """One accepted finding; ``listener`` may have ``*`` in it."""
 
     check: str
     listener: str
@@ -68,7 +69,7 @@ def apply_baseline(report: Report, entries: tuple[Entry, ...], today: dt.date) -
     used: set[Entry] = set()
 
     def judged(result: Result) -> Result:
-        matching = (e for e in valid if e.check == result.check and e.listener in {"*", result.listener})
+        matching = (e for e in valid if e.check == result.check and fnmatchcase(result.listener, e.listener))
         entry = next(matching, None)
         if entry is None or result.outcome is not Outcome.FINDING:
             return result

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -71,6 +73,18 @@ def test_a_home_without_a_cluster_cannot_be_reached(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["audit", "--home", str(tmp_path / "home"), "--no-with-identities"])
     assert isinstance(done.exception, UnreachableError)
     assert done.exception.exit_code == 3
+
+
+def test_identities_without_the_authorities_keys_are_wrong_usage_and_the_remedy_says_how_to_do_without(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    (home / "run").mkdir(parents=True)
+    entry = {"name": "launcher", "pid": os.getpid(), "started_at": psutil.Process().create_time()}
+    (home / "run" / "cluster.json").write_text(json.dumps({"launcher": entry}))
+    done = CliRunner().invoke(app, ["audit", "--home", str(home)])
+    assert isinstance(done.exception, UsageError)
+    assert "--no-with-identities" in done.exception.remedy
 
 
 def test_the_catalogue_and_the_schema_are_printed() -> None:

@@ -18,7 +18,7 @@ from audit.subject import Subject
 from pki.channels import Channel
 from tests.hostile import TestPki
 from tests.integration.audit.conftest import OPTIONS, QUICK, audited, found, listener_at, only
-from tests.weak_servers import drain, http_answer, server_context, serving
+from tests.weak_servers import drain, http_answer, server_context, serving, speak
 
 MODERN_CIPHERS = "ECDHE+AESGCM"
 
@@ -238,3 +238,21 @@ def test_ids_are_unique_and_every_check_says_what_who_and_how() -> None:
         assert check.references
         assert check.remedy
         assert check.kinds
+
+
+def test_a_server_that_spoils_one_check_does_not_pass_it(server_directory: Path) -> None:
+    """It shakes hands with the first client, and answers all others with nonsense."""
+    clients = iter((True,))
+
+    def once(connection: socket.socket) -> None:
+        if next(clients, False):
+            with server_context(server_directory).wrap_socket(connection, server_side=True) as secured:
+                speak(secured)
+        connection.recv(1 << 12)
+        connection.sendall(b"\x16\x03\x03\x00\x08\x02\x00\x00\x04\xff\xff\xff\xff")
+
+    with serving(once) as address:
+        subject = Subject(listener_at(address), OPTIONS)
+        assert subject.handshake is not None
+        (check,) = only("MTL-02")
+        assert run_check(subject, check).outcome is Outcome.FINDING
