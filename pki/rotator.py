@@ -85,7 +85,7 @@ class Rotator:
 
     def holders(self) -> tuple[Holder, ...]:
         """Who trusts and presents what."""
-        return holders(self._home, self._clock(), alive=self._alive)
+        return holders(self._home, self._clock(), alive=self._alive, revoked=self._revoked())
 
     def waiting_for(self) -> tuple[Laggard, ...]:
         """Who keeps the next verb (``activate``, ``finish``, or the end of one) from being carried out."""
@@ -137,7 +137,7 @@ class Rotator:
         """
         rotation = self._started(Verb.ACTIVATE, subject)
         self._check_names(rotation, Keep.OLD, without)
-        if elsewhere := remembered(self._home, rotation, Keep.OLD, self.holders(), self._clock()):
+        if elsewhere := self._elsewhere(rotation, Keep.OLD, self.holders()):
             self._report(
                 f"{len(elsewhere)} identities are elsewhere, such as {elsewhere[0].identity}: "
                 "what they trust is not known here, bring them the new bundle first"
@@ -231,8 +231,17 @@ class Rotator:
 
     def _presenting(self, rotation: Rotation, unwanted: Keep) -> tuple[Laggard, ...]:
         seen = self.holders()
-        elsewhere = remembered(self._home, rotation, unwanted, seen, self._clock())
+        elsewhere = self._elsewhere(rotation, unwanted, seen)
         return presenting((*seen, *elsewhere), _sides(rotation), unwanted)
+
+    def _elsewhere(self, rotation: Rotation, unwanted: Keep, seen: tuple[Holder, ...]) -> tuple[Holder, ...]:
+        return remembered(self._home, rotation, unwanted, seen, self._clock(), self._revoked())
+
+    def _revoked(self) -> frozenset[int]:
+        """Serial numbers that count nowhere, whoever holds them."""
+        if not self._store.authorities.exists(AuthorityKind.INTERNAL):
+            return frozenset()
+        return frozenset(entry.number for entry in self._revocations.revocations(AuthorityKind.INTERNAL))
 
     def _await(
         self, what: str, judge: Callable[[], tuple[Laggard, ...]], without: Collection[str], patience: Patience
@@ -250,7 +259,7 @@ class Rotator:
         if not names:
             return
         seen = self.holders()
-        elsewhere = remembered(self._home, rotation, unwanted, seen, self._clock())
+        elsewhere = self._elsewhere(rotation, unwanted, seen)
         if unknown := unknown_names((*seen, *elsewhere), names):
             raise RotationRefused(f"nobody here is called {unknown[0][:200]!r}", "see `sluice pki rotate --status`")
 
