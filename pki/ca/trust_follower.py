@@ -33,7 +33,7 @@ from pki.ca.trust_push import TrustBundle, TrustPusher
 from pki.errors import PkiError, StoreError
 from pki.home import Home
 from pki.identity_files import IdentityMaterial
-from pki.in_use import read_reports
+from pki.in_use import Alive, is_running, read_reports
 from pki.issuer import Clock, utc_now
 from pki.profiles import AuthorityKind
 from pki.tls import TlsIdentity
@@ -192,10 +192,10 @@ class TrustFollower:
         return pause_seconds(self._clock(), failures, self._draw(), error, LONGEST_PAUSE)
 
 
-def question(directory: Path, identity: str, known: str) -> TrustRequest:
+def question(directory: Path, identity: str, known: str, *, alive: Alive = is_running) -> TrustRequest:
     """What to ask as ``identity``: with the reports of the processes that use it, as far as they say something."""
     try:
-        found, unreadable = read_reports(directory)
+        found, unreadable = read_reports(directory, alive=alive)
     except StoreError as error:
         _LOG.warning("what is in use cannot be told: %s", error)
         return TrustRequest(known=known, unreadable=1)
