@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pki.ca.follower_file import followers_path, read_followers
+from pki.ca.issued import side_of
 from pki.ca.ledger import LedgerRecord
 from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.crl_files import identity_directories
@@ -20,7 +21,6 @@ from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_identity
 from pki.in_use import Alive, is_running, read_reports
-from pki.profiles import AuthorityKind
 from pki.rotation import Holder, Keep, Rotation, Source
 from pki.rotation_followers import follower_holders
 from pki.trust_files import sides_of
@@ -34,7 +34,7 @@ def holders(
 ) -> tuple[Holder, ...]:
     """All identity directories of ``home`` and the processes that report there, and all that follow from elsewhere.
 
-    ``revoked``: serial numbers that the internal authority has revoked.
+    ``revoked``: serial numbers that count no more.
     """
     known = frozenset(identifier for side in sides_of(home.pki) for identifier in side.known)
     found: list[Holder] = []
@@ -118,20 +118,22 @@ def remembered(  # noqa: PLR0917  where, what, and what is known besides
     What has a directory here or follows from elsewhere is judged by that; what was revoked, or is known here to have
     ended, is left out.
     """
-    both = rotation.generations.get(AuthorityKind.INTERNAL)
     path = ledger_path(home.pki)
-    if both is None or not path.exists():
+    if not path.exists():
         return ()
     here = {holder.identity for holder in seen if holder.source in {Source.FILES, Source.FOLLOWER}}
     latest = {
-        record.identity: record
+        (side, record.identity): record
         for record in read_ledger(path)
-        if record.event == "issued" and int(record.serial, 16) not in revoked
+        if (side := side_of(record)) in rotation.generations and int(record.serial, 16) not in revoked
     }
     return tuple(
-        Holder(Source.LEDGER, identity, f"ledger record {record.sequence}", issuer=both.of(unwanted))
-        for identity, record in latest.items()
-        if identity not in here
+        Holder(
+            Source.LEDGER, identity, f"ledger record {record.sequence}", issuer=rotation.generations[side].of(unwanted)
+        )
+        for (side, identity), record in latest.items()
+        if side is not None
+        and identity not in here
         and dt.datetime.fromisoformat(record.not_after) > now
         and _signed_by(record, rotation, unwanted)
         and not _ended(home, identity)

@@ -239,9 +239,8 @@ class Rotator:
 
     def _revoked(self) -> frozenset[int]:
         """Serial numbers that count nowhere, whoever holds them."""
-        if not self._store.authorities.exists(AuthorityKind.INTERNAL):
-            return frozenset()
-        return frozenset(entry.number for entry in self._revocations.revocations(AuthorityKind.INTERNAL))
+        here = [kind for kind in ISSUING if self._store.authorities.exists(kind)]
+        return frozenset(entry.number for kind in here for entry in self._revocations.revocations(kind))
 
     def _await(
         self, what: str, judge: Callable[[], tuple[Laggard, ...]], without: Collection[str], patience: Patience

@@ -54,9 +54,10 @@ class FollowerFile:
         self._path = followers_path(pki)
         self._clock = clock
         self._written_at: dt.datetime | None = None
-        self._written: FollowerRecord | None = None
         self._changes = 0
-        self.followers = Followers(self._load(), clock=clock)
+        self._written: FollowerRecord | None
+        loaded, self._written = self._load()
+        self.followers = Followers(loaded, clock=clock)
         """Those of the file, to begin with."""
 
     def keep(self, *, at_once: bool = False) -> bool:
@@ -76,10 +77,12 @@ class FollowerFile:
         self._written, self._written_at, self._changes = record, now, changes
         return True
 
-    def _load(self) -> FollowerRecord:
+    def _load(self) -> tuple[FollowerRecord, FollowerRecord | None]:
+        """What to begin with, and what is in the file; None: nothing that can be read."""
         try:
-            return read_followers(self._pki)
+            found = read_followers(self._pki)
         except StoreError as error:
             # Whoever lives asks again at once; until all had the time for it, nobody is to think that these are all.
             _LOG.error("who followed from other machines is not known any more: %s", error)
-            return FollowerRecord(incomplete_at=self._clock())
+            return FollowerRecord(incomplete_at=self._clock()), None
+        return found, found

@@ -12,11 +12,14 @@ from cryptography import x509
 
 from pki.ca.follower_file import WRITE_SECONDS, FollowerFile, followers_path, read_followers
 from pki.ca.followers import Followers
+from pki.ca.ledger import IssuanceKind, LedgerRecord, NotedKind
+from pki.ca.ledger_file import Ledger, ledger_path, rfc3339
 from pki.ca.protocol import MAX_TOLD, MAX_TRUST_REQUEST_BYTES, TrustRequest
 from pki.ca.trust_follower import question
 from pki.config import PkiConfig
 from pki.crl import Reason
 from pki.errors import PeerRefused, StoreError
+from pki.files import make_private_directory, write_public, write_secret
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import CHAIN_FILE, read_certificates
@@ -116,7 +119,7 @@ def test_one_too_many_pushes_nobody_out_and_is_not_passed_over(world: World) -> 
 
 def test_what_is_written_down_is_there_after_a_restart_and_times_are_written_now_and_then(world: World) -> None:
     file = world.file()
-    assert file.keep()
+    assert not file.keep(), "nobody follows"
     file.followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
     assert file.keep()
     assert world.path.stat().st_mode & 0o777 == 0o600
@@ -139,8 +142,8 @@ def test_what_is_written_down_is_there_after_a_restart_and_times_are_written_now
 def test_a_damaged_record_stops_the_rotation_and_the_next_ca_starts_anew(
     content: bytes, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.file().keep()
-    world.path.write_bytes(content)
+    make_private_directory(world.path.parent)
+    write_secret(world.path, content)
     rotator = world.rotator()
     rotator.prepare(AuthorityKind.INTERNAL)
     with pytest.raises(PeersLag, match="is damaged"):
@@ -156,8 +159,8 @@ def test_a_damaged_record_stops_the_rotation_and_the_next_ca_starts_anew(
 
 
 def test_a_record_that_others_can_read_is_not_used(world: World) -> None:
-    world.file().keep()
-    world.path.chmod(0o644)
+    make_private_directory(world.path.parent)
+    write_public(world.path, b"{}")
     with pytest.raises(StoreError, match="mode 0644"):
         read_followers(world.home.pki)
     [holder] = [each for each in world.rotator().holders() if each.source is Source.FOLLOWER]
@@ -245,3 +248,58 @@ def test_more_reports_than_are_read_count_as_unknown(tmp_path: Path) -> None:
     for pid in range(1, MAX_REPORTS + 2):
         (place / f"{pid}.json").touch()
     assert question(tmp_path, str(worker(1)), "v") == TrustRequest(known="v", unreadable=1)
+
+
+def ledgered(world: World, kind: IssuanceKind | NotedKind, number: int) -> x509.Certificate:
+    """A certificate of a machine elsewhere that never asked for trust, of which the ledger knows."""
+    certificate = world.certify(number)
+    ledger = Ledger(ledger_path(world.home.pki), clock=lambda: world.now)
+    ledger.append(
+        LedgerRecord(
+            event="issued",
+            kind=kind,
+            identity=str(worker(number)),
+            serial=f"{certificate.serial_number:x}",
+            not_after=rfc3339(certificate.not_valid_after_utc),
+        )
+    )
+    ledger.close()
+    return certificate
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "waits"),
+    [
+        pytest.param("enrolment", AuthorityKind.INTERNAL, True, id="its authority"),
+        pytest.param("edge-renewal", AuthorityKind.EDGE, True, id="its authority, the edge's"),
+        pytest.param("enrolment", AuthorityKind.ROOT, True, id="all"),
+        pytest.param("edge-renewal", AuthorityKind.ROOT, True, id="all, for the edge"),
+        pytest.param("enrolment", AuthorityKind.EDGE, False, id="the other one"),
+        pytest.param("edge-renewal", AuthorityKind.INTERNAL, False, id="the other one, for the edge"),
+        pytest.param("authority", AuthorityKind.INTERNAL, False, id="an authority has no leaf"),
+    ],
+)
+def test_of_the_ledger_only_leaves_of_the_authority_that_goes_are_waited_for(
+    kind: IssuanceKind | NotedKind, subject: AuthorityKind, *, waits: bool, world: World
+) -> None:
+    ledgered(world, kind, 5)
+    rotator = world.rotator()
+    rotator.prepare(subject)
+    rotator.activate(subject)
+    if waits:
+        with pytest.raises(PeersLag, match=r"1 lags.*tm-5: its certificate is of the authority that is to go"):
+            rotator.finish(subject)
+        rotator.finish(subject, without=[str(worker(5))])
+    else:
+        rotator.finish(subject)
+
+
+def test_a_revoked_certificate_in_the_ledger_is_not_waited_for_but_the_one_before_is(world: World) -> None:
+    store = RevocationStore(world.home.pki, CONFIG, clock=lambda: world.now)
+    first, second = ledgered(world, "enrolment", 5), ledgered(world, "renewal", 5)
+    rotator = world.rotator()
+    rotator.prepare(AuthorityKind.INTERNAL)
+    rotator.activate(AuthorityKind.INTERNAL)
+    for certificate, step in ((second, "ledger record 1"), (first, "")):
+        store.revoke(AuthorityKind.INTERNAL, [Target.of(certificate)], Reason.SUPERSEDED)
+        assert [each.holder.place for each in rotator.waiting_for()] == [step] * bool(step)
