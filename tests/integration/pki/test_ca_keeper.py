@@ -30,7 +30,7 @@ from pki.ca.tokens import mint
 from pki.ca.trust_client import fetch_trust
 from pki.channels import Channel, server_policy
 from pki.errors import CertificateRejected, StoreError
-from pki.files import write_secret
+from pki.files import locked, write_secret
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import CA_FILE, IdentityMaterial, read_certificates, read_identity
@@ -93,8 +93,9 @@ class World:
 
     @property
     def material(self) -> IdentityMaterial:
-        """What is in the directory now."""
-        return read_identity(self.directory)[0]
+        """What is in the directory now, but not between two files of one renewal."""
+        with locked(self.directory.parent):
+            return read_identity(self.directory)[0]
 
     def issued(self) -> list[str]:
         """How certificates were asked for."""
