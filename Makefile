@@ -4,6 +4,7 @@
 
 VENV := .venv/.complete
 PY := .venv/bin/python
+WORKERS := 2
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | expand -t 16
@@ -31,7 +32,7 @@ format: $(VENV) ## rewrite the code in the house style
 	.venv/bin/ruff check --fix .
 
 test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
-	.venv/bin/pytest
+	.venv/bin/pytest -n $(WORKERS) --dist loadgroup
 
 .PHONY: test-export
 test-export: $(VENV) java ## exported configurations with real Flink, Spark, nginx and Kafka clients (downloads 900 MB once)

@@ -2,7 +2,7 @@
 
 [[accepted]]
 check = "TLS-04"
-listener = "legacy"          # or "*"
+listener = "legacy"          # or a pattern: "executor-*"
 reason = "the old client goes in March, ticket 4711"
 expires = 2027-03-31
 """
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
 
 from audit.catalogue import by_id
 from audit.errors import InputError
-from audit.model import Accepted, Outcome, Report
+from audit.model import Accepted, Outcome, Report, Result
 from audit.toml import read_toml
 
 LONGEST = dt.timedelta(days=366)
@@ -25,7 +26,7 @@ LONGEST = dt.timedelta(days=366)
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One accepted finding; ``listener`` may be ``*``."""
+    """One accepted finding; ``listener`` may have ``*`` in it."""
 
     check: str
     listener: str
@@ -66,15 +67,18 @@ def apply_baseline(report: Report, entries: tuple[Entry, ...], today: dt.date) -
     idle = [f"{_name(entry)} expired on {entry.expires}" for entry in entries if entry.expires < today]
     valid = [entry for entry in entries if entry.expires >= today]
     used: set[Entry] = set()
-    results = []
-    for result in report.results:
-        entry = next((e for e in valid if e.check == result.check and e.listener in {"*", result.listener}), None)
-        if entry is not None and result.outcome is Outcome.FINDING:
-            used.add(entry)
-            result = msgspec.structs.replace(result, accepted=Accepted(entry.reason, entry.expires))  # noqa: PLW2901
-        results.append(result)
+
+    def judged(result: Result) -> Result:
+        matching = (e for e in valid if e.check == result.check and fnmatchcase(result.listener, e.listener))
+        entry = next(matching, None)
+        if entry is None or result.outcome is not Outcome.FINDING:
+            return result
+        used.add(entry)
+        return msgspec.structs.replace(result, accepted=Accepted(entry.reason, entry.expires))
+
+    results = tuple(judged(result) for result in report.results)
     idle += [f"{_name(entry)} was not found any more" for entry in valid if entry not in used]
-    return Applied(msgspec.structs.replace(report, results=tuple(results)), tuple(idle))
+    return Applied(msgspec.structs.replace(report, results=results), tuple(idle))
 
 
 def _name(entry: Entry) -> str:

@@ -71,10 +71,11 @@ class HomeIdentities:
         self._revocations = RevocationStore(self.home.pki, self.config, clock=self.clock)
         self._lock = threading.Lock()
 
-    def credential(self, case: Case, listener: Listener, trust_domain: str) -> Credential | None:
+    def credential(self, case: Case, listener: Listener) -> Credential | None:
         """See :class:`audit.subject.Identities`."""
-        if listener.channel is None or trust_domain != self.config.trust_domain:
+        if listener.channel is None:
             return None
+        trust_domain = self.config.trust_domain
         at_the_edge = listener.channel is Channel.EDGE
         if (at_the_edge and case not in _AT_THE_EDGE) or (not at_the_edge and case is Case.INTERNAL_CERTIFICATE):
             return None

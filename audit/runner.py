@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from audit.catalogue import CHECKS
-from audit.errors import WireError
 from audit.facts import negotiated
-from audit.model import Check, Evidence, ListenerReport, Report, Result, not_examined
+from audit.model import TLS_KINDS, Check, Evidence, ListenerReport, Report, Result, finding, not_examined
 from audit.subject import Subject
 from audit.wire.connection import ConnectionEnded
+from pki.errors import SluiceError
 
-PARALLEL = 16
+PARALLEL = 48
 """Checks at the same time; most of one is waiting."""
 
 Progress = Callable[[Result], None]
@@ -25,15 +25,22 @@ def applicable(subjects: Sequence[Subject], checks: Sequence[Check] = CHECKS) ->
 
 
 def run_check(subject: Subject, check: Check) -> Result:
-    """Run one check; what goes wrong on the wire is told, never taken for a pass."""
+    """Run one check; what goes wrong on the way is told, never taken for a pass."""
     started = time.monotonic()
     try:
         evidence = check.run(subject)
     except ConnectionEnded as ended:
-        evidence = not_examined(f"the listener did not go on: {ended.ending}")
-    except (OSError, WireError) as error:
-        evidence = not_examined(f"the connection failed: {error}")
+        evidence = _came_to_nothing(subject, f"the listener did not go on: {ended.ending}")
+    except (OSError, SluiceError, ValueError) as error:
+        evidence = _came_to_nothing(subject, f"{type(error).__name__}: {error}")
     return result_of(subject, check, evidence, time.monotonic() - started)
+
+
+def _came_to_nothing(subject: Subject, why: str) -> Evidence:
+    """A listener that shakes hands, but not in this check, is a finding: whoever can spoil one must not pass by it."""
+    if subject.listener.kind in TLS_KINDS and subject.handshake is not None:
+        return finding("tried", f"the check came to nothing: {why}")
+    return not_examined(why)
 
 
 def result_of(subject: Subject, check: Check, evidence: Evidence, seconds: float = 0.0) -> Result:

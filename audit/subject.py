@@ -52,6 +52,8 @@ class Options:
     """Seconds for connecting and a handshake."""
     patience: float = 2.0
     """Seconds within which a listener must have refused a client; one that has not by then admits it."""
+    listen: float = 1.0
+    """Seconds to wait for what a listener says unasked: a greeting in plaintext, session tickets."""
     handshake_limit: float = 15.0
     """Seconds after which a listener must have ended a handshake that does not get on."""
     max_leaf_lifetime: dt.timedelta = dt.timedelta(days=7)
@@ -61,7 +63,7 @@ class Options:
 class Identities(Protocol):
     """Where valid-but-wrong identities come from (see :mod:`audit.identities`)."""
 
-    def credential(self, case: Case, listener: Listener, trust_domain: str) -> Credential | None:
+    def credential(self, case: Case, listener: Listener) -> Credential | None:
         """The credential for ``case``; None when that makes no sense for ``listener``."""
 
     def revoke(self, credential: Credential) -> None:
@@ -154,7 +156,7 @@ class Subject:
         try:
             with self.client() as client:
                 return client.connect()
-        except (OSError, ConnectionEnded, WireError):
+        except (OSError, WireError):
             return None
 
     def offer(self, hello: ClientHello) -> Answer:
@@ -170,7 +172,7 @@ class Subject:
         """A credential that the listener must admit; None when nobody can certify one."""
         if self.identities is None:
             return None
-        return self.identities.credential(Case.WELCOME, self.listener, self.trust_domain)
+        return self.identities.credential(Case.WELCOME, self.listener)
 
     @property
     def trust_domain(self) -> str:

@@ -29,6 +29,7 @@ from audit.wire.probe import speaks_tls
 from cli.errors import EXIT_NO, UnreachableError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from pki.channels import Channel
+from pki.errors import StoreError
 from pki.files import write_public
 from pki.home import Home
 
@@ -144,7 +145,10 @@ def home_subjects(
     """Everything that listens for the cluster in ``home``, and the home itself."""
     located, configuration = load_configuration(home, config)
     found = find(located, speaks_tls)
-    identities = HomeIdentities(located, configuration.pki) if with_identities else None
+    try:
+        identities = HomeIdentities(located, configuration.pki) if with_identities else None
+    except StoreError as error:
+        raise UsageError(error.what, "leave out what needs the authorities' keys: --no-with-identities") from error
     files = Listener(name="home", kind=Kind.HOME, path=str(located.root))
     with edge_access(located, with_token=with_identities) as edge:
         subjects = [Subject(listener, options, identities, edge) for listener in found.listeners]

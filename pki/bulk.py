@@ -72,10 +72,10 @@ class Signer:
         self._clock = clock
         self._backdate = dt.timedelta(minutes=config.backdate_minutes)
         self._authorities: dict[AuthorityKind, Authority] = {}
-        self._trust = TrustStore(pki)
-        self._anchors: dict[AuthorityKind, tuple[x509.Certificate, ...]] = {}
         self._notes = Notes(pki)
         self._unnoted: list[LedgerRecord] = []
+        self._trust = TrustStore(pki)
+        self._anchors: dict[AuthorityKind, tuple[x509.Certificate, ...]] = {}
         self.revocations = RevocationStore(pki, config, clock=clock)
 
     @property

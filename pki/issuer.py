@@ -100,8 +100,8 @@ class LocalIssuer:
 
     def __init__(self, pki: Home | Path, config: PkiConfig, *, clock: Clock = utc_now) -> None:
         self._store = AuthorityStore(pki.pki if isinstance(pki, Home) else pki)
-        self._trust = TrustStore(pki.pki if isinstance(pki, Home) else pki)
         self._notes = Notes(pki.pki if isinstance(pki, Home) else pki)
+        self._trust = TrustStore(pki.pki if isinstance(pki, Home) else pki)
         self._config = config
         self._clock = clock
         self.revocations = RevocationStore(pki.pki if isinstance(pki, Home) else pki, config, clock=clock)
@@ -185,8 +185,8 @@ class LocalIssuer:
             backdate=self._backdate,
             lifetime=lifetime,
         )
-        anchors = self._trust.anchors(authority.kind)
         self._note(leaf, names.spiffe_id, profile)
+        anchors = self._trust.anchors(authority.kind)
         write_identity(
             directory,
             key_pem=key_to_pem(key),

@@ -11,10 +11,12 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat
 from cryptography.hazmat.primitives.serialization.pkcs12 import (
     PBES,
     PKCS12Certificate,
+    load_pkcs12,
     serialize_java_truststore,
     serialize_key_and_certificates,
 )
 
+from pki.damaged import DAMAGED
 from pki.keys import PrivateKey
 
 ALIAS = b"identity"
@@ -69,3 +71,13 @@ def trust_store(anchors: Sequence[x509.Certificate], password: bytes) -> bytes:
     )
     entries = [PKCS12Certificate(anchor, f"anchor-{number}".encode()) for number, anchor in enumerate(anchors, 1)]
     return serialize_java_truststore(entries, encryption)
+
+
+def holds(store: bytes, password: bytes, leaf: x509.Certificate | None, others: Sequence[x509.Certificate]) -> bool:
+    """Whether ``store`` opens and holds just ``leaf`` with its key (None: no key), and ``others`` in this order."""
+    try:
+        opened = load_pkcs12(store, password)
+    except DAMAGED:
+        return False
+    found = None if opened.cert is None or opened.key is None else opened.cert.certificate
+    return found == leaf and [each.certificate for each in opened.additional_certs] == list(others)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pki.ca.follower_file import followers_path, read_followers
 from pki.ca.issued import side_of
-from pki.ca.ledger import LedgerRecord
+from pki.ca.ledger import NOTED_KINDS, LedgerRecord
 from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.crl_files import identity_directories
 from pki.errors import InvalidIdentity, PkiError, StoreError
@@ -122,10 +122,13 @@ def remembered(  # noqa: PLR0917  where, what, and what is known besides
     if not path.exists():
         return ()
     here = {holder.identity for holder in seen if holder.source in {Source.FILES, Source.FOLLOWER}}
+    # What was signed without the online authority is recorded late, and is in a directory here or not known at all.
     latest = {
         (side, record.identity): record
         for record in read_ledger(path)
-        if (side := side_of(record)) in rotation.generations and int(record.serial, 16) not in revoked
+        if (side := side_of(record)) in rotation.generations
+        and record.kind not in NOTED_KINDS
+        and int(record.serial, 16) not in revoked
     }
     return tuple(
         Holder(

@@ -120,7 +120,12 @@ class Rotator:
             raise RotationRefused(f"the new {subject} authority is trusted everywhere already", "next is `activate`")
         self._settle()
         if patience is not no_patience:
-            self._await("prepared", lambda: lacking(self.holders(), _sides(rotation), Keep.NEW), (), patience)
+            self._await(
+                "it is prepared, but not followed everywhere",
+                lambda: lacking(self.holders(), _sides(rotation), Keep.NEW),
+                (),
+                patience,
+            )
 
     def activate(
         self, subject: AuthorityKind, *, without: Collection[str] = (), patience: Patience = no_patience
@@ -139,10 +144,12 @@ class Rotator:
         self._check_names(rotation, Keep.OLD, without)
         if elsewhere := self._elsewhere(rotation, Keep.OLD, self.holders()):
             self._report(
-                f"{len(elsewhere)} identities are elsewhere, such as {elsewhere[0].identity}: "
-                "what they trust is not known here, bring them the new bundle first"
+                f"elsewhere, so that what it trusts is not known here: {elsewhere[0].identity}"
+                f"{f' and {len(elsewhere) - 1} more' if len(elsewhere) > 1 else ''}; bring the new bundle there first"
             )
-        self._await("activated", lambda: lacking(self.holders(), _sides(rotation), Keep.NEW), without, patience)
+        self._await(
+            "it cannot be activated", lambda: lacking(self.holders(), _sides(rotation), Keep.NEW), without, patience
+        )
         self._store.switch(Keep.NEW, self._clock())
         self._report(f"the new {subject} authority signs")
         self._settle()
@@ -188,7 +195,9 @@ class Rotator:
         rotation = self._started(Verb.ABORT, subject)
         if rotation.keep is None:
             self._check_names(rotation, Keep.NEW, without)
-            self._await("aborted", lambda: lacking(self.holders(), _sides(rotation), Keep.OLD), without, patience)
+            self._await(
+                "it cannot be aborted", lambda: lacking(self.holders(), _sides(rotation), Keep.OLD), without, patience
+            )
             rotation = self._store.switch(Keep.OLD, self._clock())
             self._report(f"the old {subject} authority signs")
         return self._end(rotation, Keep.OLD, without, patience, last_patience, retire=retire)
@@ -211,11 +220,16 @@ class Rotator:
                 self._renew_all()
                 return self._presenting(rotation, gone)
 
-            self._await("ended", late, without, patience)
+            self._await("it cannot be ended", late, without, patience)
             self._store.end(keep)
             self._report(f"only the {keep} {rotation.subject} authority is trusted from now on")
             self._settle()
-        self._await("closed", lambda: trusting(self.holders(), _sides(rotation), gone), without, last_patience)
+        self._await(
+            "the trust is withdrawn, but the key is kept",
+            lambda: trusting(self.holders(), _sides(rotation), gone),
+            without,
+            last_patience,
+        )
         kept = self._store.close(retire=retire)
         self._report(f"the rotation of the {rotation.subject} authority has ended")
         return kept
@@ -248,7 +262,7 @@ class Rotator:
         while late := left_out(judge(), without):
             if not patience(late):
                 raise PeersLag(
-                    f"it cannot be {what}: {len(late)} {'lags' if len(late) == 1 else 'lag'}, such as {late[0]}",
+                    f"{what}: {len(late)} {'lags' if len(late) == 1 else 'lag'}, such as {late[0]}",
                     "wait with --wait SECONDS; what is gone for good is left out with --force IDENTITY",
                     late,
                 )

@@ -14,6 +14,12 @@ Handler = Callable[[socket.socket], None]
 READ_SECONDS = 30.0
 
 
+def speak(connection: socket.socket) -> None:
+    """Say something to whoever is admitted, so that nobody has to wait to know; then read until they are done."""
+    connection.sendall(b"hello\n")
+    drain(connection)
+
+
 def drain(connection: socket.socket) -> None:
     """Read until the client is done."""
     while connection.recv(1 << 16):
@@ -55,10 +61,9 @@ def http_answer(status: str, headers: str = "", body: str = "") -> Handler:
 
 
 @contextlib.contextmanager
-def serving(
-    handle: Handler = drain, context: Callable[[], ssl.SSLContext] | ssl.SSLContext | None = None
-) -> Iterator[tuple[str, int]]:
-    """Listen on a free loopback port; without ``context`` there is no TLS."""
+def serving(handle: Handler | None = None, context: ssl.SSLContext | None = None) -> Iterator[tuple[str, int]]:
+    """Listen on a free loopback port; without ``context`` there is no TLS, and nothing is said."""
+    handler = handle or (drain if context is None else speak)
     listening = socket.create_server(("127.0.0.1", 0))
     threads: list[threading.Thread] = []
     open_connections: list[socket.socket] = []
@@ -67,12 +72,11 @@ def serving(
         with contextlib.suppress(OSError, ValueError), connection:
             connection.settimeout(READ_SECONDS)
             if context is None:
-                handle(connection)
+                handler(connection)
                 return
-            built = context if isinstance(context, ssl.SSLContext) else context()
-            with built.wrap_socket(connection, server_side=True) as secured:
+            with context.wrap_socket(connection, server_side=True) as secured:
                 open_connections.append(secured)
-                handle(secured)
+                handler(secured)
 
     def accept() -> None:
         while True:

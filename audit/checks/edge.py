@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import re
-import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from audit.model import Check, Evidence, Kind, Severity, finding, not_examined, 
 from audit.subject import Operation, Subject
 from pki.channels import Channel
 from pki.edge_client import edge_client_context
+from pki.tls import unverified_client_context
 
 MAX_BODY_BYTES = 64 << 10
 _REFUSED = frozenset({401, 403})
@@ -62,7 +62,7 @@ def _ask(
     if subject.listener.kind is Kind.HTTP:
         connection = http.client.HTTPConnection(host, port, timeout=timeout)
     else:
-        context = _anyone() if not secret else edge_client_context(subject.edge.ca_file)
+        context = edge_client_context(subject.edge.ca_file) if secret else unverified_client_context()
         connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
     try:
         connection.request(method, path, headers=dict(headers or {}))
@@ -73,14 +73,6 @@ def _ask(
         raise ConnectionError(f"no HTTP answer: {type(error).__name__}") from error
     finally:
         connection.close()
-
-
-def _anyone() -> ssl.SSLContext:
-    """Whoever it is, they are asked without a secret."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _path(operation: Operation) -> str:

@@ -14,7 +14,6 @@ from audit.subject import Subject
 from audit.wire.connection import printable
 from audit.wire.numbers import Content
 
-_PLAINTEXT_WAIT_SECONDS = 1.0
 _GREETINGS = (
     ("an HTTP/1.1 request", b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),
     ("an HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"),
@@ -61,7 +60,7 @@ def _plaintext(subject: Subject) -> Evidence:
 def _answer(subject: Subject, greeting: bytes) -> bytes:
     try:
         with socket.create_connection(subject.listener.address, timeout=subject.options.timeout) as plain:
-            plain.settimeout(min(_PLAINTEXT_WAIT_SECONDS, subject.options.patience))
+            plain.settimeout(subject.options.listen)
             if greeting:
                 plain.sendall(greeting)
             return plain.recv(256)

@@ -9,7 +9,6 @@ from cryptography import x509
 
 from audit import rogue
 from audit.checks import references as ref
-from audit.errors import WireError
 from audit.model import Check, Evidence, Kind, Severity, finding, not_examined, passed
 from audit.subject import Case, Subject
 from audit.wire.client import Credential
@@ -95,7 +94,7 @@ def _wrong(case: Case) -> Callable[[Subject], Evidence]:
 def _audit_identity(subject: Subject, case: Case) -> Credential | Evidence:
     if subject.identities is None:
         return not_examined("no audit identities: --with-identities needs the authorities' keys of a local home")
-    credential = subject.identities.credential(case, subject.listener, subject.trust_domain)
+    credential = subject.identities.credential(case, subject.listener)
     return credential or not_examined("the question does not arise on this channel")
 
 
@@ -137,10 +136,7 @@ def _must_refuse(subject: Subject, credential: Credential | None, how: str) -> E
     if not subject.handshake.certificate_requested:
         return not_examined(_NOBODY_ASKED)
     done = f"TLS 1.3 handshake {how}, then read for up to {subject.options.patience:.1f} s"
-    try:
-        verdict = subject.attempt(credential)
-    except WireError as error:
-        return not_examined(f"the handshake came to nothing: {error.what}")
+    verdict = subject.attempt(credential)
     if verdict.refused:
         return passed(done, f"refused: {verdict}")
     return finding(done, f"admitted: {verdict}")

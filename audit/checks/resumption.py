@@ -9,17 +9,14 @@ from audit.wire.client import Ticket
 from audit.wire.hello import ClientHello, ServerHello
 from audit.wire.numbers import GOOD_TLS12_SUITES, Extension, Version
 
-TICKET_SECONDS = 1.0
-"""How long to wait for session tickets, which come with the handshake's end."""
-
 
 def _tickets(subject: Subject) -> list[Ticket] | None:
-    """Tickets given to a client that is admitted; None when nobody is."""
+    """Tickets given to a client that is admitted; None when nobody is. They come before anything else is said."""
     if subject.handshake is None:
         return None
     with subject.client(subject.welcome) as client:
         client.connect()
-        verdict = client.verdict(min(TICKET_SECONDS, subject.options.patience), until_data=False)
+        verdict = client.verdict(subject.options.listen)
     if verdict.refused:
         return None
     return verdict.tickets

@@ -160,7 +160,7 @@ class Tls13Client:
             raise WireError("there is no handshake yet")
         self.connection.send(self._sealing.seal(Content.APPLICATION_DATA, data))
 
-    def verdict(self, seconds: float, *, until_data: bool = True) -> Verdict:
+    def verdict(self, seconds: float) -> Verdict:
         """Read until the server ends the connection, says something to the application, or ``seconds`` are over."""
         self.connection.set_timeout(seconds)
         verdict = Verdict(Silent(seconds))
@@ -171,10 +171,9 @@ class Tls13Client:
                     verdict.ending = alert_of(data)
                     break
                 if kind == Content.APPLICATION_DATA:
-                    verdict.data += data
-                    if until_data:
-                        break
-                elif kind == Content.HANDSHAKE:
+                    verdict.data = data
+                    break
+                if kind == Content.HANDSHAKE:
                     for message, body, _ in self._messages.add(data):
                         if message == Message.NEW_SESSION_TICKET:
                             verdict.tickets.append(_parse_ticket(body))
@@ -370,7 +369,12 @@ def _parse_ticket(body: bytes) -> Ticket:
     return Ticket(lifetime, Reader(early).number(4))
 
 
-_DIGESTS: dict[int, hashes.HashAlgorithm] = {4: hashes.SHA256(), 5: hashes.SHA384(), 6: hashes.SHA512()}
+_DIGESTS: dict[int, hashes.HashAlgorithm] = {
+    2: hashes.SHA1(),  # noqa: S303  to tell who still signs with it
+    4: hashes.SHA256(),
+    5: hashes.SHA384(),
+    6: hashes.SHA512(),
+}
 
 
 def _verify(leaf: x509.Certificate, scheme: int, signature: bytes, signed: bytes) -> None:

@@ -72,7 +72,7 @@ class Record:
 Ending = Alert | Closed | Silent | NotTls
 
 
-class ConnectionEnded(Exception):
+class ConnectionEnded(WireError):
     """The peer ended, or did not go on with, what was begun; ``ending`` says how."""
 
     def __init__(self, ending: Ending) -> None:

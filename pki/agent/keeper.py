@@ -41,7 +41,6 @@ class Keeper:
         draw: a random number in [0, 1).
         patience: seconds that one round waits for the issuer; it goes on working and is not asked twice.
         threads: where the issuer is called; None: the loop's own.
-        outdated: why material is to be renewed whatever its age; empty: it is not.
         reporter: told what is served, round by round.
     """
 
@@ -55,7 +54,6 @@ class Keeper:
         *,
         patience: float = PATIENCE_SECONDS,
         threads: Executor | None = None,
-        outdated: Callable[[IdentityMaterial], str] = lambda _: "",
         reporter: Reporter | None = None,
     ) -> None:
         self.identity = identity
@@ -65,7 +63,6 @@ class Keeper:
         self._draw = draw
         self._patience = patience
         self._threads = threads
-        self._outdated = outdated
         self._reporter = reporter
         self._taken_at = clock()
         self._renewal: asyncio.Task[None] | None = None
@@ -99,7 +96,7 @@ class Keeper:
     def _is_due(self, now: dt.datetime) -> bool:
         if self.material is None or self._complaint or is_superseded(self.material):
             return True
-        return is_due(_validity(self.material), now, self._spread) or bool(self._outdated(self.material))
+        return is_due(_validity(self.material), now, self._spread)
 
     def _take_in(self) -> None:
         """Read the directory when it changed; whoever else renews it is welcome."""
@@ -168,7 +165,7 @@ class Keeper:
             return
         self._stamp = None
         self._take_in()
-        if reason := self._complaint or (self.material and self._outdated(self.material)):
+        if reason := self._complaint or _superseded(self.material):
             self._failed(reason)
 
     def _failed(self, reason: str) -> None:
@@ -211,3 +208,10 @@ def _validity(material: IdentityMaterial) -> Validity:
 
 def _generation(material: IdentityMaterial) -> tuple[bytes, bytes, bytes]:
     return material.key_pem, material.chain_pem, material.ca_pem
+
+
+def _superseded(material: IdentityMaterial | None) -> str:
+    """Why what was just issued is due again: the next attempt is one after a failure, so that nobody is pestered."""
+    if material is None or not is_superseded(material):
+        return ""
+    return "the issuer still signs with another authority than the one that is to sign"

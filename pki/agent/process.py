@@ -19,7 +19,6 @@ from pki.agent.policy import AgentPolicy
 from pki.agent.sds import SecretDiscovery
 from pki.agent.workload_api import WorkloadApi
 from pki.errors import StoreError
-from pki.identity_files import IdentityMaterial
 from pki.in_use_reporter import Reporter
 from pki.issuer import Clock, DirectoryIssuer, utc_now
 
@@ -34,8 +33,6 @@ JWT_POLL_SECONDS = 5.0
 class Agent:
     """Keeps the identities of ``policy`` fresh and serves them on ``socket_path``.
 
-    ``outdated`` says why material is to be renewed whatever its age.
-
     Use: ``start`` once, then ``run`` until cancelled, then ``close``; ``step`` does one round of keeping.
     """
 
@@ -49,7 +46,6 @@ class Agent:
         *,
         clock: Clock = utc_now,
         draw: Callable[[], float] = _SYSTEM_RANDOM.random,
-        outdated: Callable[[IdentityMaterial], str] = lambda _: "",
     ) -> None:
         self._policy = policy
         self._jwt = jwt
@@ -59,9 +55,7 @@ class Agent:
         self._threads = ThreadPoolExecutor(max(1, len(policy.identities)), thread_name_prefix="issue")
         self._reporters = [Reporter(identity.directory, "agent") for identity in policy.identities]
         self.keepers = [
-            Keeper(
-                identity, issuer, self._board, clock, draw, threads=self._threads, outdated=outdated, reporter=reporter
-            )
+            Keeper(identity, issuer, self._board, clock, draw, threads=self._threads, reporter=reporter)
             for identity, reporter in zip(policy.identities, self._reporters, strict=True)
         ]
         self.server = UnixGrpcServer(

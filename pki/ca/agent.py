@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from pki.agent.jwt_keys import JwtAuthority
@@ -17,7 +16,6 @@ from pki.ca.trust_follower import TrustFollower
 from pki.config import PkiConfig
 from pki.home import Home
 from pki.identity import SpiffeId
-from pki.profiles import AuthorityKind
 
 
 async def joined_agent(  # noqa: PLR0917  where, from whom, what, and how it is served
@@ -46,7 +44,6 @@ async def joined_agent(  # noqa: PLR0917  where, from whom, what, and how it is 
         jwt,
         config.trust_domain,
         socket_path,
-        outdated=partial(follower.outdated, AuthorityKind.INTERNAL),
     )
     await run_beside(follower.run(), run_agent(agent))
 

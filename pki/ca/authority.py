@@ -76,7 +76,7 @@ class OnlineAuthority:
 
     def trust(self, kind: AuthorityKind) -> TrustSide:
         """The anchors of a side, the signing one first, and the lists of theirs that count now."""
-        ca_pem = self.anchors() if kind is AuthorityKind.INTERNAL else to_pem(*self._edge_anchors())
+        ca_pem = self.anchors() if kind is AuthorityKind.INTERNAL else self._trust.pem(kind)
         lists = []
         for anchor in x509.load_pem_x509_certificates(ca_pem):
             try:
@@ -139,7 +139,7 @@ class OnlineAuthority:
             leaf, *rest = x509.load_pem_x509_certificates(chain_pem)
         except DAMAGED as error:
             raise CertificateRejected("the public certificate cannot be read") from error
-        verify_chain(leaf, rest, self._edge_anchors(), now=now, purpose=Purpose.SERVER)
+        verify_chain(leaf, rest, self._trust.anchors(AuthorityKind.EDGE), now=now, purpose=Purpose.SERVER)
         if self._revocations.is_revoked(AuthorityKind.EDGE, leaf.serial_number):
             raise IssuanceRefused("the public certificate was revoked", "enrol again with a join token")
         return self._issue(grant_edge_renewal(requester, leaf, csr_pem, proof, self._config, now=now))
@@ -150,9 +150,6 @@ class OnlineAuthority:
                 "the edge authority's key is not on the CA's machine",
                 "sign a request where it is: `sluice pki issue gateway/NAME --edge-server`",
             )
-
-    def _edge_anchors(self) -> list[x509.Certificate]:
-        return [self._store.certificate(AuthorityKind.EDGE)]
 
     def issue_job(
         self, requester: SpiffeId, wanted: str, csr_pem: bytes, lifetime: dt.timedelta | None = None
@@ -201,7 +198,7 @@ class OnlineAuthority:
             )
         )
         # 4. Only what is on the disk leaves.
-        anchors = self._trust.anchors(authority.kind)
+        anchors = self._trust.anchors(profile.authority)
         return SignedChain(
             to_pem(leaf, authority.certificate),
             to_pem(*anchors),

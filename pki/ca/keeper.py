@@ -81,7 +81,6 @@ class CaKeeper:
                 clock,
                 draw,
                 threads=self._threads,
-                outdated=partial(self.follower.outdated, each.side),
             )
             for each in self._kept
         ]

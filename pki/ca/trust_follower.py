@@ -32,12 +32,10 @@ from pki.ca.trust_client import fetch_trust
 from pki.ca.trust_push import TrustBundle, TrustPusher
 from pki.errors import PkiError, StoreError
 from pki.home import Home
-from pki.identity_files import IdentityMaterial
 from pki.in_use import Alive, is_running, read_reports
 from pki.issuer import Clock, utc_now
 from pki.profiles import AuthorityKind
 from pki.tls import TlsIdentity
-from pki.verify import was_issued_by
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()
@@ -64,13 +62,6 @@ class Trust:
         """Raises :class:`StoreError` or :class:`CrlRejected` when a side is not what it should be."""
         given = ((AuthorityKind.INTERNAL, answer.internal), (AuthorityKind.EDGE, answer.edge))
         return cls(answer.version, tuple((kind, _bundle(side)) for kind, side in given if side is not None))
-
-    def outdated(self, kind: AuthorityKind, material: IdentityMaterial) -> str:
-        """Why ``material`` is to be renewed whatever its age; empty: nothing says so."""
-        for side, bundle in self.sides:
-            if side is kind and not was_issued_by(material.leaf, bundle.anchors[0]):
-                return f"the {kind} authority signs with another key now"
-        return ""
 
 
 class TrustFollower:
@@ -107,10 +98,6 @@ class TrustFollower:
         self.trust = Trust()
         """The latest that was installed."""
 
-    def outdated(self, kind: AuthorityKind, material: IdentityMaterial) -> str:
-        """See :meth:`Trust.outdated`, by the latest trust."""
-        return self.trust.outdated(kind, material)
-
     async def run(self) -> None:
         """Follow until cancelled."""
         async with asyncio.TaskGroup() as tasks:
@@ -131,8 +118,7 @@ class TrustFollower:
         if answer is None or answer.internal is None or answer.version == self.trust.version:
             return False
         trust = Trust.of(answer)
-        self._pusher.take([bundle for _, bundle in trust.sides])
-        failed = await self.push()
+        failed = await self.push([bundle for _, bundle in trust.sides])
         for directory in sorted(self._own & failed.keys()):
             raise StoreError(f"the new trust does not get into {failed[directory]}")
         self.trust = trust
@@ -154,9 +140,11 @@ class TrustFollower:
         ask = asyncio.get_running_loop().run_in_executor
         return await ask(None, question, self._asks, str(identity.spiffe_id), self.trust.version)
 
-    async def push(self) -> dict[Path, str]:
-        """Bring what is known to directories that are new or were changed; returns where it did not succeed."""
+    async def push(self, news: Sequence[TrustBundle] = ()) -> dict[Path, str]:
+        """Bring ``news``, or what is known, to directories that need it; returns where it did not succeed."""
         async with self._pushing:
+            if news:
+                self._pusher.take(news)
             push = self._pusher.push
             changed, failed = await asyncio.get_running_loop().run_in_executor(None, push, self._clock())
         if changed:

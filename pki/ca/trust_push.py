@@ -72,7 +72,9 @@ def install_trust(directory: Path, bundle: TrustBundle) -> bool:
 
 
 class TrustPusher:
-    """Keeps directories at the latest trust; remembers what it has written, so that looking again costs little.
+    """Keeps directories at the latest trust; remembers what is as it should be, so that looking again costs little.
+
+    Not for several threads at once.
 
     Args:
         home: every identity directory below it is served, those of jobs included.
@@ -105,14 +107,16 @@ class TrustPusher:
                 continue
             try:
                 if self._serve(directory, now):
+                    # Looked at once more next time: somebody else may have written after us.
                     changed.append(directory)
+                    continue
             except StoreError as error:
                 if directory.exists():  # a job's directory may have gone meanwhile
                     failed[directory] = f"{directory}: {error}"
                 continue
             except CrlRejected as error:
                 failed[directory] = f"{directory}: {error}"
-            self._done[directory] = _stamp(directory)
+            self._done[directory] = stamp
         for gone in self._done.keys() - found.keys():
             del self._done[gone]
         return changed, failed

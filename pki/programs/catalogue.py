@@ -98,8 +98,8 @@ def export_for(
 ) -> list[Path]:
     """Write what ``program`` needs to use the identity directory ``source`` into the directory ``output``.
 
-    All files have mode 0600. A second export replaces them and keeps the stores' password, so that a program that
-    reads its stores again can open them.
+    All files have mode 0600. A second export replaces what has changed and keeps the stores' password, so that a
+    program that reads its stores again can open them.
 
     Args:
         program: for whom.
@@ -108,7 +108,7 @@ def export_for(
         now: the certificate must be valid then.
         peers: SPIFFE IDs, or ``spiffe://…/*``, that may be at the other end; none: all of the trust domain.
 
-    Returns: the files, in the order in which they were replaced.
+    Returns: the files, in the order in which they are replaced.
 
     Raises:
         StoreError: something cannot be read or written; nothing was changed.
@@ -134,8 +134,16 @@ def export_for(
         files = entry.render(Handover(identity, place, _password(place), crl_pem, tuple(peers)))
         for name in files:
             remove_leftovers(place, name)
-        replace_set(place, {name: (data, SECRET_MODE) for name, data in files.items()})
+        changed = {name: data for name, data in files.items() if not _is_there(place / name, data)}
+        replace_set(place, {name: (data, SECRET_MODE) for name, data in changed.items()})
     return [place / name for name in files]
+
+
+def _is_there(path: Path, data: bytes) -> bool:
+    try:
+        return read_secret(path, len(data)) == data
+    except StoreError:
+        return False
 
 
 def _check_purposes(program: Program, entry: Entry, identity: IdentityMaterial) -> None:

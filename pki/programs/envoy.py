@@ -18,7 +18,7 @@ _CERTIFICATE, _TRUST = "certificate", "trust"
 _NOTES = (
     "",
     "{where} Files need `node: {{id: ..., cluster: ...}}` in the bootstrap.",
-    "Envoy takes a new export, the revocation list included, without a restart. It lets in every identity below:",
+    "Envoy takes a new export, the revocation list included, without a restart. It accepts every identity below:",
     "`sluice pki export --peer ID` narrows that.",
 )
 

@@ -28,8 +28,8 @@ def render(handover: Handover) -> dict[str, bytes]:
 # Between JobManager, TaskManagers and their blob servers; both ends show a certificate.
 security.ssl.internal.enabled: true
 {_stores("security.ssl.internal", handover)}\
-# Only this certificate, not every one of the authority: Flink cannot read SPIFFE IDs. It looks at nothing else then,
-# so that the certificate's end does not count here. Without this line every process of the trust domain is let in.
+# Only this certificate, which all processes of this cluster show, for Flink cannot read SPIFFE IDs. The comparison
+# takes the place of the check of the chain. Without this line every process of the trust domain is let in.
 security.ssl.internal.cert.fingerprint: "{_fingerprint(handover)}"
 
 # The REST endpoint, and who calls it: any certificate of the same authority.

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pki import keystore
+from pki.errors import StoreError
+from pki.files import read_secret
 from pki.identity_files import IdentityMaterial
 
 KEY_STORE = "keystore.p12"
@@ -50,13 +52,27 @@ class Handover:
         return self.directory / PASSWORD_FILE
 
     def stores(self) -> dict[str, bytes]:
-        """The files of a JVM: key store, trust store, and their password."""
+        """The files of a JVM: key store, trust store, and their password.
+
+        A store that is there with the right content is taken as it is, for a new one would differ in its salt.
+        ZooKeeper notices each replaced store in a thread of its own, and of two that are replaced at once the one
+        that it reads first may win with the other's old content.
+        """
         identity, password = self.identity, self.password.encode()
-        return {
-            PASSWORD_FILE: password,  # no line break: ZooKeeper would take it for a part of the password
-            TRUST_STORE: keystore.trust_store(identity.anchors, password),
-            KEY_STORE: keystore.key_store(identity.key, identity.leaf, identity.chain, password),
-        }
+        trust, key = self._present(self.trust_store), self._present(self.key_store)
+        if not keystore.holds(trust, password, None, identity.anchors):
+            trust = keystore.trust_store(identity.anchors, password)
+        if not keystore.holds(key, password, identity.leaf, identity.chain):
+            key = keystore.key_store(identity.key, identity.leaf, identity.chain, password)
+        # No line break after the password: ZooKeeper would take it for a part of it.
+        return {PASSWORD_FILE: password, TRUST_STORE: trust, KEY_STORE: key}
+
+    @staticmethod
+    def _present(path: Path) -> bytes:
+        try:
+            return read_secret(path)
+        except StoreError:
+            return b""
 
     def heading(self, program: str, proven: str, *notes: str) -> str:
         """Comment lines for the top of a file; every program here takes ``#``."""
@@ -64,7 +80,7 @@ class Handover:
         lines = (
             f"{program}: mutual TLS as {self.identity.spiffe_id}; the certificate ends at {end:%Y-%m-%d %H:%M} UTC.",
             f"Written by `sluice pki export`; proven with {proven}.",
-            "Exporting again replaces all files of this directory in place, and keeps the stores' password.",
+            "Exporting again replaces in place what has changed, and keeps the stores' password.",
             *notes,
         )
         return "".join(f"# {line}".rstrip() + "\n" for line in lines)

@@ -36,7 +36,7 @@ def render(handover: Handover) -> dict[str, bytes]:
 secureClientPort={SECURE_CLIENT_PORT}
 serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory
 {_lines("ssl.", need)}\
-# Clients have no host name that could be checked. Reads replaced stores again without a restart.
+# Clients have no host name that could be checked. Stores that are replaced are read again without a restart.
 ssl.clientHostnameVerification=false
 client.certReload=true
 

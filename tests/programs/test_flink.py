@@ -23,14 +23,14 @@ from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 from tests.integration.programs.ports import client_context, exchange, free_ports, let_in, refuses, running, tail, until
 from tests.programs.conftest import program
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 FLINK = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "flink")
 OTHER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
 PIN = re.compile(r"^security\.ssl\.internal\.cert\.fingerprint: .*\n", re.MULTILINE)
 HOSTILE = (Hostile.NO_CERTIFICATE, Hostile.EDGE_CERTIFICATE, Hostile.FOREIGN_CA, Hostile.SELF_SIGNED)
 JOB_SECONDS = 400
-START_SECONDS = 120.0
+START_SECONDS = 240.0
 
 SETTINGS = """\
 jobmanager.rpc.address: localhost

@@ -20,7 +20,7 @@ from tests.hostile import Hostile, TestPki
 from tests.integration.programs.ports import client_context, exchange, let_in, presented, refuses, tail
 from tests.integration.programs.spark_application import OTHER, SPARK, started
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 GET = b"GET /jobs/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 

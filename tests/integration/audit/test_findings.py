@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from audit.subject import Subject
 from pki.channels import Channel
 from tests.hostile import TestPki
 from tests.integration.audit.conftest import OPTIONS, QUICK, audited, found, listener_at, only
-from tests.weak_servers import drain, http_answer, server_context, serving
+from tests.weak_servers import drain, http_answer, server_context, serving, speak
 
 MODERN_CIPHERS = "ECDHE+AESGCM"
 
@@ -62,11 +63,12 @@ def test_a_listener_that_speaks_first_in_plaintext_is_found() -> None:
         drain(connection)
 
     with serving(greet) as address:
-        assert found(audited(listener_at(address), checks=QUICK)) == {"TLS-01"}
+        options = replace(OPTIONS, listen=20.0)
+        assert found(audited(listener_at(address), checks=QUICK, options=options)) == {"TLS-01"}
 
 
 def test_a_listener_that_never_answers_a_handshake_does_not_pass() -> None:
-    options = OPTIONS.__class__(timeout=0.5, patience=0.3, handshake_limit=1.0)
+    options = replace(OPTIONS, timeout=0.3)
     with serving() as address:
         assert "TLS-02" in found(audited(listener_at(address), checks=only("TLS-02"), options=options))
 
@@ -167,7 +169,8 @@ def test_a_weak_server_gives_its_finding(
 ) -> None:
     with serving(context=_weak(weakness, pki, server_directory)) as address:
         checks = [check for check in QUICK if Kind.SERVER in check.kinds]
-        assert found(audited(listener_at(address, Kind.SERVER, None), checks=checks)) == expected
+        options = replace(OPTIONS, listen=3.0 if weakness == "tickets" else OPTIONS.listen)
+        assert found(audited(listener_at(address, Kind.SERVER, None), checks=checks, options=options)) == expected
 
 
 def test_a_tls12_server_that_requests_no_client_certificate_is_found(server_directory: Path) -> None:
@@ -214,7 +217,7 @@ def _weak(weakness: str, pki: TestPki, directory: Path) -> ssl.SSLContext:
 
 @pytest.mark.parametrize("check", ["TLS-11", "TLS-12", "TLS-17"])
 def test_a_listener_that_waits_for_ever_is_found(check: str) -> None:
-    options = OPTIONS.__class__(timeout=1.0, handshake_limit=1.0)
+    options = replace(OPTIONS, timeout=0.3, handshake_limit=0.5)
     with serving() as address:
         assert found(audited(listener_at(address), checks=only(check), options=options)) == {check}
 
@@ -235,3 +238,21 @@ def test_ids_are_unique_and_every_check_says_what_who_and_how() -> None:
         assert check.references
         assert check.remedy
         assert check.kinds
+
+
+def test_a_server_that_spoils_one_check_does_not_pass_it(server_directory: Path) -> None:
+    """It shakes hands with the first client, and answers all others with nonsense."""
+    clients = iter((True,))
+
+    def once(connection: socket.socket) -> None:
+        if next(clients, False):
+            with server_context(server_directory).wrap_socket(connection, server_side=True) as secured:
+                speak(secured)
+        connection.recv(1 << 12)
+        connection.sendall(b"\x16\x03\x03\x00\x08\x02\x00\x00\x04\xff\xff\xff\xff")
+
+    with serving(once) as address:
+        subject = Subject(listener_at(address), OPTIONS)
+        assert subject.handshake is not None
+        (check,) = only("MTL-02")
+        assert run_check(subject, check).outcome is Outcome.FINDING

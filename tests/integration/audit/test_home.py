@@ -142,7 +142,9 @@ def test_a_declared_port_on_every_interface_is_a_finding(running: Home) -> None:
         listener = next(each for each in find(running, lambda _: True).listeners if each.port == port)
         from audit.catalogue import by_id
 
-        assert found(examine("a test", [Subject(listener, Options())], checks=[by_id()["LSN-02"]])) == {"LSN-02"}
+        assert found(examine("a test", [Subject(listener, Options(timeout=0.3))], checks=[by_id()["LSN-02"]])) == {
+            "LSN-02"
+        }
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def test_a_unix_socket_that_others_can_open_is_found(
         assert found(examine("a test", [Subject(listener, Options())])) == expected
 
 
-@pytest.mark.parametrize(("bound", "expected"), [("127.0.0.1", set()), ("0.0.0.0", {"LSN-02", "LSN-05"})])  # noqa: S104
+@pytest.mark.parametrize(("bound", "expected"), [("127.0.0.1", set()), ("0.0.0.0", {"LSN-02", "LSN-05"})])  # noqa: S104  what must be found
 def test_what_speaks_without_tls_must_be_bound_to_loopback(bound: str, expected: set[str]) -> None:
     listener = Listener(name="py4j", kind=Kind.LOCAL, host="127.0.0.1", port=1, bound=(bound,))
     assert found(examine("a test", [Subject(listener, Options())])) == expected

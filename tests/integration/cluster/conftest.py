@@ -52,14 +52,11 @@ class LocalCluster:
     home: Path
 
     def sluice(self, *arguments: str, timeout: float = 200, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run ``sluice ARGUMENTS --home HOME`` and return what it printed."""
-        verb, *rest = arguments
-        head = [verb, *(rest[:1] if verb in {"jobs", "token", "pki", "config"} else [])]
-        tail = rest[1:] if len(head) == 2 else rest
+        """Run ``sluice ARGUMENTS`` with this home and return what it printed."""
         return subprocess.run(
-            [*COMMAND, *head, "--home", str(self.home), *tail],
+            [*COMMAND, *arguments],
             cwd=REPOSITORY,
-            env=os.environ | environment,
+            env=os.environ | {"SLUICE_HOME": str(self.home)} | environment,
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -6,7 +6,7 @@ SUM = """
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.appName("sum").getOrCreate()
-print("sum", spark.range(0, 1000, 1, 8).groupBy((spark.range(1).id * 0).alias("k")).count().count())
+print("groups", spark.range(0, 1000, 1, 8).selectExpr("id % 7 AS k").groupBy("k").count().count())
 spark.stop()
 """
 
@@ -60,3 +60,21 @@ total = frame.repartition(4, "id").groupBy().sum("id").first()[0]
 print("total", total)
 spark.stop()
 """
+
+ROUNDS = """
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.appName("rounds").getOrCreate()
+until = sys.argv[1]
+rounds = 0
+while not os.path.exists(until):
+    total = spark.range(0, 20000, 1, 4).repartition(6, "id").groupBy().sum("id").first()[0]
+    assert total == 199990000, total
+    rounds += 1
+print("rounds", rounds)
+spark.stop()
+"""
+"""Shuffles again and again until the file in its argument exists."""

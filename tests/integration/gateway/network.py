@@ -194,7 +194,14 @@ class NetworkGateway(Gateway):
 
     def handshakes(self) -> dict[str, int]:
         """How many handshakes Envoy has done on each leg."""
-        stats = self._admin("stats?format=json&filter=^cluster.(rest|auth).ssl.handshake$")["stats"]
+        return self._stats("ssl.handshake")
+
+    def open_connections(self) -> dict[str, int]:
+        """How many connections Envoy has on each leg."""
+        return self._stats("upstream_cx_active")
+
+    def _stats(self, name: str) -> dict[str, int]:
+        stats = self._admin(f"stats?format=json&filter=^cluster.(rest|auth).{name}$")["stats"]
         return {each["name"]: each["value"] for each in stats if "name" in each}
 
     def _admin(self, query: str) -> Any:

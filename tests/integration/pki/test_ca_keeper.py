@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography import x509
 
 from pki.agent.policy import ManagedIdentity
 from pki.authority import Authority, create_intermediate, create_root, to_pem
@@ -30,10 +31,10 @@ from pki.ca.tokens import mint
 from pki.ca.trust_client import fetch_trust
 from pki.channels import Channel, server_policy
 from pki.errors import CertificateRejected, StoreError
-from pki.files import locked, write_secret
+from pki.files import write_secret
 from pki.home import Home
 from pki.identity import Role, SpiffeId
-from pki.identity_files import CA_FILE, IdentityMaterial, read_certificates, read_identity
+from pki.identity_files import CA_FILE, CHAIN_FILE, IdentityMaterial, read_certificates, read_identity
 from pki.issuer import utc_now
 from pki.keys import key_to_pem
 from pki.profiles import AuthorityKind
@@ -93,9 +94,13 @@ class World:
 
     @property
     def material(self) -> IdentityMaterial:
-        """What is in the directory now, but not between two files of one renewal."""
-        with locked(self.directory.parent):
-            return read_identity(self.directory)[0]
+        """What is in the directory now."""
+        return read_identity(self.directory)[0]
+
+    @property
+    def leaf(self) -> x509.Certificate:
+        """The certificate alone, which is there at every moment."""
+        return read_certificates(self.directory / CHAIN_FILE)[0]
 
     def issued(self) -> list[str]:
         """How certificates were asked for."""
@@ -134,7 +139,7 @@ async def test_it_joins_renews_at_half_life_and_needs_the_token_once(world: Worl
     async with running(keeper):
         await until(lambda: keeper.trust.version != "", "the trust did not arrive")
         world.passed = dt.timedelta(hours=13)
-        await until(lambda: world.material.leaf != first.leaf, "it was not renewed")
+        await until(lambda: world.leaf != first.leaf, "it was not renewed")
         world.passed = dt.timedelta(0)
     assert world.material.key_pem != first.key_pem
     again = world.keeper()
@@ -185,15 +190,15 @@ async def test_while_the_authority_is_away_everything_stays_and_goes_on_after_it
     world.new_token()
     keeper = world.keeper()
     await keeper.start()
-    first = world.material.leaf
+    first = world.leaf
     async with running(keeper):
         await until(lambda: keeper.trust.version != "", "the trust did not arrive")
         await world.stop_ca()
         world.passed = dt.timedelta(hours=13)
         await until(lambda: keeper.keepers[0].failures > 0, "it did not try")
-        assert world.material.leaf == first
+        assert world.leaf == first
         await world.start_ca()
-        await until(lambda: world.material.leaf != first, "it did not go on")
+        await until(lambda: world.leaf != first, "it did not go on")
         known = keeper.trust.version
         world.pki.issuer.revocations.refresh(AuthorityKind.INTERNAL, force=True)
         await until(lambda: keeper.trust.version != known, "the news did not arrive after the restart")
@@ -205,16 +210,16 @@ async def test_a_clock_that_jumps_beyond_the_end_and_back_costs_nothing(world: W
     world.new_token()
     keeper = world.keeper()
     await keeper.start()
-    first = world.material.leaf
+    first = world.leaf
     async with running(keeper):
         world.passed = dt.timedelta(days=30)
         await until(lambda: keeper.keepers[0].failures > 0, "it did not try")
-        assert world.material.leaf == first
+        assert world.leaf == first
         world.passed = dt.timedelta(0)
         known = keeper.trust.version
         world.pki.issuer.revocations.refresh(AuthorityKind.INTERNAL, force=True)
         await until(lambda: keeper.trust.version != known, "the news do not arrive any more")
-        assert world.material.leaf == first
+        assert world.leaf == first
 
 
 class Rotating(OnlineAuthority):
@@ -247,7 +252,7 @@ async def test_when_another_authority_signs_it_is_trusted_first_and_then_signs_a
             lambda: read_certificates(world.directory / CA_FILE) == [before.certificate, after.certificate],
             "the successor is not trusted",
         )
-        assert was_issued_by(world.material.leaf, before.certificate)
+        assert was_issued_by(world.leaf, before.certificate)
 
         def replace() -> None:
             directory = store.directory(AuthorityKind.INTERNAL)
@@ -256,7 +261,7 @@ async def test_when_another_authority_signs_it_is_trusted_first_and_then_signs_a
             authority.trusted = (after, before)
 
         await server.call(replace)
-        await until(lambda: was_issued_by(world.material.leaf, after.certificate), "it was not renewed at once")
+        await until(lambda: was_issued_by(world.leaf, after.certificate), "it was not renewed at once")
         await until(
             lambda: read_certificates(world.directory / CA_FILE) == [after.certificate, before.certificate],
             "the predecessor is not trusted any more",

@@ -16,6 +16,7 @@ from pki.ca.follower_file import FollowerFile
 from pki.ca.protocol import TrustRequest
 from pki.config import PkiConfig
 from pki.edge_client import EdgeTrust
+from pki.errors import StoreError
 from pki.generation import issuer_id, key_id
 from pki.home import Home
 from pki.identity import Role, SpiffeId
@@ -210,3 +211,9 @@ async def test_clients_of_the_gateway_follow_an_edge_rotation(home: Home, sluice
         await reach(EdgeTrust(edge_bundle(home)))
     with pytest.raises(ssl.SSLCertVerificationError):
         await reach(left_behind)
+    bundle.write_text("damaged")
+    await reach(lasting)
+    bundle.unlink()
+    await reach(lasting)
+    with pytest.raises(StoreError):
+        EdgeTrust(bundle)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from cli.main import main
 from pki.agent.policy import ManagedIdentity
@@ -25,11 +26,14 @@ from pki.channels import Channel, client_policy, server_policy
 from pki.files import write_secret
 from pki.home import Home
 from pki.identity import Role, SpiffeId
+from pki.identity_files import CA_FILE, CHAIN_FILE, read_certificates
+from pki.in_use_reporter import reporting
 from pki.issuer import utc_now
 from pki.listener import MutualTlsListener
 from pki.profiles import AuthorityKind
 from pki.store import AuthorityStore
 from pki.tls import TlsIdentity
+from pki.verify import was_issued_by
 from tests.hostile import TRUST_DOMAIN, TestPki, assert_refused
 from tests.integration.pki.conftest import Echo, until
 
@@ -112,3 +116,42 @@ async def test_a_peer_revoked_at_the_authority_is_refused_on_another_machine(
             await assert_refused(host, port, context)
         finally:
             await listener.close()
+
+
+async def test_a_rotation_reaches_a_machine_that_nobody_brings_anything_to(
+    pki: TestPki, ca: CaAddress, tmp_path: Path
+) -> None:
+    """A, then A+B, then B+A with a certificate of B, then B alone: each phase by its verb, the rest by itself."""
+
+    async def rotate(verb: str) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "cli.main", "pki", "rotate", verb, "internal", "--wait", "60"),
+            *("--home", str(pki.home.root)),
+            cwd=Path(__file__).parents[3],
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+        assert process.returncode == 0, output.decode()
+
+    machine = Machine(tmp_path / "tm-1", pki, ca, WORKER)
+    before = AuthorityStore(pki.home.pki).certificate(AuthorityKind.INTERNAL)
+
+    def trusted() -> list[x509.Certificate]:
+        return read_certificates(machine.directory / CA_FILE)
+
+    async with running(machine) as identity, reporting(identity, "taskmanager"):
+        await rotate("prepare")
+        await until(lambda: len(trusted()) == 2, "the successor is not trusted")
+        assert trusted()[0] == before
+        await rotate("activate")
+        after = AuthorityStore(pki.home.pki).certificate(AuthorityKind.INTERNAL)
+        assert after != before
+        await until(
+            lambda: was_issued_by(read_certificates(machine.directory / CHAIN_FILE)[0], after), "it was not renewed"
+        )
+        await rotate("finish")
+        await until(lambda: trusted() == [after], "the predecessor is still trusted")
+        known = machine.keeper.trust.version
+        await asyncio.to_thread(pki.issuer.revocations.refresh, AuthorityKind.INTERNAL, force=True)
+        await until(lambda: machine.keeper.trust.version != known, "the news do not arrive any more")

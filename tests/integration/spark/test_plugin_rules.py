@@ -168,6 +168,7 @@ class Lists:
 
 
 COMPROMISED = x509.ReasonFlags.key_compromise
+ON_HOLD = x509.ReasonFlags.certificate_hold
 TAKEN_OFF = x509.ReasonFlags.remove_from_crl
 
 
@@ -187,8 +188,11 @@ class Signer:
     def complete(self, number: int, entries: str = "") -> bytes:
         return signed(self.authority, number, [(self._serials[name], COMPROMISED) for name in entries])
 
-    def delta(self, number: int, base: int, entries: str = "", *, off: str = "", critical: bool = True) -> bytes:
+    def delta(
+        self, number: int, base: int, entries: str = "", *, hold: str = "", off: str = "", critical: bool = True
+    ) -> bytes:
         wanted = [(self._serials[name], COMPROMISED) for name in entries]
+        wanted += [(self._serials[name], ON_HOLD) for name in hold]
         wanted += [(self._serials[name], TAKEN_OFF) for name in off]
         return signed(self.authority, number, wanted, base=base, critical=critical)
 
@@ -217,19 +221,21 @@ def test_delta_may_stand_before_its_base_and_build_on_an_older_one(lists: Lists,
     assert lists.refuses(signer.y)
 
 
-def test_delta_that_is_not_marked_critical_is_still_no_complete_list(lists: Lists, signer: Signer) -> None:
+def test_delta_that_does_not_say_so_critically_is_no_complete_list(lists: Lists, signer: Signer) -> None:
     """Taken for a complete one it would set everybody on the base free."""
-    assert lists.take(signer.complete(5, "X"), signer.delta(6, 5, "Y", critical=False)) == []
+    (problem,) = lists.take(signer.complete(5, "X"), signer.delta(6, 5, "Y", critical=False))
+    assert "does not say critically" in problem
     assert lists.refuses(signer.x)
-    assert lists.refuses(signer.y)
+    assert not lists.refuses(signer.y)
 
 
-def test_later_delta_counts_and_can_take_off(lists: Lists, signer: Signer) -> None:
+def test_later_delta_takes_off_what_was_on_hold_and_nothing_else(lists: Lists, signer: Signer) -> None:
     base = signer.complete(5, "X")
-    assert lists.take(base, signer.delta(6, 5, "Y")) == []
-    assert lists.take(base, signer.delta(7, 5, "Y", off="X")) == []
-    assert not lists.refuses(signer.x)
+    assert lists.take(base, signer.delta(6, 5, hold="Y")) == []
     assert lists.refuses(signer.y)
+    assert lists.take(base, signer.delta(7, 5, off="XY")) == []
+    assert lists.refuses(signer.x)
+    assert not lists.refuses(signer.y)
 
 
 def test_delta_may_build_on_what_another_delta_has_led_to(lists: Lists, signer: Signer) -> None:
@@ -245,6 +251,16 @@ def test_next_complete_list_replaces_base_and_deltas(lists: Lists, signer: Signe
     assert lists.refuses(signer.y)
     assert lists.take(signer.complete(7, "Y"), signer.delta(6, 5, "X")) == []  # says nothing new
     assert lists.number() == 7
+
+
+def test_same_list_in_whole_and_in_parts_is_no_step_back(lists: Lists, signer: Signer) -> None:
+    assert lists.take(signer.complete(7, "X")) == []
+    assert lists.take(signer.complete(5), signer.delta(7, 5, "X")) == []
+    assert lists.take(signer.complete(5), signer.delta(8, 5, "XY")) == []
+    assert lists.take(signer.complete(8, "XY")) == []
+    assert lists.refuses(signer.x)
+    assert lists.refuses(signer.y)
+    assert lists.number() == 8
 
 
 @pytest.mark.parametrize(
@@ -272,14 +288,16 @@ def test_unusable_delta_is_ignored_and_said(
     "older",
     [
         pytest.param(lambda s: [s.complete(5), s.delta(6, 5)], id="older delta"),
+        pytest.param(lambda s: [s.complete(5)], id="base without its delta"),
         pytest.param(lambda s: [s.complete(6)], id="complete list older than the delta"),
         pytest.param(lambda s: [s.complete(4)], id="complete list older than the base"),
     ],
 )
 def test_nothing_older_sets_anybody_free(lists: Lists, signer: Signer, older: Callable[[Signer], list[bytes]]) -> None:
     assert lists.take(signer.complete(5, "X"), signer.delta(7, 5, "Y")) == []
-    (problem,) = lists.take(*older(signer))
-    assert "older than the one in use" in problem
+    problems = lists.take(*older(signer))
+    assert problems
+    assert all("older than the one in use" in problem for problem in problems)
     assert lists.refuses(signer.x)
     assert lists.refuses(signer.y)
 

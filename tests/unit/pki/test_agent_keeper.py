@@ -17,11 +17,17 @@ from pki.agent.policy import ManagedIdentity
 from pki.config import PkiConfig
 from pki.crl import Reason
 from pki.errors import CertificateRejected
+from pki.generation import key_id
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_identity
+from pki.in_use import read_reports
+from pki.in_use_reporter import Reporter
 from pki.issuer import LocalIssuer, SignedChain
 from pki.profiles import AuthorityKind
 from pki.revocation_store import Target
+from pki.rotation import Keep
+from pki.rotation_store import RotationStore
+from pki.trust_files import install_trust, sides_of
 
 ME = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-1")
 
@@ -71,7 +77,8 @@ class World:
 
     def __init__(self, root: Path) -> None:
         self.now = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
-        self.local = local = LocalIssuer(root / "pki", PkiConfig(), clock=self.clock)
+        self.pki = root / "pki"
+        self.local = local = LocalIssuer(self.pki, PkiConfig(), clock=self.clock)
         local.ensure_authorities()
         self.issuer = FlakyIssuer(local)
         self.board = Board(self.clock)
@@ -226,3 +233,29 @@ async def test_an_issuer_that_hangs_is_asked_once_and_the_warnings_come_all_the_
         await world.impatient.step()
         await asyncio.sleep(0)
     assert world.issuer.asked == 2
+
+
+async def test_it_is_renewed_at_once_when_another_authority_signs_and_says_what_it_serves(world: World) -> None:
+    """As in a rotation: the first of the anchors in the directory is who signs now."""
+    reporter = Reporter(world.directory, "agent")
+    keeper = Keeper(world.keeper.identity, world.issuer, world.board, world.clock, lambda: 0.5, reporter=reporter)
+    await keeper.step()
+    ((before,), _) = read_reports(world.directory)
+    store = RotationStore(world.pki)
+    store.begin(AuthorityKind.INTERNAL, PkiConfig(), world.now)
+    (side, _) = sides_of(world.pki)
+    install_trust(world.directory, side)
+    await keeper.step()
+    ((prepared,), _) = read_reports(world.directory)
+    assert (prepared.leaf, len(prepared.anchors), world.issuer.asked) == (before.leaf, 2, 1)
+    store.switch(Keep.NEW, world.now)
+    (side, _) = sides_of(world.pki)
+    install_trust(world.directory, side)
+    await keeper.step()
+    ((after,), _) = read_reports(world.directory)
+    assert (after.program, after.issuer, world.issuer.asked) == ("agent", key_id(side.bundle[0]), 2)
+    assert after.issuer != before.issuer
+    await keeper.step()
+    assert world.issuer.asked == 2, "once is enough"
+    reporter.close()
+    assert read_reports(world.directory) == ([], [])

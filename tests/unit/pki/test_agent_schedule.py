@@ -65,3 +65,10 @@ def test_retries_become_rarer_until_the_longest() -> None:
 )
 def test_urgency(hours: float, expected: Urgency) -> None:
     assert urgency(DAY, START + dt.timedelta(hours=hours)) is expected
+
+
+def test_a_bound_of_ones_own_shortens_the_pauses() -> None:
+    longest = dt.timedelta(seconds=5)
+    waits = [retry_at(START, failures, 0.99, longest=longest) - START for failures in range(1, 12)]
+    assert waits[0] < longest
+    assert all(wait <= longest for wait in waits)

@@ -71,6 +71,49 @@ def test_the_password_opens_both_stores_and_is_kept(program: Program, pki: TestP
     assert [each.certificate for each in anchors.additional_certs] == list(read_identity(source)[0].anchors)
 
 
+@pytest.mark.parametrize("program", Program)
+def test_a_second_export_touches_nothing_that_is_right(program: Program, pki: TestPki, tmp_path: Path) -> None:
+    """ZooKeeper for one may lose a change when both stores are replaced at once."""
+    source, place = pki.directory(TASKMANAGER), tmp_path / "out"
+
+    def generations() -> dict[str, int]:
+        return {path.name: path.stat().st_ino for path in place.iterdir()}
+
+    files = export_for(program, source, place, now=utc_now())
+    before = generations()
+    assert export_for(program, source, place, now=utc_now()) == files
+    assert generations() == before
+    files[0].chmod(0o644)
+    export_for(program, source, place, now=utc_now())
+    assert modes(place) == {0o600}
+
+
+@pytest.mark.parametrize("program", WITH_STORES)
+def test_a_renewal_replaces_the_key_store_and_leaves_the_trust_store(
+    program: Program, pki: TestPki, tmp_path: Path
+) -> None:
+    source, place = pki.directory(TASKMANAGER), tmp_path / "out"
+    export_for(program, source, place, now=utc_now())
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    pki.issuer.issue_to(source, TASKMANAGER)
+    export_for(program, source, place, now=utc_now())
+    changed = {path.name for path in place.iterdir() if path.read_bytes() != before[path.name]}
+    assert "keystore.p12" in changed
+    assert changed.isdisjoint({"truststore.p12", "stores.pass"})
+
+
+@pytest.mark.parametrize("damage", [b"", b"no store at all"])
+def test_a_damaged_store_is_replaced(damage: bytes, pki: TestPki, tmp_path: Path) -> None:
+    source, place = pki.directory(TASKMANAGER), tmp_path / "out"
+    export_for(Program.FLINK, source, place, now=utc_now())
+    for name in ("keystore.p12", "truststore.p12"):
+        (place / name).write_bytes(damage)
+    export_for(Program.FLINK, source, place, now=utc_now())
+    password = (place / "stores.pass").read_bytes()
+    assert load_pkcs12((place / "keystore.p12").read_bytes(), password).key is not None
+    assert len(load_pkcs12((place / "truststore.p12").read_bytes(), password).additional_certs) == 1
+
+
 @pytest.mark.parametrize("found", [b"", b"short", b"with=quote'", "ünicode-pässwörd".encode()])
 def test_a_password_that_would_need_quoting_is_replaced(found: bytes, pki: TestPki, tmp_path: Path) -> None:
     place = tmp_path / "out"

@@ -45,23 +45,28 @@ private[tls] object RevocationList {
     val signer = anchors.find(signed(crl, _)).getOrElse {
       throw new CRLException(s"the revocation list of $issuer is not signed by a trusted authority")
     }
-    // 2. Nothing critical in it that is not understood (RFC 5280, 5.2).
+    // 2. Nothing critical in it that is not understood, and a delta says critically that it is one (RFC 5280, 5.2).
     refuseUnknown(Option(crl.getCriticalExtensionOIDs), Understood)
+    if (Option(crl.getNonCriticalExtensionOIDs).exists(_.contains(DeltaOid))) {
+      throw new CRLException(s"a delta revocation list of $issuer does not say critically that it is one")
+    }
     Option(crl.getRevokedCertificates).foreach(_.forEach { entry =>
       refuseUnknown(Option(entry.getCriticalExtensionOIDs), EntryUnderstood)
     })
     // 3. Fresh.
     if (crl.getNextUpdate == null) throw new CRLException(s"the revocation list of $issuer does not say until when it counts")
     if (crl.getThisUpdate.getTime > now.getTime + Skew) throw new CRLException(s"the revocation list of $issuer is from the future")
-    if (expired(crl, now)) throw new CRLException(s"the revocation list of $issuer expired at ${crl.getNextUpdate.toInstant}")
+    if (expired(crl.getNextUpdate, now)) throw new CRLException(s"the revocation list of $issuer expired at ${crl.getNextUpdate.toInstant}")
     val number = numberIn(crl, NumberOid).getOrElse(throw new CRLException("a revocation list has no number"))
     new RevocationList(crl, number, numberIn(crl, DeltaOid), KeyIds.subject(signer))
   }
 
-  def expired(crl: X509CRL, now: Date): Boolean = now.getTime > crl.getNextUpdate.getTime + Grace
+  /** Whether a list that says `nextUpdate` counts no more. */
+  def expired(nextUpdate: Date, now: Date): Boolean = now.getTime > nextUpdate.getTime + Grace
 
-  /** Whether an entry of a delta list takes a certificate off the list. */
+  /** Whether an entry of a delta list takes a certificate off the list; that counts for those on hold only. */
   def takesOff(entry: X509CRLEntry): Boolean = entry.getRevocationReason == CRLReason.REMOVE_FROM_CRL
+  def onHold(entry: X509CRLEntry): Boolean = entry.getRevocationReason == CRLReason.CERTIFICATE_HOLD
 
   private def signed(crl: X509CRL, anchor: X509Certificate): Boolean =
     anchor.getSubjectX500Principal == crl.getIssuerX500Principal &&

@@ -23,10 +23,10 @@ private[tls] final class Revocations private (lists: Map[X500Principal, Revocati
 
   /** Throws when the list that would tell about `leaf` does not count any more: nobody can tell who is revoked. */
   def checkFresh(leaf: X509Certificate, now: Date): Unit =
-    lists.get(leaf.getIssuerX500Principal).map(_.newest).foreach { list =>
-      if (RevocationList.expired(list.crl, now)) {
+    lists.get(leaf.getIssuerX500Principal).foreach { list =>
+      if (RevocationList.expired(list.nextUpdate, now)) {
         throw new CertificateException(
-          s"the revocation list of ${list.issuer.getName} expired at ${list.crl.getNextUpdate.toInstant}")
+          s"the revocation list of ${leaf.getIssuerX500Principal.getName} expired at ${list.nextUpdate.toInstant}")
       }
     }
 
@@ -43,8 +43,9 @@ private[tls] final class Revocations private (lists: Map[X500Principal, Revocati
     val judged = RevocationList.parse(pem).map(crl => Try(RevocationList.judge(crl, anchors, now)))
     // Complete lists first: a delta may stand before its base.
     val good = judged.flatMap(_.toOption).sortBy(list => (list.isDelta, list.number))
+    val newest = good.groupMapReduce(_.issuer)(_.number)(_.max(_))
     val (merged, refused) = good.foldLeft((lists, Vector.empty[String])) { case ((known, problems), list) =>
-      try (known.updated(list.issuer, merge(known.get(list.issuer), list)), problems)
+      try (known.updated(list.issuer, merge(known.get(list.issuer), list, newest(list.issuer))), problems)
       catch { case error: CRLException => (known, problems :+ error.getMessage) }
     }
     (new Revocations(merged), judged.flatMap(_.failed.toOption).map(_.toString) ++ refused)
@@ -56,35 +57,38 @@ private[tls] object Revocations {
 
   /** A complete list, and what delta lists have changed in it since; as new as the newest of them.
     *
-    * Number and expiry are those of the last delta (RFC 5280, 5.2.4).
+    * It counts as long as all of them do, and has the number of the last (RFC 5280, 5.2.4).
     */
-  private final class InUse(complete: RevocationList, val newest: RevocationList, changes: Map[BigInteger, X509CRLEntry]) {
-    def completeNumber: BigInteger = complete.number
-
+  private final class InUse(
+      complete: RevocationList, val newest: RevocationList, val nextUpdate: Date, changes: Map[BigInteger, X509CRLEntry]) {
     def entry(serial: BigInteger): Option[X509CRLEntry] =
       changes.get(serial).orElse(Option(complete.crl.getRevokedCertificate(serial))).filterNot(RevocationList.takesOff)
 
     def changedBy(delta: RevocationList): InUse = {
       val entries: Iterable[X509CRLEntry] = Option(delta.crl.getRevokedCertificates).toSeq.flatMap(_.asScala)
-      new InUse(complete, delta, changes ++ entries.map(entry => entry.getSerialNumber -> entry))
+      // What is revoked stays revoked, unless it was on hold.
+      val counting = entries.filter(each => !RevocationList.takesOff(each) || entry(each.getSerialNumber).exists(RevocationList.onHold))
+      val earlier = if (nextUpdate.before(delta.crl.getNextUpdate)) nextUpdate else delta.crl.getNextUpdate
+      new InUse(complete, delta, earlier, changes ++ counting.map(each => each.getSerialNumber -> each))
     }
   }
 
-  private def merge(known: Option[InUse], found: RevocationList): InUse = (found.base, known) match {
-    case (Some(_), None) => throw new CRLException(s"${found.named} has no complete list to build on")
-    case (Some(base), Some(list)) =>
-      // What the complete list says already, or the same delta again.
-      if (found.number.compareTo(list.completeNumber) <= 0 || found.number == list.newest.number) list
-      else if (found.number.compareTo(list.newest.number) < 0) throw older(found)
+  /** `known` with what `found` says; `newest` is the highest number that its file has of this issuer. */
+  private def merge(known: Option[InUse], found: RevocationList, newest: BigInteger): InUse = (known, found.base) match {
+    case (None, Some(_)) => throw new CRLException(s"${found.named} has no complete list to build on")
+    case (None, None)    => whole(found)
+    // A file that goes as far as what is in use may have it in other parts.
+    case (Some(list), _) if found.number.compareTo(list.newest.number) < 0 =>
+      if (newest.compareTo(list.newest.number) < 0) throw older(found) else list
+    case (Some(_), None) => whole(found)
+    case (Some(list), Some(base)) =>
+      if (found.number == list.newest.number) list
       else if (base.compareTo(list.newest.number) > 0) {
         throw new CRLException(s"${found.named} builds on number $base, and the one in use is number ${list.newest.number}")
       } else list.changedBy(found)
-    case (None, Some(list)) if found.number.compareTo(list.newest.number) < 0 =>
-      // The base of the deltas in use stays beside them in the file.
-      if (found.number == list.completeNumber) list
-      else throw older(found)
-    case (None, _) => new InUse(found, found, Map.empty)
   }
+
+  private def whole(list: RevocationList) = new InUse(list, list, list.crl.getNextUpdate, Map.empty)
 
   private def older(found: RevocationList) = new CRLException(s"${found.named} is older than the one in use")
 }

@@ -1,0 +1,134 @@
+"""Steady requests on the channels of a running cluster, from a thread of their own: what went well, and what failed.
+
+The RPC and blob requests come from ``taskmanager/loader``, a process of the cluster as far as its certificate goes; its
+identity directory lies in the cluster's home and is read again whenever it changes, as every process does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+
+from cli.client import resolve_target
+from pki.edge_client import edge_client_context
+from pki.errors import PeerRefused
+from pki.home import Home
+from pki.identity import Role
+from pki.tls import TlsIdentity
+from runtime.addresses import read_jobmanager
+from runtime.blob.client import fetch_blob
+from runtime.gateways import RESOURCE_MANAGER, ResourceManagerGateway
+from runtime.messages import BlobRef, SlotProfile, TaskManagerRegistration
+from runtime.rpc import RemotePeer, RpcService
+
+LOADER = "loader"
+PAUSE_SECONDS = 0.05
+REQUEST_SECONDS = 30.0
+MAX_FAILURES_KEPT = 20
+NO_SLOTS = TaskManagerRegistration(
+    name=LOADER,
+    host="127.0.0.1",
+    slots=0,
+    profile=SlotProfile(cores=1, memory_mb=1),
+    python="3",
+    version="0",
+)
+"""The ResourceManager reads it, and answers that nobody registers without slots: a request without consequences."""
+
+
+class Load:
+    """Runs from :meth:`start` to :meth:`stop`; the job whose pipeline is fetched must exist."""
+
+    def __init__(self, home: Home, job_id: str, pipeline: Path, scratch: Path) -> None:
+        self._home = home
+        self._job_id = job_id
+        content = pipeline.read_bytes()
+        self._blob = BlobRef(sha256=hashlib.sha256(content).hexdigest(), name=pipeline.name, size=len(content))
+        self._scratch = scratch
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="load")
+        self._lasting: RemotePeer | None = None
+        self.done: Counter[str] = Counter()
+        self.failures: list[str] = []
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the requests under way."""
+        self._stop.set()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        identity = TlsIdentity(self._home.identity(Role.TASKMANAGER, LOADER))
+        service = RpcService(identity)
+        try:
+            self._lasting = await self._connect(service)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._repeat("gateway", self._gateway))
+                tasks.create_task(self._repeat("rpc", lambda: self._rpc(service)))
+                tasks.create_task(self._repeat("lasting rpc", self._lasting_rpc))
+                tasks.create_task(self._repeat("blob", lambda: self._fetch(identity)))
+        finally:
+            await service.close()
+
+    async def _repeat(self, channel: str, request: Callable[[], Awaitable[None]]) -> None:
+        while not self._stop.is_set():
+            try:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    await request()
+                self.done[channel] += 1
+            except Exception as error:  # noqa: BLE001  # whatever it is, it is counted and shown
+                if len(self.failures) < MAX_FAILURES_KEPT:
+                    self.failures.append(f"{channel}: {type(error).__name__}: {error}")
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _gateway(self) -> None:
+        """A client of its own each time: it reads the authority's file, as `sluice` does, and connects anew."""
+        target = resolve_target(self._home)
+        connector = aiohttp.TCPConnector(ssl=edge_client_context(target.ca_file), force_close=True)
+        headers = {"authorization": f"Bearer {target.token}"}
+        async with (
+            aiohttp.ClientSession(connector=connector) as session,
+            session.get(f"{target.url}/v1/overview", headers=headers) as response,
+        ):
+            body = await response.text()
+            assert response.status == 200, f"{response.status}: {body[:200]}"
+            assert "taskmanagers" in json.loads(body)
+
+    async def _rpc(self, service: RpcService) -> None:
+        """A handshake and a request over the new connection."""
+        peer = await self._connect(service)
+        try:
+            await _ask(peer)
+        finally:
+            await peer.close()
+
+    async def _lasting_rpc(self) -> None:
+        """A request over the connection of the beginning."""
+        assert self._lasting is not None
+        await _ask(self._lasting)
+
+    async def _fetch(self, identity: TlsIdentity) -> None:
+        """A handshake and a transfer; the content is compared with its digest."""
+        host, port = read_jobmanager(self._home).blob
+        await fetch_blob(identity, host, port, self._job_id, self._blob, self._scratch / "blob")
+
+    async def _connect(self, service: RpcService) -> RemotePeer:
+        return await service.connect(*read_jobmanager(self._home).rpc)
+
+
+async def _ask(peer: RemotePeer) -> None:
+    try:
+        await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(NO_SLOTS)
+    except PeerRefused as refusal:
+        if "0 slots" not in str(refusal):
+            raise

@@ -1,0 +1,62 @@
+"""The internal authority is replaced while a job runs: its driver and executors are renewed, and it finishes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cli.config import load
+from cli.identities import renew_superseded
+from pki.errors import StoreError
+from pki.generation import issuer_id, key_id
+from pki.identity_files import read_identity
+from pki.profiles import AuthorityKind
+from pki.rotation import Laggard
+from pki.rotator import Rotator
+from pki.trust import TrustStore
+from tests.integration.runtime.conftest import Cluster
+
+CONFIGURATION = load(None, environment={}, flags={})
+INTERNAL = AuthorityKind.INTERNAL
+
+
+def patience() -> Callable[[Sequence[Laggard]], bool]:
+    """Looks again and again in the thread of the verb, while the cluster goes on."""
+    rounds, pause = iter(range(600)), threading.Event()
+
+    def look_again(_: Sequence[Laggard]) -> bool:
+        pause.wait(0.1)
+        return next(rounds, None) is not None
+
+    return look_again
+
+
+def issuers(directories: Sequence[Path]) -> set[str]:
+    """Who has signed what is in ``directories``; empty while one of them is being replaced."""
+    try:
+        return {issuer_id(read_identity(directory)[0].leaf) for directory in directories}
+    except StoreError:
+        return set()
+
+
+async def test_job_goes_on_through_a_rotation_and_is_renewed_at_once(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=1)
+    before = await cluster.until_running(job_id, 1)
+    root = cluster.home.root
+    directories = [*root.glob(f"jobs/{job_id}/*/identity"), *root.glob(f"work/*/jobs/{job_id}/*/identity")]
+    assert len(directories) == 2
+    old = issuers(directories)
+    rotator = Rotator(cluster.home, cluster.pki.config, renew=lambda: renew_superseded(cluster.home, CONFIGURATION))
+    await asyncio.to_thread(rotator.prepare, INTERNAL, patience=patience())
+    assert issuers(directories) == old
+    await asyncio.to_thread(rotator.activate, INTERNAL, patience=patience())
+    await asyncio.to_thread(rotator.finish, INTERNAL, patience=patience(), last_patience=patience())
+    (new,) = TrustStore(cluster.home.pki).anchors(INTERNAL)
+    assert issuers(directories) == {key_id(new)} != old
+    (executor,) = (await cluster.job(job_id))["executors"]
+    assert (executor["id"], executor["state"]) == (before[0]["id"], "RUNNING"), "the same process"
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")

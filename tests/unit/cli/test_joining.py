@@ -1,0 +1,79 @@
+"""The options of a process that joins an authority on another machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.errors import UsageError
+from cli.joining import agent_tokens, gateway_identities, joining, own_identity
+from pki.agent.policy import AgentPolicy, ManagedIdentity
+from pki.ca.client import parse_ca
+from pki.config import PkiConfig
+from pki.errors import StoreError
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.profiles import AuthorityKind
+
+CONFIG = PkiConfig(trust_domain="td")
+WORKERS = [SpiffeId.process("td", Role.TASKMANAGER, f"tm-{number}") for number in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("text", "mutual", "enrolment"),
+    [
+        ("ca.example.org:8444,8445", ("ca.example.org", 8444), ("ca.example.org", 8445)),
+        ("ca.example.org:8444", ("ca.example.org", 8444), ("ca.example.org", 8445)),
+        ("[::1]:1,2", ("::1", 1), ("::1", 2)),
+        ("https://10.0.0.1:1, 2", ("10.0.0.1", 1), ("10.0.0.1", 2)),
+    ],
+)
+def test_addresses(text: str, mutual: tuple[str, int], enrolment: tuple[str, int]) -> None:
+    address = parse_ca(text)
+    assert (address.mutual, address.enrolment) == (mutual, enrolment)
+
+
+@pytest.mark.parametrize("text", ["", "ca", "ca:0", "ca:1,x", "ca:1,0", "ca:1,2,3", "ca:1,ca:2", "::1:1", "ca:99999"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(StoreError):
+        parse_ca(text)
+    with pytest.raises(UsageError):
+        joining(text, None, None, None)
+
+
+def test_without_ca_nothing_joins_and_names_make_no_sense() -> None:
+    assert joining(None, Path("token"), None, None) is None
+    assert own_identity(Home(Path("/h")), CONFIG, None, Role.AUTH, "auth-1") == []
+    assert gateway_identities(Home(Path("/h")), CONFIG, None, Path("token")) == []
+    with pytest.raises(UsageError):
+        joining(None, None, ["name.example"], None)
+
+
+def test_envoy_has_an_identity_without_names_inside_and_one_with_them_outside() -> None:
+    join = joining("ca:1,2", Path("inside"), ["cluster.example.org"], ["10.0.0.7"])
+    inside, outside = gateway_identities(Home(Path("/h")), CONFIG, join, Path("outside"))
+    assert (str(inside.identity.spiffe_id), inside.identity.dns, inside.identity.ips) == (
+        "spiffe://td/gateway/envoy",
+        (),
+        (),
+    )
+    assert inside.side is AuthorityKind.INTERNAL
+    assert (str(outside.identity.spiffe_id), outside.identity.dns, outside.identity.ips) == (
+        "spiffe://td/gateway/edge",
+        ("cluster.example.org",),
+        ("10.0.0.7",),
+    )
+    assert outside.side is AuthorityKind.EDGE
+    assert inside.identity.directory != outside.identity.directory
+
+
+def test_tokens_of_an_agent_name_their_identity_unless_there_is_one_only() -> None:
+    both = AgentPolicy(tuple(ManagedIdentity(each, Path(each.name)) for each in WORKERS))
+    one = AgentPolicy(both.identities[:1])
+    assert [file.path for file in agent_tokens(["token"], one, "td").values()] == [Path("token")]
+    tokens = agent_tokens(["taskmanager/tm-1=x", "taskmanager/tm-2=y"], both, "td")
+    assert {each: file.path for each, file in tokens.items()} == {WORKERS[0]: Path("x"), WORKERS[1]: Path("y")}
+    for wrong in ("token", "taskmanager/tm-3=x"):
+        with pytest.raises(UsageError):
+            agent_tokens([wrong], both, "td")
