@@ -25,8 +25,11 @@ from pki.store import AuthorityStore
 from pki.trust import TrustStore, bundle_file
 
 LOOK_AGAIN_SECONDS = 0.5
-FOLLOW_SECONDS = 10.0
-"""How long the last step waits for processes to let go of what is not trusted any more: they look every second."""
+FOLLOW_SECONDS = 15.0
+"""How long the last step waits for processes to let go of what is not trusted any more.
+
+They look every second; of those on other machines it is known within four.
+"""
 MAX_TOLD = 20
 
 app = typer.Typer(
@@ -279,7 +282,9 @@ def _print_status(document: dict[str, Any]) -> None:
     else:
         typer.echo(f"the {document['rotating']} authority is in phase {document['phase']}")
     for holder in document["holders"]:
-        who = f"{holder['program']} {holder['pid']}" if holder["source"] == "process" else "files"
+        who = "files" if holder["source"] == "files" else f"{holder['program']} {holder['pid'] or ''}"
+        if holder["source"] == "follower":
+            who = f"{who} at {holder['place']}".strip()
         state = holder["problem"] or f"presents {holder['presents']}, trusts {', '.join(holder['trusts'])}"
         lists = "".join(f", {name} list {number}" for name, number in holder["crls"].items())
         expired = "" if holder["usable"] else " (expired)"

@@ -40,9 +40,9 @@ class InUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """One report; key identifiers and digests in hexadecimal, ``started`` in seconds since the epoch."""
 
     pid: Annotated[int, msgspec.Meta(gt=0, lt=1 << 31)]
-    started: float
+    started: Annotated[float, msgspec.Meta(ge=0, lt=1e11)]
     identity: _Text
-    program: Annotated[str, msgspec.Meta(max_length=64)]
+    program: Annotated[str, msgspec.Meta(pattern=r"^[ -~]{0,64}\Z")]
     leaf: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
     issuer: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{2}){0,64}$")]
     anchors: Annotated[tuple[_KeyId, ...], msgspec.Meta(max_length=32)]

@@ -135,6 +135,7 @@ class Source(enum.StrEnum):
     """How it is known what somebody trusts and presents."""
 
     PROCESS = "process"
+    FOLLOWER = "follower"
     FILES = "files"
     LEDGER = "ledger"
 
@@ -143,8 +144,9 @@ class Source(enum.StrEnum):
 class Holder:
     """Somebody who has a certificate: a running process by its report, an identity directory, or a ledger entry.
 
-    ``issuer`` and ``anchors`` are key identifiers. ``usable`` tells whether the leaf is valid now. ``problem`` is why
-    nothing is known of it: then it is behind in every question.
+    A process reports here, or to the online authority from another machine (a follower): then ``place`` is that
+    machine's address. ``issuer`` and ``anchors`` are key identifiers. ``usable`` tells whether the leaf is valid now.
+    ``problem`` is why nothing is known of it: then it is behind in every question.
     """
 
     source: Source
@@ -169,6 +171,8 @@ class Laggard:
     def __str__(self) -> str:
         who = self.holder.identity or self.holder.place
         where = f" ({self.holder.program} {self.holder.pid})" if self.holder.pid is not None else ""
+        if self.holder.source is Source.FOLLOWER and who != self.holder.place:
+            where += f" at {self.holder.place}"
         return f"{who}{where}: {self.why}"
 
 
@@ -196,7 +200,7 @@ def _lacks(holder: Holder, wanted: str) -> str:
 def _presents(holder: Holder, unwanted: str) -> str:
     if not holder.usable or holder.issuer != unwanted:
         return ""
-    if holder.source is Source.PROCESS:
+    if holder.source in {Source.PROCESS, Source.FOLLOWER}:
         return "it still presents a certificate of the authority that is to go"
     return "its certificate is of the authority that is to go, and still valid"
 

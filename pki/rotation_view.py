@@ -1,13 +1,18 @@
-"""Who trusts and presents what, as far as a home can tell: reports of processes, identity directories, the ledger."""
+"""Who trusts and presents what, as far as a home can tell.
+
+By reports of processes here, identity directories, what processes elsewhere told the online authority, and its ledger.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from pki.ca.ledger import EDGE_KINDS, NOTED_KINDS, LedgerRecord
+from pki.ca.follower_file import followers_path, read_followers
+from pki.ca.issued import side_of
+from pki.ca.ledger import NOTED_KINDS, LedgerRecord
 from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.crl_files import identity_directories
 from pki.errors import InvalidIdentity, PkiError, StoreError
@@ -16,16 +21,21 @@ from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_identity
 from pki.in_use import Alive, is_running, read_reports
-from pki.profiles import AuthorityKind
 from pki.rotation import Holder, Keep, Rotation, Source
+from pki.rotation_followers import follower_holders
 from pki.trust_files import sides_of
 
 RECORD_PRECISION = dt.timedelta(milliseconds=1)
 """Times in the ledger are cut off to this."""
 
 
-def holders(home: Home, now: dt.datetime, *, alive: Alive = is_running) -> tuple[Holder, ...]:
-    """All running processes that report, and all identity directories of ``home``."""
+def holders(
+    home: Home, now: dt.datetime, *, alive: Alive = is_running, revoked: Collection[int] = frozenset()
+) -> tuple[Holder, ...]:
+    """All identity directories of ``home`` and the processes that report there, and all that follow from elsewhere.
+
+    ``revoked``: serial numbers that count no more.
+    """
     known = frozenset(identifier for side in sides_of(home.pki) for identifier in side.known)
     found: list[Holder] = []
     for directory in identity_directories(home):
@@ -34,6 +44,7 @@ def holders(home: Home, now: dt.datetime, *, alive: Alive = is_running) -> tuple
             continue
         found.append(_known(files, known))
         found += [_known(each, known) for each in _processes(home, directory, files.identity, alive)]
+    found += [_known(each, known) for each in _followers(home, now, revoked)]
     return tuple(found)
 
 
@@ -77,6 +88,16 @@ def _processes(home: Home, directory: Path, identity: str, alive: Alive) -> Iter
         yield Holder(Source.PROCESS, identity, place, pid=bad.pid, problem=bad.why)
 
 
+def _followers(home: Home, now: dt.datetime, revoked: Collection[int]) -> Iterator[Holder]:
+    place = _place(home, followers_path(home.pki))
+    try:
+        record = read_followers(home.pki)
+    except StoreError as error:
+        yield Holder(Source.FOLLOWER, place, place, problem=error.what)
+        return
+    yield from follower_holders(record, now, place, revoked)
+
+
 def _known(holder: Holder, known: frozenset[str]) -> Holder:
     """What neither trusts nor presents any authority of this home cannot be judged, unless it has expired anyway."""
     if holder.problem or not holder.usable or known & {holder.issuer, *holder.anchors}:
@@ -84,36 +105,42 @@ def _known(holder: Holder, known: frozenset[str]) -> Holder:
     return replace(holder, problem="neither its certificate nor its trust is of an authority of this home")
 
 
-def remembered(
-    home: Home, rotation: Rotation, unwanted: Keep, seen: tuple[Holder, ...], now: dt.datetime
+def remembered(  # noqa: PLR0917  where, what, and what is known besides
+    home: Home,
+    rotation: Rotation,
+    unwanted: Keep,
+    seen: tuple[Holder, ...],
+    now: dt.datetime,
+    revoked: Collection[int] = frozenset(),
 ) -> tuple[Holder, ...]:
     """Identities elsewhere whose last certificate, by the ledger, is of the generation ``unwanted`` and still counts.
 
-    What has a directory here is judged by that, and what this home knows to have ended is left out.
+    What has a directory here or follows from elsewhere is judged by that; what was revoked, or is known here to have
+    ended, is left out.
     """
     path = ledger_path(home.pki)
     if not path.exists():
         return ()
-    here = {holder.identity for holder in seen if holder.source is Source.FILES}
+    here = {holder.identity for holder in seen if holder.source in {Source.FILES, Source.FOLLOWER}}
     # What was signed without the online authority is recorded late, and is in a directory here or not known at all.
     latest = {
-        (_side_of(record), record.identity): record
+        (side, record.identity): record
         for record in read_ledger(path)
-        if record.event == "issued" and record.kind not in NOTED_KINDS
+        if (side := side_of(record)) in rotation.generations
+        and record.kind not in NOTED_KINDS
+        and int(record.serial, 16) not in revoked
     }
     return tuple(
-        Holder(Source.LEDGER, identity, f"ledger record {record.sequence}", issuer=both.of(unwanted))
+        Holder(
+            Source.LEDGER, identity, f"ledger record {record.sequence}", issuer=rotation.generations[side].of(unwanted)
+        )
         for (side, identity), record in latest.items()
-        if (both := rotation.generations.get(side)) is not None
+        if side is not None
         and identity not in here
         and dt.datetime.fromisoformat(record.not_after) > now
         and _signed_by(record, rotation, unwanted)
         and not _ended(home, identity)
     )
-
-
-def _side_of(record: LedgerRecord) -> AuthorityKind:
-    return AuthorityKind.EDGE if record.kind in EDGE_KINDS else AuthorityKind.INTERNAL
 
 
 def _signed_by(record: LedgerRecord, rotation: Rotation, unwanted: Keep) -> bool:

@@ -85,7 +85,7 @@ class Rotator:
 
     def holders(self) -> tuple[Holder, ...]:
         """Who trusts and presents what."""
-        return holders(self._home, self._clock(), alive=self._alive)
+        return holders(self._home, self._clock(), alive=self._alive, revoked=self._revoked())
 
     def waiting_for(self) -> tuple[Laggard, ...]:
         """Who keeps the next verb (``activate``, ``finish``, or the end of one) from being carried out."""
@@ -142,7 +142,7 @@ class Rotator:
         """
         rotation = self._started(Verb.ACTIVATE, subject)
         self._check_names(rotation, Keep.OLD, without)
-        if elsewhere := remembered(self._home, rotation, Keep.OLD, self.holders(), self._clock()):
+        if elsewhere := self._elsewhere(rotation, Keep.OLD, self.holders()):
             self._report(
                 f"elsewhere, so that what it trusts is not known here: {elsewhere[0].identity}"
                 f"{f' and {len(elsewhere) - 1} more' if len(elsewhere) > 1 else ''}; bring the new bundle there first"
@@ -245,8 +245,16 @@ class Rotator:
 
     def _presenting(self, rotation: Rotation, unwanted: Keep) -> tuple[Laggard, ...]:
         seen = self.holders()
-        elsewhere = remembered(self._home, rotation, unwanted, seen, self._clock())
+        elsewhere = self._elsewhere(rotation, unwanted, seen)
         return presenting((*seen, *elsewhere), _sides(rotation), unwanted)
+
+    def _elsewhere(self, rotation: Rotation, unwanted: Keep, seen: tuple[Holder, ...]) -> tuple[Holder, ...]:
+        return remembered(self._home, rotation, unwanted, seen, self._clock(), self._revoked())
+
+    def _revoked(self) -> frozenset[int]:
+        """Serial numbers that count nowhere, whoever holds them."""
+        here = [kind for kind in ISSUING if self._store.authorities.exists(kind)]
+        return frozenset(entry.number for kind in here for entry in self._revocations.revocations(kind))
 
     def _await(
         self, what: str, judge: Callable[[], tuple[Laggard, ...]], without: Collection[str], patience: Patience
@@ -264,7 +272,7 @@ class Rotator:
         if not names:
             return
         seen = self.holders()
-        elsewhere = remembered(self._home, rotation, unwanted, seen, self._clock())
+        elsewhere = self._elsewhere(rotation, unwanted, seen)
         if unknown := unknown_names((*seen, *elsewhere), names):
             raise RotationRefused(f"nobody here is called {unknown[0][:200]!r}", "see `sluice pki rotate --status`")
 

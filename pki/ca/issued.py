@@ -7,12 +7,19 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from pki.ca.ledger import EDGE_KINDS
+from pki.ca.ledger import EDGE_KINDS, LedgerRecord
 from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.ca.notes import Notes
 from pki.identity import SpiffeId
 from pki.profiles import AuthorityKind
 from pki.revocation_store import Target
+
+
+def side_of(record: LedgerRecord) -> AuthorityKind | None:
+    """Which authority signed the leaf that ``record`` is about; None: it is about none."""
+    if not record.serial or record.kind == "authority":
+        return None
+    return AuthorityKind.EDGE if record.kind in EDGE_KINDS else AuthorityKind.INTERNAL
 
 
 def living(
@@ -33,11 +40,10 @@ def living(
     if not path.exists():
         return
     for record in chain(read_ledger(path), Notes(pki).records()):
-        if not record.serial or record.kind == "authority":
+        if (kind := side_of(record)) is None:
             continue
         if identity is not None and record.identity != str(identity):
             continue
         number, end = int(record.serial, 16), dt.datetime.fromisoformat(record.not_after)
         if end > now and serial in {None, number}:
-            kind = AuthorityKind.EDGE if record.kind in EDGE_KINDS else AuthorityKind.INTERNAL
             yield kind, Target(number, record.identity, end)

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pki.ca.address import CaAddress, publish_ca, withdraw_ca
 from pki.ca.authority import OnlineAuthority
 from pki.ca.config import CaConfig
+from pki.ca.follower_file import FollowerFile
 from pki.ca.server import CaServer
 from pki.config import PkiConfig
 from pki.connections import ConnectionLog
@@ -29,6 +30,8 @@ DEFAULT_NAME = "ca-1"
 RENEWAL_CHECK_SECONDS = 2.0
 """How often it is looked whether the CA's own identity is due: at once when another authority is to sign."""
 LISTS_CHECK_SECONDS = 60.0
+FOLLOWERS_CHECK_SECONDS = 1.0
+"""How soon the verbs of a rotation see what a process on another machine told."""
 NOTES_CHECK_SECONDS = 5.0
 """How soon the ledger has what was signed on this machine without the CA."""
 
@@ -70,13 +73,18 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         refresh_lists()
         identity = TlsIdentity(directory)
         await stack.enter_async_context(reporting(identity, "ca"))
-        server = CaServer(identity, authority, connections=ConnectionLog())
+        following = FollowerFile(home.pki)
+        following.keep(at_once=True)
+        stack.callback(_keep_at_the_end, following)
+        server = CaServer(identity, authority, connections=ConnectionLog(), followers=following.followers)
         stack.push_async_callback(server.close)
         mutual, enrolment = await server.start(config.host, config.port, config.enrolment_port)
         renewing = asyncio.create_task(_repeat_forever(server, renew_own, RENEWAL_CHECK_SECONDS))
         stack.callback(renewing.cancel)
         noting = asyncio.create_task(_repeat_forever(server, authority.take_notes, NOTES_CHECK_SECONDS))
         stack.callback(noting.cancel)
+        keeping = asyncio.create_task(_repeat_forever(server, following.keep, FOLLOWERS_CHECK_SECONDS))
+        stack.callback(keeping.cancel)
         refreshing = asyncio.create_task(_repeat_forever(server, refresh_lists, LISTS_CHECK_SECONDS))
         stack.callback(refreshing.cancel)
         address = CaAddress(name=name, mutual=mutual, enrolment=enrolment, pid=os.getpid())
@@ -87,10 +95,19 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         _LOG.info("CA %s stops; the ledger stands at %s", spiffe_id, authority.state)
 
 
-async def _repeat_forever(server: CaServer, duty: Callable[[], None], seconds: float) -> None:
+def _keep_at_the_end(following: FollowerFile) -> None:
+    try:
+        following.keep(at_once=True)
+    except (PkiError, OSError) as error:
+        _LOG.error("who follows from other machines stays as it was written down: %s", error)
+
+
+async def _repeat_forever(server: CaServer, duty: Callable[[], object], seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds)
         try:
             await server.call(duty)
         except (PkiError, OSError):
-            _LOG.exception("the CA's identity, its revocation lists or its ledger stay as they are; trying again")
+            _LOG.exception(
+                "the CA's identity, its revocation lists, its ledger or its followers stay as they are; trying again"
+            )

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+from pki.in_use import InUse
 
 AUTHORITY_PATH = "/v1/authority"
 ENROL_PATH = "/v1/enrol"
@@ -14,6 +18,11 @@ TRUST_PATH = "/v1/trust"
 ALPN = ("http/1.1",)
 MAX_REQUEST_BYTES = 128 << 10
 """Largest request body, in bytes."""
+MAX_TRUST_REQUEST_BYTES = 32 << 10
+"""Largest question about trust, in bytes: with what the processes of an identity have in memory."""
+MAX_TOLD = 8
+"""Most processes of an identity whose reports come with a question; more are told as a number."""
+MAX_VERSION_CHARACTERS = 64
 MAX_ANSWER_BYTES = 6 << 20
 """Largest answer that a client reads, in bytes."""
 MAX_TRUST_ANSWER_BYTES = 12 << 20
@@ -67,6 +76,18 @@ class SignedAnswer(_Body, frozen=True):
     chain_pem: str
     ca_pem: str
     crl_pem: str = ""
+
+
+class TrustRequest(_Body, frozen=True):
+    """Asks what is to be trusted, and tells what is: who asks is on the connection.
+
+    ``known`` is the version of an earlier answer; empty: answer at once. ``in_use`` are the reports of the processes
+    that use this identity, ``unreadable`` how many more there are of which nothing is known.
+    """
+
+    known: Annotated[str, msgspec.Meta(max_length=MAX_VERSION_CHARACTERS)] = ""
+    in_use: Annotated[tuple[InUse, ...], msgspec.Meta(max_length=MAX_TOLD)] = ()
+    unreadable: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)] = 0
 
 
 class TrustSide(_Body, frozen=True):

@@ -6,7 +6,7 @@ enrolment (no certificate) ``GET /v1/authority``              the trust anchors
 mutual TLS                 ``POST /v1/renew``                 a new certificate for the holder of a valid one
 \\                          ``POST /v1/edge/renew``            a new public certificate, for gateways
 \\                          ``POST /v1/jobs/identities``       an identity of a job, for JobManagers
-\\                          ``GET /v1/trust?known=VERSION``    trust anchors and revocation lists, once they change
+\\                          ``POST /v1/trust``                 trust anchors and revocation lists, once they change
 ========================== ================================== =============================================
 
 Neither door knows the routes of the other.
@@ -30,6 +30,7 @@ from cryptography import x509
 from pki.ca.authority import OnlineAuthority
 from pki.ca.enrolment_listener import EnrolmentListener
 from pki.ca.errors import EnrolmentRefused, IssuanceRefused, LedgerError, RateLimited
+from pki.ca.followers import Followers
 from pki.ca.protocol import (
     ALPN,
     AUTHORITY_PATH,
@@ -37,6 +38,7 @@ from pki.ca.protocol import (
     ENROL_PATH,
     JOB_PATH,
     MAX_REQUEST_BYTES,
+    MAX_TRUST_REQUEST_BYTES,
     RENEW_PATH,
     TRUST_PATH,
     TRUST_WAIT_SECONDS,
@@ -47,10 +49,11 @@ from pki.ca.protocol import (
     Problem,
     RenewRequest,
     SignedAnswer,
+    TrustRequest,
     TrustSide,
 )
 from pki.ca.rate_limit import RateLimiter
-from pki.ca.trust_watch import MAX_VERSION_CHARACTERS, TrustWatch, View
+from pki.ca.trust_watch import TrustWatch, View
 from pki.channels import Channel, client_policy
 from pki.connections import ConnectionLog
 from pki.damaged import DAMAGED_JSON
@@ -97,7 +100,10 @@ class _MalformedRequest(PkiError):
 
 
 class CaServer:
-    """Serves one :class:`OnlineAuthority`; ``clock`` (monotonic seconds) counts for the rate limits."""
+    """Serves one :class:`OnlineAuthority`.
+
+    ``clock`` (monotonic seconds) counts for the rate limits; ``followers`` is told who asks for trust.
+    """
 
     def __init__(
         self,
@@ -105,6 +111,7 @@ class CaServer:
         authority: OnlineAuthority,
         *,
         connections: ConnectionLog | None = None,
+        followers: Followers | None = None,
         clock: Callable[[], float] = time.monotonic,
         trust_wait_seconds: float = TRUST_WAIT_SECONDS,
     ) -> None:
@@ -115,6 +122,7 @@ class CaServer:
         self._per_identity = _limiter(RENEWALS_PER_IDENTITY, clock)
         self._per_jobmanager = _limiter(JOB_IDENTITIES_PER_JOBMANAGER, clock)
         self._per_listener = _limiter(TRUST_PER_IDENTITY, clock)
+        self._followers = followers if followers is not None else Followers()
         self._trust = TrustWatch(self._read_trust, wait_seconds=trust_wait_seconds)
         self._mutual_http = web.Server(self._mutual_door, access_log=None, keepalive_timeout=IDLE_SECONDS)
         self._mutual = MutualTlsListener(
@@ -131,7 +139,7 @@ class CaServer:
             ("POST", RENEW_PATH): self._renew,
             ("POST", EDGE_RENEW_PATH): self._renew_edge,
             ("POST", JOB_PATH): self._issue_job,
-            ("GET", TRUST_PATH): self._tell_trust,
+            ("POST", TRUST_PATH): self._tell_trust,
         }
         self._enrolment_routes: dict[tuple[str, str], _Handler] = {
             ("GET", AUTHORITY_PATH): self._anchors,
@@ -142,7 +150,7 @@ class CaServer:
         """Listen; returns the addresses of the mutual and of the enrolment door."""
         return await self._mutual.start(host, port), await self._enrolment.start(host, enrolment_port)
 
-    async def call(self, function: Callable[[], None]) -> None:
+    async def call(self, function: Callable[[], object]) -> None:
         """Run ``function`` where the authority is used, so that it is alone with it."""
         await asyncio.get_running_loop().run_in_executor(self._worker, function)
 
@@ -194,14 +202,13 @@ class CaServer:
         )
 
     async def _tell_trust(self, request: web.BaseRequest) -> bytes:
-        peer, _ = _peer(request)
+        peer, current = _peer(request)
         _limit(self._per_listener, str(peer))
-        known = request.query.get("known", "")
-        if len(known) > MAX_VERSION_CHARACTERS:
-            raise _MalformedRequest(400, "this is no version")
+        asked = await _read(request, TrustRequest, MAX_TRUST_REQUEST_BYTES)
+        self._followers.heard(peer, current, request.remote or "", asked)
         # What the edge trusts is for those who stand at it.
         view = View.GATEWAY if peer.role is Role.GATEWAY else View.MEMBER
-        return await self._trust.poll(str(peer), view, known)
+        return await self._trust.poll(str(peer), view, asked.known)
 
     async def _read_trust(self) -> tuple[TrustSide, TrustSide | None]:
         def read() -> tuple[TrustSide, TrustSide | None]:
@@ -248,14 +255,14 @@ def _peer(request: web.BaseRequest) -> tuple[SpiffeId, x509.Certificate]:
     return peer, x509.load_der_x509_certificate(certificate)
 
 
-async def _read(request: web.BaseRequest, kind: type[_Request]) -> _Request:
+async def _read(request: web.BaseRequest, kind: type[_Request], limit: int = MAX_REQUEST_BYTES) -> _Request:
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            while chunk := await request.content.read(MAX_REQUEST_BYTES + 1 - len(body)):
+            while chunk := await request.content.read(limit + 1 - len(body)):
                 body += chunk
-                if len(body) > MAX_REQUEST_BYTES:
-                    raise _MalformedRequest(413, f"the request is larger than {MAX_REQUEST_BYTES} bytes")
+                if len(body) > limit:
+                    raise _MalformedRequest(413, f"the request is larger than {limit} bytes")
     except TimeoutError as error:
         raise _MalformedRequest(408, "the request did not arrive in time") from error
     try:
@@ -271,7 +278,8 @@ async def _answer(request: web.BaseRequest, routes: dict[tuple[str, str], _Handl
         if handler is None:
             known = any(path == request.path for _, path in routes)
             raise _MalformedRequest(405 if known else 404, "there is nothing here")
-        return _json(201 if request.method == "POST" else 200, await handler(request))
+        answer = await handler(request)
+        return _json(201 if isinstance(answer, SignedAnswer) else 200, answer)
     except SluiceError as error:
         problem = _problem(error)
         level = logging.ERROR if problem.status >= 500 else logging.WARNING

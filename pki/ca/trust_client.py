@@ -7,7 +7,14 @@ import msgspec
 
 from pki.ca.client import Address, mutual_context, problem_error
 from pki.ca.errors import CaUnavailable
-from pki.ca.protocol import MAX_TRUST_ANSWER_BYTES, TRUST_PATH, TRUST_WAIT_SECONDS, Problem, TrustAnswer
+from pki.ca.protocol import (
+    MAX_TRUST_ANSWER_BYTES,
+    TRUST_PATH,
+    TRUST_WAIT_SECONDS,
+    Problem,
+    TrustAnswer,
+    TrustRequest,
+)
 from pki.damaged import DAMAGED_JSON
 from pki.tls import TlsIdentity
 
@@ -16,15 +23,16 @@ ANSWER_SECONDS = TRUST_WAIT_SECONDS + 10.0
 """How long an answer may take to begin, and each part of it to follow."""
 WHOLE_SECONDS = ANSWER_SECONDS + 30.0
 _CHUNK_BYTES = 64 << 10
+_AT_ONCE = TrustRequest()
 
 
-async def fetch_trust(identity: TlsIdentity, address: Address, known: str = "") -> TrustAnswer:
-    """What is to be trusted, as soon as its version is not ``known``; else, after a while, that nothing changed.
+async def fetch_trust(identity: TlsIdentity, address: Address, asked: TrustRequest = _AT_ONCE) -> TrustAnswer:
+    """What is to be trusted, as soon as its version is not the known one; else, after a while, that nothing changed.
 
     Args:
         identity: who asks; any process that the online authority renews.
         address: of the mutual TLS port.
-        known: the version of an earlier answer; empty: answer at once.
+        asked: what is known, and what is in use.
 
     Raises:
         CaUnavailable: no answer, too large an answer, or not from the online authority.
@@ -37,8 +45,11 @@ async def fetch_trust(identity: TlsIdentity, address: Address, known: str = "") 
         connector = aiohttp.TCPConnector(ssl=mutual_context(identity), force_close=True)
         async with (
             aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session,
-            session.get(
-                url, params={"known": known}, headers={"accept-encoding": "identity"}, allow_redirects=False
+            session.post(
+                url,
+                data=msgspec.json.encode(asked),
+                headers={"accept-encoding": "identity", "content-type": "application/json"},
+                allow_redirects=False,
             ) as response,
         ):
             status, data = response.status, await _read(response)

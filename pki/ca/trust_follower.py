@@ -1,6 +1,8 @@
 """Following what an authority on another machine says is to be trusted, and bringing it to the directories here.
 
-Asked for in a long poll, so that a revocation is here a second after it is known there. Anchors are installed before
+Asked for in a long poll, so that a revocation is here a second after it is known there. Each question tells what the
+processes that use this identity have in memory, and when that changes it is asked again, so that the authority knows
+how far they are. Anchors are installed before
 lists, in the directories of this process and in those of jobs below the same home. Whatever fails, what is there stays.
 """
 
@@ -14,14 +16,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from pki.agent.schedule import retry_at
 from pki.ca.errors import RateLimited
 from pki.ca.member import Locate
-from pki.ca.protocol import TrustAnswer, TrustSide
+from pki.ca.protocol import (
+    MAX_TOLD,
+    MAX_TRUST_REQUEST_BYTES,
+    TrustAnswer,
+    TrustRequest,
+    TrustSide,
+)
 from pki.ca.trust_client import fetch_trust
 from pki.ca.trust_push import TrustBundle, TrustPusher
 from pki.errors import PkiError, StoreError
 from pki.home import Home
+from pki.in_use import Alive, is_running, read_reports
 from pki.issuer import Clock, utc_now
 from pki.profiles import AuthorityKind
 from pki.tls import TlsIdentity
@@ -35,6 +46,8 @@ LONGEST_PAUSE = dt.timedelta(seconds=5)
 """Between two questions while the authority is away: a revocation is urgent."""
 SHORTEST_PAUSE_SECONDS = 0.2
 """Between two answered questions, whatever the authority says."""
+LOOK_SECONDS = 1.0
+"""How often it is looked for a change of what is in use, while a question waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +107,15 @@ class TrustFollower:
     async def ask(self) -> bool:
         """Ask once, wait for the answer, install it; returns whether anything was new.
 
+        What is in use is told with the question. When that changes, the answer is not waited for any longer.
+
         Raises:
             PkiError: there was no answer, or a directory of our own did not take it: it counts as not heard.
         """
         if self._identity is None:
             self._identity = TlsIdentity(self._asks, clock=self._clock)
-        answer = await fetch_trust(self._identity, self._locate().mutual, self.trust.version)
-        if answer.internal is None or answer.version == self.trust.version:
+        answer = await self._answer(self._identity)
+        if answer is None or answer.internal is None or answer.version == self.trust.version:
             return False
         trust = Trust.of(answer)
         failed = await self.push([bundle for _, bundle in trust.sides])
@@ -108,6 +123,22 @@ class TrustFollower:
             raise StoreError(f"the new trust does not get into {failed[directory]}")
         self.trust = trust
         return True
+
+    async def _answer(self, identity: TlsIdentity) -> TrustAnswer | None:
+        told = await self._question(identity)
+        asking = asyncio.create_task(fetch_trust(identity, self._locate().mutual, told))
+        try:
+            while not (await asyncio.wait({asking}, timeout=LOOK_SECONDS))[0]:
+                if await self._question(identity) != told:
+                    return None
+            return asking.result()
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    async def _question(self, identity: TlsIdentity) -> TrustRequest:
+        ask = asyncio.get_running_loop().run_in_executor
+        return await ask(None, question, self._asks, str(identity.spiffe_id), self.trust.version)
 
     async def push(self, news: Sequence[TrustBundle] = ()) -> dict[Path, str]:
         """Bring ``news``, or what is known, to directories that need it; returns where it did not succeed."""
@@ -147,6 +178,20 @@ class TrustFollower:
 
     def _pause(self, failures: int, error: Exception) -> float:
         return pause_seconds(self._clock(), failures, self._draw(), error, LONGEST_PAUSE)
+
+
+def question(directory: Path, identity: str, known: str, *, alive: Alive = is_running) -> TrustRequest:
+    """What to ask as ``identity``: with the reports of the processes that use it, as far as they say something."""
+    try:
+        found, unreadable = read_reports(directory, alive=alive)
+    except StoreError as error:
+        _LOG.warning("what is in use cannot be told: %s", error)
+        return TrustRequest(known=known, unreadable=1)
+    own = tuple(report for report in found if report.identity == identity)[:MAX_TOLD]
+    asked = TrustRequest(known=known, in_use=own, unreadable=len(unreadable) + len(found) - len(own))
+    if len(msgspec.json.encode(asked)) > MAX_TRUST_REQUEST_BYTES:
+        return TrustRequest(known=known, unreadable=len(unreadable) + len(found))
+    return asked
 
 
 def pause_seconds(now: dt.datetime, failures: int, spread: float, error: Exception, longest: dt.timedelta) -> float:

@@ -27,7 +27,6 @@ MAX_WAITERS = 2048
 COME_BACK_SECONDS = 2.0
 LOOK_SECONDS = 0.5
 """How often it is looked for a change while somebody waits."""
-MAX_VERSION_CHARACTERS = 64
 
 
 class View(enum.Enum):

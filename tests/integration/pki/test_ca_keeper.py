@@ -24,7 +24,7 @@ from pki.ca.keeper import CaKeeper, Kept
 from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.ca.member import MemberIssuer
 from pki.ca.process import online_ca
-from pki.ca.protocol import MAX_TRUST_ANSWER_BYTES, TRUST_PATH, TrustAnswer, TrustSide
+from pki.ca.protocol import MAX_TRUST_ANSWER_BYTES, TRUST_PATH, TrustAnswer, TrustRequest, TrustSide
 from pki.ca.server import TRUST_PER_IDENTITY, CaServer
 from pki.ca.token_store import TokenStore
 from pki.ca.tokens import mint
@@ -292,7 +292,7 @@ async def test_who_has_no_business_at_the_authority_is_told_nothing(spiffe_id: S
         await fetch_trust(identity, world.locate().mutual)
     context = identity.client_context(server_policy(Channel.CA, TRUST_DOMAIN), alpn=("http/1.1",))
     await assert_refused(*world.locate().mutual, context)
-    status, _ = await off_loop(call, world.locate().enrolment, unverified_client_context(), "GET", TRUST_PATH)
+    status, _ = await off_loop(call, world.locate().enrolment, unverified_client_context(), "POST", TRUST_PATH)
     assert status == 404
 
 
@@ -300,7 +300,7 @@ async def test_a_question_that_is_none_and_too_many_of_them_are_refused(world: W
     await world.start_ca()
     identity = world.pki.identity(WORKER)
     with pytest.raises(CaUnavailable, match="400"):
-        await fetch_trust(identity, world.locate().mutual, "x" * 65)
+        await fetch_trust(identity, world.locate().mutual, TrustRequest(known="x" * 65))
     burst = int(TRUST_PER_IDENTITY[0])
     answers = await asyncio.gather(
         *(fetch_trust(identity, world.locate().mutual) for _ in range(3 * burst)), return_exceptions=True

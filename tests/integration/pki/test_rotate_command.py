@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import ssl
 from pathlib import Path
@@ -11,12 +12,16 @@ from typing import Any
 import pytest
 
 from cli.client import edge_bundle
+from pki.ca.follower_file import FollowerFile
+from pki.ca.protocol import TrustRequest
 from pki.config import PkiConfig
 from pki.edge_client import EdgeTrust
 from pki.errors import StoreError
+from pki.generation import issuer_id, key_id
 from pki.home import Home
 from pki.identity import Role, SpiffeId
-from pki.identity_files import CHAIN_FILE, KEY_FILE, read_certificates
+from pki.identity_files import CHAIN_FILE, KEY_FILE, read_certificates, read_identity
+from pki.in_use import InUse
 from pki.issuer import LocalIssuer
 from pki.profiles import AuthorityKind
 from pki.store import AuthorityStore
@@ -104,6 +109,39 @@ def test_who_lags_is_named_and_can_be_left_out(home: Home, sluice_pki: Command) 
     assert "waiting for 1, such as" in done.err
     assert "cannot be activated: 1 lags" in done.err
     assert sluice_pki("rotate", "activate", "internal", "--force", "taskmanager/stranger").code == 0
+
+
+def test_who_follows_from_another_machine_is_shown_and_waited_for(home: Home, sluice_pki: Command) -> None:
+    """As the online authority of this home writes it down; its certificate may be waited for, or given up."""
+    remote = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-7")
+    directory = home.root.parent / "remote"
+    LocalIssuer(home, PkiConfig()).issue_to(directory, remote)
+    material, _ = read_identity(directory)
+    file = FollowerFile(home.pki)
+    report = InUse(
+        pid=4711,
+        started=1.0,
+        identity=str(remote),
+        program="taskmanager",
+        leaf="0" * 64,
+        issuer=issuer_id(material.leaf),
+        anchors=(key_id(material.anchors[0]),),
+        crls={},
+        loaded_at=dt.datetime.now(dt.UTC),
+    )
+    file.followers.heard(remote, material.leaf, "192.0.2.7", TrustRequest(in_use=(report,)))
+    file.keep()
+    assert sluice_pki("rotate", "prepare", "internal").code == 0
+    [shown] = [each for each in status(sluice_pki)["holders"] if each["source"] == "follower"]
+    assert (shown["identity"], shown["place"], shown["pid"]) == (str(remote), "192.0.2.7", 4711)
+    assert (shown["presents"], shown["trusts"]) == ("internal A", ["internal A"])
+    behind = "it does not trust the new authority yet"
+    assert shown["waits_for"] == behind
+    [line] = [each for each in sluice_pki("rotate", "--status").out.splitlines() if "<-" in each]
+    assert f"{remote} " in line
+    assert f"taskmanager 4711 at 192.0.2.7 presents internal A, trusts internal A  <- {behind}" in line
+    assert sluice_pki("rotate", "activate", "internal").code == 1
+    assert sluice_pki("rotate", "activate", "internal", "--force", "taskmanager/tm-7").code == 0
 
 
 def test_half_written_identity_is_made_good_by_the_next_verb(home: Home, sluice_pki: Command) -> None:

@@ -1,0 +1,88 @@
+"""``<pki>/ca/followers.json``: who follows from other machines, for the verbs of a rotation and for the next ``ca``.
+
+Written by the ``ca`` process alone: soon when something else than a time has changed, otherwise now and then.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from pathlib import Path
+
+import msgspec
+
+from pki.ca.followers import MAX_FOLLOWERS, FollowerRecord, Followers
+from pki.ca.ledger_file import ledger_path
+from pki.ca.protocol import MAX_TRUST_REQUEST_BYTES
+from pki.damaged import DAMAGED_JSON
+from pki.errors import StoreError
+from pki.files import make_private_directory, read_secret, remove_leftovers, write_secret
+from pki.issuer import Clock, utc_now
+
+_LOG = logging.getLogger(__name__)
+
+MAX_RECORD_BYTES = MAX_FOLLOWERS * (MAX_TRUST_REQUEST_BYTES + (4 << 10))
+WRITE_SECONDS = 10.0
+"""How old the times in the file may be."""
+
+
+def followers_path(pki: Path) -> Path:
+    """Where the followers are written down."""
+    return ledger_path(pki).parent / "followers.json"
+
+
+def read_followers(pki: Path) -> FollowerRecord:
+    """Who follows, as the ``ca`` process of this home knows it; nobody when it never wrote that down.
+
+    Raises:
+        StoreError: it is damaged, or others can read it.
+    """
+    path = followers_path(pki)
+    if not path.exists():
+        return FollowerRecord()
+    try:
+        return msgspec.json.decode(read_secret(path, MAX_RECORD_BYTES), type=FollowerRecord)
+    except DAMAGED_JSON as error:
+        raise StoreError(f"{path} is damaged: {error}", "start the ca process again: it makes a new one") from error
+
+
+class FollowerFile:
+    """Keeps the file up to date with the ``followers`` of this process; for one thread."""
+
+    def __init__(self, pki: Path, *, clock: Clock = utc_now) -> None:
+        self._pki = pki
+        self._path = followers_path(pki)
+        self._clock = clock
+        self._written_at: dt.datetime | None = None
+        self._changes = 0
+        self._written: FollowerRecord | None
+        loaded, self._written = self._load()
+        self.followers = Followers(loaded, clock=clock)
+        """Those of the file, to begin with."""
+
+    def keep(self, *, at_once: bool = False) -> bool:
+        """Write what has changed, as far as it is time for that; returns whether anything was written.
+
+        Raises:
+            StoreError: it cannot be written; it is tried again next time.
+        """
+        record, changes = self.followers.record()
+        now = self._clock()
+        waited = self._written_at is None or not 0 <= (now - self._written_at).total_seconds() < WRITE_SECONDS
+        if record == self._written or not (at_once or changes != self._changes or waited):
+            return False
+        directory = make_private_directory(self._path.parent)
+        remove_leftovers(directory, self._path.name)
+        write_secret(self._path, msgspec.json.encode(record) + b"\n")
+        self._written, self._written_at, self._changes = record, now, changes
+        return True
+
+    def _load(self) -> tuple[FollowerRecord, FollowerRecord | None]:
+        """What to begin with, and what is in the file; None: nothing that can be read."""
+        try:
+            found = read_followers(self._pki)
+        except StoreError as error:
+            # Whoever lives asks again at once; until all had the time for it, nobody is to think that these are all.
+            _LOG.error("who followed from other machines is not known any more: %s", error)
+            return FollowerRecord(incomplete_at=self._clock()), None
+        return found, found

@@ -1,0 +1,117 @@
+"""Who follows the trust from other machines, and what they have in memory by their own word. No I/O.
+
+Each question about trust comes with it (:class:`pki.ca.protocol.TrustRequest`). It decides about nothing but how far a
+rotation may go: who lies about itself is cut off by its own lie, and nobody can speak for another.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from cryptography import x509
+
+from pki.ca.protocol import MAX_TOLD, TrustRequest
+from pki.errors import PeerRefused
+from pki.identity import SpiffeId
+from pki.in_use import InUse
+from pki.issuer import Clock, utc_now
+
+MAX_FOLLOWERS = 2048
+"""Most identities that are remembered; those whose certificate has expired make room."""
+
+_Time = Annotated[dt.datetime, msgspec.Meta(tz=True)]
+
+
+class Follower(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One identity: the last question it asked.
+
+    ``serial`` (hexadecimal) and ``not_after`` are of the certificate that proved it then, ``address`` is where it came
+    from. ``in_use`` and ``unreadable`` are as it told them.
+    """
+
+    identity: Annotated[str, msgspec.Meta(max_length=2048)]
+    heard_at: _Time
+    address: Annotated[str, msgspec.Meta(max_length=64)]
+    serial: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{1,40}\Z")]
+    not_after: _Time
+    in_use: Annotated[tuple[InUse, ...], msgspec.Meta(max_length=MAX_TOLD)]
+    unreadable: Annotated[int, msgspec.Meta(ge=0)]
+
+
+class FollowerRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All of them. ``incomplete_at``: when one was last left out, or all before were lost."""
+
+    followers: Annotated[tuple[Follower, ...], msgspec.Meta(max_length=MAX_FOLLOWERS)] = ()
+    incomplete_at: _Time | None = None
+
+
+class Followers:
+    """Remembers the last question of each identity; for several threads."""
+
+    def __init__(
+        self, record: FollowerRecord | None = None, *, clock: Clock = utc_now, most: int = MAX_FOLLOWERS
+    ) -> None:
+        record = record or FollowerRecord()
+        self._known = {each.identity: each for each in record.followers}
+        self._incomplete_at = record.incomplete_at
+        self._clock = clock
+        self._most = most
+        self._changes = 0
+        self._lock = threading.Lock()
+
+    def heard(self, peer: SpiffeId, certificate: x509.Certificate, address: str, asked: TrustRequest) -> None:
+        """Take in what ``peer`` told over a connection from ``address`` that it proved with ``certificate``.
+
+        When too many are known already, it is left out, and the record says that it is not complete.
+
+        Raises:
+            PeerRefused: a report is of somebody else.
+        """
+        name = str(peer)
+        if any(report.identity != name for report in asked.in_use):
+            raise PeerRefused(f"{name} reports for another identity", "each reports for itself")
+        now = self._clock()
+        with self._lock:
+            before = self._known.get(name)
+            if before is None and not self._has_room(now):
+                self._incomplete_at = now
+                self._changes += 1
+                return
+            follower = Follower(
+                identity=name,
+                heard_at=now,
+                address=address[:64],
+                serial=f"{certificate.serial_number:x}",
+                not_after=certificate.not_valid_after_utc,
+                in_use=asked.in_use,
+                unreadable=asked.unreadable,
+            )
+            self._known[name] = follower
+            if before is None or msgspec.structs.replace(before, heard_at=now) != follower:
+                self._changes += 1
+
+    def record(self) -> tuple[FollowerRecord, int]:
+        """All whose certificate has not expired; and a number that changes with more than the time they were heard."""
+        with self._lock:
+            self._forget_expired(self._clock())
+            return FollowerRecord(
+                followers=tuple(self._known.values()), incomplete_at=self._incomplete_at
+            ), self._changes
+
+    def _has_room(self, now: dt.datetime) -> bool:
+        if len(self._known) >= self._most:
+            self._forget_expired(now)
+        return len(self._known) < self._most
+
+    def _forget_expired(self, now: dt.datetime) -> None:
+        for name in expired(self._known.values(), now):
+            del self._known[name]
+
+
+def expired(followers: Iterable[Follower], now: dt.datetime) -> list[str]:
+    """The identities of those whose certificate does not count any more."""
+    return [each.identity for each in followers if each.not_after < now]

@@ -1,0 +1,305 @@
+"""What the online authority remembers of those who follow: bounded, of each its own word, written now and then."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from pathlib import Path
+
+import msgspec
+import pytest
+from cryptography import x509
+
+from pki.ca.follower_file import WRITE_SECONDS, FollowerFile, followers_path, read_followers
+from pki.ca.followers import Followers
+from pki.ca.ledger import IssuanceKind, LedgerRecord, NotedKind
+from pki.ca.ledger_file import Ledger, ledger_path, rfc3339
+from pki.ca.protocol import MAX_TOLD, MAX_TRUST_REQUEST_BYTES, TrustRequest
+from pki.ca.trust_follower import question
+from pki.config import PkiConfig
+from pki.crl import Reason
+from pki.errors import PeerRefused, StoreError
+from pki.files import make_private_directory, write_public, write_secret
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.identity_files import CHAIN_FILE, read_certificates
+from pki.in_use import DIRECTORY, MAX_REPORTS, InUse, is_running, write_report
+from pki.issuer import LocalIssuer, utc_now
+from pki.profiles import AuthorityKind
+from pki.revocation_store import RevocationStore, Target
+from pki.rotation import PeersLag, Source
+from pki.rotator import Rotator
+
+CONFIG = PkiConfig()
+HOUR = dt.timedelta(hours=1)
+
+
+def worker(number: int) -> SpiffeId:
+    return SpiffeId.process(CONFIG.trust_domain, Role.TASKMANAGER, f"tm-{number}")
+
+
+class World:
+    """A home, certificates of it, and a clock."""
+
+    def __init__(self, root: Path) -> None:
+        self.home = Home.at(root / "home").create()
+        self.now = utc_now()
+        self.issuer = LocalIssuer(self.home, CONFIG, clock=lambda: self.now)
+        self.issuer.ensure_authorities()
+        self.elsewhere = root / "elsewhere"
+        self.certificate = self.certify(1)
+        self.path = followers_path(self.home.pki)
+
+    def certify(self, number: int) -> x509.Certificate:
+        """A certificate of a machine without a directory here."""
+        self.issuer.issue_to(self.elsewhere / str(number), worker(number))
+        return read_certificates(self.elsewhere / str(number) / CHAIN_FILE)[0]
+
+    def file(self) -> FollowerFile:
+        return FollowerFile(self.home.pki, clock=lambda: self.now)
+
+    def followers(self, most: int) -> Followers:
+        return Followers(clock=lambda: self.now, most=most)
+
+    def rotator(self) -> Rotator:
+        return Rotator(self.home, CONFIG, clock=lambda: self.now)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def told(number: int = 1, *, anchor: str = "aa", identity: SpiffeId | None = None, pid: int = 7) -> InUse:
+    return InUse(
+        pid=pid,
+        started=1.0,
+        identity=str(identity or worker(number)),
+        program="taskmanager",
+        leaf="0" * 64,
+        issuer=anchor,
+        anchors=(anchor,),
+        crls={},
+        loaded_at=dt.datetime(2026, 11, 21, tzinfo=dt.UTC),
+    )
+
+
+def test_the_latest_of_each_counts(world: World) -> None:
+    followers = world.followers(8)
+    followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
+    followers.heard(worker(2), world.certificate, "192.0.2.2", TrustRequest(in_use=(told(2),)))
+    world.now += HOUR
+    followers.heard(worker(1), world.certificate, "192.0.2.3", TrustRequest(in_use=(told(anchor="bb"),)))
+    one, two = followers.record()[0].followers
+    assert (one.heard_at, one.address, one.in_use[0].anchors) == (world.now, "192.0.2.3", ("bb",))
+    assert (two.heard_at, two.address, two.in_use[0].anchors) == (world.now - HOUR, "192.0.2.2", ("aa",))
+
+
+def test_nobody_speaks_for_another(world: World) -> None:
+    followers = world.followers(8)
+    asked = TrustRequest(in_use=(told(), told(2)))
+    with pytest.raises(PeerRefused, match="reports for another"):
+        followers.heard(worker(1), world.certificate, "", asked)
+    assert followers.record()[0].followers == ()
+
+
+def test_one_too_many_pushes_nobody_out_and_is_not_passed_over(world: World) -> None:
+    followers = world.followers(2)
+    for number in (1, 2, 3):
+        followers.heard(worker(number), world.certificate, "", TrustRequest(in_use=(told(number),)))
+    record, _ = followers.record()
+    assert [each.identity for each in record.followers] == [str(worker(1)), str(worker(2))]
+    assert record.incomplete_at == world.now
+    # Those who are known are heard on, and who has expired makes room.
+    followers.heard(worker(2), world.certificate, "", TrustRequest(in_use=(told(2, anchor="bb"),)))
+    world.now = world.certificate.not_valid_after_utc + HOUR
+    followers.heard(worker(3), world.certify(3), "", TrustRequest(in_use=(told(3),)))
+    assert [each.identity for each in followers.record()[0].followers] == [str(worker(3))]
+
+
+def test_what_is_written_down_is_there_after_a_restart_and_times_are_written_now_and_then(world: World) -> None:
+    file = world.file()
+    assert not file.keep(), "nobody follows"
+    file.followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
+    assert file.keep()
+    assert world.path.stat().st_mode & 0o777 == 0o600
+    written = world.now
+    for _ in range(3):
+        world.now += dt.timedelta(seconds=WRITE_SECONDS / 4)
+        file.followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
+        assert not file.keep(), "a time alone is no reason to write"
+    assert read_followers(world.home.pki).followers[0].heard_at == written
+    world.now += dt.timedelta(seconds=WRITE_SECONDS)
+    file.followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
+    assert file.keep()
+    file.followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(anchor="bb"),)))
+    assert file.keep(), "what it holds has changed"
+    assert not file.keep(at_once=True), "nothing has"
+    assert world.file().followers.record()[0] == read_followers(world.home.pki) == file.followers.record()[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 10_000, b'{"followers":[{}]}', b'{"more":1}', b"\xff"])
+def test_a_damaged_record_stops_the_rotation_and_the_next_ca_starts_anew(
+    content: bytes, world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_private_directory(world.path.parent)
+    write_secret(world.path, content)
+    rotator = world.rotator()
+    rotator.prepare(AuthorityKind.INTERNAL)
+    with pytest.raises(PeersLag, match="is damaged"):
+        rotator.activate(AuthorityKind.INTERNAL)
+    with caplog.at_level(logging.ERROR):
+        world.file().keep()
+    assert "not known any more" in caplog.text
+    with pytest.raises(PeersLag, match="not all that follow"):
+        rotator.activate(AuthorityKind.INTERNAL)
+    # All who live have told again by then.
+    world.now += dt.timedelta(minutes=2)
+    rotator.activate(AuthorityKind.INTERNAL)
+
+
+def test_a_record_that_others_can_read_is_not_used(world: World) -> None:
+    make_private_directory(world.path.parent)
+    write_public(world.path, b"{}")
+    with pytest.raises(StoreError, match="mode 0644"):
+        read_followers(world.home.pki)
+    [holder] = [each for each in world.rotator().holders() if each.source is Source.FOLLOWER]
+    assert "mode 0644" in holder.problem
+
+
+def test_who_is_stopped_is_given_up_by_name_or_revoked_or_expires(world: World) -> None:
+    file = world.file()
+    file.followers.heard(worker(1), world.certificate, "192.0.2.1", TrustRequest(in_use=(told(),)))
+    file.keep()
+    rotator = world.rotator()
+    world.now += HOUR
+    rotator.prepare(AuthorityKind.INTERNAL)
+    with pytest.raises(PeersLag, match=rf"{worker(1)} at 192.0.2.1: not heard of since"):
+        rotator.activate(AuthorityKind.INTERNAL)
+    for verb in (rotator.activate, rotator.abort):
+        verb(AuthorityKind.INTERNAL, without=[str(worker(1))])
+    rotator.prepare(AuthorityKind.INTERNAL)
+    store = RevocationStore(world.home.pki, CONFIG, clock=lambda: world.now)
+    store.revoke(AuthorityKind.INTERNAL, [Target.of(world.certificate, str(worker(1)))], Reason.KEY_COMPROMISE)
+    for step in (rotator.activate, rotator.finish):
+        step(AuthorityKind.INTERNAL)
+
+
+def test_what_is_asked_tells_of_all_processes_of_this_identity(tmp_path: Path) -> None:
+    pid = 1
+    assert is_running(pid)
+    assert question(tmp_path, str(worker(1)), "v") == TrustRequest(known="v")
+    write_report(tmp_path, told(pid=pid))
+    place = tmp_path / DIRECTORY / f"{pid}.json"
+    assert question(tmp_path, str(worker(1)), "v") == TrustRequest(known="v", in_use=(told(pid=pid),))
+    assert question(tmp_path, str(worker(2)), "v") == TrustRequest(known="v", unreadable=1), "of somebody else"
+    place.write_text("{")
+    assert question(tmp_path, str(worker(1)), "v") == TrustRequest(known="v", unreadable=1)
+
+
+WHOLE = msgspec.to_builtins(TrustRequest(in_use=(told(),)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"started": 1e999}, id="endless"),
+        pytest.param({"started": -1}, id="before the epoch"),
+        pytest.param({"program": "\x1b[2J"}, id="what would move the terminal's cursor"),
+        pytest.param({"program": "taskmanager\n"}, id="a line of its own"),
+        pytest.param({"program": "x" * 65}, id="a long name"),
+        pytest.param({"anchors": ["aa"] * 33}, id="many anchors"),
+        pytest.param({"anchors": ["zz"]}, id="no key identifier"),
+        pytest.param({"crls": {"aa": -1}}, id="a list before the first"),
+        pytest.param({"pid": 0}, id="no process"),
+        pytest.param({"loaded_at": "2026-11-21T05:00:00"}, id="a time of no zone"),
+        pytest.param({"more": 1}, id="an unknown field"),
+    ],
+)
+def test_a_report_that_is_none_is_refused(change: dict[str, object]) -> None:
+    body = {**WHOLE, "in_use": [{**WHOLE["in_use"][0], **change}]}
+    msgspec.convert(WHOLE, TrustRequest)
+    text = msgspec.json.encode(body).replace(b'"started":null', b'"started":1e999')
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(text, type=TrustRequest)
+
+
+def test_more_reports_than_are_told_count_as_unknown(tmp_path: Path) -> None:
+    for pid in range(1, MAX_TOLD + 3):
+        write_report(tmp_path, told(pid=pid))
+    asked = question(tmp_path, str(worker(1)), "v", alive=lambda *_: True)
+    assert (len(asked.in_use), asked.unreadable) == (MAX_TOLD, 2)
+    assert len(msgspec.json.encode(asked)) < MAX_TRUST_REQUEST_BYTES / 4
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"in_use": [msgspec.to_builtins(told())] * (MAX_TOLD + 1)}, TrustRequest)
+
+
+def test_what_is_too_large_to_be_told_counts_as_unknown(tmp_path: Path) -> None:
+    large = msgspec.structs.replace(told(), anchors=("ab" * 64,) * 32)
+    for pid in range(1, MAX_TOLD + 1):
+        write_report(tmp_path, msgspec.structs.replace(large, pid=pid))
+    asked = question(tmp_path, str(worker(1)), "v", alive=lambda *_: True)
+    assert asked == TrustRequest(known="v", unreadable=MAX_TOLD)
+
+
+def test_more_reports_than_are_read_count_as_unknown(tmp_path: Path) -> None:
+    place = tmp_path / DIRECTORY
+    place.mkdir()
+    for pid in range(1, MAX_REPORTS + 2):
+        (place / f"{pid}.json").touch()
+    assert question(tmp_path, str(worker(1)), "v") == TrustRequest(known="v", unreadable=1)
+
+
+def ledgered(world: World, kind: IssuanceKind | NotedKind, number: int) -> x509.Certificate:
+    """A certificate of a machine elsewhere that never asked for trust, of which the ledger knows."""
+    certificate = world.certify(number)
+    ledger = Ledger(ledger_path(world.home.pki), clock=lambda: world.now)
+    ledger.append(
+        LedgerRecord(
+            event="issued",
+            kind=kind,
+            identity=str(worker(number)),
+            serial=f"{certificate.serial_number:x}",
+            not_after=rfc3339(certificate.not_valid_after_utc),
+        )
+    )
+    ledger.close()
+    return certificate
+
+
+@pytest.mark.parametrize(
+    ("kind", "subject", "waits"),
+    [
+        pytest.param("enrolment", AuthorityKind.INTERNAL, True, id="its authority"),
+        pytest.param("edge-renewal", AuthorityKind.EDGE, True, id="its authority, the edge's"),
+        pytest.param("enrolment", AuthorityKind.ROOT, True, id="all"),
+        pytest.param("edge-renewal", AuthorityKind.ROOT, True, id="all, for the edge"),
+        pytest.param("enrolment", AuthorityKind.EDGE, False, id="the other one"),
+        pytest.param("edge-renewal", AuthorityKind.INTERNAL, False, id="the other one, for the edge"),
+        pytest.param("authority", AuthorityKind.INTERNAL, False, id="an authority has no leaf"),
+    ],
+)
+def test_of_the_ledger_only_leaves_of_the_authority_that_goes_are_waited_for(
+    kind: IssuanceKind | NotedKind, subject: AuthorityKind, *, waits: bool, world: World
+) -> None:
+    ledgered(world, kind, 5)
+    rotator = world.rotator()
+    rotator.prepare(subject)
+    rotator.activate(subject)
+    if waits:
+        with pytest.raises(PeersLag, match=r"1 lags.*tm-5: its certificate is of the authority that is to go"):
+            rotator.finish(subject)
+        rotator.finish(subject, without=[str(worker(5))])
+    else:
+        rotator.finish(subject)
+
+
+def test_a_revoked_certificate_in_the_ledger_is_not_waited_for_but_the_one_before_is(world: World) -> None:
+    store = RevocationStore(world.home.pki, CONFIG, clock=lambda: world.now)
+    first, second = ledgered(world, "enrolment", 5), ledgered(world, "renewal", 5)
+    rotator = world.rotator()
+    rotator.prepare(AuthorityKind.INTERNAL)
+    rotator.activate(AuthorityKind.INTERNAL)
+    for certificate, step in ((second, "ledger record 1"), (first, "")):
+        store.revoke(AuthorityKind.INTERNAL, [Target.of(certificate)], Reason.SUPERSEDED)
+        assert [each.holder.place for each in rotator.waiting_for()] == [step] * bool(step)
