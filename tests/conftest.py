@@ -18,6 +18,7 @@ def _group(path: Path) -> Path:
     return next((folder for folder in SHARED if path.is_relative_to(folder)), path)
 
 
+@pytest.hookimpl(tryfirst=True)  # the names must be there when the items are handed out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Name the group of each test; expensive groups first, otherwise in the order of the folders."""
     for item in items:
