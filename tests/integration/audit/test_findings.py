@@ -9,13 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from audit.catalogue import CHECKS
 from audit.identities import HomeIdentities, log_path
 from audit.model import Kind, Outcome, Report
 from audit.runner import run_check
 from audit.subject import Subject
+from pki.authority import to_pem
 from pki.channels import Channel
+from pki.keys import signature_hash
+from pki.profiles import AuthorityKind
+from pki.store import AuthorityStore
 from tests.hostile import TestPki
 from tests.integration.audit.conftest import OPTIONS, QUICK, audited, found, listener_at, only
 from tests.weak_servers import drain, http_answer, server_context, serving, speak
@@ -97,22 +102,40 @@ def test_a_server_for_everybody_is_not_asked_for_client_certificates(server_dire
     assert found(report) == set()
 
 
-@pytest.mark.parametrize(
-    ("channel", "missing"),
-    [
-        pytest.param(
-            Channel.RPC, {"MTL-13", "MTL-15", "MTL-19", "MTL-20"}, id="verifies the chain and looks at no identity"
-        )
-    ],
-)
-def test_a_server_that_checks_the_chain_alone_is_found(
-    server_directory: Path, identities: HomeIdentities, channel: Channel, missing: set[str]
-) -> None:
-    """As most software with "mutual TLS" does: no role, no trust domain, no revocation."""
+def test_a_server_that_checks_the_chain_alone_is_found(server_directory: Path, identities: HomeIdentities) -> None:
+    """As most software with "mutual TLS" does: no role, no second identity. The trust domain is in the authority's
+    name constraints, which OpenSSL enforces by itself.
+    """
     checks = [check for check in QUICK if check.id != "MTL-13"]
     with serving(context=server_context(server_directory)) as address:
-        report = audited(listener_at(address, channel=channel), identities=identities, checks=checks)
-    assert found(report) == missing - {"MTL-13"}
+        report = audited(listener_at(address, channel=Channel.RPC), identities=identities, checks=checks)
+    assert found(report) == {"MTL-15", "MTL-20"}
+
+
+def without_name_constraints(pki: TestPki) -> bytes:
+    """The internal authority's certificate as earlier versions made it: the same key and name, no constraints."""
+    store = AuthorityStore(pki.home.pki)
+    root, present = store.load(AuthorityKind.ROOT), store.certificate(AuthorityKind.INTERNAL)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(present.subject)
+        .issuer_name(present.issuer)
+        .public_key(present.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(present.not_valid_before_utc)
+        .not_valid_after(present.not_valid_after_utc)
+    )
+    for extension in present.extensions:
+        if not isinstance(extension.value, x509.NameConstraints):
+            builder = builder.add_extension(extension.value, extension.critical)
+    return to_pem(builder.sign(root.key, signature_hash(root.key)))
+
+
+def test_a_server_without_name_constraints_admits_foreign_trust_domains_and_is_found(
+    pki: TestPki, server_directory: Path, identities: HomeIdentities
+) -> None:
+    with serving(context=server_context(server_directory, trust=without_name_constraints(pki))) as address:
+        assert found(audited(listener_at(address), identities=identities, checks=only("MTL-19"))) == {"MTL-19"}
 
 
 def test_a_server_that_trusts_the_root_admits_edge_certificates_and_is_found(
