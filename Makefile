@@ -32,7 +32,7 @@ format: $(VENV) ## rewrite the code in the house style
 	.venv/bin/ruff check --fix .
 
 test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
-	.venv/bin/pytest -n $(WORKERS) --dist loadgroup
+	.venv/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-export
 test-export: $(VENV) java ## exported configurations with real Flink, Spark, nginx and Kafka clients (downloads 900 MB once)

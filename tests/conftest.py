@@ -1,7 +1,7 @@
-"""How the tests are spread over processes (``pytest -n 2 --dist loadgroup``, as ``make test`` calls it).
+"""The order of the tests: what takes long comes first.
 
-The tests of one file stay together, and so do those of a folder that shares something expensive: a running cluster,
-a running Spark job. Those come first, since they take longest.
+`make test` gives whole files to two processes (``-n 2 --dist loadfile``); long files at the end would leave one of them
+idle.
 """
 
 from __future__ import annotations
@@ -11,15 +11,13 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-SHARED = (TESTS / "integration" / "cluster", TESTS / "integration" / "spark")
+LONG = (TESTS / "integration" / "cluster", TESTS / "integration" / "spark", TESTS / "integration" / "pipelines")
 
 
-def _group(path: Path) -> Path:
-    return next((folder for folder in SHARED if path.is_relative_to(folder)), path)
+def _rank(item: pytest.Item) -> int:
+    return next((rank for rank, folder in enumerate(LONG) if item.path.is_relative_to(folder)), len(LONG))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Name the group of each test; expensive groups first, otherwise in the order of the folders."""
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(str(_group(item.path).relative_to(TESTS))))
-    items.sort(key=lambda item: SHARED.index(group) if (group := _group(item.path)) in SHARED else len(SHARED))
+    """Long folders first, otherwise as collected."""
+    items.sort(key=_rank)
