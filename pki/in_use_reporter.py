@@ -41,17 +41,7 @@ class Reporter:
 
     def tell(self, material: IdentityMaterial, loaded_at: dt.datetime, crls: Mapping[str, int]) -> None:
         """Write the report unless it says so already; what cannot be written is logged and tried again next time."""
-        report = InUse(
-            pid=self._pid,
-            started=psutil.Process().create_time(),  # again each time: it follows a clock that is set
-            identity=str(material.spiffe_id),
-            program=self._program,
-            leaf=material.leaf.fingerprint(hashes.SHA256()).hex(),
-            issuer=issuer_id(material.leaf),
-            anchors=tuple(key_id(anchor) for anchor in material.anchors),
-            crls=dict(crls),
-            loaded_at=loaded_at,
-        )
+        report = _report(material, self._program, loaded_at, crls)
         try:
             if report != self._written or not (self._directory / DIRECTORY / f"{self._pid}.json").exists():
                 write_report(self._directory, report)
@@ -65,6 +55,27 @@ class Reporter:
     def close(self) -> None:
         """The process ends in order: the report goes."""
         remove_report(self._directory, self._pid)
+
+
+def in_memory(identity: TlsIdentity, program: str) -> InUse:
+    """What this process, called ``program``, holds of ``identity`` after a look at its files."""
+    material = identity.material
+    identity.revoked_peers.look()
+    return _report(material, program, identity.loaded_at, identity.revoked_peers.numbers())
+
+
+def _report(material: IdentityMaterial, program: str, loaded_at: dt.datetime, crls: Mapping[str, int]) -> InUse:
+    return InUse(
+        pid=os.getpid(),
+        started=psutil.Process().create_time(),  # again each time: it follows a clock that is set
+        identity=str(material.spiffe_id),
+        program=program,
+        leaf=material.leaf.fingerprint(hashes.SHA256()).hex(),
+        issuer=issuer_id(material.leaf),
+        anchors=tuple(key_id(anchor) for anchor in material.anchors),
+        crls=dict(crls),
+        loaded_at=loaded_at,
+    )
 
 
 @asynccontextmanager

@@ -33,6 +33,7 @@ from pki.ca.trust_push import TrustBundle, TrustPusher
 from pki.errors import PkiError, StoreError
 from pki.home import Home
 from pki.in_use import Alive, is_running, read_reports
+from pki.in_use_reporter import in_memory
 from pki.issuer import Clock, utc_now
 from pki.profiles import AuthorityKind
 from pki.tls import TlsIdentity
@@ -46,6 +47,8 @@ LONGEST_PAUSE = dt.timedelta(seconds=5)
 """Between two questions while the authority is away: a revocation is urgent."""
 SHORTEST_PAUSE_SECONDS = 0.2
 """Between two answered questions, whatever the authority says."""
+FOLLOWER = "follower"
+"""What a process is called that has an identity in memory for no other purpose."""
 LOOK_SECONDS = 1.0
 """How often it is looked for a change of what is in use, while a question waits."""
 
@@ -138,7 +141,11 @@ class TrustFollower:
 
     async def _question(self, identity: TlsIdentity) -> TrustRequest:
         ask = asyncio.get_running_loop().run_in_executor
-        return await ask(None, question, self._asks, str(identity.spiffe_id), self.trust.version)
+        asked = await ask(None, question, self._asks, str(identity.spiffe_id), self.trust.version)
+        if asked.in_use or asked.unreadable:
+            return asked
+        # Nobody serves or dials with this identity (yet): whoever asks with it is all that has it in memory.
+        return msgspec.structs.replace(asked, in_use=(in_memory(identity, FOLLOWER),))
 
     async def push(self, news: Sequence[TrustBundle] = ()) -> dict[Path, str]:
         """Bring ``news``, or what is known, to directories that need it; returns where it did not succeed."""

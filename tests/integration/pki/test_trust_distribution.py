@@ -27,7 +27,6 @@ from pki.files import write_secret
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import CA_FILE, CHAIN_FILE, read_certificates
-from pki.in_use_reporter import reporting
 from pki.issuer import utc_now
 from pki.listener import MutualTlsListener
 from pki.profiles import AuthorityKind
@@ -140,7 +139,7 @@ async def test_a_rotation_reaches_a_machine_that_nobody_brings_anything_to(
     def trusted() -> list[x509.Certificate]:
         return read_certificates(machine.directory / CA_FILE)
 
-    async with running(machine) as identity, reporting(identity, "taskmanager"):
+    async with running(machine):
         await rotate("prepare")
         await until(lambda: len(trusted()) == 2, "the successor is not trusted")
         assert trusted()[0] == before
