@@ -14,8 +14,10 @@ import pytest
 from tests.compose.engine import IMAGE, Stack, run
 
 SERVICES = ("ca", "jobmanager", "taskmanager-1", "taskmanager-2", "taskmanager-3", "auth", "envoy")
-SECRETS = re.compile(
-    rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\r?\n[A-Za-z0-9+/=\r\n]{40,}-----END|sl[jc]_[0-9a-f]{12}_[0-9a-f]{16,}"
+# Two, because a pattern that begins with a literal is found ten times faster.
+SECRETS = (
+    re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\r?\n[A-Za-z0-9+/=\r\n]{40,}-----END"),
+    re.compile(rb"sl[jc]_[0-9a-f]{12}_[0-9a-f]{16,}"),
 )
 SCAN = """
 import concurrent.futures, socket, sys
@@ -156,6 +158,7 @@ def test_no_secret_is_in_any_layer() -> None:
         count += 1
         assert not name.startswith(("var/lib/sluice/", "run/join")), name
         assert not name.endswith(("/key.pem", "/token")), name
-        if not name.endswith((".jar", ".so")):
-            assert not SECRETS.search(content), name
+        # Cryptographic libraries carry the keys of their self-tests.
+        if not content.startswith(b"\x7fELF"):
+            assert not any(secret.search(content) for secret in SECRETS), name
     assert count > 1000
