@@ -201,7 +201,8 @@ x-joining: &joining
   SLUICE_JOIN_TOKEN_FILE: {JOIN}/token
 
 x-health: &health
-  interval: 2s
+  # Each check starts a process: more often than this costs a small machine more than it tells.
+  interval: 5s
   timeout: 5s
   retries: 3
   start_period: 60s
