@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 IMAGE = os.environ.get("SLUICE_IMAGE", "sluice:local")
 COMMAND_SECONDS = 180
 HEALTHY_SECONDS = 240
-JOB_SECONDS = 300
+JOB_SECONDS = 600
 
 
 def run(*argv: str | Path, timeout: float = COMMAND_SECONDS, check: bool = True) -> subprocess.CompletedProcess[str]:

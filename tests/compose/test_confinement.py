@@ -13,6 +13,7 @@ import pytest
 
 from tests.compose.engine import IMAGE, Stack, run
 
+pytestmark = pytest.mark.timeout(600)
 SERVICES = ("ca", "jobmanager", "taskmanager-1", "taskmanager-2", "taskmanager-3", "auth", "envoy")
 # Two, because a pattern that begins with a literal is found ten times faster.
 SECRETS = (
@@ -151,7 +152,6 @@ def layers() -> Iterator[tuple[str, bytes]]:
                         yield each.name, inner.read() if inner else b""
 
 
-@pytest.mark.timeout(600)
 def test_no_secret_is_in_any_layer() -> None:
     count = 0
     for name, content in layers():

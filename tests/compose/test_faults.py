@@ -11,7 +11,7 @@ import pytest
 
 from tests.compose.engine import ROOT, Stack, eventually, run
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1500)
 TOTAL = f"keys 7 total {sum(range(1, 91))}"
 
 
