@@ -39,6 +39,24 @@ test-export: $(VENV) java ## exported configurations with real Flink, Spark, ngi
 	@scripts/get-programs
 	.venv/bin/pytest tests/programs
 
+.PHONY: compose-image compose-up compose-down compose-demo test-compose
+compose-image:
+	@scripts/ensure-docker
+	@scripts/make-image
+
+compose-up: compose-image ## the cluster as containers, gateway on https://localhost:8443
+	@cd compose && ../scripts/compose up -d
+	@scripts/compose-wait sluice
+
+compose-down: ## stop those containers; their state stays (to remove it too: make compose-down VOLUMES=--volumes)
+	@cd compose && ../scripts/compose down --timeout 30 $(VOLUMES)
+
+compose-demo: $(VENV) compose-image ## the pipeline on the cluster of containers, submitted from outside
+	@scripts/compose-demo
+
+test-compose: $(VENV) compose-image ## the cluster of containers: confinement, and containers killed and networks cut in a job
+	.venv/bin/pytest tests/compose
+
 bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.startup
 	$(PY) -m benchmarks.spark_tls

@@ -14,7 +14,7 @@ from gateway.config import EDGE_NAME, ENVOY_NAME
 from pki.agent.policy import AgentPolicy, ManagedIdentity
 from pki.ca.address import CaAddress
 from pki.ca.beside import run_beside
-from pki.ca.client import parse_ca
+from pki.ca.client import parse_address, parse_ca
 from pki.ca.join_token import JoinTokenFile
 from pki.ca.keeper import CaKeeper, Kept
 from pki.ca.member import EdgeMemberIssuer, MemberIssuer
@@ -67,6 +67,16 @@ JoinIpOption = Annotated[
     list[str] | None, typer.Option("--ip", help="Address that the join token was made with; repeatable.")
 ]
 
+JobManagerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--jobmanager",
+        envvar="SLUICE_JOBMANAGER",
+        metavar="HOST:PORT",
+        help="The JobManager on another machine (its jobmanager.host and rpc_port); by default the one of this home.",
+    ),
+]
+
 
 @dataclass(frozen=True, slots=True)
 class Joining:
@@ -96,6 +106,16 @@ def joining(
     except PkiError as error:
         raise UsageError(f"--ca: {error.what}", error.remedy) from error
     return Joining(address, token_file, tuple(dns or ()), tuple(ips or ()))
+
+
+def jobmanager_address(text: str | None) -> tuple[str, int] | None:
+    """What ``--jobmanager`` says; None: the JobManager is announced in the home."""
+    if text is None:
+        return None
+    try:
+        return parse_address(text)
+    except PkiError as error:
+        raise UsageError(f"--jobmanager: {error.what}", "as in jobmanager.example.org:6123") from error
 
 
 def _tokens(spiffe_id: SpiffeId, file: Path | None) -> dict[SpiffeId, JoinTokenFile]:

@@ -16,10 +16,12 @@ from cli.identities import JOBMANAGER_NAME
 from cli.joining import (
     CaOption,
     EdgeTokenFileOption,
+    JobManagerOption,
     JoinDnsOption,
     JoinIpOption,
     TokenFileOption,
     gateway_identities,
+    jobmanager_address,
     joined,
     joining,
     own_identity,
@@ -107,6 +109,7 @@ def taskmanager(
     join_token_file: TokenFileOption = None,
     dns: JoinDnsOption = None,
     ip: JoinIpOption = None,
+    jobmanager: JobManagerOption = None,
 ) -> None:
     """Slots in which Spark executors run."""
     from runtime.taskmanager.process import run_taskmanager
@@ -114,7 +117,12 @@ def taskmanager(
     located, configuration = load_configuration(home, config)
     join = joining(ca, join_token_file, dns, ip)
     kept = own_identity(located, configuration.pki, join, Role.TASKMANAGER, name)
-    serve(joined(located, join, kept, lambda: run_taskmanager(located, configuration.runtime, name)))
+    address = jobmanager_address(jobmanager)
+
+    def main() -> Coroutine[Any, Any, None]:
+        return run_taskmanager(located, configuration.runtime, name, jobmanager=address)
+
+    serve(joined(located, join, kept, main))
 
 
 @app.command()

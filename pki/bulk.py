@@ -73,6 +73,7 @@ class Signer:
         self._backdate = dt.timedelta(minutes=config.backdate_minutes)
         self._authorities: dict[AuthorityKind, Authority] = {}
         self._notes = Notes(pki)
+        self._noting = self._notes.wanted
         self._unnoted: list[LedgerRecord] = []
         self._trust = TrustStore(pki)
         self._anchors: dict[AuthorityKind, tuple[x509.Certificate, ...]] = {}
@@ -119,7 +120,7 @@ class Signer:
             backdate=self._backdate,
             lifetime=wish.lifetime,
         )
-        if self._notes.wanted:
+        if self._noting:
             kind: NotedKind = "edge-local" if authority.kind is AuthorityKind.EDGE else "local"
             self._unnoted.append(note_of(leaf, str(wish.names.spiffe_id), kind))
         return Certified(key, leaf, authority, self.anchors(authority.kind))

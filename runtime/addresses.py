@@ -6,6 +6,8 @@ The file holds no secret and proves nothing: whoever answers there still has to 
 
 from __future__ import annotations
 
+import ipaddress
+
 import msgspec
 
 from pki.errors import SluiceError
@@ -15,10 +17,16 @@ from pki.home import Home
 MAX_ADDRESS_BYTES = 16 << 10
 JOBMANAGER = "jobmanager"
 """Name of the JobManager's file below ``run/endpoints``."""
+TASKMANAGER = "taskmanager"
+"""Likewise of a TaskManager that is registered."""
 
 
 class AddressUnknown(SluiceError):
     """No JobManager has published its addresses in this home."""
+
+
+class AddressUnusable(SluiceError):
+    """A configured host that other machines could not connect to."""
 
 
 class JobManagerAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,3 +66,39 @@ def read_jobmanager(home: Home) -> JobManagerAddress:
         return msgspec.json.decode(read_bounded(path, MAX_ADDRESS_BYTES), type=JobManagerAddress)
     except (SluiceError, msgspec.DecodeError) as error:
         raise AddressUnknown(f"no JobManager is announced in {path}", "is it running?") from error
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """A TaskManager of this home that is registered: its name, and who took it (a SPIFFE ID)."""
+
+    name: str
+    jobmanager: str
+
+
+def publish_registration(home: Home, registration: Registration) -> None:
+    """Announce that a TaskManager is registered; for health checks."""
+    directory = make_private_directory(home.run / "endpoints")
+    write_public(directory / f"{TASKMANAGER}-{registration.name}.json", msgspec.json.encode(registration))
+
+
+def withdraw_registration(home: Home, name: str) -> None:
+    """The TaskManager ``name`` is not registered any more."""
+    (home.run / "endpoints" / f"{TASKMANAGER}-{name}.json").unlink(missing_ok=True)
+
+
+def require_reachable(host: str, setting: str) -> None:
+    """Raise :class:`AddressUnusable` unless ``host`` can be told to others: it is listened on, and dialed.
+
+    Args:
+        host: a host name or address.
+        setting: where it comes from, for the message.
+    """
+    try:
+        unspecified = ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        unspecified = not host
+    if unspecified:
+        raise AddressUnusable(
+            f"{setting} is {host!r}, which nobody can connect to",
+            "set it to a name or an address that means this machine on the others too",
+        )

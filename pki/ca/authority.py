@@ -158,10 +158,14 @@ class OnlineAuthority:
         return self._issue(grant_job(requester, wanted, csr_pem, lifetime, self._config))
 
     def issue_own(self, directory: Path, name: str, host: str) -> None:
-        """The identity of this very process, ``spiffe://<td>/ca/<name>``, written to ``directory``."""
+        """The identity of this very process, ``spiffe://<td>/ca/<name>``, written to ``directory``.
+
+        ``host`` goes into it, unless it stands for all addresses of the machine.
+        """
         spiffe_id = SpiffeId.process(self._config.trust_domain, Role.CA, name)
         try:
-            names = Names.checked(spiffe_id, (), (str(ipaddress.ip_address(host)),))
+            address = ipaddress.ip_address(host)
+            names = Names.checked(spiffe_id, (), () if address.is_unspecified else (str(address),))
         except ValueError:
             names = Names.checked(spiffe_id, (host,), ())
         key = generate_key(self._config.key_algorithm)

@@ -21,7 +21,7 @@ from pki.identity import Role
 from pki.in_use_reporter import reporting
 from pki.issuer import Issuer
 from pki.tls import TlsIdentity
-from runtime.addresses import JobManagerAddress, publish_jobmanager, withdraw_jobmanager
+from runtime.addresses import JobManagerAddress, publish_jobmanager, require_reachable, withdraw_jobmanager
 from runtime.blob.server import BlobServer
 from runtime.blob.store import BlobStore
 from runtime.config import RuntimeConfig
@@ -58,6 +58,7 @@ async def run_jobmanager(
 
     Raises:
         StoreError: there is no usable identity, or an address is taken.
+        AddressUnusable: others could not connect to ``config.jobmanager.host``.
     """
     async with jobmanager(home, config, pki, name, locate_ca=locate_ca):
         await asyncio.Event().wait()
@@ -81,10 +82,11 @@ async def jobmanager(
         locate_ca: where that is; by default as announced in ``home``.
         argv: the command of a driver agent.
     """
+    settings = config.jobmanager
+    require_reachable(settings.host, "jobmanager.host")
     home.create()
     identity = TlsIdentity(home.identity(Role.JOBMANAGER, name))
     connections = ConnectionLog()
-    settings = config.jobmanager
     store = BlobStore(home.blobs, settings.max_blob_bytes)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(reporting(identity, "jobmanager"))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from pki.errors import SluiceError
+from pki.identity import SpiffeId
 from runtime.gateways import RESOURCE_MANAGER, ResourceManagerGateway
 from runtime.messages import RegistrationAccepted, SlotReport, TaskManagerRegistration
 from runtime.rpc import RemotePeer, RpcError, RpcTimeout
@@ -62,6 +63,7 @@ class JobManagerLink:
         registration: what it introduces itself with.
         slots_changed: set when the ResourceManager should hear of the slots before the next interval.
         fence_after: seconds without a JobManager after which executors are ended.
+        registered: told who took the registration, and None when the connection is gone.
     """
 
     def __init__(
@@ -72,12 +74,14 @@ class JobManagerLink:
         *,
         slots_changed: asyncio.Event,
         fence_after: float,
+        registered: Callable[[SpiffeId | None], None] = lambda _: None,
     ) -> None:
         self._dial = dial
         self._executor = executor
         self._registration = registration
         self._fence_after = fence_after
         self._changed = slots_changed
+        self._registered = registered
 
     async def run(self) -> NoReturn:
         """Keep the link up until cancelled."""
@@ -88,9 +92,11 @@ class JobManagerLink:
             finally:
                 fence.cancel()
                 await asyncio.gather(fence, return_exceptions=True)
+            self._registered(session.peer.identity)
             try:
                 await self._heartbeats(session)
             finally:
+                self._registered(None)
                 with contextlib.suppress(RpcError, OSError):
                     await session.peer.close()
             _LOG.warning("the connection to the JobManager is gone")

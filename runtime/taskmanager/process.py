@@ -12,10 +12,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pki.connections import ConnectionLog
 from pki.files import make_private_directory
 from pki.home import Home
-from pki.identity import Role
+from pki.identity import Role, SpiffeId
 from pki.in_use_reporter import reporting
 from pki.tls import TlsIdentity
-from runtime.addresses import read_jobmanager
+from runtime.addresses import (
+    Registration,
+    publish_registration,
+    read_jobmanager,
+    require_reachable,
+    withdraw_registration,
+)
 from runtime.config import RuntimeConfig
 from runtime.messages import SlotProfile, TaskManagerRegistration
 from runtime.rpc import RemotePeer, RpcService
@@ -26,31 +32,41 @@ from runtime.taskmanager.task_executor import TaskExecutor, TaskManagerShape
 _LOG = logging.getLogger(__name__)
 
 
-async def run_taskmanager(home: Home, config: RuntimeConfig, name: str) -> None:
+async def run_taskmanager(
+    home: Home, config: RuntimeConfig, name: str, *, jobmanager: tuple[str, int] | None = None
+) -> None:
     """Run a TaskManager until cancelled; then end its executors and stop.
 
-    Its identity is at ``home.identity(Role.TASKMANAGER, name)``, prepared before. It finds the JobManager by
-    the address published in ``home``, each time it connects.
+    Its identity is at ``home.identity(Role.TASKMANAGER, name)``, prepared before. It finds the JobManager at
+    ``jobmanager``, by default by the address published in ``home``, each time it connects.
 
     Raises:
         StoreError: there is no usable identity.
         JavaNotFound: there is no Java that executors could run on.
+        AddressUnusable: others could not connect to ``config.taskmanager.host``.
     """
-    async with taskmanager(home, config, name) as link:
+    async with taskmanager(home, config, name, jobmanager=jobmanager) as link:
         await link
 
 
 @asynccontextmanager
 async def taskmanager(
-    home: Home, config: RuntimeConfig, name: str, *, launcher: ExecutorLauncher | None = None
+    home: Home,
+    config: RuntimeConfig,
+    name: str,
+    *,
+    jobmanager: tuple[str, int] | None = None,
+    launcher: ExecutorLauncher | None = None,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """A running TaskManager; yields the task that keeps it connected, which ends only with an error.
 
     Args:
+        jobmanager: where the JobManager listens; by default as published in ``home``.
         launcher: composes the commands of executors; by default Spark's.
     """
-    identity = TlsIdentity(home.identity(Role.TASKMANAGER, name))
     settings = config.taskmanager
+    require_reachable(settings.host, "taskmanager.host")
+    identity = TlsIdentity(home.identity(Role.TASKMANAGER, name))
     profile = SlotProfile(cores=settings.slot_cores, memory_mb=settings.slot_memory_mb)
     spark = launcher or SparkExecutorLauncher()
     await asyncio.to_thread(spark.prepare)
@@ -70,9 +86,18 @@ async def taskmanager(
         )
 
         async def dial() -> RemotePeer:
+            if jobmanager is not None:
+                return await service.connect(*jobmanager, role=Role.JOBMANAGER)
             address = read_jobmanager(home)
             return await service.connect(*address.rpc, role=Role.JOBMANAGER, name=address.name)
 
+        def registered(jobmanager_id: SpiffeId | None) -> None:
+            if jobmanager_id is None:
+                withdraw_registration(home, name)
+            else:
+                publish_registration(home, Registration(name=name, jobmanager=str(jobmanager_id)))
+
+        stack.callback(withdraw_registration, home, name)
         slots_changed = asyncio.Event()
         executor = TaskExecutor(shape, spark, connections, slots_changed.set)
         link = JobManagerLink(
@@ -88,6 +113,7 @@ async def taskmanager(
             ),
             slots_changed=slots_changed,
             fence_after=config.jobmanager.heartbeat_timeout,
+            registered=registered,
         )
         await service.start(executor)
         linked: asyncio.Task[None] = asyncio.create_task(link.run(), name="jobmanager link")

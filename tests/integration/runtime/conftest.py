@@ -118,14 +118,24 @@ class Cluster:
         )
         return self.address
 
-    async def start_taskmanager(self, name: str, *, behaviour: str = "sleep") -> asyncio.Task[None]:
-        """Start one and wait until it is registered."""
+    async def start_taskmanager(
+        self, name: str, *, behaviour: str = "sleep", home: Home | None = None
+    ) -> asyncio.Task[None]:
+        """Start one and wait until it is registered; in a ``home`` of its own it is told where the JobManager is."""
+        assert self.address is not None
+        where = home or self.home
         self.pki.issuer.issue_to(
-            self.home.identity(Role.TASKMANAGER, name), SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
+            where.identity(Role.TASKMANAGER, name), SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
         )
         stack = self.taskmanagers[name] = AsyncExitStack()
         link = await stack.enter_async_context(
-            taskmanager(self.home, self.config, name, launcher=FakeLauncher(behaviour))
+            taskmanager(
+                where,
+                self.config,
+                name,
+                jobmanager=None if home is None else self.address.rpc,
+                launcher=FakeLauncher(behaviour),
+            )
         )
         await self.until_registered(name)
         return link

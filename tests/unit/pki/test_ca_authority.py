@@ -80,6 +80,17 @@ def test_every_certificate_is_synced_to_the_ledger_before_it_leaves(pki: Path, t
     authority.close()
 
 
+def test_an_authority_on_all_addresses_names_none_in_its_certificate(pki: Path, tmp_path: Path) -> None:
+    authority = OnlineAuthority(pki, CONFIG)
+    for host, names in (("::", 1), ("127.0.0.1", 2), ("ca.example.org", 2)):
+        authority.issue_own(tmp_path / "own", "ca-1", host)
+        alternative = TlsIdentity(tmp_path / "own").material.leaf.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+        assert len(list(alternative.value)) == names
+    authority.close()
+
+
 def test_token_is_good_once_even_when_its_file_comes_back(pki: Path) -> None:
     """The ledger decides, not the file: a restored copy of it opens nothing."""
     token = new_token(pki)

@@ -1,0 +1,1 @@
+"""The cluster as containers; `make test-compose` runs these."""

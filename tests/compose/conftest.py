@@ -1,0 +1,59 @@
+"""One cluster of containers for all tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compose.engine import IMAGE, Stack, free_port, run, sluice
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Up and healthy, with one slot per TaskManager, so that a job with three executors is on all of them."""
+    directory = tmp_path_factory.mktemp("compose") / "set"
+    started = Stack(f"sluice-test-{os.getpid()}", directory, free_port())
+    sluice(
+        *("compose", "init", directory, "--name", started.name, "--port", str(started.port)),
+        *("--slots", "1", "--image", IMAGE),
+    )
+    try:
+        started.up()
+        started.prepare_client()
+        yield started
+    finally:
+        run("docker", "ps", "--all", check=False)
+        started.compose("down", "--volumes", "--timeout", "30", check=False)
+
+
+@pytest.fixture(scope="session")
+def slow_sum(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pipeline that takes a while on three executors, shuffles, and says what it found."""
+    file = tmp_path_factory.mktemp("pipelines") / "slow_sum.py"
+    file.write_text(SLOW_SUM)
+    return file
+
+
+SLOW_SUM = """
+import sys
+import time
+
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.appName("slow sum").getOrCreate()
+seconds = float(sys.argv[1])
+
+
+def slowly(value):
+    time.sleep(seconds)
+    return value % 7, value
+
+
+pairs = spark.sparkContext.parallelize(range(1, 91), 90).map(slowly).reduceByKey(lambda a, b: a + b, 6)
+result = dict(pairs.collect())
+print("keys", len(result), "total", sum(result.values()))
+spark.stop()
+"""

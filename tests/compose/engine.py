@@ -1,0 +1,155 @@
+"""The containers of one compose project, by the commands that a person would use."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+IMAGE = os.environ.get("SLUICE_IMAGE", "sluice:local")
+COMMAND_SECONDS = 180
+HEALTHY_SECONDS = 240
+JOB_SECONDS = 600
+
+
+def run(*argv: str | Path, timeout: float = COMMAND_SECONDS, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; a failure shows what it said."""
+    done = subprocess.run(
+        [str(each) for each in argv], capture_output=True, text=True, errors="replace", timeout=timeout, check=False
+    )
+    assert not check or done.returncode == 0, f"{argv[0]} {argv[1:]}: {done.stdout}\n{done.stderr}"
+    return done
+
+
+def eventually(check: Callable[[], Any], what: str, seconds: float = HEALTHY_SECONDS) -> Any:
+    """Poll until ``check`` answers something true."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = check()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.3)
+
+
+def free_port() -> int:
+    """A port that is free on loopback."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def sluice(*arguments: str | Path, check: bool = True, timeout: float = COMMAND_SECONDS) -> Any:
+    """The command, on the host."""
+    return run(sys.executable, "-m", "cli.main", *arguments, check=check, timeout=timeout)
+
+
+@dataclass
+class Stack:
+    """A running project, and a client outside of it."""
+
+    name: str
+    directory: Path
+    port: int
+
+    @property
+    def taskmanagers(self) -> tuple[str, ...]:
+        """The services."""
+        return tuple(f"taskmanager-{number}" for number in (1, 2, 3))
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """All of them."""
+        return ("ca", "jobmanager", *self.taskmanagers, "auth", "envoy")
+
+    def compose(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run compose on this project."""
+        place = ("--project-directory", str(self.directory), "--file", str(self.directory / "compose.yaml"))
+        return run(ROOT / "scripts" / "compose", *place, "--project-name", self.name, *arguments, check=check)
+
+    def container(self, service: str) -> str:
+        """The id of a service's container."""
+        labels = (f"com.docker.compose.project={self.name}", f"com.docker.compose.service={service}")
+        filters = [word for label in labels for word in ("--filter", f"label={label}")]
+        return run("docker", "ps", "--all", "--quiet", "--no-trunc", *filters).stdout.strip()
+
+    def inspect(self, service: str) -> Any:
+        """What the engine knows of it."""
+        return json.loads(run("docker", "inspect", self.container(service)).stdout)[0]
+
+    def inside(self, service: str, *argv: str, check: bool = True) -> str:
+        """The output of a command in a container."""
+        return run("docker", "exec", self.container(service), *argv, check=check).stdout
+
+    def network(self, name: str) -> str:
+        """The name of one of the project's networks."""
+        return f"{self.name}_{name}"
+
+    def address(self, service: str, network: str) -> str:
+        """The address of a container in a network."""
+        return str(self.inspect(service)["NetworkSettings"]["Networks"][self.network(network)]["IPAddress"])
+
+    def healthy(self, service: str) -> bool:
+        """Whether its health check says so."""
+        state = self.inspect(service)["State"]
+        return bool(state["Running"]) and state["Health"]["Status"] == "healthy"
+
+    def up(self) -> None:
+        """Start it, and wait until everything is healthy."""
+        self.compose("up", "-d")
+        for service in self.services:
+            eventually(partial(self.healthy, service), f"{service} is healthy")
+
+    def prepare_client(self) -> None:
+        """A token for somebody outside, and what vouches for the gateway."""
+        token = self.compose("exec", "-T", "auth", "sluice", "token", "create", "test", "--role", "submitter")
+        file = self.directory / "token"
+        file.touch(0o600)
+        file.write_text(token.stdout)
+        bundle = self.compose("exec", "-T", "ca", "cat", "/var/lib/sluice/pki/trust/edge.pem")
+        (self.directory / "edge.pem").write_text(bundle.stdout)
+
+    def client(self, *arguments: str | Path, check: bool = True, timeout: float = COMMAND_SECONDS) -> Any:
+        """The ``sluice`` command as somebody outside runs it."""
+        verb, rest = arguments[0], arguments[1:]
+        options = (
+            *("--server", f"https://localhost:{self.port}", "--ca", self.directory / "edge.pem"),
+            *("--token-file", self.directory / "token"),
+        )
+        if verb == "jobs":
+            return sluice(verb, rest[0], *options, *rest[1:], check=check, timeout=timeout)
+        return sluice(verb, *options, *rest, check=check, timeout=timeout)
+
+    def submit(self, pipeline: Path, *arguments: str) -> str:
+        """Submit, and return the job's id at once."""
+        done = self.client("submit", "--json", "--executors", "3", pipeline, "--", *arguments)
+        return str(json.loads(done.stdout)["job_id"])
+
+    def job(self, job_id: str) -> Any:
+        """What the cluster says of a job."""
+        return json.loads(self.client("jobs", "show", "--json", job_id).stdout)
+
+    def until_finished(self, job_id: str) -> str:
+        """Wait for the end of a job, which must be a good one; returns its standard output."""
+
+        def ended() -> Any:
+            job = self.job(job_id)
+            return job if job["state"] in {"FINISHED", "FAILED", "CANCELED"} else None
+
+        job = eventually(ended, "the job ends", JOB_SECONDS)
+        assert job["state"] == "FINISHED", job
+        return str(self.client("jobs", "logs", job_id, "--source", "driver.stdout").stdout)
+
+    def kill(self, service: str) -> None:
+        """SIGKILL to everything in the container, from outside, as the kernel would when memory is short."""
+        os.kill(int(self.inspect(service)["State"]["Pid"]), signal.SIGKILL)
