@@ -108,6 +108,10 @@ class Signer:
     def certify(self, wish: Wish) -> Certified:
         """Make a key and the certificate that ``wish`` describes; not for an identity that was revoked."""
         self.revocations.check_not_barred(wish.profile.authority, wish.names.spiffe_id)
+        return self.certify_admitted(wish)
+
+    def certify_admitted(self, wish: Wish) -> Certified:
+        """The same for an identity that was just found not to be revoked."""
         authority = self.authority(wish.profile.authority)
         algorithm = self._config.key_algorithm
         key = generate_key(edge_algorithm(algorithm) if authority.kind is AuthorityKind.EDGE else algorithm)
@@ -149,6 +153,10 @@ class Target(Protocol):
     def together(self) -> bool:
         """Whether what is put leaves only when the whole run is committed."""
 
+    @property
+    def takes_lists(self) -> bool:
+        """Whether revocation lists are kept beside identities: those who do not need none read for each."""
+
     def check(self, wish: Wish) -> None:
         """Refuse, before anything is done, an identity that has no place here."""
 
@@ -166,6 +174,8 @@ class StoreTarget:
     """All of them in one file."""
 
     together = True
+    takes_lists = False
+    """Whoever makes a directory of an identity takes the list of that day."""
 
     def __init__(self, store: IdentityStore) -> None:
         self._store = store
@@ -190,7 +200,7 @@ class StoreTarget:
         )
 
     def put_list(self, wish: Wish, crl_pem: bytes, now: dt.datetime) -> None:
-        """See :meth:`Target.put_list`: whoever makes a directory of an identity takes the list of that day."""
+        """See :meth:`Target.put_list`: there is no place for it."""
 
     def _authority(self, authority: Authority) -> bytes:
         if authority.kind not in self._encoded:
@@ -202,6 +212,7 @@ class DirectoryTarget:
     """A directory each: below the home, or one given directory for all (then for a single identity)."""
 
     together = False
+    takes_lists = True
 
     def __init__(self, home: Home, directory: Path | None = None) -> None:
         self._home = home
@@ -284,10 +295,12 @@ def issue_all(
 
 
 def _issue(wish: Wish, target: Target, signer: Signer) -> None:
-    certified = signer.certify(wish)
+    certified = signer.certify_admitted(wish)
     if not target.together or signer.unnoted >= MAX_RECORDS:
         signer.note()
     target.put(wish, certified)
+    if not target.takes_lists:
+        return
     # Read after the identity is in place: whoever revokes meanwhile either finds it, or is found here.
     if crl_pem := signer.revocations.pem_for_issuing(certified.authority, certified.anchors):
         target.put_list(wish, crl_pem, signer.now)

@@ -51,6 +51,7 @@ RECORD_FILE = "revoked.json"
 LIST_FILE = "crl.pem"
 MAX_SERIAL_BITS = 160
 """Longest serial number (RFC 5280, 4.1.2.2: 20 octets)."""
+MAX_AUTHORITIES_REMEMBERED = 64
 MAX_RECORD_BYTES = 64 << 20
 """Largest record that is read, in bytes."""
 
@@ -100,6 +101,7 @@ class RevocationStore:
         self._clock = clock
         self._records: dict[Path, _Known] = {}
         self._lists: dict[Path, tuple[_Stamp, RevocationList]] = {}
+        self._list_files: dict[x509.Certificate, Path] = {}
 
     def revoke(
         self, kind: AuthorityKind, targets: Iterable[Target], reason: Reason, *, passphrase: bytes | None = None
@@ -194,7 +196,7 @@ class RevocationStore:
         ``certificate``: which generation's; by default that of the one that signs.
         """
         certificate = certificate or self._authorities.certificate(kind)
-        path = self._directory(certificate, kind) / LIST_FILE
+        path = self._list_file(certificate, kind)
         if not path.exists():
             return None
         stamp, cached, now = _stamp(path), self._lists.get(path), self._clock()
@@ -216,11 +218,13 @@ class RevocationStore:
         return self._pem_of(authority) + b"".join(each.pem for each in self.of(authority.kind, others))
 
     def _pem_of(self, authority: Authority) -> bytes:
-        path = self._directory(authority.certificate, authority.kind) / LIST_FILE
-        if not path.exists():
+        path = self._list_file(authority.certificate, authority.kind)
+        try:
+            stamp = _stamp(path)
+        except FileNotFoundError:
             return b""
         cached = self._lists.get(path)
-        if cached is None or cached[0] != _stamp(path) or _half_life(cached[1]) < self._clock():
+        if cached is None or cached[0] != stamp or _half_life(cached[1]) < self._clock():
             self._refresh_due(authority)
         current = self.current(authority.kind, authority.certificate)
         return b"" if current is None else current.pem
@@ -322,6 +326,15 @@ class RevocationStore:
     def _prepare(self, authority: Authority) -> Path:
         make_private_directory(self._root)
         return make_private_directory(self._directory(authority.certificate, authority.kind))
+
+    def _list_file(self, certificate: x509.Certificate, kind: AuthorityKind) -> Path:
+        """Asked for with each of thousands of identities, always for the same few authorities."""
+        found = self._list_files.get(certificate)
+        if found is None:
+            if len(self._list_files) >= MAX_AUTHORITIES_REMEMBERED:
+                self._list_files.clear()
+            found = self._list_files[certificate] = self._directory(certificate, kind) / LIST_FILE
+        return found
 
     def _directory(self, certificate: x509.Certificate, kind: AuthorityKind) -> Path:
         return self._root / f"{kind}-{key_id(certificate)[:16]}"
