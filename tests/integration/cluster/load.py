@@ -29,7 +29,7 @@ from runtime.messages import BlobRef, SlotProfile, TaskManagerRegistration
 from runtime.rpc import RemotePeer, RpcService
 
 LOADER = "loader"
-PAUSE_SECONDS = 0.05
+PAUSE_SECONDS = 0.1
 REQUEST_SECONDS = 30.0
 MAX_FAILURES_KEPT = 20
 NO_SLOTS = TaskManagerRegistration(

@@ -64,6 +64,7 @@ spark.stop()
 ROUNDS = """
 import os
 import sys
+import time
 
 from pyspark.sql import SparkSession
 
@@ -74,7 +75,8 @@ while not os.path.exists(until):
     total = spark.range(0, 20000, 1, 4).repartition(6, "id").groupBy().sum("id").first()[0]
     assert total == 199990000, total
     rounds += 1
+    time.sleep(1)
 print("rounds", rounds)
 spark.stop()
 """
-"""Shuffles again and again until the file in its argument exists."""
+"""Shuffles every second until the file in its argument exists."""
