@@ -69,9 +69,12 @@ class Rounds:
         return tuple(line for directory in directories for line in read_evidence(directory))
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def rounds(pki: TestPki, spark: SparkRuntime, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rounds]:
-    """A running job with two executors that has done a first round."""
+    """A running job with two executors that has done a first round.
+
+    Not for longer than a module: its loop stands still while tests elsewhere run, and its driver gives up.
+    """
     folder = tmp_path_factory.mktemp("rounds")
     work = Work(
         PIPELINES / "rounds.py",

@@ -259,7 +259,7 @@ def test_an_authority_from_before_there_were_constraints_works_as_before(tmp_pat
     authority, root = check_signed(INTERNAL, old.key, [old.certificate, ROOT.certificate], OPEN, NOW)
     store = AuthorityStore(tmp_path)
     store.install_signed(authority, root)
-    LocalIssuer(tmp_path, OPEN).issue_to(tmp_path / "tm", TASKMANAGER, dns=["anything.test"])
+    LocalIssuer(tmp_path, OPEN, clock=lambda: NOW).issue_to(tmp_path / "tm", TASKMANAGER, dns=["anything.test"])
     leaf, *chain = x509.load_pem_x509_certificates((tmp_path / "tm" / "chain.pem").read_bytes())
     assert verify_chain(leaf, chain, [store.certificate(INTERNAL)], now=NOW).spiffe_id == TASKMANAGER
     assert summarize_certificate(chain[0], NOW).name_constraints == ()
