@@ -34,6 +34,10 @@ format: $(VENV) ## rewrite the code in the house style
 test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
 	.venv/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+.PHONY: test-system
+test-system: $(VENV) java ## whole systems with real programs (browsers, ensembles, killed leaders), at most 20 minutes on 2 cores
+	.venv/bin/pytest tests/system -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 .PHONY: test-export
 test-export: $(VENV) java ## exported configurations with real Flink, Spark, nginx and Kafka clients (downloads 900 MB once)
 	@scripts/get-programs
