@@ -22,7 +22,8 @@ from gateway.envoy_process import EnvoyProcess
 from gateway.errors import EnvoyFailed
 from gateway.listening import clear_stale_socket, listen_unix, require_free_port
 from gateway.loaded import UseReports
-from gateway.policy import unknown_operations
+from gateway.operations import known_operations
+from gateway.policy_file import PolicyFile, policy_file
 from gateway.routes import RouteTable
 from gateway.secret_feed import Given, SecretFeed
 from gateway.service import AuthService
@@ -70,13 +71,12 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
     """
     tokens = token_snapshot(home)
     routes = FileSnapshot(route_file(home), RouteTable.decode, limit=MAX_ROUTE_LIST_BYTES)
+    policy = PolicyFile(lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes))
     tokens.get()
-    closed = unknown_operations(route.operation for route in routes.get().routes)
-    if closed:
-        _LOG.warning("nobody may use these operations, the policy does not know them: %s", ", ".join(closed))
+    policy.get()
     async with contextlib.AsyncExitStack() as stack:
         audit = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
-        service = AuthService(tokens, routes, audit, realm=trust_domain)
+        service = AuthService(tokens, routes, policy, audit, realm=trust_domain)
         server = web.Server(
             service.handle,
             access_log=None,
@@ -88,8 +88,8 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
         if config.auth_host:
             identity = TlsIdentity(home.identity(Role.AUTH, name))
             await stack.enter_async_context(reporting(identity, "auth"))
-            policy = client_policy(Channel.AUTH, trust_domain)
-            listener = MutualTlsListener(identity, Channel.AUTH, policy, server, alpn=("http/1.1",))
+            peers = client_policy(Channel.AUTH, trust_domain)
+            listener = MutualTlsListener(identity, Channel.AUTH, peers, server, alpn=("http/1.1",))
             stack.push_async_callback(listener.close)
             stack.push_async_callback(runner.cleanup)
             host, port = await listener.start(config.auth_host, config.auth_port)

@@ -17,6 +17,7 @@ from aiohttp import hdrs, web
 from gateway.audit_chain import AuditRecord
 from gateway.audit_log import AuditLog
 from gateway.decision import CheckRequest, Decision, decide
+from gateway.policy_file import PolicyFile
 from gateway.problem import CONTENT_TYPE, problem_body
 from gateway.routes import RouteTable
 from gateway.snapshot import FileSnapshot
@@ -39,6 +40,7 @@ class AuthService:
 
     tokens: FileSnapshot[TokenBook]
     routes: FileSnapshot[RouteTable]
+    policy: PolicyFile
     audit: AuditLog
     realm: str
     clock: Callable[[], float] = time.time
@@ -66,6 +68,7 @@ class AuthService:
         decision = decide(
             check,
             tokens=self.tokens.get(),
+            policy=self.policy.get(),
             routes=self.routes.get(),
             realm=self.realm,
             now=self.clock(),
