@@ -1,9 +1,10 @@
-"""The routes that REST publishes, put where the auth service looks for them."""
+"""What REST and the auth service know of each other: the routes of the one, the address of the other."""
 
 from __future__ import annotations
 
 import json
 
+from cli.config import Configuration
 from pki.files import write_secret
 from pki.home import Home
 
@@ -15,3 +16,9 @@ def publish_routes(home: Home) -> None:
 
     home.create()
     write_secret(route_file(home), json.dumps(published_routes()).encode())
+
+
+def auth_address(configuration: Configuration) -> tuple[str, int] | None:
+    """Where the auth service of another machine tells its public keys; None: it is on this one, in the same home."""
+    settings = configuration.gateway
+    return (settings.auth_host, settings.auth_port) if settings.auth_host else None

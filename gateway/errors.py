@@ -43,3 +43,7 @@ class ListenError(GatewayError):
 
 class EnvoyFailed(GatewayError):
     """Envoy did not start, or ended by itself."""
+
+
+class PassKeyError(GatewayError):
+    """The keys that passes are signed with are missing or damaged."""
