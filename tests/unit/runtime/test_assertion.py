@@ -141,7 +141,7 @@ def test_an_assertion_is_good_once_and_alone(home: Home, gateway: AssertingGatew
 
 
 def test_a_pass_is_taken_until_it_expires(home: Home, gateway: AssertingGateway) -> None:
-    text = gateway.forged(gateway.assertion("GET", PATH), aud="sluice", htm=None, htu=None, exp=NOW + 300)
+    text = gateway.forged(gateway.assertion("GET", PATH), aud="sluice", htm=None, htu=None, iat=NOW, exp=NOW + 300)
     now = float(NOW)
     checking = verifier(home, lambda: now)
     for path in (PATH, PATH, "/v1/overview"):
