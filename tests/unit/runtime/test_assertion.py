@@ -39,7 +39,12 @@ from runtime.rest.routes import HEALTH_PATH
 from runtime.rest.server import RestServer
 from tests.assertions import AssertingGateway
 
-NOW = int(time.time())
+
+def seconds() -> int:
+    """The time now, in whole seconds since the epoch."""
+    return int(time.time())
+
+
 PATH = "/v1/jobs"
 
 
@@ -93,9 +98,9 @@ HOSTILE: dict[str, Callable[[AssertingGateway, str], str]] = {
     "another role, old signature": lambda gateway, text: (
         gateway.forged(text, roles=["admin"]).rsplit(".", 1)[0] + "." + text.rsplit(".", 1)[1]
     ),
-    "expired": lambda gateway, text: gateway.forged(text, iat=NOW - 600, exp=NOW - 2 * LEEWAY_SECONDS),
-    "from the future": lambda gateway, text: gateway.forged(text, iat=NOW + 600, exp=NOW + 660),
-    "lives for a year": lambda gateway, text: gateway.forged(text, exp=NOW + 365 * 86400),
+    "expired": lambda gateway, text: gateway.forged(text, iat=seconds() - 600, exp=seconds() - 2 * LEEWAY_SECONDS),
+    "from the future": lambda gateway, text: gateway.forged(text, iat=seconds() + 600, exp=seconds() + 660),
+    "lives for a year": lambda gateway, text: gateway.forged(text, exp=seconds() + 365 * 86400),
     "other audience": lambda gateway, text: gateway.forged(text, aud=CONNECT_AUDIENCE),
     "several audiences": lambda gateway, text: gateway.forged(text, aud=["sluice-rest", "x"]),
     "other issuer": lambda gateway, text: gateway.forged(text, iss="somebody"),
@@ -141,8 +146,9 @@ def test_an_assertion_is_good_once_and_alone(home: Home, gateway: AssertingGatew
 
 
 def test_a_pass_is_taken_until_it_expires(home: Home, gateway: AssertingGateway) -> None:
-    text = gateway.forged(gateway.assertion("GET", PATH), aud="sluice", htm=None, htu=None, iat=NOW, exp=NOW + 300)
-    now = float(NOW)
+    made = seconds()
+    text = gateway.forged(gateway.assertion("GET", PATH), aud="sluice", htm=None, htu=None, iat=made, exp=made + 300)
+    now = float(made)
     checking = verifier(home, lambda: now)
     for path in (PATH, PATH, "/v1/overview"):
         assert checking.verify([text], method="GET", path=path).principal == "ada"
