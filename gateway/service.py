@@ -29,6 +29,8 @@ _LOG = logging.getLogger(__name__)
 PRINCIPAL_HEADER = "x-sluice-principal"
 ROLES_HEADER = "x-sluice-roles"
 REQUEST_ID_HEADER = "x-sluice-request-id"
+OPERATION_HEADER = "x-sluice-operation"
+"""What was granted: Envoy lets it go on only on the route of this very operation."""
 
 MAX_LOGGED_PATH_CHARACTERS = 1024
 MAX_LOGGED_FIELD_CHARACTERS = 128
@@ -84,6 +86,7 @@ def _answer(check: CheckRequest, decision: Decision) -> web.Response:
                 PRINCIPAL_HEADER: decision.principal.name,
                 ROLES_HEADER: ",".join(decision.principal.roles),
                 REQUEST_ID_HEADER: check.request_id,
+                OPERATION_HEADER: decision.operation,
             }
         )
     headers = {hdrs.WWW_AUTHENTICATE: decision.challenge} if decision.challenge else {}
