@@ -16,11 +16,13 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from gateway.assertion import AssertionSigner, jwks_file, publish_keys
 from gateway.audit_log import AuditLog, audit_file
 from gateway.bootstrap import SOURCE, EnvoyPaths, legs_of, render
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
 from gateway.envoy_process import EnvoyProcess
 from gateway.errors import EnvoyFailed
+from gateway.key_server import keys_for_jobmanagers
 from gateway.listening import ByApplicationProtocol, clear_stale_socket, listen_unix, require_free_port
 from gateway.loaded import UseReports
 from gateway.operations import known_operations
@@ -38,6 +40,7 @@ from gateway.xds.service import xds_service
 from gateway.xds.source import load_source
 from gateway.xds.status import status_file
 from pki.channels import Channel, client_policy
+from pki.errors import SluiceError
 from pki.files import SECRET_MODE, make_private_directory, write_atomic, write_secret
 from pki.home import Home
 from pki.identity import Role
@@ -50,6 +53,7 @@ _LOG = logging.getLogger(__name__)
 MAX_ROUTE_LIST_BYTES = 1 << 20
 MAX_CHECK_LINE_BYTES = 64 << 10
 """Envoy takes up to 32 KiB of headers, target included; they must arrive here whole to be refused properly."""
+KEY_CHECK_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 
 
@@ -89,15 +93,15 @@ async def run_auth(
     policy = PolicyFile(lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes))
     tokens.get()
     policy.get()
-    keys = PassKeys.of(home)
-    keys.refresh(time.time())
-    sources = Sources(routes, policy, keys, Revocations.of(home))
     paths = EnvoyPaths.of(home)
     async with contextlib.AsyncExitStack() as stack:
         audit = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
-        service = AuthService(tokens, routes, policy, audit, realm=trust_domain)
+        keys = PassKeys.of(home)
+        _refresh_keys(home, keys)
+        stack.callback(asyncio.create_task(_refresh_keys_forever(home, keys), name="assertion-keys").cancel)
+        service = AuthService(tokens, routes, policy, audit, AssertionSigner(keys), realm=trust_domain)
         server = web.Server(
-            service.handle,
+            keys_for_jobmanagers(service.handle, keys) if config.auth_host else service.handle,
             access_log=None,
             max_line_size=MAX_CHECK_LINE_BYTES,
             max_field_size=MAX_CHECK_LINE_BYTES,
@@ -130,6 +134,7 @@ async def run_auth(
             await web.SockSite(runner, listening).start()
             where = str(path)
         legs = legs_of(config, paths, rest)
+        sources = Sources(routes, policy, keys, Revocations.of(home))
         await stack.enter_async_context(publishing(xds, config, trust_domain, legs, sources))
         _LOG.info("auth service ready on %s with %d routes", where, len(routes.get().routes))
         await asyncio.Event().wait()
@@ -193,6 +198,20 @@ async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, secre
         _LOG.info("Envoy serves https://%s:%d", config.host, port)
         code = await envoy.wait()
         raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())
+
+
+def _refresh_keys(home: Home, keys: PassKeys) -> None:
+    if keys.refresh(time.time()) or not jwks_file(home).exists():
+        publish_keys(home, keys)
+
+
+async def _refresh_keys_forever(home: Home, keys: PassKeys) -> None:
+    while True:
+        await asyncio.sleep(KEY_CHECK_SECONDS)
+        try:
+            await asyncio.to_thread(_refresh_keys, home, keys)
+        except (SluiceError, OSError):
+            _LOG.exception("cannot look after the keys of assertions now; trying again")
 
 
 def _publish(path: Path, host: str, port: int) -> Callable[[], None]:

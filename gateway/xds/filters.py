@@ -2,9 +2,10 @@
 
 1. A pass (bearer or cookie) is verified by Envoy itself; what is in it becomes metadata and headers.
 2. Whoever is revoked is refused; the list comes by ECDS, so that it counts on open connections too.
-3. Without a pass that tells all, the auth service decides (opaque tokens, certificates, passes without a sole role).
-4. Where an operation depends on more than the role, the auth service decides for pass holders, too.
-5. Only what the policy grants the role, or the auth service has granted, goes on. Default: nothing.
+3. The text of a verified pass is laid aside: it is what REST checks again.
+4. Without a pass that tells all, the auth service decides (opaque tokens, certificates, passes without a sole role).
+5. Where an operation depends on more than the role, the auth service decides for pass holders, too.
+6. Only what the policy grants the role, or the auth service has granted, goes on. Default: nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _RBAC = "envoy.extensions.filters.http.rbac.v3.RBAC"
 _RBAC_PER_ROUTE = "envoy.extensions.filters.http.rbac.v3.RBACPerRoute"
 _EXT_AUTHZ = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthz"
 _EXT_AUTHZ_PER_ROUTE = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute"
+_HEADER_INPUT = "envoy.type.matcher.v3.HttpRequestHeaderMatchInput"
+_SKIP = "envoy.extensions.filters.common.matcher.action.v3.SkipFilter"
 _ROLE_IN_PASS = [{"key": "pass"}, {"key": "role"}]
 
 
@@ -48,6 +51,7 @@ def http_filters(config: GatewayConfig, jwks: str) -> list[dict[str, object]]:
     return [
         _pass_filter(jwks),
         revocations,
+        _lay_pass_aside(),
         _ext_authz(ASK, config, no_sole_role),
         {**_ext_authz(ASK_ALWAYS, config, sole_role), "disabled": True},
         # No policy of its own: what no route allows is refused.
@@ -111,13 +115,45 @@ def _pass_filter(jwks: str) -> dict[str, object]:
         ],
         "jwt_cache_config": {"jwt_cache_size": PASS_CACHE_SIZE},
     }
-    # Failed is as good as missing: filter 3 asks the auth service, which tells the caller why not.
+    # Failed is as good as missing: filter 4 asks the auth service, which tells the caller why not.
     either = [{"provider_name": "pass"}, {"allow_missing_or_failed": {}}]
     return extension(
         "pass",
         "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
         providers={"pass": provider},
         rules=[{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": either}}}],
+    )
+
+
+def _lay_pass_aside() -> dict[str, object]:
+    """Only where the pass was verified: another bearer token is a secret that REST must not see.
+
+    That it was, a header tells that nobody else can write.
+    """
+    verified = {
+        "input": {"name": PASS_ID, "typed_config": typed(_HEADER_INPUT, header_name=PASS_ID)},
+        "value_match": {"safe_regex": {"google_re2": {}, "regex": ".+"}},
+    }
+    skip = {"action": {"name": "skip", "typed_config": typed(_SKIP)}}
+    target: dict[str, object] = {"metadata_namespace": ROUTE_NAMESPACE, "key": "pass", "type": "STRING"}
+    bearer = {"pattern": {"regex": "^Bearer (.+)$"}, "substitution": "\\1"}
+    rules = [
+        {"header": "authorization", "on_header_present": {**target, "regex_value_rewrite": bearer}},
+        {"cookie": PASS_COOKIE, "on_header_present": target},
+    ]
+    return extension(
+        "verified-pass",
+        "envoy.extensions.common.matching.v3.ExtensionWithMatcher",
+        extension_config=extension(
+            "pass-text", "envoy.extensions.filters.http.header_to_metadata.v3.Config", request_rules=rules
+        ),
+        xds_matcher={
+            "matcher_list": {
+                "matchers": [
+                    {"predicate": {"not_matcher": {"single_predicate": verified}}, "on_match": skip},
+                ]
+            }
+        },
     )
 
 

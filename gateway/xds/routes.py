@@ -20,6 +20,7 @@ from gateway.xds.filters import (
 )
 from gateway.xds.headers import CLIENT_CERTIFICATE, REQUEST_ID
 from gateway.xds.json_values import exact_header, seconds
+from pki.assertions import HEADER as ASSERTION
 
 REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT_CERTIFICATE)
 """Secrets end here: REST gets the principal, never the credential."""
@@ -119,7 +120,12 @@ def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> li
             {
                 "header": {"key": REQUEST_ID, "value": "%REQ(x-request-id)%"},
                 "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-            }
+            },
+            # What the auth service asserts is for this request alone, and comes first.
+            {
+                "header": {"key": ASSERTION, "value": f"%DYNAMIC_METADATA({ROUTE_NAMESPACE}:pass)%"},
+                "append_action": "ADD_IF_ABSENT",
+            },
         ],
         "typed_per_filter_config": {AUTHORIZATION: granted_to(grants.of(route.operation), route.operation)},
     }

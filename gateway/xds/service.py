@@ -13,6 +13,7 @@ from gateway.xds.server import xds_server
 from gateway.xds.snapshot import SnapshotBoard
 from gateway.xds.status import XdsStatus
 from pki.agent.grpc_server import Caller, GrpcServer
+from pki.identity import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,5 +40,7 @@ async def xds_service(status_path: Path, socket_path: Path | None = None) -> Asy
 
 
 def _admits(caller: Caller) -> bool:
-    """Over TLS, whom the listener has let in; on a socket, this process' own user: secrets have keys in them."""
-    return caller.spiffe_id is not None or caller.uid == os.geteuid()
+    """Over TLS gateways alone (JobManagers are let in, too); on a socket this process' own user: keys."""
+    if caller.spiffe_id is not None:
+        return caller.spiffe_id.role is Role.GATEWAY
+    return caller.uid == os.geteuid()

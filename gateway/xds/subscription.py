@@ -83,5 +83,7 @@ class Subscription:
 
 
 def readable(text: str) -> str:
-    """Bounded, without control characters that the other end may have chosen."""
-    return "".join(character if character.isprintable() else " " for character in text)[:MAX_REASON_CHARACTERS]
+    """Bounded, without control characters that the other end may have chosen. Envoy's reasons stand at the end."""
+    half = MAX_REASON_CHARACTERS // 2
+    bounded = text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}"
+    return " ".join("".join(character if character.isprintable() else " " for character in bounded).split())

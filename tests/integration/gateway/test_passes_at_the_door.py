@@ -43,7 +43,7 @@ def test_pass_needs_no_auth_service(without_auth: Gateway) -> None:
     assert reply.status == 200
     (seen,) = without_auth.reached()
     assert seen.values("x-sluice-principal") == ["ada"]
-    assert seen.values("x-sluice-roles") == ["viewer"]
+    assert seen.values("x-sluice-assertion") == [text]
     assert seen.values("authorization") == []
     assert without_auth.send("POST", "/v1/jobs", token=text, body=b"{}").status == 403
     assert without_auth.send("GET", "/v1/overview").status == 503
@@ -56,6 +56,7 @@ def test_cookie_is_a_pass_too_and_ends_here(gateway: Gateway) -> None:
     assert reply.status == 200
     (seen,) = gateway.reached()
     assert seen.values("cookie") == []
+    assert seen.values("x-sluice-assertion") == [text]
 
 
 def test_role_that_does_not_grant_is_refused_without_a_word(gateway: Gateway) -> None:

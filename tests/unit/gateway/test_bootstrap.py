@@ -13,7 +13,7 @@ from gateway.bootstrap import SOURCE, EnvoyPaths, legs_of, render
 from gateway.config import GatewayConfig
 from gateway.errors import BootstrapError
 from gateway.routes import Route
-from gateway.service import OPERATION_HEADER, PRINCIPAL_HEADER, REQUEST_ID_HEADER, ROLES_HEADER
+from gateway.service import OPERATION_HEADER, REQUEST_ID_HEADER
 from gateway.xds.clusters import edge_clusters
 from gateway.xds.headers import REMOVED_HEADERS, REMOVED_PREFIXES
 from gateway.xds.listeners import SOURCE as LISTENER_SOURCE
@@ -21,6 +21,7 @@ from gateway.xds.listeners import edge_listener
 from gateway.xds.replies import local_replies
 from gateway.xds.routes import Grants, domains, route_configuration
 from gateway.xds.source import fill, load_source
+from pki.assertions import HEADER
 from pki.home import Home
 
 PATHS = EnvoyPaths.of(Home(Path("/home/of/cluster")))
@@ -154,7 +155,15 @@ def test_safe_setting_is_as_it_must_be(key: str, expected: list[object]) -> None
 
 def test_filters_come_in_their_order() -> None:
     filters = [entry["name"] for entry in found(listener(), "http_filters")[0]]
-    assert filters == ["pass", "revocations", "ask", "ask-always", "authorization", "envoy.filters.http.router"]
+    assert filters == [
+        "pass",
+        "revocations",
+        "verified-pass",
+        "ask",
+        "ask-always",
+        "authorization",
+        "envoy.filters.http.router",
+    ]
 
 
 def test_policy_without_a_route_allows_nothing() -> None:
@@ -210,7 +219,7 @@ def test_roles_of_the_policy_arrive_and_owners_are_asked_about() -> None:
 
 
 @pytest.mark.parametrize(
-    "header", [PRINCIPAL_HEADER, ROLES_HEADER, REQUEST_ID_HEADER, OPERATION_HEADER, "x-forwarded-host"]
+    "header", ["x-sluice-principal", HEADER, REQUEST_ID_HEADER, OPERATION_HEADER, "x-forwarded-host"]
 )
 def test_identity_headers_are_among_those_removed(header: str) -> None:
     assert header.startswith(REMOVED_PREFIXES) or header in REMOVED_HEADERS
