@@ -55,3 +55,7 @@ class RevocationError(GatewayError):
 
 class PolicyError(GatewayError):
     """The policy file does not say clearly who may do what; it is not used."""
+
+
+class XdsError(GatewayError):
+    """A configuration for Envoy is not one, or Envoy did not take it."""

@@ -31,6 +31,8 @@ _LOG = logging.getLogger(__name__)
 PRINCIPAL_HEADER = "x-sluice-principal"
 """For Envoy's own log; nobody behind it believes this header."""
 REQUEST_ID_HEADER = "x-sluice-request-id"
+OPERATION_HEADER = "x-sluice-operation"
+"""What was granted: Envoy lets it go on only on the route of this very operation."""
 
 MAX_LOGGED_PATH_CHARACTERS = 1024
 MAX_LOGGED_FIELD_CHARACTERS = 128
@@ -92,6 +94,7 @@ def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner) ->
                     request_id=check.request_id,
                 ),
                 REQUEST_ID_HEADER: check.request_id,
+                OPERATION_HEADER: decision.operation,
             }
         )
     headers = {hdrs.WWW_AUTHENTICATE: decision.challenge} if decision.challenge else {}
