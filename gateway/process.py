@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 from aiohttp import web
@@ -20,6 +21,7 @@ from gateway.assertion import AssertionSigner, jwks_file, publish_keys
 from gateway.audit_log import AuditLog, audit_file
 from gateway.bootstrap import SOURCE, EnvoyPaths, legs_of, render
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
+from gateway.envoy_admin import EnvoyElsewhere
 from gateway.envoy_process import EnvoyProcess
 from gateway.errors import EnvoyFailed
 from gateway.key_server import keys_for_jobmanagers
@@ -141,7 +143,12 @@ async def run_auth(
 
 
 async def run_envoy(
-    home: Home, config: GatewayConfig, trust_domain: str, *, rest: tuple[str, int] | None = None
+    home: Home,
+    config: GatewayConfig,
+    trust_domain: str,
+    *,
+    rest: tuple[str, int] | None = None,
+    elsewhere: bool = False,
 ) -> None:
     """Run Envoy until cancelled; ``run/endpoints/envoy.json`` has its address once it accepts.
 
@@ -153,6 +160,8 @@ async def run_envoy(
         config: where it listens, and where it finds the auth service.
         trust_domain: that of all identities.
         rest: where it finds REST over mutual TLS; None: on its unix socket.
+        elsewhere: somebody else starts Envoy, with the bootstrap that is written here, and shares ``run`` with this
+            process: the sockets on which Envoy is given its secrets and is asked.
 
     Raises:
         ListenError: the port is taken.
@@ -163,8 +172,9 @@ async def run_envoy(
     paths = EnvoyPaths.of(home)
     legs = legs_of(config, paths, rest)
     # Before anything is written: another gateway of this home may be using the files.
-    require_free_port(config.host, config.port)
-    clear_stale_socket(paths.admin_socket)
+    if not elsewhere:
+        require_free_port(config.host, config.port)
+        clear_stale_socket(paths.admin_socket)
     make_private_directory(paths.bootstrap.parent)
     feeds = [SecretFeed(edge_directory(home), Side.EDGE, trust_domain)]
     if legs.any_tls:
@@ -173,15 +183,36 @@ async def run_envoy(
     async with xds_service(status_file(home, "envoy"), paths.sds_socket) as sds:
         secrets = Secrets(sds, first)
         document = render(load_source(SOURCE), config, trust_domain, paths, legs)
+        _prepare_access_log(paths)
         write_secret(paths.bootstrap, msgspec.json.encode(document))
+        if elsewhere:
+            await _accompany_envoy(home, config, EnvoyElsewhere(paths.admin_socket), secrets)
         await _run_envoy(home, config, paths, secrets)
+
+
+def _prepare_access_log(paths: EnvoyPaths) -> None:
+    """Envoy would create it readable by everybody."""
+    make_private_directory(paths.access_log.parent)
+    os.close(os.open(paths.access_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, SECRET_MODE))
+
+
+async def _accompany_envoy(home: Home, config: GatewayConfig, envoy: EnvoyElsewhere, secrets: Secrets) -> NoReturn:
+    """Announce Envoy while it serves, however often somebody else starts it again."""
+    async with contextlib.AsyncExitStack() as stack:
+        reports = UseReports(envoy)
+        stack.callback(reports.close)
+        stack.callback(asyncio.create_task(secrets.feed_forever(reports)).cancel)
+        while True:
+            port = await envoy.until_serving()
+            with contextlib.ExitStack() as announced:
+                announced.callback(_publish(home.run / "endpoints" / "envoy.json", config.host, port))
+                _LOG.info("Envoy serves https://%s:%d", config.host, port)
+                await envoy.until_gone()
+                _LOG.warning("Envoy does not answer any more")
 
 
 async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, secrets: Secrets) -> None:
     make_private_directory(home.logs)
-    make_private_directory(paths.access_log.parent)
-    # Envoy would create it readable by everybody.
-    os.close(os.open(paths.access_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, SECRET_MODE))
     # In the home, where the paths of its configuration begin: that may come from another machine.
     envoy = await EnvoyProcess.start(
         paths.bootstrap, admin_socket=paths.admin_socket, log=home.logs / "envoy-proxy.log", directory=home.root
