@@ -128,6 +128,13 @@ def declared(home: Home) -> tuple[Listener, ...]:
     return tuple(found)
 
 
+def process_id(home: Home, name: str) -> int | None:
+    """The process of the cluster in ``home`` that is called ``name``; None when there is none."""
+    record = _read(home.run / "cluster.json", _ClusterRecord)
+    children = () if record is None else record.children
+    return next((entry.pid for entry in children if entry.name == name and _alive(entry)), None)
+
+
 def kernel_sockets(home: Home) -> tuple[tuple[KernelSocket, ...], tuple[str, ...]]:
     """Every listening socket of the cluster's processes and all below them; and which could not be read."""
     record = _read(home.run / "cluster.json", _ClusterRecord)
