@@ -197,7 +197,7 @@ def anchors_of(home: Home, listener: Listener) -> tuple[x509.Certificate, ...]:
 @contextlib.contextmanager
 def edge_access(home: Home, *, with_token: bool) -> Iterator[EdgeAccess]:
     """The published operations, and a viewer's token that is revoked again afterwards."""
-    from gateway.policy import OPERATIONS, POLICY
+    from cli.routes import effective_policy
     from gateway.principal import AccessRole
     from gateway.tokens import TokenStore
     from runtime.rest.routes import ROUTES
@@ -207,13 +207,15 @@ def edge_access(home: Home, *, with_token: bool) -> Iterator[EdgeAccess]:
         yield edge
         return
     store = TokenStore(home)
+    policy = effective_policy(home)
+    beyond = policy.operations - policy.role_grants().get(AccessRole.VIEWER, frozenset())
     try:
         record, token = store.create("audit", AccessRole.VIEWER, TOKEN_LIFETIME)
     except StoreError:  # what is wrong with the store is a finding about the home
         yield edge
         return
     try:
-        yield replace(edge, weak_token=token, beyond_weak=OPERATIONS - POLICY[AccessRole.VIEWER])
+        yield replace(edge, weak_token=token, beyond_weak=beyond)
     finally:
         store.revoke(record.id)
 

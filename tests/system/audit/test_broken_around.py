@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from audit.catalogue import CHECKS
 from pki.config import PkiConfig
 from pki.crl import sign_crl
 from pki.home import Home
