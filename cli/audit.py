@@ -29,6 +29,7 @@ from audit.runner import examine
 from audit.subject import EdgeAccess, Options, Subject
 from audit.targets import read_targets
 from audit.wire.probe import speaks_tls
+from cli.audit_compose import examine_project
 from cli.errors import EXIT_NO, UnreachableError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from pki.channels import Channel
@@ -71,6 +72,13 @@ def audit(
     targets: Annotated[
         Path | None, typer.Option(help="Examine the listeners in this file (TOML) instead of those of a home.")
     ] = None,
+    compose: Annotated[
+        Path | None,
+        typer.Option(
+            help="Examine the containers that were started from the compose file in this directory (as root)."
+        ),
+    ] = None,
+    project: Annotated[str, typer.Option(help="With --compose: the project, when several run from there.")] = "",
     baseline: Annotated[
         Path | None, typer.Option(help="Known findings (TOML), each with a reason and an end, that count no more.")
     ] = None,
@@ -96,7 +104,10 @@ def audit(
         patience=patience, handshake_limit=handshake_limit, max_leaf_lifetime=dt.timedelta(days=max_leaf_days)
     )
     try:
-        report = _examine(home, config, targets, options, with_identities=with_identities, intrusive=intrusive)
+        if compose is not None:
+            report = examine_project(compose, project, options)
+        else:
+            report = _examine(home, config, targets, options, with_identities=with_identities, intrusive=intrusive)
         if baseline is not None:
             report = _apply(baseline, report)
     except InputError as error:

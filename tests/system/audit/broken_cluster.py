@@ -69,12 +69,13 @@ class BrokenCluster:
             self._launcher.resume()
             self._sluice("down")
 
-    def break_only(self, member: str, weakness: str) -> None:
-        """Have ``member`` run with ``weakness``, and everything else without any; empty names: nothing is broken."""
-        for name in [each for each in self._broken if each != member]:
-            self._replace(name, "")
-        if member and self._broken.get(member, "") != weakness:
-            self._replace(member, weakness)
+    def break_only(self, **weaknesses: str) -> None:
+        """Have members run with ``weaknesses``, each with its own, and all others without any."""
+        for member in [each for each in self._broken if each not in weaknesses]:
+            self._replace(member, "")
+        for member, weakness in weaknesses.items():
+            if self._broken.get(member, "") != weakness:
+                self._replace(member, weakness)
 
     def findings(
         self, checks: Sequence[Check] = WITHOUT_REVOCATION, *, intrusive: bool = False

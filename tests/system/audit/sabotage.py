@@ -9,13 +9,18 @@ import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from aiohttp import web
 
 from gateway.principal import AccessRole, Principal
 from gateway.token_book import TokenBook, Unauthenticated
+from pki.assertions import Asserted
 from pki.channels import Channel, PeerPolicy
 from pki.identity import Role
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
+from runtime.rest import assertion, handlers, server
 from tests.system.audit import edges, listeners
 
 
@@ -42,6 +47,19 @@ def every_right() -> None:
     TokenBook.authenticate = authenticate  # type: ignore[method-assign]
 
 
+def rest_believes_everybody() -> None:
+    """REST takes whoever brings no assertion of the gateway for an administrator."""
+    everybody = Asserted("anybody", ("admin",), (), "token", "none", "none")
+
+    @web.middleware
+    async def believe(request: web.Request, handler: Any) -> web.StreamResponse:
+        answer: web.StreamResponse = await handler(request)
+        return answer
+
+    vars(assertion)["asserted"] = vars(handlers)["asserted"] = lambda _: everybody
+    vars(server)["require_assertion"] = lambda _: believe
+
+
 def other_jobs(directory: str, port_file: str, *_: str) -> None:
     """A stand-in for an executor, right in everything but that it admits executors of every job."""
     identity = TlsIdentity(Path(directory))
@@ -62,6 +80,7 @@ def other_jobs(directory: str, port_file: str, *_: str) -> None:
 WEAKNESSES: dict[str, listeners.Weakness] = {
     "none": lambda: None,
     "every token": every_token,
+    "REST believes everybody": rest_believes_everybody,
     "every right": every_right,
     **listeners.WEAKNESSES,
     **edges.WEAKNESSES,

@@ -45,24 +45,33 @@ DOMAIN = "sluice.local"
 def test_a_weakness_gives_its_finding_alone(
     member: str, weakness: str, expected: Findings, broken: BrokenCluster
 ) -> None:
-    broken.break_only(member, weakness)
+    broken.break_only(**{member: weakness})
     assert broken.findings() == expected
 
 
-def test_a_gateway_that_asks_nobody_is_found_in_everything_that_it_should_ask(broken: BrokenCluster) -> None:
-    broken.break_only("envoy", "edge: nobody is asked")
+def test_a_gateway_that_asks_nobody_is_found_though_rest_still_refuses(broken: BrokenCluster) -> None:
+    broken.break_only(envoy="edge: nobody is asked")
+    assert broken.findings() == {("edge", "EDG-03"), ("home", "HOM-04")}  # nobody is granted anything
+
+
+def test_a_gateway_that_asks_nobody_is_found_in_everything_that_rest_then_lets_through(broken: BrokenCluster) -> None:
+    broken.break_only(envoy="edge: nobody is asked", jobmanager="REST believes everybody")
     asked = {("edge", f"EDG-0{number}") for number in (1, 2, 3, 4, 5)}
     assert broken.findings() == asked | {("home", "HOM-04")}
 
 
-def test_a_gateway_that_fails_open_is_found_by_its_configuration_and_by_trying(broken: BrokenCluster) -> None:
-    broken.break_only("envoy", "edge: fails open")
-    assert broken.findings(intrusive=False) == {("home", "HOM-04")}
+def test_a_gateway_that_fails_open_is_found_by_its_configuration(broken: BrokenCluster) -> None:
+    broken.break_only(envoy="edge: fails open")
+    assert broken.findings() == {("home", "HOM-04")}
+
+
+def test_a_gateway_that_fails_open_is_found_by_taking_its_auth_service_away(broken: BrokenCluster) -> None:
+    broken.break_only(envoy="edge: fails open", jobmanager="REST believes everybody")
     assert broken.findings(intrusive=True) == {("home", "HOM-04"), ("edge", "EDG-10")}
 
 
 def test_an_edge_that_waits_for_ever_is_found(broken: BrokenCluster) -> None:
-    broken.break_only("envoy", "edge: endless handshake")
+    broken.break_only(envoy="edge: endless handshake")
     assert broken.findings(CHECKS) == {("edge", "TLS-11")}
 
 
@@ -143,13 +152,13 @@ def long_lived(home: Home) -> Iterator[None]:
 def test_what_is_wrong_with_files_is_found(
     spoil: Callable[[Home], AbstractContextManager[None]], expected: Findings, broken: BrokenCluster
 ) -> None:
-    broken.break_only("", "")
+    broken.break_only()
     with spoil(broken.home):
         assert broken.findings() == expected
 
 
 def test_an_executor_that_admits_those_of_other_jobs_is_found(broken: BrokenCluster, tmp_path: Path) -> None:
-    broken.break_only("", "")
+    broken.break_only()
     job = secrets.token_hex(16)
     directory, port = tmp_path / "identity", tmp_path / "port"
     issuer = LocalIssuer(broken.home, PkiConfig(trust_domain=DOMAIN))
