@@ -96,7 +96,7 @@ class Service:
         lines.append("    depends_on: *after-ca")
         if self.limits is not None:
             lines += [f"    pids_limit: {self.limits.pids}", f"    cpus: {self.limits.cpus}"]
-            lines.append(f"    mem_limit: {self.limits.memory}".ljust(34) + f"# {self.limits.why}")
+            lines.append(f"    mem_limit: {self.limits.memory}  # {self.limits.why}")
         lines += _networks(self.networks)
         if self.ports:
             lines += ["    ports:", *(f'      - "{port}"' for port in self.ports)]
