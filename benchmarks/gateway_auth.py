@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-import grpc
+import grpc  # type: ignore[import-untyped]  # the package has no type information
 
 from gateway.assertion import AssertionSigner
 from gateway.audit_log import AuditLog, audit_file

@@ -193,7 +193,7 @@ async def _per_request_grpc(site: Site) -> AsyncIterator[Door]:
             transport_api_version="V3",
             grpc_service={"envoy_grpc": {"cluster_name": "ask"}, "timeout": "5s"},
         )
-        cluster = {
+        cluster: dict[str, object] = {
             "name": "ask",
             "connect_timeout": "1s",
             "typed_extension_protocol_options": {

@@ -135,7 +135,7 @@ async def run_auth(
             where = str(path)
         legs = legs_of(config, paths, rest)
         sources = Sources(routes, policy, keys, Revocations.of(home))
-        await stack.enter_async_context(publishing(xds, config, trust_domain, legs, sources))
+        await stack.enter_async_context(publishing(xds, config, trust_domain, legs, sources, copy=paths.configuration))
         _LOG.info("auth service ready on %s with %d routes", where, len(routes.get().routes))
         await asyncio.Event().wait()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.config import GatewayConfig
+from gateway.errors import BootstrapError
 from gateway.upstreams import EDGE_SECRET, secret_source
 from gateway.xds.filters import JWT_NAMESPACE, ROUTE_NAMESPACE, http_filters
 from gateway.xds.headers import CREDENTIAL, PASS_ID, PRINCIPAL, header_mutations
@@ -20,9 +21,9 @@ ACCESS_LOG_FILE = "gateway/access.jsonl"
 """Relative to the home, in which Envoy runs: this server may be on another machine."""
 
 
-def edge_listener(source: object, config: GatewayConfig, jwks: str) -> object:
+def edge_listener(source: object, config: GatewayConfig, jwks: str) -> dict[str, object]:
     """The listener in JSON; ``jwks`` is the key set of passes."""
-    return fill(
+    listener = fill(
         source,
         {
             "host": config.host,
@@ -38,6 +39,9 @@ def edge_listener(source: object, config: GatewayConfig, jwks: str) -> object:
             "from_xds": FROM_XDS,
         },
     )
+    if not isinstance(listener, dict):
+        raise BootstrapError("the source of the listener is not an object")
+    return listener
 
 
 def log_fields() -> Mapping[str, object]:
