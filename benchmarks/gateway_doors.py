@@ -280,7 +280,7 @@ async def _envoy(
     socket = site.directory / f"{name}.sock"
     bootstrap = site.directory / f"{name}.json"
     clusters = edge_clusters(config, TRUST_DOMAIN, legs_of(config, paths))
-    layer = {"name": "static", "static_layer": {"re2.max_program_size.error_level": 4096}}
+    layer = {"name": "static", "static_layer": {"re2.max_program_size.error_level": 100000}}
     document = {
         "admin": {"address": {"pipe": {"path": str(socket)}}},
         "layered_runtime": {"layers": [layer]},

@@ -28,6 +28,8 @@ def edge_listener(source: object, config: GatewayConfig, jwks: str) -> dict[str,
         {
             "host": config.host,
             "port": config.port,
+            "header_timeout": seconds(config.header_timeout),
+            "idle_timeout": seconds(config.idle_timeout),
             "upload_timeout": seconds(config.upload_timeout),
             "stream_idle_timeout": seconds(config.stream_idle_timeout),
             "edge_secret": secret_source(EDGE_SECRET),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.config import GatewayConfig
 from gateway.passes import PASS_COOKIE, SAFE_METHODS
-from gateway.routes import PARAMETER_PATTERN, Route
+from gateway.routes import PARAMETER_PATTERN, TARGET_PATTERN, Route
 from gateway.xds.filters import (
     ASK_ALWAYS,
     AUTHORIZATION,
@@ -95,7 +95,13 @@ def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
         "name": "cookie",
         "string_match": {"safe_regex": {"regex": f".*{PASS_COOKIE}=.*{PASS_COOKIE}=.*"}},
     }
+    unsafe: _Condition = {
+        "name": ":path",
+        "string_match": {"safe_regex": {"regex": TARGET_PATTERN}},
+        "invert_match": True,
+    }
     refusals: tuple[tuple[int, list[_Condition]], ...] = (
+        (400, [unsafe]),
         (400, [_WITH_PASS_COOKIE, bearer_too]),
         (400, [_WITH_PASS_COOKIE, twice]),
         (413, [too_large]),
