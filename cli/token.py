@@ -79,7 +79,7 @@ def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
         typer.echo("there are no tokens; make one with `sluice token create NAME --role submitter`", err=True)
         return
     rows = [("ID", "NAME", "ROLE", "STATE", "CREATED", "EXPIRES")]
-    rows += [(r.id, r.name, r.role.value, r.state(now), _utc(r.created_at), _utc(r.expires_at)) for r in records]
+    rows += [(r.id, r.name, r.role, r.state(now), _utc(r.created_at), _utc(r.expires_at)) for r in records]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -15,20 +15,14 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from gateway.audit_log import AuditLog, audit_file
+from gateway.assembly import auth_service, route_file
 from gateway.bootstrap import EnvoyPaths, legs_of, load_source, render
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
 from gateway.envoy_process import EnvoyProcess
 from gateway.errors import EnvoyFailed
 from gateway.listening import clear_stale_socket, listen_unix, require_free_port
 from gateway.loaded import UseReports
-from gateway.operations import known_operations
-from gateway.policy_file import PolicyFile, policy_file
-from gateway.routes import RouteTable
 from gateway.secret_feed import Given, SecretFeed
-from gateway.service import AuthService
-from gateway.snapshot import FileSnapshot
-from gateway.tokens import token_snapshot
 from pki.channels import Channel, client_policy
 from pki.errors import SluiceError
 from pki.files import SECRET_MODE, make_private_directory, write_atomic, write_secret
@@ -38,18 +32,14 @@ from pki.in_use_reporter import reporting
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
 
+__all__ = ["auth_announcement", "edge_directory", "route_file", "run_auth", "run_envoy"]
+
 _LOG = logging.getLogger(__name__)
 
-MAX_ROUTE_LIST_BYTES = 1 << 20
 MAX_CHECK_LINE_BYTES = 64 << 10
 """Envoy takes up to 32 KiB of headers, target included; they must arrive here whole to be refused properly."""
 CERTIFICATE_POLL_SECONDS = 0.5
 _SHUTDOWN_SECONDS = 2.0
-
-
-def route_file(home: Home) -> Path:
-    """Where the launcher puts the routes that REST publishes."""
-    return home.run / "routes.json"
 
 
 def auth_announcement(home: Home, config: GatewayConfig) -> Path:
@@ -69,14 +59,8 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
     Raises :class:`~pki.errors.SluiceError` when tokens, routes or the audit log are not in order, or there is no
     identity for the network: an auth service that cannot decide does not start.
     """
-    tokens = token_snapshot(home)
-    routes = FileSnapshot(route_file(home), RouteTable.decode, limit=MAX_ROUTE_LIST_BYTES)
-    policy = PolicyFile(lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes))
-    tokens.get()
-    policy.get()
     async with contextlib.AsyncExitStack() as stack:
-        audit = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
-        service = AuthService(tokens, routes, policy, audit, realm=trust_domain)
+        service = await stack.enter_async_context(auth_service(home, config, trust_domain))
         server = web.Server(
             service.handle,
             access_log=None,
@@ -103,7 +87,7 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
             stack.push_async_callback(runner.cleanup)
             await web.SockSite(runner, listening).start()
             where = str(path)
-        _LOG.info("auth service ready on %s with %d routes", where, len(routes.get().routes))
+        _LOG.info("auth service ready on %s with %d routes", where, len(service.routes.get().routes))
         await asyncio.Event().wait()
 
 
