@@ -1,9 +1,10 @@
-"""The routes that REST publishes, put where the auth service looks for them."""
+"""What REST and the auth service know of each other: the routes of the one, the address of the other."""
 
 from __future__ import annotations
 
 import json
 
+from cli.config import Configuration
 from gateway.operations import known_operations
 from gateway.policy import Policy
 from gateway.policy_file import policy_file, read_policy
@@ -31,3 +32,9 @@ def operations() -> frozenset[str]:
     from runtime.rest.routes import ROUTES
 
     return known_operations(Route(route.method, route.path, route.operation) for route in ROUTES)
+
+
+def auth_address(configuration: Configuration) -> tuple[str, int] | None:
+    """Where the auth service of another machine tells its public keys; None: it is on this one, in the same home."""
+    settings = configuration.gateway
+    return (settings.auth_host, settings.auth_port) if settings.auth_host else None

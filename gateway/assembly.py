@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from gateway.assertion import AssertionSigner, jwks_file, publish_keys
 from gateway.audit_log import AuditLog, audit_file
 from gateway.authenticator import Authenticator
 from gateway.config import GatewayConfig, IssuerConfig
@@ -59,7 +60,7 @@ async def auth_service(home: Home, config: GatewayConfig, trust_domain: str) -> 
     routes = FileSnapshot(route_file(home), RouteTable.decode, limit=MAX_ROUTE_LIST_BYTES)
     policy = policy_of(home, config, routes)
     keys = PassKeys.of(home)
-    keys.refresh(time.time())
+    _refresh_keys(home, keys)
     authenticator = Authenticator(
         tokens=token_snapshot(home),
         users=user_snapshot(home),
@@ -85,9 +86,9 @@ async def auth_service(home: Home, config: GatewayConfig, trust_domain: str) -> 
             stack.push_async_callback(provider.keys.close)
         stack.callback(authenticator.sessions.flush)
         stack.callback(use.flush)
-        upkeep = asyncio.create_task(_look_after(authenticator, use))
+        upkeep = asyncio.create_task(_look_after(home, authenticator, use))
         stack.push_async_callback(_ended, upkeep)
-        yield AuthService(authenticator, routes, audit, desk, AuthApi(desk))
+        yield AuthService(authenticator, routes, audit, desk, AuthApi(desk), AssertionSigner(keys))
 
 
 def _keys_of(config: IssuerConfig) -> KeyCache:
@@ -95,7 +96,7 @@ def _keys_of(config: IssuerConfig) -> KeyCache:
     return key_cache(config, fetcher, Directory(config.issuer, fetcher))
 
 
-async def _look_after(authenticator: Authenticator, use: TokenUse) -> None:
+async def _look_after(home: Home, authenticator: Authenticator, use: TokenUse) -> None:
     for _, cache in authenticator.issuers.values():
         with contextlib.suppress(SluiceError):
             # Ahead of the first token, which would have to wait for it.
@@ -103,11 +104,17 @@ async def _look_after(authenticator: Authenticator, use: TokenUse) -> None:
     while True:
         await asyncio.sleep(UPKEEP_SECONDS)
         try:
-            if authenticator.pass_keys.refresh(time.time()):
-                _LOG.info("the keys that passes are signed with have changed")
+            await asyncio.to_thread(_refresh_keys, home, authenticator.pass_keys)
             use.flush()
         except (SluiceError, OSError) as error:
             _LOG.warning("cannot look after the auth service's files: %s", error)
+
+
+def _refresh_keys(home: Home, keys: PassKeys) -> None:
+    """Make and retire keys, and publish the set where processes of this machine look for it."""
+    if keys.refresh(time.time()) or not jwks_file(home).exists():
+        publish_keys(home, keys)
+        _LOG.info("the keys that passes and assertions are signed with have changed")
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -20,6 +20,7 @@ from gateway.bootstrap import EnvoyPaths, legs_of, load_source, render
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
 from gateway.envoy_process import EnvoyProcess
 from gateway.errors import EnvoyFailed
+from gateway.key_server import keys_for_jobmanagers
 from gateway.listening import clear_stale_socket, listen_unix, require_free_port
 from gateway.loaded import UseReports
 from gateway.secret_feed import Given, SecretFeed
@@ -62,7 +63,9 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(auth_service(home, config, trust_domain))
         server = web.Server(
-            service.handle,
+            keys_for_jobmanagers(service.handle, service.authenticator.pass_keys)
+            if config.auth_host
+            else service.handle,
             access_log=None,
             max_line_size=MAX_CHECK_LINE_BYTES,
             max_field_size=MAX_CHECK_LINE_BYTES,

@@ -1,7 +1,7 @@
 """The auth service over HTTP: Envoy's ``ext_authz`` asks it about requests, and people sign in under ``/auth/``.
 
 Envoy sends the method and target of the held request with an empty body, and of its headers those in
-:data:`CHECK_HEADERS`. The answer 200 carries the identity headers for REST; any other answer goes to the caller as it
+:data:`CHECK_HEADERS`. The answer 200 carries the signed assertion for REST; any other answer goes to the caller as it
 is. A 5xx, no answer, or a late one makes Envoy refuse the request with 503 (``failure_mode_allow: false``).
 """
 
@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 
 from aiohttp import hdrs, web
 
+from gateway.assertion import AssertionSigner
 from gateway.audit_chain import AuditRecord
 from gateway.audit_log import AuditLog
 from gateway.authenticator import Authenticated, Authenticator
@@ -25,12 +26,13 @@ from gateway.signin.api import PREFIX, AuthApi
 from gateway.signin.desk import Desk, presented
 from gateway.snapshot import FileSnapshot
 from gateway.token_book import Unauthenticated, redact
+from pki.assertions import HEADER as ASSERTION_HEADER
 from pki.errors import SluiceError
 
 _LOG = logging.getLogger(__name__)
 
 PRINCIPAL_HEADER = "x-sluice-principal"
-ROLES_HEADER = "x-sluice-roles"
+"""For Envoy's own log; nobody behind it believes this header."""
 REQUEST_ID_HEADER = "x-sluice-request-id"
 
 CHECK_HEADERS = (
@@ -62,6 +64,7 @@ class AuthService:
     audit: AuditLog
     desk: Desk
     api: AuthApi
+    signer: AssertionSigner
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """The handler for aiohttp's low-level server: what is not under ``/auth/`` is a check."""
@@ -79,14 +82,14 @@ class AuthService:
         try:
             who = await self._who(check)
             decision = self.decide_and_record(check, who)
+            if decision.status == 401 and _is_navigation(request):
+                return _to_login(check)
             cookie = self._noted_use(who) if decision.allowed and isinstance(who, Authenticated) else None
+            return _answer(check, decision, self.signer, cookie)
         except SluiceError:
             # The caller gets Envoy's own 503, which tells nothing.
             _LOG.exception("refusing request %s: cannot decide", check.request_id)
             return web.Response(status=500)
-        if decision.status == 401 and _is_navigation(request):
-            return _to_login(check)
-        return _answer(check, decision, cookie)
 
     def decide_and_record(self, check: CheckRequest, who: Authenticated | Unauthenticated) -> Decision:
         """Decide, and have it in the audit log before anyone learns of it."""
@@ -108,12 +111,17 @@ class AuthService:
         return self.desk.renewed_cookie(who)
 
 
-def _answer(check: CheckRequest, decision: Decision, cookie: str | None) -> web.Response:
+def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner, cookie: str | None) -> web.Response:
     if decision.allowed and decision.principal is not None:
         response = web.Response(
             headers={
                 PRINCIPAL_HEADER: decision.principal.name,
-                ROLES_HEADER: ",".join(decision.principal.roles),
+                ASSERTION_HEADER: signer.sign(
+                    decision.principal,
+                    method=check.method,
+                    path=check.target.partition("?")[0],
+                    request_id=check.request_id,
+                ),
                 REQUEST_ID_HEADER: check.request_id,
             }
         )

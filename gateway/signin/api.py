@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 from aiohttp import web
 
+from gateway.key_server import JWKS_PATH
 from gateway.pass_keys import encode_jwks
 from gateway.signin.cookies import pass_cookie
 from gateway.signin.desk import Asked, Desk, Note, Refused, answer, read
@@ -39,6 +40,7 @@ class AuthApi:
             ("GET", "/auth/signed-out"): ("auth.logout", login.signed_out_page),
             ("POST", "/auth/exchange"): ("auth.exchange", self._exchange),
             ("GET", "/auth/jwks.json"): ("auth.keys", self._jwks),
+            ("GET", JWKS_PATH): ("auth.keys", self._jwks),
             ("GET", "/auth/whoami"): ("auth.whoami", self._whoami),
             ("POST", "/auth/device"): ("auth.device", device.begin),
             ("POST", "/auth/device/token"): ("auth.device", device.token),
