@@ -438,7 +438,7 @@ def h2_status(gateway: Gateway, fields: Fields) -> int:
         while data := _received(connection):
             for event in client.receive_data(data):
                 if isinstance(event, h2.events.ResponseReceived):
-                    return int(dict(event.headers or [])[":status"])  # type: ignore[call-overload,arg-type]
+                    return next(int(value) for name, value in event.headers or () if name == ":status")  # type: ignore[comparison-overlap]
                 if isinstance(event, h2.events.StreamReset | h2.events.ConnectionTerminated):
                     return 0
             connection.sendall(client.data_to_send())
