@@ -116,11 +116,12 @@ def declared(home: Home) -> tuple[Listener, ...]:
     if edge is not None:
         found.append(Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=edge.host, port=edge.port))
     auth = _read(endpoints / "auth.json", _EdgeRecord)
+    sockets = ["sds", "envoy-admin"]
     if auth is None:
-        found.append(Listener(name="auth", kind=Kind.SOCKET, path=str(home.sockets / "auth.sock")))
+        sockets += ["auth", "xds"]
     else:
         found.append(Listener(name="auth", kind=Kind.MUTUAL, channel=Channel.AUTH, host=auth.host, port=auth.port))
-    found.append(Listener(name="envoy-admin", kind=Kind.SOCKET, path=str(home.sockets / "envoy-admin.sock")))
+    found += [Listener(name=each, kind=Kind.SOCKET, path=str(home.sockets / f"{each}.sock")) for each in sockets]
     return tuple(found)
 
 

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from pathlib import Path
 
-import grpc
+import grpc  # type: ignore[import-untyped]  # the package has no type information
 
-from gateway.assertion import AssertionSigner
-from gateway.audit_log import AuditLog, audit_file
+from gateway.assembly import auth_service
+from gateway.authenticator import Presented
 from gateway.config import GatewayConfig
 from gateway.decision import CheckRequest
-from gateway.operations import known_operations
-from gateway.pass_keys import PassKeys
-from gateway.policy_file import PolicyFile, policy_file
-from gateway.process import route_file, run_auth
-from gateway.routes import RouteTable
-from gateway.service import AuthService
-from gateway.snapshot import FileSnapshot
-from gateway.tokens import token_snapshot
+from gateway.process import run_auth
 from gateway.xds.api import TYPE_PREFIX, encode, message_class
 from pki.home import Home
 
@@ -31,38 +23,37 @@ async def serve_grpc(home: Home, socket: str) -> None:
     """The same decision and the same audit log, asked by ``envoy.service.auth.v3.Authorization/Check``."""
     request_class = message_class(TYPE_PREFIX + "envoy.service.auth.v3.CheckRequest")
     response_class = message_class(TYPE_PREFIX + "envoy.service.auth.v3.CheckResponse")
-    routes = FileSnapshot(route_file(home), RouteTable.decode, limit=1 << 20)
-    policy = PolicyFile(lambda: policy_file(home), lambda: known_operations(routes.get().routes))
-    keys = PassKeys.of(home)
-    keys.refresh(time.time())
-    service = AuthService(
-        token_snapshot(home), routes, policy, AuditLog(audit_file(home)), AssertionSigner(keys), realm=TRUST_DOMAIN
-    )
+    async with auth_service(home, GatewayConfig(port=0), TRUST_DOMAIN) as service:
 
-    async def check(data: bytes, _: grpc.aio.ServicerContext) -> bytes:
-        http = request_class.FromString(data).attributes.request.http
-        decision = service.decide_and_record(
-            CheckRequest(http.method, http.path, (http.headers["authorization"],), http.headers["x-request-id"])
-        )
-        response = response_class()
-        if decision.allowed and decision.principal is not None:
-            assertion = service.signer.sign(
-                decision.principal, method=http.method, path=http.path, request_id=http.headers["x-request-id"]
+        async def check(data: bytes, _: grpc.aio.ServicerContext) -> bytes:
+            http = request_class.FromString(data).attributes.request.http
+            asked = CheckRequest(
+                method=http.method,
+                target=http.path,
+                presented=Presented(authorization=(http.headers["authorization"],)),
+                request_id=http.headers["x-request-id"],
             )
-            header = response.ok_response.headers.add()
-            header.header.key, header.header.value = "x-sluice-assertion", assertion
-        else:
-            response.status.code = grpc.StatusCode.PERMISSION_DENIED.value[0]
-        return encode(response)
+            who = await service.authenticator.authenticate(asked.presented)
+            decision = service.decide_and_record(asked, who)
+            response = response_class()
+            if decision.allowed and decision.principal is not None:
+                assertion = service.signer.sign(
+                    decision.principal, method=http.method, path=http.path, request_id=asked.request_id
+                )
+                header = response.ok_response.headers.add()
+                header.header.key, header.header.value = "x-sluice-assertion", assertion
+            else:
+                response.status.code = grpc.StatusCode.PERMISSION_DENIED.value[0]
+            return encode(response)
 
-    server = grpc.aio.server()
-    handler = grpc.method_handlers_generic_handler(
-        "envoy.service.auth.v3.Authorization", {"Check": grpc.unary_unary_rpc_method_handler(check)}
-    )
-    server.add_generic_rpc_handlers((handler,))
-    server.add_insecure_port(f"unix:{socket}")
-    await server.start()
-    await server.wait_for_termination()
+        server = grpc.aio.server()
+        handler = grpc.method_handlers_generic_handler(
+            "envoy.service.auth.v3.Authorization", {"Check": grpc.unary_unary_rpc_method_handler(check)}
+        )
+        server.add_generic_rpc_handlers((handler,))
+        server.add_insecure_port(f"unix:{socket}")
+        await server.start()
+        await server.wait_for_termination()
 
 
 def main(kind: str, home: str, *more: str) -> None:

@@ -193,7 +193,7 @@ async def _per_request_grpc(site: Site) -> AsyncIterator[Door]:
             transport_api_version="V3",
             grpc_service={"envoy_grpc": {"cluster_name": "ask"}, "timeout": "5s"},
         )
-        cluster = {
+        cluster: dict[str, object] = {
             "name": "ask",
             "connect_timeout": "1s",
             "typed_extension_protocol_options": {
@@ -280,7 +280,7 @@ async def _envoy(
     socket = site.directory / f"{name}.sock"
     bootstrap = site.directory / f"{name}.json"
     clusters = edge_clusters(config, TRUST_DOMAIN, legs_of(config, paths))
-    layer = {"name": "static", "static_layer": {"re2.max_program_size.error_level": 4096}}
+    layer = {"name": "static", "static_layer": {"re2.max_program_size.error_level": 100000}}
     document = {
         "admin": {"address": {"pipe": {"path": str(socket)}}},
         "layered_runtime": {"layers": [layer]},

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cli.compose_set import ENVOY_IMAGE
 from cli.errors import UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
 from pki.files import write_public
@@ -34,13 +35,14 @@ def init(
     address: Annotated[str, typer.Option(help="Address of this machine to publish the gateway on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The gateway's port, the only one that is published.")] = 8443,
     host: Annotated[str, typer.Option(help="Host name of the gateway for its clients.")] = "localhost",
-    image: Annotated[str, typer.Option(help="Image of all services.")] = "sluice:local",
+    image: Annotated[str, typer.Option(help="Image of all services but Envoy.")] = "sluice:local",
+    envoy_image: Annotated[str, typer.Option(help="Image of Envoy.")] = ENVOY_IMAGE,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
 ) -> None:
     """Write compose.yaml, sluice.toml and .env. No key and no token is among them: those are made in the containers."""
     from cli.compose_set import ComposeSet, render_compose, render_environment, render_settings
 
-    chosen = ComposeSet(name, taskmanagers, slots, slot_memory, address, port, host, image)
+    chosen = ComposeSet(name, taskmanagers, slots, slot_memory, address, port, host, image, envoy_image)
     files = {
         "compose.yaml": render_compose(chosen),
         "sluice.toml": render_settings(chosen),

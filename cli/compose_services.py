@@ -15,6 +15,8 @@ HOME = "/var/lib/sluice"
 JOIN = "/run/join"
 """Where a service finds its token; the authority sees those of all below it, by name."""
 CA_PORT = 8444
+TMP = "/tmp:exec,mode=1777,size=256m"  # noqa: S108  the container's own
+TMP_ONLY = f"    tmpfs: [{TMP}]"
 SETTINGS_VOLUME = "./sluice.toml:/etc/sluice/sluice.toml:ro"
 
 
@@ -65,8 +67,8 @@ class Service:
         joining: the identities that it needs a token for.
         environment: besides what all services of its kind have.
         limits: where the default is not enough.
-        image: another one than that of all services.
-        ports: that are published.
+        shared_run: a volume in place of a ``run`` of its own, and what else it shares with the program beside it.
+        ready: what proves that it takes work, where that is no file below ``run/endpoints``.
         comment: said above it.
     """
 
@@ -77,16 +79,14 @@ class Service:
     joining: tuple[Joining, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     limits: Limits | None = None
-    image: str = ""
-    ports: tuple[str, ...] = ()
+    shared_run: tuple[str, ...] = ()
+    ready: str = ""
     comment: str = ""
 
     def render(self) -> str:
         """As a part of ``services``."""
         lines = [f"  # {self.comment}"] if self.comment else []
         lines += [f"  {self.name}:", "    <<: *service"]
-        if self.image:
-            lines.append(f"    image: {self.image}")
         lines.append(f"    command: [{', '.join(self.command)}]")
         if self.environment:
             lines += ["    environment:", "      <<: *joining"]
@@ -98,11 +98,11 @@ class Service:
             lines += [f"    pids_limit: {self.limits.pids}", f"    cpus: {self.limits.cpus}"]
             lines.append(f"    mem_limit: {self.limits.memory}  # {self.limits.why}")
         lines += _networks(self.networks)
-        if self.ports:
-            lines += ["    ports:", *(f'      - "{port}"' for port in self.ports)]
         tokens = [f"join-{each.name}:{each.place}" for each in self.joining]
-        lines += volumes(self.name, *tokens)
-        lines += health(self.endpoint)
+        if self.shared_run:
+            lines.append(TMP_ONLY)
+        lines += volumes(self.name, *self.shared_run, *tokens)
+        lines += health(self.ready or announced(self.endpoint))
         return "\n".join((*lines, ""))
 
 
@@ -111,13 +111,14 @@ def volumes(home: str, *others: str) -> list[str]:
     return ["    volumes:", *(f"      - {each}" for each in (f"{home}:{HOME}", SETTINGS_VOLUME, *others))]
 
 
-def health(endpoint: str) -> list[str]:
+def announced(endpoint: str) -> str:
     """Healthy: the process has announced that it takes work. One that ends is started again by the engine."""
-    return [
-        "    healthcheck:",
-        "      <<: *health",
-        f"      test: [CMD, test, -f, {HOME}/run/endpoints/{endpoint}.json]",
-    ]
+    return f"-f, {HOME}/run/endpoints/{endpoint}.json"
+
+
+def health(ready: str) -> list[str]:
+    """The check: ``test`` with these arguments."""
+    return ["    healthcheck:", "      <<: *health", f"      test: [CMD, test, {ready}]"]
 
 
 def _networks(networks: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -144,7 +145,7 @@ def render_authority(joining: tuple[Joining, ...]) -> str:
             "    environment: *environment",
             "    networks: [gateway, cluster]",
             *volumes("ca", *(f"join-{each.name}:{JOIN}/{each.name}" for each in joining)),
-            *health("ca"),
+            *health(announced("ca")),
             "",
         )
     )

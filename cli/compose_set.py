@@ -8,16 +8,34 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
-from cli.compose_services import CA_PORT, HOME, JOIN, UID, Joining, Limits, Service, render_authority
+from cli.compose_services import (
+    CA_PORT,
+    HOME,
+    JOIN,
+    TMP,
+    TMP_ONLY,
+    UID,
+    Joining,
+    Limits,
+    Service,
+    announced,
+    health,
+    render_authority,
+)
 from cli.errors import UsageError
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME
+from gateway.envoy_process import arguments
 
 MAX_TASKMANAGERS = 64
 RPC_PORT = 6123
 BLOB_PORT = 6124
 GATEWAY_PORT = 8443
 JOBMANAGER_NAME = "jobmanager-1"
+ENVOY_IMAGE = "envoyproxy/envoy:v1.40.0"
+"""The official image, in the version that the tests run (see ``constraints.txt``)."""
+SHARED_WITH_ENVOY = (f"envoy-run:{HOME}/run", f"envoy-log:{HOME}/gateway")
 # A name for each network that the JobManager is on, so that each of its ports is on one of them alone.
 RPC_HOST = "rpc.jobmanager.internal"
 REST_HOST = "rest.jobmanager.internal"
@@ -39,7 +57,8 @@ class ComposeSet:
         address: on which address of this machine the gateway's port is published.
         port: the one port that is published.
         host: the name that clients use for the gateway, besides localhost.
-        image: of all services.
+        image: of all services but Envoy.
+        envoy_image: of Envoy.
     """
 
     name: str = "sluice"
@@ -50,12 +69,14 @@ class ComposeSet:
     port: int = 8443
     host: str = "localhost"
     image: str = "sluice:local"
+    envoy_image: str = ENVOY_IMAGE
 
     def __post_init__(self) -> None:
         """Refuse values that would mean something else in YAML, TOML or an environment file."""
         _check(bool(_PROJECT.fullmatch(self.name)), "--name", self.name, "lower-case letters, digits, '-' and '_'")
         _check(bool(_HOST.fullmatch(self.host)), "--host", self.host, "a DNS name in lower case")
-        _check(bool(_IMAGE.fullmatch(self.image)), "--image", self.image, "as in registry.example.org/sluice:1.0")
+        for option, image in (("--image", self.image), ("--envoy-image", self.envoy_image)):
+            _check(bool(_IMAGE.fullmatch(image)), option, image, "as in registry.example.org/sluice:1.0")
         _check(1 <= self.taskmanagers <= MAX_TASKMANAGERS, "--taskmanagers", self.taskmanagers, "1 to 64")
         _check(1 <= self.slots <= 256, "--slots", self.slots, "1 to 256")
         _check(450 <= self.slot_memory_mb <= 1 << 20, "--slot-memory", self.slot_memory_mb, "at least 450 MiB")
@@ -89,8 +110,8 @@ def render_environment(chosen: ComposeSet) -> str:
             "# Read by compose. Nothing in here is secret.",
             f"COMPOSE_PROJECT_NAME={chosen.name}",
             f"SLUICE_IMAGE={chosen.image}",
-            "# The image that runs Envoy; it needs `sluice` as well.",
-            f"SLUICE_ENVOY_IMAGE={chosen.image}",
+            "# The image that runs Envoy: /usr/local/bin/envoy, and `test` for its health check.",
+            f"SLUICE_ENVOY_IMAGE={chosen.envoy_image}",
             "# Where the gateway is published. 0.0.0.0: on all addresses of this machine.",
             f"SLUICE_ADDRESS={address}",
             f"SLUICE_PORT={chosen.port}",
@@ -143,12 +164,16 @@ def render_compose(chosen: ComposeSet) -> str:
             "services:",
             render_authority(joining),
             *(service.render() for service in services),
+            _render_envoy(),
             _NETWORKS,
             "volumes:",
             "  # One home per service: what is in it was made there, and no other service sees it.",
             *(f"  {name}: {{}}" for name in ("ca", *(service.name for service in services))),
             "  # Join tokens on their way from the authority to one service each; in memory only.",
             *(f"  join-{each.name}: *join" for each in joining),
+            "  # What Envoy and its agent share: sockets and addresses of this run, in memory; and the access log.",
+            "  envoy-run: *join",
+            "  envoy-log: {}",
             "",
         )
     )
@@ -160,7 +185,7 @@ def services_of(chosen: ComposeSet) -> tuple[Service, ...]:
         _jobmanager(),
         *(_taskmanager(name, chosen) for name in chosen.taskmanager_names),
         _auth(),
-        _envoy(chosen),
+        _envoy_agent(chosen),
     )
 
 
@@ -185,7 +210,7 @@ x-service: &service
   # Sockets and addresses of this run, and temporary files; Java loads a library from there.
   tmpfs: &tmpfs
     - {HOME}/run:uid={UID},gid={UID},mode=0700,size=4m
-    - /tmp:exec,mode=1777,size=256m
+    - {TMP}
   logging:
     driver: json-file
     options: {{max-size: 10m, max-file: "3"}}
@@ -210,7 +235,7 @@ x-after-ca: &after-ca
 
 x-join: &join
   driver: local
-  driver_opts: {{type: tmpfs, device: tmpfs, o: "uid={UID},gid={UID},mode=0700,size=64k"}}
+  driver_opts: {{type: tmpfs, device: tmpfs, o: "uid={UID},gid={UID},mode=0700,size=1m"}}
 """
 
 _NETWORKS = """
@@ -259,19 +284,45 @@ def _auth() -> Service:
     )
 
 
-def _envoy(chosen: ComposeSet) -> Service:
+def _envoy_agent(chosen: ComposeSet) -> Service:
     edge_place = f"{JOIN}-edge"
     return Service(
-        name="envoy",
-        comment="The only door.",
-        image="${SLUICE_ENVOY_IMAGE:-sluice:local}",
-        command=("run", "envoy", *(f"--dns={host}" for host in chosen.public_hosts), "--ip=127.0.0.1"),
+        name="envoy-agent",
+        comment="Envoy's identities: made here, kept fresh, and handed over on a socket; no file has a key for Envoy.",
+        command=("run", "envoy", "--elsewhere", *(f"--dns={host}" for host in chosen.public_hosts), "--ip=127.0.0.1"),
         endpoint="envoy",
-        networks={"front": (), "gateway": ()},
+        ready=f"-S, {HOME}/run/sock/sds.sock",
+        networks={"gateway": ()},
         joining=(
             Joining(f"gateway/{ENVOY_NAME}"),
             Joining(f"gateway/{EDGE_NAME}", (*chosen.public_hosts, "127.0.0.1"), edge_place),
         ),
         environment={"SLUICE_EDGE_TOKEN_FILE": f"{edge_place}/token"},
-        ports=(f"${{SLUICE_ADDRESS:-127.0.0.1}}:${{SLUICE_PORT:-8443}}:{GATEWAY_PORT}",),
+        shared_run=SHARED_WITH_ENVOY,
+    )
+
+
+def _render_envoy() -> str:
+    """The one service that has nothing of ours in it."""
+    return "\n".join(
+        (
+            "  # The only door. The program alone: its configuration comes from `auth`, its keys from `envoy-agent`.",
+            "  envoy:",
+            "    <<: *service",
+            f"    image: ${{SLUICE_ENVOY_IMAGE:-{ENVOY_IMAGE}}}",
+            "    entrypoint: [/usr/local/bin/envoy]",
+            "    command:",
+            *(f"      - {each}" for each in arguments(Path("run/envoy/bootstrap.json"))),
+            f"    working_dir: {HOME}",
+            "    depends_on:",
+            "      envoy-agent: {condition: service_healthy}",
+            "    networks: [front, gateway]",
+            "    ports:",
+            f'      - "${{SLUICE_ADDRESS:-127.0.0.1}}:${{SLUICE_PORT:-8443}}:{GATEWAY_PORT}"',
+            TMP_ONLY,
+            "    volumes:",
+            *(f"      - {each}" for each in SHARED_WITH_ENVOY),
+            *health(announced("envoy")),
+            "",
+        )
     )

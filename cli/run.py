@@ -163,7 +163,8 @@ def envoy(
         bool,
         typer.Option(
             "--elsewhere",
-            help="Start no Envoy: write its bootstrap, give it its secrets on a socket, and announce it while it serves.",
+            help="Start no Envoy, as somebody else does: write its bootstrap, give it its secrets on a socket, and "
+            "announce it while it serves.",
         ),
     ] = False,
 ) -> None:

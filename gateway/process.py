@@ -8,7 +8,6 @@ import datetime as dt
 import ipaddress
 import logging
 import os
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,8 +16,7 @@ from typing import NoReturn
 import msgspec
 from aiohttp import web
 
-from gateway.assertion import AssertionSigner, jwks_file, publish_keys
-from gateway.audit_log import AuditLog, audit_file
+from gateway.assembly import auth_service, route_file
 from gateway.bootstrap import SOURCE, EnvoyPaths, legs_of, render
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
 from gateway.envoy_admin import EnvoyElsewhere
@@ -27,22 +25,13 @@ from gateway.errors import EnvoyFailed
 from gateway.key_server import keys_for_jobmanagers
 from gateway.listening import ByApplicationProtocol, clear_stale_socket, listen_unix, require_free_port
 from gateway.loaded import UseReports
-from gateway.operations import known_operations
-from gateway.pass_keys import PassKeys
-from gateway.policy_file import PolicyFile, policy_file
-from gateway.revocations import Revocations
-from gateway.routes import RouteTable
 from gateway.secret_feed import SecretFeed, Side
-from gateway.service import AuthService
-from gateway.snapshot import FileSnapshot
-from gateway.tokens import token_snapshot
 from gateway.xds.publisher import Sources, publishing
 from gateway.xds.secrets import Secrets
 from gateway.xds.service import xds_service
 from gateway.xds.source import load_source
 from gateway.xds.status import status_file
 from pki.channels import Channel, client_policy
-from pki.errors import SluiceError
 from pki.files import SECRET_MODE, make_private_directory, write_atomic, write_secret
 from pki.home import Home
 from pki.identity import Role
@@ -50,18 +39,13 @@ from pki.in_use_reporter import reporting
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
 
+__all__ = ["auth_announcement", "edge_directory", "route_file", "run_auth", "run_envoy"]
+
 _LOG = logging.getLogger(__name__)
 
-MAX_ROUTE_LIST_BYTES = 1 << 20
 MAX_CHECK_LINE_BYTES = 64 << 10
 """Envoy takes up to 32 KiB of headers, target included; they must arrive here whole to be refused properly."""
-KEY_CHECK_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
-
-
-def route_file(home: Home) -> Path:
-    """Where the launcher puts the routes that REST publishes."""
-    return home.run / "routes.json"
 
 
 def auth_announcement(home: Home, config: GatewayConfig) -> Path:
@@ -90,20 +74,13 @@ async def run_auth(
     Raises :class:`~pki.errors.SluiceError` when tokens, routes or the audit log are not in order, or there is no
     identity for the network: an auth service that cannot decide does not start.
     """
-    tokens = token_snapshot(home)
-    routes = FileSnapshot(route_file(home), RouteTable.decode, limit=MAX_ROUTE_LIST_BYTES)
-    policy = PolicyFile(lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes))
-    tokens.get()
-    policy.get()
     paths = EnvoyPaths.of(home)
     async with contextlib.AsyncExitStack() as stack:
-        audit = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
-        keys = PassKeys.of(home)
-        _refresh_keys(home, keys)
-        stack.callback(asyncio.create_task(_refresh_keys_forever(home, keys), name="assertion-keys").cancel)
-        service = AuthService(tokens, routes, policy, audit, AssertionSigner(keys), realm=trust_domain)
+        service = await stack.enter_async_context(auth_service(home, config, trust_domain))
         server = web.Server(
-            keys_for_jobmanagers(service.handle, keys) if config.auth_host else service.handle,
+            keys_for_jobmanagers(service.handle, service.authenticator.pass_keys)
+            if config.auth_host
+            else service.handle,
             access_log=None,
             max_line_size=MAX_CHECK_LINE_BYTES,
             max_field_size=MAX_CHECK_LINE_BYTES,
@@ -136,9 +113,10 @@ async def run_auth(
             await web.SockSite(runner, listening).start()
             where = str(path)
         legs = legs_of(config, paths, rest)
-        sources = Sources(routes, policy, keys, Revocations.of(home))
-        await stack.enter_async_context(publishing(xds, config, trust_domain, legs, sources))
-        _LOG.info("auth service ready on %s with %d routes", where, len(routes.get().routes))
+        decides = service.authenticator
+        sources = Sources(service.routes, decides.policy, decides.pass_keys, decides.revocations)
+        await stack.enter_async_context(publishing(xds, config, trust_domain, legs, sources, copy=paths.configuration))
+        _LOG.info("auth service ready on %s with %d routes", where, len(service.routes.get().routes))
         await asyncio.Event().wait()
 
 
@@ -229,20 +207,6 @@ async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, secre
         _LOG.info("Envoy serves https://%s:%d", config.host, port)
         code = await envoy.wait()
         raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())
-
-
-def _refresh_keys(home: Home, keys: PassKeys) -> None:
-    if keys.refresh(time.time()) or not jwks_file(home).exists():
-        publish_keys(home, keys)
-
-
-async def _refresh_keys_forever(home: Home, keys: PassKeys) -> None:
-    while True:
-        await asyncio.sleep(KEY_CHECK_SECONDS)
-        try:
-            await asyncio.to_thread(_refresh_keys, home, keys)
-        except (SluiceError, OSError):
-            _LOG.exception("cannot look after the keys of assertions now; trying again")
 
 
 def _publish(path: Path, host: str, port: int) -> Callable[[], None]:

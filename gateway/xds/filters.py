@@ -12,29 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gateway.check_headers import CHECK_HEADERS, REFUSAL_HEADERS, SUCCESS_HEADERS
 from gateway.config import GatewayConfig
-from gateway.passes import AUDIENCE, CSRF_HEADER, ISSUER, LEEWAY_SECONDS, PASS_COOKIE
-from gateway.xds.headers import CLIENT_CERTIFICATE, CREDENTIAL, OPERATION, PASS_ID, PRINCIPAL
+from gateway.passes import AUDIENCE, ISSUER, LEEWAY_SECONDS, PASS_COOKIE
+from gateway.xds.headers import CREDENTIAL, OPERATION, PASS_ID, PRINCIPAL
 from gateway.xds.json_values import FROM_XDS, extension, seconds, typed
 from pki.assertions import HEADER as ASSERTION
 from pki.assertions import PASS_SCHEME
 
 PASS_CACHE_SIZE = 1000
 """Verified passes that each worker remembers."""
-
-ASKED_WITH = (
-    "authorization",
-    "cookie",
-    "accept",
-    "sec-fetch-mode",
-    "x-forwarded-for",
-    "x-request-id",
-    CSRF_HEADER,
-    CLIENT_CERTIFICATE,
-)
-"""Headers of a request that the auth service learns."""
-REFUSED_WITH = ("www-authenticate", "content-type", "location", "cache-control")
-"""Headers of the auth service's refusal that the client gets."""
 
 JWT_NAMESPACE = "envoy.filters.http.jwt_authn"
 EXT_AUTHZ_NAMESPACE = "envoy.filters.http.ext_authz"
@@ -161,7 +148,7 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
         status_on_error={"code": "ServiceUnavailable"},
         validate_mutations=True,
         filter_enabled_metadata=when,
-        allowed_headers={"patterns": [{"exact": header} for header in ASKED_WITH]},
+        allowed_headers={"patterns": [{"exact": header} for header in CHECK_HEADERS]},
         http_service={
             "server_uri": {
                 "uri": "http://auth",
@@ -170,8 +157,8 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
             },
             "authorization_response": {
                 "allowed_upstream_headers": {"patterns": [{"prefix": "x-sluice-"}]},
-                "allowed_client_headers": {"patterns": [{"exact": header} for header in REFUSED_WITH]},
-                "allowed_client_headers_on_success": {"patterns": [{"exact": "set-cookie"}]},
+                "allowed_client_headers": {"patterns": [{"exact": header} for header in REFUSAL_HEADERS]},
+                "allowed_client_headers_on_success": {"patterns": [{"exact": header} for header in SUCCESS_HEADERS]},
                 # Metadata cannot come from outside, whatever headers are called.
                 "dynamic_metadata_from_headers": {"patterns": [{"exact": OPERATION}]},
             },

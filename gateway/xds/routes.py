@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.config import GatewayConfig
 from gateway.passes import PASS_COOKIE, SAFE_METHODS
-from gateway.routes import PARAMETER_PATTERN, Route
+from gateway.routes import PARAMETER_PATTERN, TARGET_PATTERN, Route
 from gateway.xds.filters import (
     ASK_ALWAYS,
     AUTHORIZATION,
@@ -27,7 +27,8 @@ from pki.assertions import HEADER as ASSERTION
 REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT_CERTIFICATE)
 """Secrets end here: REST gets the principal, never the credential."""
 
-_WITH_PASS_COOKIE: Mapping[str, object] = {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}}
+_Condition = Mapping[str, object]
+_WITH_PASS_COOKIE: _Condition = {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +82,33 @@ def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
     Bodies are streamed, never buffered, so their size must be known from ``Content-Length``
     (RFC 9110 section 15.5.12 allows to insist); the HTTP codecs hold the client to what it declared.
     """
-    too_large = {"name": "content-length", "range_match": {"start": config.max_request_bytes + 1, "end": 2**63 - 1}}
-    undeclared = {"name": "content-length", "present_match": True, "invert_match": True}
-    sends_body = {"name": ":method", "string_match": {"safe_regex": {"regex": "POST|PUT"}}}
-    chunked = {"name": "transfer-encoding", "present_match": True}
+    too_large: _Condition = {
+        "name": "content-length",
+        "range_match": {"start": config.max_request_bytes + 1, "end": 2**63 - 1},
+    }
+    undeclared: _Condition = {"name": "content-length", "present_match": True, "invert_match": True}
+    sends_body: _Condition = {"name": ":method", "string_match": {"safe_regex": {"regex": "POST|PUT"}}}
+    chunked: _Condition = {"name": "transfer-encoding", "present_match": True}
     # Two credentials could be two people: the one that is checked here, and the one that REST reads.
-    two = (
-        (400, [_WITH_PASS_COOKIE, {"name": "authorization", "present_match": True}]),
-        (400, [{"name": "cookie", "string_match": {"safe_regex": {"regex": f".*{PASS_COOKIE}=.*{PASS_COOKIE}=.*"}}}]),
-    )
-    bodies: tuple[tuple[int, list[Mapping[str, object]]], ...] = (
-        *two,
+    bearer_too: _Condition = {"name": "authorization", "present_match": True}
+    twice: _Condition = {
+        "name": "cookie",
+        "string_match": {"safe_regex": {"regex": f".*{PASS_COOKIE}=.*{PASS_COOKIE}=.*"}},
+    }
+    unsafe: _Condition = {
+        "name": ":path",
+        "string_match": {"safe_regex": {"regex": TARGET_PATTERN}},
+        "invert_match": True,
+    }
+    refusals: tuple[tuple[int, list[_Condition]], ...] = (
+        (400, [unsafe]),
+        (400, [_WITH_PASS_COOKIE, bearer_too]),
+        (400, [_WITH_PASS_COOKIE, twice]),
         (413, [too_large]),
         (411, [chunked]),
         (411, [sends_body, undeclared]),
     )
-    return [_direct(status, headers) for status, headers in bodies]
+    return [_direct(status, conditions) for status, conditions in refusals]
 
 
 def _direct(status: int, headers: Sequence[Mapping[str, object]] = ()) -> dict[str, object]:
