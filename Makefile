@@ -49,7 +49,7 @@ compose-image:
 	@scripts/make-image
 
 compose-up: compose-image ## the cluster as containers, gateway on https://localhost:8443
-	@cd compose && ../scripts/compose up -d
+	@cd compose && SLUICE_ENVOY_IMAGE=$$(../scripts/make-envoy-image) ../scripts/compose up -d
 	@scripts/compose-wait sluice
 
 compose-down: ## stop those containers; their state stays (to remove it too: make compose-down VOLUMES=--volumes)
@@ -60,7 +60,7 @@ compose-demo: $(VENV) compose-image ## the pipeline on the cluster of containers
 
 test-compose: $(VENV) compose-image ## the cluster of containers, audited, killed and cut off in jobs, at most 15 minutes on 2 cores
 	@scripts/get-compose-v2
-	.venv/bin/pytest tests/compose
+	SLUICE_ENVOY_IMAGE=$$(scripts/make-envoy-image) .venv/bin/pytest tests/compose
 
 bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.startup

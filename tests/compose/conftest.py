@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compose.engine import IMAGE, Stack, free_port, run, sluice
+from tests.compose.engine import ENVOY_IMAGE, IMAGE, Stack, free_port, run, sluice
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     started = Stack(f"sluice-test-{os.getpid()}", directory, free_port())
     sluice(
         *("compose", "init", directory, "--name", started.name, "--port", str(started.port)),
-        *("--slots", "1", "--image", IMAGE),
+        *("--slots", "1", "--image", IMAGE, "--envoy-image", ENVOY_IMAGE),
     )
     try:
         started.up()

@@ -20,6 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 IMAGE = os.environ.get("SLUICE_IMAGE", "sluice:local")
+ENVOY_IMAGE = os.environ.get("SLUICE_ENVOY_IMAGE", "sluice-envoy:local")
 COMMAND_SECONDS = 180
 HEALTHY_SECONDS = 240
 JOB_SECONDS = 600
@@ -87,7 +88,7 @@ class Stack:
     @property
     def services(self) -> tuple[str, ...]:
         """All of them."""
-        return ("ca", "jobmanager", *self.taskmanagers, "auth", "envoy")
+        return ("ca", "jobmanager", *self.taskmanagers, "auth", "envoy-agent", "envoy")
 
     def compose(self, *arguments: str, check: bool = True, version: str = "") -> subprocess.CompletedProcess[str]:
         """Run compose on this project: the one that is installed, or ``v2`` of it."""
@@ -109,6 +110,10 @@ class Stack:
         """The output of a command in a container."""
         return run("docker", "exec", self.container(service), *argv, check=check).stdout
 
+    def proc(self, service: str) -> Path:
+        """Its first process as the host's kernel shows it: some images have no program to look with."""
+        return Path("/proc", str(self.inspect(service)["State"]["Pid"]))
+
     def network(self, name: str) -> str:
         """The name of one of the project's networks."""
         return f"{self.name}_{name}"
@@ -122,7 +127,8 @@ class Stack:
 
         Loopback is left out: a container's own resolver is there, and py4j.
         """
-        table = self.inside(service, "cat", "/proc/net/tcp", "/proc/net/tcp6").splitlines()
+        proc = self.proc(service)
+        table = [line for name in ("tcp", "tcp6") for line in (proc / "net" / name).read_text().splitlines()]
         bound = [line.split()[1].rsplit(":", 1) for line in table if " 0A " in line]
         # 127.x.x.x is written with its bytes turned round; ::1 ends in 01000000.
         inner = [(address, port) for address, port in bound if len(address) == 8 and address.endswith("7F")]

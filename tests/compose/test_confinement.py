@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import stat
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from tests.compose.engine import IMAGE, Stack, run
 
 pytestmark = pytest.mark.timeout(600)
-SERVICES = ("ca", "jobmanager", "taskmanager-1", "taskmanager-2", "taskmanager-3", "auth", "envoy")
+SERVICES = ("ca", "jobmanager", "taskmanager-1", "taskmanager-2", "taskmanager-3", "auth", "envoy-agent", "envoy")
 # Two, because a pattern that begins with a literal is found ten times faster.
 SECRETS = (
     re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\r?\n[A-Za-z0-9+/=\r\n]{40,}-----END"),
@@ -64,27 +65,36 @@ def test_containers_have_no_rights(stack: Stack, service: str) -> None:
     assert host["PidsLimit"] > 0
     assert host["RestartPolicy"]["Name"] == "unless-stopped"
 
-    status = dict(line.split(":\t", 1) for line in stack.inside(service, "cat", "/proc/1/status").splitlines())
+    status = dict(line.split(":\t", 1) for line in (stack.proc(service) / "status").read_text().splitlines())
     assert status["Uid"].split() == ["10001"] * 4
     assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0
     assert status["NoNewPrivs"] == "1"
-    for place in ("/", "/etc", "/opt/sluice", "/opt/sluice/app"):
+    for place in ("/", "/etc", "/opt/sluice", "/opt/sluice/app") if service != "envoy" else ():
         assert run("docker", "exec", stack.container(service), "touch", f"{place}/x", check=False).returncode != 0
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_keys_stay_where_they_were_made_and_tokens_are_gone(stack: Stack, service: str) -> None:
-    keys = stack.inside(service, "find", "/var/lib/sluice", "-name", "*key*.pem", "-printf", "%m %u %p\\n").split("\n")
-    found = [line.split(maxsplit=2) for line in keys if line]
-    assert found
-    assert {(mode, owner) for mode, owner, _ in found} == {("600", "sluice")}
-    authorities = [path for _, _, path in found if "/authorities/" in path]
-    assert bool(authorities) == (service == "ca")
-    assert stack.inside(service, "sh", "-c", "find /run/join* -type f") == ""
+    root = stack.proc(service) / "root"
+    keys = [path for path in (root / "var/lib/sluice").rglob("*key*.pem") if path.is_file()]
+    # Envoy's keys are with its agent, and come to it on a socket.
+    assert bool(keys) == (service != "envoy")
+    assert all(stat.S_IMODE(key.stat().st_mode) == 0o600 and key.stat().st_uid == 10001 for key in keys)
+    assert any("authorities" in key.parts for key in keys) == (service == "ca")
+    assert [path for place in (root / "run").glob("join*") for path in place.rglob("*") if path.is_file()] == []
 
     volumes = {mount["Name"] for mount in stack.inspect(service)["Mounts"] if mount["Type"] == "volume"}
-    homes = {volume for volume in volumes if not volume.startswith(f"{stack.name}_join-")}
-    assert homes == {f"{stack.name}_{service}"}
+    own = {volume.removeprefix(f"{stack.name}_") for volume in volumes}
+    homes = {volume for volume in own if not volume.startswith("join-")}
+    shared = {"envoy-run", "envoy-log"} if service.startswith("envoy") else set()
+    assert homes == shared | ({service} if service != "envoy" else set())
+
+
+def test_what_envoy_shares_with_its_agent_has_no_key(stack: Stack) -> None:
+    for service in ("envoy", "envoy-agent"):
+        for place in ("run", "gateway"):
+            for path in (stack.proc(service) / "root/var/lib/sluice" / place).rglob("*"):
+                assert not path.is_file() or b"PRIVATE KEY" not in path.read_bytes(), path
 
 
 def test_only_the_gateways_port_is_published_and_only_it_is_in_front(stack: Stack) -> None:
@@ -105,7 +115,7 @@ def test_only_the_gateways_port_is_published_and_only_it_is_in_front(stack: Stac
 def test_from_the_front_only_the_gateway_answers_and_never_in_plaintext(stack: Stack) -> None:
     envoy = stack.address("envoy", "front")
     assert in_front(stack, SCAN, envoy, "1", "65536") == f"{envoy}:8443"
-    inner = [stack.address(service, "gateway") for service in ("ca", "jobmanager", "auth", "envoy")]
+    inner = [stack.address(service, "gateway") for service in ("ca", "jobmanager", "auth", "envoy-agent", "envoy")]
     inner += [stack.address(service, "cluster") for service in ("ca", "jobmanager", *stack.taskmanagers)]
     for first, last in ((6123, 6125), (8081, 8083), (8443, 8446)):
         assert in_front(stack, SCAN, ",".join(inner), str(first), str(last)) == ""
@@ -119,7 +129,7 @@ def test_every_port_inside_speaks_tls_and_nothing_else_listens(stack: Stack) -> 
         "jobmanager": {6123, 6124, 8081},
         "auth": {8082},
         "envoy": {8443},
-        **{service: set() for service in stack.taskmanagers},
+        **{service: set() for service in (*stack.taskmanagers, "envoy-agent")},
     }
     assert {service: set(stack.listening(service)) for service in stack.services} == expected
 

@@ -99,7 +99,7 @@ def test_without_the_auth_service_requests_are_refused_and_nothing_else(stack: S
             refused = stack.client("submit", slow_sum, "--", "0", check=False)
             assert refused.returncode != 0
             assert "cannot answer now" in refused.stderr
-            for service in ("jobmanager", *stack.taskmanagers, "envoy", "ca"):
+            for service in ("jobmanager", *stack.taskmanagers, "envoy", "envoy-agent", "ca"):
                 assert stack.healthy(service), (how, service)
         # What was refused has left nothing behind, and the job did not notice.
         assert {job["id"] for job in stack.answered("/v1/jobs")["jobs"]} == {job["id"] for job in jobs["jobs"]}
@@ -110,15 +110,16 @@ def test_without_the_auth_service_requests_are_refused_and_nothing_else(stack: S
     assert stack.starts("auth") == others
 
 
-def test_nobody_notices_that_the_authority_is_away(stack: Stack, slow_sum: Path) -> None:
-    others = stack.starts("ca")
+@pytest.mark.parametrize("service", ["ca", "envoy-agent"])
+def test_nobody_notices_that_what_makes_identities_is_away(stack: Stack, slow_sum: Path, service: str) -> None:
+    others = stack.starts(service)
     job_id = under_way(stack, slow_sum, "taskmanager-1", TWO_FAULTS_SECONDS)
 
     for how in (KILLED, CUT_OFF):
-        with stack.away("ca", how):
+        with stack.away(service, how):
             done = finished_tasks(stack, job_id)
             eventually(partial(goes_on, stack, job_id, done), "the job goes on")
 
     assert TOTAL in stack.until_finished(job_id)
     assert stack.job(job_id)["progress"]["executors_removed"] == 0
-    assert stack.starts("ca") == others
+    assert stack.starts(service) == others
