@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.compose.engine import CUT_OFF, KILLED, ROOT, Stack, eventually
+from tests.compose.engine import CUT_OFF, JOB_SECONDS, KILLED, ROOT, Stack, eventually
 
 pytestmark = pytest.mark.timeout(1500)
 TOTAL = f"keys 7 total {sum(range(1, 91))}"
@@ -30,7 +30,7 @@ def on(stack: Stack, job_id: str, taskmanager: str) -> Any:
 def under_way(stack: Stack, pipeline: Path, taskmanager: str, seconds: float) -> str:
     """Submit the pipeline and wait until some of it was done, and ``taskmanager`` has a part in it."""
     job_id = stack.submit(pipeline, str(seconds))
-    eventually(lambda: on(stack, job_id, taskmanager), f"{taskmanager} works on the job")
+    eventually(lambda: on(stack, job_id, taskmanager), f"{taskmanager} works on the job", JOB_SECONDS)
     return job_id
 
 
