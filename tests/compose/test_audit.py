@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.compose.engine import Stack, sluice
+from tests.compose.jobs import ONE_FAULT_SECONDS, TOTAL, under_way
 
 pytestmark = pytest.mark.timeout(600)
 PORTS = {
@@ -53,15 +54,22 @@ def findings(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str, str
     ]
 
 
-def test_the_audit_finds_nothing_in_any_container(stack: Stack) -> None:
+def test_the_audit_finds_nothing_in_any_container_while_a_job_runs(stack: Stack, slow_sum: Path) -> None:
     """From inside each: what is open there and who declared it, the home, and every handshake."""
+    job_id = under_way(stack, slow_sum, "taskmanager-1", ONE_FAULT_SECONDS)
+
     done = sluice(
         *("audit", "--compose", stack.directory, "--project", stack.name),
         *("--fail-on", "info", "--json"),
         check=False,
     )
+
     assert findings(done) == []
     assert done.returncode == 0, done.stderr
+    examined = {each["listener"]["name"] for each in json.loads(done.stdout)["listeners"]}
+    assert any(name.startswith("jobmanager/driver-") for name in examined), examined
+    assert any(name.startswith("taskmanager-1/executor-") for name in examined), examined
+    assert TOTAL in stack.until_finished(job_id)
 
 
 def test_the_audit_finds_nothing_at_any_open_port(stack: Stack, tmp_path: Path) -> None:
