@@ -132,10 +132,31 @@ def _docker(*arguments: str) -> bytes:
     return done.stdout
 
 
-def listeners_of(container: Container) -> tuple[Listener, ...]:
-    """Everything that listens in ``container``; to be called in its network (:func:`audit.network.in_network_of`)."""
+def sharing_run(container: Container, containers: Sequence[Container]) -> tuple[Container, ...]:
+    """Those of the others that announce what they have open in the same directory as ``container``."""
+    return tuple(each for each in containers if each != container and _same(each.files.run, container.files.run))
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def listeners_of(container: Container, beside: Sequence[Container] = ()) -> tuple[Listener, ...]:
+    """Everything that listens in ``container``; to be called in its network (:func:`audit.network.in_network_of`).
+
+    ``beside``: what is announced by ``container``, but is open in one of these alone, is one of theirs.
+    """
     sockets = [each for each in namespace_sockets(container.pid) if not _is_resolver(each)]
-    present = [each for each in declared(container.files) if each.port or _is_there(container, each.path)]
+    ports = {each.port for each in sockets}
+    theirs = {each.port for other in beside for each in namespace_sockets(other.pid)} - ports
+    present = [
+        each
+        for each in declared(container.files)
+        if (each.port not in theirs if each.port else _is_there(container, each.path))
+    ]
     inside = [msgspec.structs.replace(each, path=_inside(container, each.path)) for each in present]
     return tuple(
         msgspec.structs.replace(

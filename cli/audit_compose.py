@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from audit.containers import Container, containers_of, listeners_of
+from audit.containers import Container, containers_of, listeners_of, sharing_run
 from audit.model import Kind, Listener, Report
 from audit.network import in_network_of
 from audit.runner import examine, joined
@@ -42,16 +42,18 @@ def examine_project(directory: Path, project: str, options: Options) -> Report:
     containers = containers_of(directory, project)
     trust = _trust_of(containers)
     with ThreadPoolExecutor(len(containers), thread_name_prefix="container") as pool:
-        reports = list(pool.map(lambda each: _examine(each, trust, options), containers))
+        reports = list(pool.map(lambda each: _examine(each, sharing_run(each, containers), trust, options), containers))
     return joined(f"the containers of {containers[0].project} ({directory})", reports)
 
 
-def _examine(container: Container, trust: _Trust, options: Options) -> Report:
+def _examine(container: Container, beside: tuple[Container, ...], trust: _Trust, options: Options) -> Report:
     from runtime.rest.routes import ROUTES
 
     def look() -> Report:
         edge = EdgeAccess(operations=ROUTES)
-        subjects = [Subject(each, options, edge=edge, anchors=trust.of(each)) for each in listeners_of(container)]
+        subjects = [
+            Subject(each, options, edge=edge, anchors=trust.of(each)) for each in listeners_of(container, beside)
+        ]
         if container.files.root.is_dir():
             files = Listener(
                 name=f"{container.service}/home",
