@@ -16,7 +16,7 @@ JOIN = "/run/join"
 """Where a service finds its token; the authority sees those of all below it, by name."""
 CA_PORT = 8444
 TMP = "/tmp:exec,mode=1777,size=256m"  # noqa: S108  the container's own
-TMP_ONLY = f"    tmpfs: [{TMP}]"
+TMP_ONLY = f'    tmpfs: ["{TMP}"]'
 SETTINGS_VOLUME = "./sluice.toml:/etc/sluice/sluice.toml:ro"
 
 

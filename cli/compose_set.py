@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -311,8 +312,7 @@ def _render_envoy() -> str:
             "    <<: *service",
             f"    image: ${{SLUICE_ENVOY_IMAGE:-{ENVOY_IMAGE}}}",
             "    entrypoint: [/usr/local/bin/envoy]",
-            "    command:",
-            *(f"      - {each}" for each in arguments(Path("run/envoy/bootstrap.json"))),
+            f"    command: {json.dumps(arguments(Path('run/envoy/bootstrap.json')))}",
             f"    working_dir: {HOME}",
             "    depends_on:",
             "      envoy-agent: {condition: service_healthy}",

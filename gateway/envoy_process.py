@@ -33,12 +33,12 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 def arguments(bootstrap: Path) -> list[str]:
     """What Envoy's program is started with, wherever it comes from."""
     return [
-        f"--config-path={bootstrap}",
-        f"--concurrency={WORKER_THREADS}",
+        *("--config-path", str(bootstrap)),
+        *("--concurrency", str(WORKER_THREADS)),
         # Hot restart uses shared memory named by number: two clusters on one machine would meet in it.
         "--disable-hot-restart",
-        f"--file-flush-interval-msec={ACCESS_LOG_FLUSH_MILLISECONDS}",
-        "--log-level=warning",
+        *("--file-flush-interval-msec", str(ACCESS_LOG_FLUSH_MILLISECONDS)),
+        *("--log-level", "warning"),
     ]
 
 

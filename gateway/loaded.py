@@ -80,6 +80,7 @@ class UseReports:
         self._started = psutil.Process(envoy.pid).create_time()
         self._awaited: dict[SecretFeed, Given] = {}
         self._written: dict[SecretFeed, InUse] = {}
+        self._told = ""
 
     def await_loading(self, feed: SecretFeed, given: Given) -> None:
         """Envoy was given this: report it once it is loaded."""
@@ -98,8 +99,12 @@ class UseReports:
             for feed, report in self._written.items():
                 if not (feed.directory / DIRECTORY / f"{report.pid}.json").exists():
                     self._write(feed, report)
+            self._told = ""
         except (EnvoyFailed, StoreError, OSError) as error:
-            _LOG.warning("cannot tell what Envoy uses: %s", error)
+            # An Envoy that somebody else starts may be away for long.
+            if str(error) != self._told:
+                self._told = str(error)
+                _LOG.warning("cannot tell what Envoy uses: %s", error)
 
     def close(self) -> None:
         """Envoy has ended: the reports go."""
