@@ -145,7 +145,9 @@ def auth(
     join = joining(ca, join_token_file, dns, ip)
     kept = own_identity(located, configuration.pki, join, Role.AUTH, name)
     domain = configuration.pki.trust_domain
-    serve(joined(located, join, kept, lambda: run_auth(located, configuration.gateway, domain, name)))
+    settings = configuration.jobmanager
+    rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
+    serve(joined(located, join, kept, lambda: run_auth(located, configuration.gateway, domain, name, rest=rest)))
 
 
 @app.command()

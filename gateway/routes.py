@@ -25,6 +25,8 @@ MAX_PARAMETER_CHARACTERS = 128
 _PATH = re.compile(r"/[A-Za-z0-9._~/-]*")
 """Unreserved characters alone: no percent-encoding, no ``;``, no backslash, no control characters."""
 _QUERY = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/?%-]*")
+PARAMETER_PATTERN = f"[A-Za-z0-9_~-][A-Za-z0-9._~-]{{0,{MAX_PARAMETER_CHARACTERS - 1}}}"
+"""What a parameter's segment may be: RE2 and Python read it alike."""
 _PARAMETER = re.compile(r"\{[a-z_]+\}")
 _LITERAL = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
 _METHOD = re.compile(r"[A-Z]{3,10}")

@@ -34,6 +34,8 @@ _LOG = logging.getLogger(__name__)
 PRINCIPAL_HEADER = "x-sluice-principal"
 """For Envoy's own log; nobody behind it believes this header."""
 REQUEST_ID_HEADER = "x-sluice-request-id"
+OPERATION_HEADER = "x-sluice-operation"
+"""What was granted: Envoy lets it go on only on the route of this very operation."""
 
 CHECK_HEADERS = (
     "authorization",
@@ -123,6 +125,7 @@ def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner, co
                     request_id=check.request_id,
                 ),
                 REQUEST_ID_HEADER: check.request_id,
+                OPERATION_HEADER: decision.operation,
             }
         )
         if cookie is not None:

@@ -201,7 +201,7 @@ def test_every_decision_is_in_the_audit_log_without_any_secret(gateway: Gateway)
 
 def test_access_log_has_the_request_and_no_query(gateway: Gateway) -> None:
     reply = gateway.send("GET", "/v1/jobs?secret=hunter2", token=gateway.token(AccessRole.VIEWER, "alan"))
-    log = gateway.home.logs / "access.jsonl"
+    log = gateway.home.gateway / "access.jsonl"
     identifier = reply.headers["x-request-id"].encode()
     eventually(lambda: identifier in log.read_bytes(), "the request does not appear in the access log")
     (entry,) = (json.loads(line) for line in log.read_bytes().splitlines() if identifier in line)

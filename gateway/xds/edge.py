@@ -1,0 +1,60 @@
+"""Everything that Envoy is told but secrets, made from values: the one place where the parts come together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gateway.config import GatewayConfig
+from gateway.routes import Route
+from gateway.upstreams import Legs
+from gateway.xds.api import CLUSTER, EXTENSION, LISTENER, ROUTES, Message, from_json
+from gateway.xds.clusters import edge_clusters
+from gateway.xds.filters import REVOCATIONS
+from gateway.xds.listeners import EDGE, edge_listener
+from gateway.xds.revocations import revocation_filter
+from gateway.xds.routes import Grants, route_configuration
+from gateway.xds.snapshot import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeInputs:
+    """What the configuration follows from.
+
+    Attributes:
+        listener_source: ``envoy/listener.jsonc``.
+        routes: what REST publishes.
+        jwks: the keys that passes are signed with.
+    """
+
+    config: GatewayConfig
+    trust_domain: str
+    legs: Legs
+    listener_source: object
+    routes: tuple[Route, ...]
+    grants: Grants
+    jwks: Mapping[str, object]
+
+
+def edge_resources(inputs: EdgeInputs) -> dict[str, Resources]:
+    """Clusters, listener and routes; raises :class:`~gateway.errors.XdsError` for what Envoy could not read."""
+    listener = edge_listener(inputs.listener_source, inputs.config, json.dumps(inputs.jwks))
+    routes = route_configuration(inputs.config, inputs.routes, inputs.grants)
+    clusters = edge_clusters(inputs.config, inputs.trust_domain, inputs.legs)
+    return {
+        CLUSTER: Resources.of({str(each["name"]): from_json(CLUSTER, each) for each in clusters}),
+        LISTENER: Resources.of({EDGE: _message(LISTENER, listener)}),
+        ROUTES: Resources.of({EDGE: _message(ROUTES, routes)}),
+    }
+
+
+def revocation_resources(revoked: Iterable[tuple[str, str]]) -> dict[str, Resources]:
+    """Who is refused, as (kind, id) pairs."""
+    return {EXTENSION: Resources.of({REVOCATIONS: revocation_filter(revoked)})}
+
+
+def _message(kind: str, document: object) -> Message:
+    if not isinstance(document, dict):
+        raise TypeError(f"a {kind} is an object")
+    return from_json(kind, document)

@@ -1,0 +1,46 @@
+"""Headers that mean something inside: none of them is believed from outside."""
+
+from __future__ import annotations
+
+REMOVED_PREFIXES = ("x-sluice-", "x-forwarded-", "x-envoy-", "x-accel-")
+"""Request headers that only the gateway itself may write; matched without regard to case."""
+REMOVED_HEADERS = (
+    "forwarded",
+    "true-client-ip",
+    "x-client-ip",
+    "x-cluster-client-ip",
+    "x-host",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-host",
+    "x-original-method",
+    "x-original-uri",
+    "x-original-url",
+    "x-real-ip",
+    "x-request-id",
+    "x-rewrite-url",
+)
+"""Request headers that some server somewhere believes instead of the request itself."""
+
+PRINCIPAL = "x-sluice-principal"
+ROLES = "x-sluice-roles"
+CREDENTIAL = "x-sluice-credential"
+PASS_ID = "x-sluice-pass-id"  # noqa: S105  the name of a header
+OPERATION = "x-sluice-operation"
+REQUEST_ID = "x-sluice-request-id"
+"""What Envoy or the auth service writes for each other and for REST."""
+CLIENT_CERTIFICATE = "x-forwarded-client-cert"
+
+
+def header_mutations() -> list[dict[str, object]]:
+    """Take out every header a client could use to pass for someone or something else; write the true address.
+
+    Envoy itself would write its own address for a client on the same machine.
+    """
+    by_prefix: list[dict[str, object]] = [
+        {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in REMOVED_PREFIXES
+    ]
+    by_name: list[dict[str, object]] = [{"remove": name} for name in REMOVED_HEADERS]
+    address = {"key": "x-forwarded-for", "value": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%"}
+    return [*by_prefix, *by_name, {"append": {"header": address, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}]

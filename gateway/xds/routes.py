@@ -1,0 +1,161 @@
+"""The routes: one for each operation that REST publishes, and what the policy says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from gateway.config import GatewayConfig
+from gateway.passes import PASS_COOKIE, SAFE_METHODS
+from gateway.routes import PARAMETER_PATTERN, Route
+from gateway.xds.filters import (
+    ASK_ALWAYS,
+    AUTHORIZATION,
+    ROUTE_NAMESPACE,
+    asked_always,
+    authenticated_route,
+    granted_to,
+    open_route,
+)
+from gateway.xds.headers import CLIENT_CERTIFICATE, REQUEST_ID
+from gateway.xds.json_values import exact_header, seconds
+from pki.assertions import HEADER as ASSERTION
+
+REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT_CERTIFICATE)
+"""Secrets end here: REST gets the principal, never the credential."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What Envoy needs to know of the policy.
+
+    Attributes:
+        roles: role -> operations it grants unconditionally.
+        asked: operations about which the auth service is asked even for passes.
+    """
+
+    roles: Mapping[str, AbstractSet[str]]
+    asked: AbstractSet[str] = frozenset()
+
+    def of(self, operation: str) -> list[str]:
+        """The roles that grant ``operation``."""
+        return sorted(role for role, operations in self.roles.items() if operation in operations)
+
+
+def route_configuration(config: GatewayConfig, published: tuple[Route, ...], grants: Grants) -> dict[str, object]:
+    """RDS: the resource ``edge``, in JSON."""
+    routes: list[dict[str, object]] = [*_refusals(config), _auth_route(config)]
+    for route in published:
+        routes += _operation_routes(config, route, grants)
+    nowhere = _direct(404)
+    routes.append(nowhere)
+    return {
+        "name": "edge",
+        "virtual_hosts": [
+            {
+                "name": "cluster",
+                # Only names the certificate has: a foreign Host (DNS rebinding) reaches nothing.
+                "domains": domains(config),
+                "response_headers_to_add": _response_headers(),
+                "routes": routes,
+            },
+            {"name": "nobody", "domains": ["*"], "routes": [nowhere]},
+        ],
+    }
+
+
+def domains(config: GatewayConfig) -> list[str]:
+    """Hosts that are served: the names and addresses of the edge certificate."""
+    names = dict.fromkeys([*config.server_names, config.host, "127.0.0.1"])
+    return [f"[{name}]" if ":" in name else name for name in names]
+
+
+def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
+    """Refusals that need no look at the body.
+
+    Bodies are streamed, never buffered, so their size must be known from ``Content-Length``
+    (RFC 9110 section 15.5.12 allows to insist); the HTTP codecs hold the client to what it declared.
+    """
+    too_large = {"name": "content-length", "range_match": {"start": config.max_request_bytes + 1, "end": 2**63 - 1}}
+    undeclared = {"name": "content-length", "present_match": True, "invert_match": True}
+    sends_body = {"name": ":method", "string_match": {"safe_regex": {"regex": "POST|PUT"}}}
+    chunked = {"name": "transfer-encoding", "present_match": True}
+    bodies: tuple[tuple[int, list[Mapping[str, object]]], ...] = (
+        (413, [too_large]),
+        (411, [chunked]),
+        (411, [sends_body, undeclared]),
+    )
+    return [_direct(status, headers) for status, headers in bodies]
+
+
+def _direct(status: int, headers: Sequence[Mapping[str, object]] = ()) -> dict[str, object]:
+    """Envoy's own answer, for whoever is authenticated."""
+    match: dict[str, object] = {"prefix": "/"}
+    if headers:
+        match["headers"] = list(headers)
+    return {
+        "match": match,
+        "direct_response": {"status": status},
+        "typed_per_filter_config": dict(authenticated_route()),
+    }
+
+
+def _auth_route(config: GatewayConfig) -> dict[str, object]:
+    """Logging in, exchanging, logging out: the auth service itself, which is not asked about itself."""
+    return {
+        "match": {"path_separated_prefix": "/auth"},
+        "route": {"cluster": "auth", "timeout": seconds(config.request_timeout)},
+        "typed_per_filter_config": dict(open_route()),
+    }
+
+
+def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> list[dict[str, object]]:
+    plain: dict[str, object] = {
+        "match": {**path_match(route.path), "headers": [exact_header(":method", route.method)]},
+        "route": {"cluster": "rest", "timeout": seconds(config.request_timeout)},
+        "metadata": {"filter_metadata": {ROUTE_NAMESPACE: {"operation": route.operation}}},
+        "request_headers_to_remove": list(REMOVED_TOWARDS_REST),
+        "request_headers_to_add": [
+            {
+                "header": {"key": REQUEST_ID, "value": "%REQ(x-request-id)%"},
+                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+            },
+            # What the auth service asserts is for this request alone, and comes first.
+            {
+                "header": {"key": ASSERTION, "value": f"%DYNAMIC_METADATA({ROUTE_NAMESPACE}:pass)%"},
+                "append_action": "ADD_IF_ABSENT",
+            },
+        ],
+        "typed_per_filter_config": {AUTHORIZATION: granted_to(grants.of(route.operation), route.operation)},
+    }
+    by_service = {
+        **plain,
+        "typed_per_filter_config": {AUTHORIZATION: granted_to((), route.operation), ASK_ALWAYS: asked_always()},
+    }
+    if route.operation in grants.asked:
+        return [by_service]
+    if route.method in SAFE_METHODS:
+        return [plain]
+    # A cookie comes along by itself: what changes something needs the CSRF token, which the auth service compares.
+    with_cookie = {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}}
+    match = {**path_match(route.path), "headers": [exact_header(":method", route.method), with_cookie]}
+    return [{**by_service, "match": match}, plain]
+
+
+def path_match(template: str) -> dict[str, object]:
+    """A route's condition on the path; ``{name}`` is one segment."""
+    if "{" not in template:
+        return {"path": template}
+    segments = [PARAMETER_PATTERN if part.startswith("{") else part.replace(".", "[.]") for part in template.split("/")]
+    return {"safe_regex": {"regex": "/".join(segments)}}
+
+
+def _response_headers() -> list[dict[str, object]]:
+    return [
+        {
+            "header": {"key": "x-content-type-options", "value": "nosniff"},
+            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+        },
+        {"header": {"key": "cache-control", "value": "no-store"}, "append_action": "ADD_IF_ABSENT"},
+    ]
