@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from gateway.audit_keeper import keeping
 from gateway.audit_log import AuditLog, audit_file
 from gateway.bootstrap import EnvoyPaths, legs_of, load_source, render
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
@@ -76,6 +77,7 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
         _LOG.warning("nobody may use these operations, the policy does not know them: %s", ", ".join(closed))
     async with contextlib.AsyncExitStack() as stack:
         audit = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
+        await stack.enter_async_context(keeping(home, audit))
         service = AuthService(tokens, routes, audit, realm=trust_domain)
         server = web.Server(
             service.handle,
