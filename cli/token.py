@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from cli import acts
 from cli.errors import UsageError
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from gateway.principal import AccessRole
@@ -50,7 +51,9 @@ def create(
     lifetime = parse_lifetime(ttl)
     if output is not None:
         _check_output(output)
-    record, token = TokenStore(Home.at(home)).create(name, role, lifetime)
+    located = Home.at(home)
+    record, token = TokenStore(located).create(name, role, lifetime)
+    acts.record(located, "token.created", {"id": record.id, "name": record.name, "role": record.role})
     if output is not None:
         write_secret(output, token.encode() + b"\n")
     document = {"id": record.id, "name": record.name, "role": record.role, "expires_at": _utc(record.expires_at)}
@@ -92,8 +95,13 @@ def revoke(
     as_json: JsonOption = False,
 ) -> None:
     """Revoke tokens for good; the next request with one of them is refused."""
-    store = TokenStore(Home.at(home))
-    revoked = [store.revoke(identifier) for identifier in ids]
+    located = Home.at(home)
+    store = TokenStore(located)
+    revoked = []
+    for identifier in ids:
+        record = store.revoke(identifier)
+        acts.record(located, "token.revoked", {"id": record.id, "name": record.name})
+        revoked.append(record)
     if as_json:
         now = time.time()
         typer.echo(json.dumps({"revoked": [_document(record, now) for record in revoked]}))

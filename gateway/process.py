@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.assembly import auth_service, route_file
+from gateway.audit_keeper import keeping
 from gateway.bootstrap import SOURCE, EnvoyPaths, legs_of, render
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
 from gateway.envoy_process import EnvoyProcess
@@ -75,6 +76,7 @@ async def run_auth(
     paths = EnvoyPaths.of(home)
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(auth_service(home, config, trust_domain))
+        await stack.enter_async_context(keeping(home, service.audit))
         server = web.Server(
             keys_for_jobmanagers(service.handle, service.authenticator.pass_keys)
             if config.auth_host

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from gateway.audit_log import audit_file, verify_file
+from gateway.audit_log import audit_file
+from gateway.audit_verify import verify_file
 from gateway.principal import AccessRole
 from gateway.process import route_file
 from gateway.tokens import TokenStore, token_file
