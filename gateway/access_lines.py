@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from gateway.audit_chain import AccessPosition, AuditRecord, digest_of
+from gateway.token_book import redact
 
 MAX_ACCESS_LINE_BYTES = 64 << 10
 """A longer line is recorded by size and digest alone."""
@@ -55,7 +56,7 @@ def record_of(line: bytes, position: AccessPosition) -> AuditRecord:
         pass_id=_text(fields, "pass_id") or msgspec.UNSET,
         roles=roles or msgspec.UNSET,
         method=_text(fields, "method"),
-        path=_text(fields, "path", _PATH_CHARACTERS).partition("?")[0],
+        path=redact(_text(fields, "path", _PATH_CHARACTERS).partition("?")[0]),
         operation=_text(fields, "operation"),
         decision=_decision(fields),
         status=_status(fields.get("status")),
