@@ -58,7 +58,7 @@ compose-down: ## stop those containers; their state stays (to remove it too: mak
 compose-demo: $(VENV) compose-image ## the pipeline on the cluster of containers, submitted from outside
 	@scripts/compose-demo
 
-test-compose: $(VENV) compose-image ## the cluster of containers: confinement, and containers killed and networks cut in a job
+test-compose: $(VENV) compose-image ## the cluster of containers, audited, killed and cut off in jobs, at most 15 minutes on 2 cores
 	.venv/bin/pytest tests/compose
 
 bench: $(VENV) java ## the measurements, each beside a named peer

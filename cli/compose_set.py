@@ -134,6 +134,7 @@ port = {GATEWAY_PORT}
 server_names = [{names}]
 auth_host = "auth"
 auth_port = 8082
+authorization_timeout = 2.0           # containers share their processors with each other
 """
 
 
