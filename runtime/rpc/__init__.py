@@ -20,8 +20,8 @@ from runtime.rpc.errors import (
     RpcTimeout,
     remotable,
 )
-from runtime.rpc.exchange import Patience
 from runtime.rpc.heartbeat import HeartbeatMonitor
+from runtime.rpc.line import Patience
 from runtime.rpc.peer import RemotePeer
 from runtime.rpc.service import RpcService
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from runtime.rpc.errors import EndpointStopped, MailboxFull, RpcError
 
@@ -15,14 +15,14 @@ MAILBOX_CAPACITY = 10_000
 FAIR_SHARE = 64
 """Messages taken in a row before other tasks of the process get a turn."""
 
-_MAIN_THREADS: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()
+_MAIN_THREADS: set[asyncio.Task[Any] | None] = set()
 
 
-def refuse_to_wait_on_main_thread(what: str) -> None:
+def refuse_to_wait_on_main_thread(what: str, endpoint: str) -> None:
     """Raise :class:`RpcError` when the code that asks is a handler: it would block its endpoint, and may deadlock."""
     if asyncio.current_task() in _MAIN_THREADS:
         raise RpcError(
-            f"{what} was asked from the main thread of an endpoint, which must not wait for another",
+            f"{what} of {endpoint} was asked from the main thread of an endpoint, which must not wait for another",
             "use self.hand_off(...) or return self.deferred(...)",
         )
 
@@ -77,6 +77,7 @@ class Mailbox:
         """Start draining; ``on_start`` runs before the first message."""
         self._task = asyncio.create_task(self._drain(on_start, on_stop), name=f"endpoint {self._name}")
         _MAIN_THREADS.add(self._task)
+        self._task.add_done_callback(_MAIN_THREADS.discard)
 
     def put(self, message: Message, *, bounded: bool = True) -> None:
         """Append ``message``.

@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class RemotePeer:
-    """One stream to one process; a peer that reconnects is another RemotePeer."""
+    """One session with one process; a peer that begins another one is another RemotePeer."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -39,9 +39,14 @@ class RemotePeer:
         """Whether the stream has ended."""
         return self._exchange.closed
 
+    @property
+    def suspended(self) -> bool:
+        """Whether the stream broke and another one is awaited; calls wait, see ``Patience.resume``."""
+        return self._exchange.line.suspended
+
     async def wait_closed(self) -> None:
         """Wait until the stream has ended."""
-        await self._exchange.wait_closed()
+        await self._exchange.line.wait_closed()
 
     def on_close(self, callback: Callable[[], object]) -> None:
         """Call ``callback`` once when the stream ends (soon, if it has); use ``endpoint.post`` inside it."""

@@ -15,9 +15,11 @@ from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
 from runtime.rpc.admission import check_caller, find_method
 from runtime.rpc.caller import Caller
+from runtime.rpc.deadlines import Deadlines
 from runtime.rpc.endpoint import Answer, Invocation, RpcEndpoint
 from runtime.rpc.errors import EndpointNotFound, PeerUnreachable, RpcError
-from runtime.rpc.exchange import Exchange, Patience
+from runtime.rpc.exchange import Exchange
+from runtime.rpc.line import MessageStream, Patience, Redial, Sessions
 from runtime.rpc.local import LocalLink, Request
 from runtime.rpc.peer import RemotePeer
 from runtime.rpc.proxy import make_proxy
@@ -53,6 +55,8 @@ class RpcService:
         self._peers: dict[Exchange, RemotePeer] = {}
         self._listeners: list[MutualTlsListener] = []
         self._guard = ConnectionGuard(identity)
+        self._sessions = Sessions()
+        self._deadlines = Deadlines()
         self._closed = False
 
     @property
@@ -67,7 +71,7 @@ class RpcService:
             self.identity,
             Channel.RPC,
             client_policy(Channel.RPC, self.spiffe_id.trust_domain),
-            lambda: accepting_protocol(self._adopt, self._patience.hello),
+            lambda: accepting_protocol(self._accept, self._patience.hello),
             alpn=ALPN,
             connections=self._connections,
         )
@@ -84,16 +88,31 @@ class RpcService:
         """
         self._check_open()
         policy = server_policy(Channel.RPC, self.spiffe_id.trust_domain, role=role, name=name)
-        stream, transport = await dial(host, port, self.identity.client_context(policy, alpn=ALPN))
-        exchange = self._adopt(stream)
-        self._guard.add(transport)
-        try:
+
+        async def dialed() -> GrpcStream:
+            # A context of its own for each attempt: what was renewed or revoked meanwhile counts.
+            stream, transport = await dial(host, port, self.identity.client_context(policy, alpn=ALPN))
+            self._guard.add(transport)
             if self._connections is not None:
                 self._connections.record(Channel.RPC, "dialed", self.spiffe_id, transport)
+            return stream
+
+        stream = await dialed()
+        peer = stream.peer
+
+        async def redial() -> MessageStream:
+            again = await dialed()
+            if again.peer != peer:
+                again.abort()
+                raise PeerUnreachable(f"{again.peer} answers at {host}:{port}, not {peer}")
+            return again
+
+        exchange = self._adopt(stream, redial=redial)
+        try:
             # In TLS 1.3 a client learns only from what comes next whether its certificate was accepted.
             await exchange.ready()
         except BaseException as error:
-            exchange.end(PeerUnreachable(f"{stream.peer} was not ready"))
+            exchange.line.end(PeerUnreachable(f"{stream.peer} was not ready"))
             if isinstance(error, RpcError):
                 raise PeerUnreachable(
                     f"{stream.peer} at {host}:{port} did not accept the connection: {error.what}",
@@ -124,7 +143,7 @@ class RpcService:
 
     def local(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
         """A proxy of an endpoint of this process; the role that calls is that of this process."""
-        return make_proxy(protocol, LocalLink(Caller(self.spiffe_id), self._deliver), endpoint, token)
+        return make_proxy(protocol, LocalLink(Caller(self.spiffe_id), self._deliver, self._deadlines), endpoint, token)
 
     def peers(self) -> tuple[RemotePeer, ...]:
         """All open streams."""
@@ -138,6 +157,7 @@ class RpcService:
             await self.stop(endpoint)
         await asyncio.gather(*(exchange.close("the process shuts down") for exchange in list(self._peers)))
         await asyncio.gather(*(listener.close() for listener in self._listeners))
+        self._deadlines.close()
 
     def endpoint_failed(self, endpoint: RpcEndpoint, error: BaseException) -> None:
         """Tell the owner of the process about an error in ``endpoint`` that no caller waits for."""
@@ -148,9 +168,13 @@ class RpcService:
         if self._closed:
             raise RpcError("the RPC service is closed")
 
-    def _adopt(self, stream: GrpcStream) -> Exchange:
-        exchange = Exchange(self.spiffe_id, stream.peer, stream, self._deliver, self._patience)
-        stream.attach(exchange)
+    def _accept(self, stream: GrpcStream) -> None:
+        self._adopt(stream, sessions=self._sessions)
+
+    def _adopt(self, stream: GrpcStream, *, redial: Redial | None = None, sessions: Sessions | None = None) -> Exchange:
+        exchange = Exchange(
+            self.spiffe_id, stream.peer, stream, self._deliver, self._patience, redial=redial, sessions=sessions
+        )
         peer = RemotePeer(exchange)
         exchange.caller = Caller(stream.peer, peer)
         self._peers[exchange] = peer
