@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from runtime.ha.config import HaConfig
+
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pass
@@ -54,3 +56,4 @@ class RuntimeConfig(_Section, frozen=True):
     jobmanager: JobManagerConfig = JobManagerConfig()
     taskmanager: TaskManagerConfig = TaskManagerConfig()
     spark: SparkConfig = SparkConfig()
+    ha: HaConfig = HaConfig()

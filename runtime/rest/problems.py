@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 
 from pki.errors import AssertionRefused, SluiceError
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from runtime.ha.errors import LeadershipLost, StorageUnavailable
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
 from runtime.spark.errors import ForbiddenSparkConf
@@ -41,6 +42,8 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
     (TooManyJobs, 503),
+    (LeadershipLost, 503),
+    (StorageUnavailable, 503),
     (MailboxFull, 503),
     (EndpointStopped, 503),
     (EndpointNotFound, 503),

@@ -91,7 +91,13 @@ async def run_driver(spec: DriverSpec) -> int:
         await fetch_blob(identity, assignment.blob_host, assignment.blob_port, spec.job_id, ref, target)
 
     temp_dir = make_temp_dir()
-    link = JobMasterLink(dial, attempt=spec.attempt, pid=os.getpid(), patience_seconds=spec.reconnect_seconds)
+    link = JobMasterLink(
+        dial,
+        attempt=spec.attempt,
+        pid=os.getpid(),
+        patience_seconds=spec.reconnect_seconds,
+        lease_seconds=spec.lease_seconds,
+    )
     agent = DriverAgent(spec, spark, link, fetch, temp_dir)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.cancel, spec.stop_grace_seconds)
     try:

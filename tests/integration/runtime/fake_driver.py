@@ -2,6 +2,7 @@
 
 ``{"executors": 2, "end": "when-told" | "fail" | "crash" | "sleep-before-register", "flag": path}``
 
+With ``alone``, a directory, it is noted there how often the job runs, and whether it ever does twice at a time.
 ``when-told``: asks for executors, and succeeds when the file ``flag`` exists. Run as a program by the JobMaster.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -75,9 +77,22 @@ async def run(spec: DriverSpec) -> None:
     await fetch_blob(identity, assignment.blob_host, assignment.blob_port, spec.job_id, assignment.pipeline, target)
     script = json.loads(target.read_bytes())
     print(f"args {list(assignment.args)}", flush=True)  # noqa: T201
+    if "alone" in script:
+        be_alone(Path(script["alone"]), spec.attempt)
     await _start_spark(master, spec, script.get("executors", 0), spec.executor_memory_mb)
     await _end(master, endpoint, script)
     await service.close()
+
+
+def be_alone(place: Path, attempt: int) -> None:
+    """Note this run in ``place``, and there for ever if another driver of the job runs at the same time."""
+    descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT)  # held until the process ends
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        (place / "twice").touch()
+    with (place / "runs").open("a") as file:
+        file.write(f"{attempt}\n")
 
 
 async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: int, memory_mb: int) -> None:
