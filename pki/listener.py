@@ -115,7 +115,10 @@ class MutualTlsListener:
         await self.stop_accepting()
         for transport in list(self._transports):
             if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
+                # Until 3.11.4 Python's transports forget their connection when they are closed twice, and cannot abort
+                # it after that; it is being shut down then, and ends with the event loop at the latest.
+                with contextlib.suppress(AttributeError):
+                    transport.abort()
         await asyncio.sleep(0)  # aborted transports close their sockets in the next turn of the loop
 
     def _context(self) -> ssl.SSLContext:
