@@ -10,21 +10,20 @@ connections, where there is nothing to batch, are given as well.
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
-from typing import IO, cast
 
 from benchmarks.report import Result, arguments, emit, progress
+from benchmarks.worker import Figures, Worker
 from pki.config import PkiConfig
 from pki.identity import Role, SpiffeId
 from pki.issuer import LocalIssuer
 
 BAR = 8.0
+WORK = "benchmarks.rpc_work"
 PEERS = 32
 KINDS = ("grpc", "sluice")
 LOADS = {
@@ -34,37 +33,6 @@ LOADS = {
     "alone": {"peers": 1, "callers": 1},
 }
 """Connections and callers, by name."""
-
-Figures = dict[str, float]
-
-
-class Worker:
-    """One process of :mod:`benchmarks.rpc_work`."""
-
-    def __init__(self, *argv: str) -> None:
-        command = [sys.executable, "-m", "benchmarks.rpc_work", *argv]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._input = cast("IO[str]", self._process.stdin)
-        self._output = cast("IO[str]", self._process.stdout)
-
-    def read(self) -> Figures:
-        """What it says next."""
-        line = self._output.readline()
-        if not line:
-            raise SystemExit(f"{self._process.args!r} ended with {self._process.wait()}")
-        figures: Figures = json.loads(line)
-        return figures
-
-    def ask(self, **load: float) -> Figures:
-        """Have it carry out a load."""
-        self._input.write(json.dumps(load) + "\n")
-        self._input.flush()
-        return self.read()
-
-    def end(self) -> None:
-        """Close its standard input and wait."""
-        self._input.close()
-        self._process.wait(30)
 
 
 def identities(folder: Path) -> tuple[Path, list[Path]]:
@@ -89,10 +57,10 @@ def measure(folder: Path, rounds: int, seconds: float) -> dict[tuple[str, str], 
     drivers = {}
     try:
         for kind in KINDS:
-            serving = Worker("serve", kind, str(server))
+            serving = Worker(WORK, "serve", kind, str(server))
             workers.append(serving)
             port = int(serving.read()["port"])
-            drivers[kind] = Worker("drive", kind, str(port), *map(str, clients))
+            drivers[kind] = Worker(WORK, "drive", kind, str(port), *map(str, clients))
             workers.append(drivers[kind])
             drivers[kind].ask(**LOADS["many_peers"], seconds=seconds / 2)  # warm
         for number in range(1, rounds + 1):

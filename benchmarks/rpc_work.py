@@ -7,7 +7,6 @@ takes loads from its standard input, one JSON object a line, and answers each wi
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,6 +18,7 @@ import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 import msgspec
 
+from benchmarks.worker import next_order, say
 from pki.identity import Role
 from pki.tls import TlsIdentity
 from runtime.rpc import RpcEndpoint, RpcService, rpc
@@ -152,9 +152,8 @@ async def drive(kind: str, port: int, directories: Sequence[Path]) -> None:
     """Carry out loads until standard input ends."""
     connected = sluice_peers if kind == "sluice" else grpc_peers
     async with connected(port, directories) as asks:
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            load = json.loads(line)
-            _say(await measure(asks[: load["peers"]], load["callers"], load["seconds"]))
+        while load := await next_order():
+            say(await measure(asks[: load["peers"]], load["callers"], load["seconds"]))
 
 
 def _pem(directory: Path) -> tuple[bytes, bytes, bytes]:
@@ -162,13 +161,8 @@ def _pem(directory: Path) -> tuple[bytes, bytes, bytes]:
 
 
 async def _until_told(port: int) -> None:
-    _say({"port": port})
+    say({"port": port})
     await asyncio.to_thread(sys.stdin.read)
-
-
-def _say(values: dict[str, float]) -> None:
-    sys.stdout.write(json.dumps(values) + "\n")
-    sys.stdout.flush()
 
 
 def main() -> None:

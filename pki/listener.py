@@ -23,7 +23,7 @@ HANDSHAKE_TIMEOUT_SECONDS = 10.0
 MAX_CONCURRENT_HANDSHAKES = 128
 """Handshakes at the same time per listener; more wait in the kernel's queue."""
 MAX_OPEN_CONNECTIONS = 4096
-"""Open connections per listener; more are refused."""
+"""Open connections per listener unless it says otherwise; more are refused."""
 BACKLOG = 256
 ACCEPT_RETRY_SECONDS = 0.2
 """Pause after the system is out of file descriptors or memory."""
@@ -44,6 +44,7 @@ class MutualTlsListener:
         alpn: application protocols offered; when given, the client must choose one.
         connections: where admitted connections are recorded.
         handshake_timeout: in seconds.
+        max_connections: open at the same time; more are refused.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class MutualTlsListener:
         alpn: Sequence[str] = (),
         connections: ConnectionLog | None = None,
         handshake_timeout: float = HANDSHAKE_TIMEOUT_SECONDS,
+        max_connections: int = MAX_OPEN_CONNECTIONS,
     ) -> None:
         self._identity = identity
         self._channel = channel
@@ -64,6 +66,7 @@ class MutualTlsListener:
         self._alpn = tuple(alpn)
         self._connections = connections
         self._handshake_timeout = handshake_timeout
+        self._max_connections = max_connections
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_HANDSHAKES)
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -154,11 +157,17 @@ class MutualTlsListener:
         finally:
             self._slots.release()
 
+    def _is_full(self) -> bool:
+        # Counting those that are not closing takes as long as there are many: only when it may matter.
+        if len(self._transports) < self._max_connections:
+            return False
+        return sum(not transport.is_closing() for transport in self._transports) >= self._max_connections
+
     async def _handshake(self, accepted: socket.socket, address: str) -> None:
         handed_over = False
         try:
-            if sum(not transport.is_closing() for transport in self._transports) >= MAX_OPEN_CONNECTIONS:
-                raise PkiError(f"{MAX_OPEN_CONNECTIONS} connections are open already")
+            if self._is_full():
+                raise PkiError(f"{self._max_connections} connections are open already")
             with contextlib.suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             context = self._context()

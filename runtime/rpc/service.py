@@ -25,6 +25,9 @@ from runtime.rpc.peer import RemotePeer
 from runtime.rpc.proxy import make_proxy
 from runtime.rpc.transport import ALPN, GrpcStream, accepting_protocol, dial
 
+MAX_PEERS = 16_384
+"""Connections that a listener holds at a time; the process needs as many file descriptors."""
+
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
@@ -74,6 +77,7 @@ class RpcService:
             lambda: accepting_protocol(self._accept, self._patience.hello),
             alpn=ALPN,
             connections=self._connections,
+            max_connections=MAX_PEERS,
         )
         address = await listener.start(host, port)
         self._listeners.append(listener)
