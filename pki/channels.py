@@ -25,6 +25,7 @@ class Channel(enum.StrEnum):
     EDGE = "edge"
     CA = "ca"
     ENROLMENT = "enrolment"
+    ZOOKEEPER = "zookeeper"
 
 
 _CLUSTER = frozenset({Role.JOBMANAGER, Role.TASKMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER})
@@ -41,17 +42,19 @@ MAY_LISTEN: dict[Channel, frozenset[Role]] = {
     Channel.EDGE: frozenset({Role.GATEWAY}),
     Channel.CA: frozenset({Role.CA}),
     Channel.ENROLMENT: frozenset({Role.CA}),
+    Channel.ZOOKEEPER: frozenset({Role.ZOOKEEPER}),
 }
 
 MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.RPC: _CLUSTER | {Role.DRIVER},
     Channel.DATA: _JOB,
     Channel.BLOB: frozenset({Role.JOBMANAGER, Role.TASKMANAGER}) | _JOB,
-    Channel.REST: frozenset({Role.GATEWAY}),
+    Channel.REST: frozenset({Role.GATEWAY, Role.JOBMANAGER}),  # a standby forwards to the leader
     Channel.AUTH: frozenset({Role.GATEWAY}),
     Channel.EDGE: frozenset({Role.USER}),
     Channel.CA: _RENEWED,
     Channel.ENROLMENT: frozenset(),  # who enrols has no certificate yet: a token takes its place
+    Channel.ZOOKEEPER: frozenset({Role.JOBMANAGER}),  # ZooKeeper itself lets in more; its access lists keep them out
 }
 
 
