@@ -124,7 +124,7 @@ async def _running(
     store = BlobStore(home.blobs, settings.max_blob_bytes)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(reporting(identity, "jobmanager"))
-        elected_by = election or make_election(config.ha, home)
+        elected_by = election or make_election(config.ha, home, identity)
         stack.push_async_callback(elected_by.close)
         storage = await asyncio.to_thread(make_storage, config.ha, home)
         blobs = BlobServer(identity, store, connections)

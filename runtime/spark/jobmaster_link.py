@@ -5,7 +5,7 @@ driver introduces itself again and repeats what the JobMaster has to know, so it
 remembers. A JobMaster that stays away for too long, or that says it is not ours, ends the link: whoever waits on
 :attr:`JobMasterLink.lost` must stop the driver (fencing). Where another JobManager could take over, the driver holds a
 lease besides: it counts from the moment at which the last answered renewal was *sent*, for only then did the JobManager
-surely lead.
+surely lead (:mod:`runtime.spark.lease`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,13 +23,12 @@ from runtime.gateways import JobMasterGateway
 from runtime.messages import DriverAssignment, DriverExit, ExecutorTargets, JobProgress, SparkRegistration
 from runtime.rpc import MailboxFull, PeerUnreachable, RpcError, RpcTimeout
 from runtime.spark.errors import DriverFailed
+from runtime.spark.lease import DriverLease
 
 MAX_QUEUED_CALLS = 10_000
 """Most calls that wait for the JobMaster; more mean that it has been away for too long."""
 
 RETRY_SECONDS = 0.5
-RENEWALS_PER_LEASE = 5
-"""How often a lease is renewed within its length."""
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -70,8 +68,7 @@ class JobMasterLink:
         dial: makes a connection; raises an :class:`RpcError` or :class:`OSError` when it cannot.
         attempt, pid: what the driver introduces itself with.
         patience_seconds: how long the JobMaster may be away.
-        lease_seconds: how long the driver may go on without a renewal of its lease; 0: it needs none.
-        clock: monotonic seconds.
+        lease: of the driver; by default one that is never over.
     """
 
     def __init__(
@@ -81,16 +78,13 @@ class JobMasterLink:
         attempt: int,
         pid: int,
         patience_seconds: float,
-        lease_seconds: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
+        lease: DriverLease | None = None,
     ) -> None:
         self._dial = dial
         self._attempt = attempt
         self._pid = pid
         self._patience = patience_seconds
-        self._lease = lease_seconds
-        self._clock = clock
-        self._renewed_at = clock()
+        self._lease = lease or DriverLease(0)
         self._queue: deque[_Queued] = deque()
         self._waiting = asyncio.Event()
         self._registration: SparkRegistration | None = None
@@ -127,9 +121,6 @@ class JobMasterLink:
 
     async def run(self) -> None:
         """Keep the link up until it is lost; cancel it to end it."""
-        if self._lease <= 0:
-            await self._keep_up()
-            return
         watch = asyncio.ensure_future(self._watch_lease())
         try:
             await self._keep_up()
@@ -138,23 +129,9 @@ class JobMasterLink:
             await asyncio.gather(watch, return_exceptions=True)
 
     async def _watch_lease(self) -> None:
-        while True:
-            left = self._renewed_at + self._lease - self._clock()
-            if left <= 0:
-                break
-            await asyncio.sleep(left)
-        _log.error("no word from a leading JobManager for %g s", self._lease)
-        self._lose(f"the lease of {self._lease:g} s is over")
-
-    async def _renew_lease(self, jobmaster: JobMasterGateway) -> None:
-        """Ask again and again; an answer that does not come is for :meth:`_watch_lease`."""
-        while self._lease > 0:
-            asked_at = self._clock()
-            with contextlib.suppress(MailboxFull, RpcTimeout):
-                await jobmaster.renew_lease(self._attempt)
-                self._renewed_at = max(self._renewed_at, asked_at)
-            await asyncio.sleep(self._lease / RENEWALS_PER_LEASE)
-        await asyncio.Event().wait()
+        await self._lease.over()
+        _log.error("no word from a leading JobManager for as long as the lease")
+        self._lose("the lease is over: another JobManager may have started the job again")
 
     async def _keep_up(self) -> None:
         try:
@@ -200,7 +177,7 @@ class JobMasterLink:
         """Introduce ourselves, then deliver until the connection is gone."""
         closed = asyncio.ensure_future(peer.wait_closed())
         delivery = asyncio.ensure_future(self._introduce_and_deliver(peer.jobmaster))
-        renewal = asyncio.ensure_future(self._renew_lease(peer.jobmaster))
+        renewal = asyncio.ensure_future(self._lease.keep(lambda: peer.jobmaster.renew_lease(self._attempt)))
         try:
             await first_of(closed, delivery, renewal)
             for task in (delivery, renewal):
@@ -213,9 +190,7 @@ class JobMasterLink:
             await asyncio.gather(closed, delivery, renewal, return_exceptions=True)
 
     async def _introduce_and_deliver(self, jobmaster: JobMasterGateway) -> None:
-        asked_at = self._clock()
         assignment = await _accepted(lambda: jobmaster.register_driver(self._attempt, self._pid))
-        self._renewed_at = max(self._renewed_at, asked_at)
         if not self.assignment.done():
             self.assignment.set_result(assignment)
         elif self._registration is not None:

@@ -15,8 +15,10 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 
+from pki.errors import SluiceError
 from pki.identity import Role
 from pki.tls import TlsIdentity
 from runtime.blob.client import fetch_blob
@@ -32,6 +34,7 @@ from runtime.messages import (
 )
 from runtime.rpc import RpcEndpoint, RpcService
 from runtime.spark.driver_spec import DriverSpec
+from runtime.spark.lease import DriverLease
 
 POLL_SECONDS = 0.02
 
@@ -72,7 +75,12 @@ async def run(spec: DriverSpec) -> None:
         spec.jobmanager_host, spec.jobmanager_port, role=Role.JOBMANAGER, name=spec.jobmanager_name
     )
     master = peer.gateway(JobMasterGateway, jobmaster_endpoint(spec.job_id), token=spec.token)
+    lease = DriverLease(spec.lease_seconds)
     assignment = await master.register_driver(spec.attempt, os.getpid())
+    guards = [
+        asyncio.create_task(_die_after(lease.over())),
+        asyncio.create_task(_die_after(lease.keep(lambda: master.renew_lease(spec.attempt)))),
+    ]
     target = Path(spec.work_dir) / "pipeline.json"
     await fetch_blob(identity, assignment.blob_host, assignment.blob_port, spec.job_id, assignment.pipeline, target)
     script = json.loads(target.read_bytes())
@@ -81,7 +89,16 @@ async def run(spec: DriverSpec) -> None:
         be_alone(Path(script["alone"]), spec.attempt)
     await _start_spark(master, spec, script.get("executors", 0), spec.executor_memory_mb)
     await _end(master, endpoint, script)
+    for guard in guards:
+        guard.cancel()
     await service.close()
+
+
+async def _die_after(end: Awaitable[None]) -> None:
+    """As a real driver does: nothing is left of it when its lease is over or refused."""
+    with contextlib.suppress(SluiceError):
+        await end
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def be_alone(place: Path, attempt: int) -> None:

@@ -65,7 +65,9 @@ def die_at(death: Death) -> None:
 
 
 async def run(settings: Settings) -> None:
-    """Until killed."""
+    """Until killed, or told to stop."""
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     async with jobmanager(
         Home.at(Path(settings.home)),
         settings.config,
@@ -75,7 +77,7 @@ async def run(settings: Settings) -> None:
         argv=lambda spec: (sys.executable, str(FAKE_DRIVER), str(spec)),
     ):
         print("ready", flush=True)  # noqa: T201
-        await asyncio.Event().wait()
+        await stopped.wait()
 
 
 def main() -> None:

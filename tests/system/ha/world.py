@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from pki.channels import Channel, server_policy
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from runtime.config import RuntimeConfig
@@ -51,6 +52,7 @@ class Master:
 
     name: str
     home: Home
+    config: RuntimeConfig
     process: subprocess.Popen[bytes] | None = None
     log: Path = Path()
 
@@ -84,9 +86,22 @@ class World:
         """The file that ends jobs."""
         return self.tmp / "finish"
 
+    def declare(self, name: str, home: Home, *, rpc_port: int, rest_port: int) -> None:
+        """A JobManager on a machine of its own, which is not started yet."""
+        settings = msgspec.structs.replace(
+            self.config.jobmanager, rpc_port=rpc_port, rest_host="127.0.0.1", rest_port=rest_port
+        )
+        self.masters[name] = Master(name, home, msgspec.structs.replace(self.config, jobmanager=settings))
+
+    @property
+    def rpc_addresses(self) -> tuple[tuple[str, int], ...]:
+        """Where the declared JobManagers listen."""
+        return tuple(("127.0.0.1", each.config.jobmanager.rpc_port) for each in self.masters.values())
+
     def start(self, name: str, *, home: Home | None = None, die: Death | None = None) -> Master:
         """Start a JobManager, or start it again."""
-        where = home or (self.masters[name].home if name in self.masters else self.pki.home)
+        known = self.masters.get(name) or Master(name, home or self.pki.home, self.config)
+        where = known.home
         directory = where.identity(Role.JOBMANAGER, name)
         if not directory.exists():
             spiffe_id = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, name)
@@ -95,7 +110,7 @@ class World:
             home=str(where.root),
             authorities=str(self.pki.home.root),
             name=name,
-            config=self.config,
+            config=known.config,
             pki=self.pki.config,
             die=die,
         )
@@ -109,7 +124,7 @@ class World:
                 stderr=subprocess.STDOUT,
                 env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
             )
-        master = self.masters[name] = Master(name, where, process, log)
+        master = self.masters[name] = Master(name, where, known.config, process, log)
         return master
 
     async def start_taskmanager(self, name: str, *, home: Home | None = None, **options: Any) -> None:
@@ -120,28 +135,35 @@ class World:
         )
         await self.stack.enter_async_context(taskmanager(where, self.config, name, launcher=FakeLauncher(), **options))
 
-    async def call(self, home: Home, method: str, path: str, **options: Any) -> tuple[int, Any]:
-        """A REST call on the socket of ``home``."""
-        connector = aiohttp.UnixConnector(str(home.sockets / "rest.sock"))
+    async def call(self, where: Home | str, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        """A REST call on the socket of a home, or as the gateway over mutual TLS to the JobManager of that name."""
+        connector: aiohttp.BaseConnector
+        if isinstance(where, Home):
+            connector, url = aiohttp.UnixConnector(str(where.sockets / "rest.sock")), "http://rest"
+        else:
+            gateway = self.pki.identity(SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy"))
+            policy = server_policy(Channel.REST, TRUST_DOMAIN, role=Role.JOBMANAGER, name=where)
+            connector = aiohttp.TCPConnector(ssl=gateway.client_context(policy, alpn=("http/1.1",)))
+            url = f"https://127.0.0.1:{self.masters[where].config.jobmanager.rest_port}"
         timeout = aiohttp.ClientTimeout(total=15)
         async with (
             aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
-            session.request(method, f"http://rest{path}", **options) as response,
+            session.request(method, f"{url}{path}", **options) as response,
         ):
             return response.status, json.loads(await response.read())
 
-    async def jobs(self, home: Home | None = None) -> list[Any]:
+    async def jobs(self, home: Home | str | None = None) -> list[Any]:
         """All jobs."""
         status, document = await self.call(home or self.pki.home, "GET", "/v1/jobs")
         assert status == 200, document
         return list(document["jobs"])
 
-    async def job(self, job_id: str, home: Home | None = None) -> Any:
+    async def job(self, job_id: str, home: Home | str | None = None) -> Any:
         """One job."""
         status, document = await self.call(home or self.pki.home, "GET", f"/v1/jobs/{job_id}")
         return document if status == 200 else None
 
-    async def submit(self, *, executors: int = 1, home: Home | None = None) -> str:
+    async def submit(self, *, executors: int = 1, home: Home | str | None = None) -> str:
         """Submit a job that waits for the flag; returns its id."""
         pipeline = {"executors": executors, "end": "when-told", "flag": str(self.flag), "alone": str(self.alone)}
         form = aiohttp.FormData()
@@ -151,7 +173,7 @@ class World:
         assert status == 202, document
         return str(document["job_id"])
 
-    async def until(self, job_id: str, state: str, *, attempt: int = 0, home: Home | None = None) -> Any:
+    async def until(self, job_id: str, state: str, *, attempt: int = 0, home: Home | str | None = None) -> Any:
         """Wait until the job is in ``state``."""
 
         async def reached() -> Any:
@@ -163,7 +185,7 @@ class World:
 
         return await eventually(reached, f"job is {state}")
 
-    async def until_up(self, home: Home | None = None, *, seconds: float = DEADLINE_SECONDS) -> None:
+    async def until_up(self, home: Home | str | None = None, *, seconds: float = DEADLINE_SECONDS) -> None:
         """Wait until a leader answers."""
 
         async def answers() -> bool:
