@@ -71,6 +71,8 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     bound: tuple[str, ...] = ()
     """Addresses it is bound to, from the kernel's table; empty when that was not looked at."""
     server_name: str = ""
+    container: str = ""
+    """The container whose own network it is in."""
 
     @property
     def address(self) -> tuple[str, int]:
