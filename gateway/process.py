@@ -113,8 +113,8 @@ async def run_auth(
             await web.SockSite(runner, listening).start()
             where = str(path)
         legs = legs_of(config, paths, rest)
-        known = service.authenticator
-        sources = Sources(service.routes, known.policy, known.pass_keys, known.revocations)
+        decides = service.authenticator
+        sources = Sources(service.routes, decides.policy, decides.pass_keys, decides.revocations)
         await stack.enter_async_context(publishing(xds, config, trust_domain, legs, sources))
         _LOG.info("auth service ready on %s with %d routes", where, len(service.routes.get().routes))
         await asyncio.Event().wait()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gateway.errors import SessionError
+from gateway.revocations import Revocations
 from gateway.sessions import Client, Limits, SessionBook, SessionRecord, SignedIn
 from pki.files import make_private_directory, read_secret, write_secret
 from pki.home import Home
@@ -25,6 +26,26 @@ def read_sessions(home: Home) -> SessionBook:
     """The sessions as the auth service last wrote them; no file means none."""
     path = session_file(home)
     return SessionBook.decode(read_secret(path, MAX_SESSION_FILE_BYTES)) if path.exists() else SessionBook()
+
+
+def revoke_sessions(
+    home: Home, wanted: Callable[[SessionRecord], bool], *, by: str = "", now: float | None = None
+) -> list[SessionRecord]:
+    """Revoke the sessions that are ``wanted``, from outside of the auth service; returns them.
+
+    They end at the auth service, and the passes got for them wherever those are checked.
+    """
+    moment = time.time() if now is None else now
+    revocations = Revocations.of(home)
+    known = revocations.current()
+    found = [
+        record
+        for record in read_sessions(home).records
+        if wanted(record) and moment < record.expires_at and not known.is_revoked("session", record.id, now=moment)
+    ]
+    for record in found:
+        revocations.revoke("session", record.id, until=record.expires_at, by=by)
+    return found
 
 
 class SessionStore:

@@ -18,6 +18,7 @@ import msgspec
 
 from gateway.errors import UserFileError
 from gateway.principal import is_name
+from gateway.session_store import revoke_sessions
 from gateway.snapshot import FileSnapshot
 from pki.files import locked, make_private_directory, read_secret, write_secret
 from pki.home import Home
@@ -153,6 +154,7 @@ class UserStore:
     """Reads and changes the user file of one cluster."""
 
     def __init__(self, home: Home) -> None:
+        self._home = home
         self._path = user_file(home)
 
     def read(self) -> UserBook:
@@ -179,12 +181,18 @@ class UserStore:
             book = self.read()
             record = msgspec.structs.replace(book.require(name), password=hashed, changed_at=time.time())
             self._write(book.put(record))
+        self._end_sessions(name)
         return record
 
     def remove(self, name: str) -> None:
         """Remove a user: every session of this user ends."""
         with self._locked():
             self._write(self.read().remove(name))
+        self._end_sessions(name)
+
+    def _end_sessions(self, name: str) -> None:
+        # The auth service sees by itself that they have ended; this is for the passes, which it is not asked about.
+        revoke_sessions(self._home, lambda record: record.name == name and record.method == "user")
 
     def _locked(self) -> AbstractContextManager[None]:
         make_private_directory(self._path.parent)
