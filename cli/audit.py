@@ -158,7 +158,7 @@ def home_subjects(
 @contextlib.contextmanager
 def edge_access(home: Home, *, with_token: bool) -> Iterator[EdgeAccess]:
     """The published operations, and a viewer's token that is revoked again afterwards."""
-    from gateway.policy import OPERATIONS, POLICY
+    from cli.routes import effective_policy
     from gateway.principal import AccessRole
     from gateway.tokens import TokenStore
     from runtime.rest.routes import ROUTES
@@ -168,9 +168,11 @@ def edge_access(home: Home, *, with_token: bool) -> Iterator[EdgeAccess]:
         yield edge
         return
     store = TokenStore(home)
+    policy = effective_policy(home)
+    beyond = policy.operations - policy.role_grants().get(AccessRole.VIEWER, frozenset())
     record, token = store.create("audit", AccessRole.VIEWER, TOKEN_LIFETIME)
     try:
-        yield replace(edge, weak_token=token, beyond_weak=OPERATIONS - POLICY[AccessRole.VIEWER])
+        yield replace(edge, weak_token=token, beyond_weak=beyond)
     finally:
         store.revoke(record.id)
 

@@ -28,7 +28,7 @@ from cli.joining import (
 )
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
 from cli.pki_agent import agent
-from cli.routes import publish_routes
+from cli.routes import auth_address, publish_routes
 from gateway.config import AUTH_NAME
 from pki.identity import Role
 
@@ -95,7 +95,9 @@ def jobmanager(
     locate = None if join is None else join.locate
 
     def main() -> Coroutine[Any, Any, None]:
-        return run_jobmanager(located, configuration.runtime, configuration.pki, name, locate_ca=locate)
+        return run_jobmanager(
+            located, configuration.runtime, configuration.pki, name, locate_ca=locate, auth=auth_address(configuration)
+        )
 
     serve(joined(located, join, kept, main))
 

@@ -35,3 +35,5 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How long a connection inwards is kept: a new revocation list counts in handshakes, not on open connections."""
     authorization_timeout: float = 0.5
     """How long Envoy waits for the auth service before it refuses with 503."""
+    policy_file: str = ""
+    """Who may do what; empty: ``gateway/policy.toml`` in the home when it is there, else the policy of Sluice."""

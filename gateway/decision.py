@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.policy import permits
+from gateway.policy import Policy, Verdict
 from gateway.principal import Principal
 from gateway.routes import RouteTable, UnsafePath, split_target
 from gateway.token_book import Refusal, TokenBook, Unauthenticated
 
+OWNER_CHECKED_BY_REST = frozenset({"jobs.cancel"})
+"""Operations that may be granted for one's own jobs: REST compares the owner with the principal it is told."""
 MAX_AUTHORIZATION_CHARACTERS = 512
 """Longest ``Authorization`` value that is looked at."""
 
@@ -56,7 +58,9 @@ class Decision:
         return self.status == 200
 
 
-def decide(request: CheckRequest, *, tokens: TokenBook, routes: RouteTable, realm: str, now: float) -> Decision:
+def decide(
+    request: CheckRequest, *, tokens: TokenBook, policy: Policy, routes: RouteTable, realm: str, now: float
+) -> Decision:
     """Decide about ``request``; every way through this function that is not the last line refuses it."""
     # 1. Who: nobody unknown learns which routes exist.
     try:
@@ -71,17 +75,17 @@ def decide(request: CheckRequest, *, tokens: TokenBook, routes: RouteTable, real
     route = routes.match(request.method, path)
     if route is None:
         return _refuse(404, principal, "no such route", "There is no such resource here.")
-    # 3. Whether: some role of this principal must grant the operation.
-    if not permits(principal.roles, route.operation):
+    # 3. Whether: some role of this principal must grant the operation, and none deny it.
+    ruling = policy.rule(principal, route.operation)
+    granted = ruling.verdict is Verdict.ALLOW or (
+        ruling.verdict is Verdict.OWN and route.operation in OWNER_CHECKED_BY_REST
+    )
+    if not granted:
         roles = ", ".join(principal.roles)
         return _refuse(
-            403,
-            principal,
-            "no role grants the operation",
-            f"{principal.name} ({roles}) may not {route.operation}.",
-            route.operation,
+            403, principal, ruling.reason, f"{principal.name} ({roles}) may not {route.operation}.", route.operation
         )
-    return Decision(200, "granted by role", "", principal, route.operation, principal.credential)
+    return Decision(200, ruling.reason, "", principal, route.operation, principal.credential)
 
 
 def _authenticate(values: tuple[str, ...], tokens: TokenBook, now: float) -> Principal:

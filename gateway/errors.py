@@ -43,3 +43,15 @@ class ListenError(GatewayError):
 
 class EnvoyFailed(GatewayError):
     """Envoy did not start, or ended by itself."""
+
+
+class PassKeyError(GatewayError):
+    """The keys that passes are signed with are missing or damaged."""
+
+
+class RevocationError(GatewayError):
+    """The set of revoked ids cannot be read, or an id cannot be added to it."""
+
+
+class PolicyError(GatewayError):
+    """The policy file does not say clearly who may do what; it is not used."""

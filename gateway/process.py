@@ -8,6 +8,7 @@ import datetime as dt
 import ipaddress
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,15 +16,19 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from gateway.assertion import AssertionSigner, jwks_file, publish_keys
 from gateway.audit_keeper import keeping
 from gateway.audit_log import AuditLog, audit_file
 from gateway.bootstrap import EnvoyPaths, legs_of, load_source, render
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
 from gateway.envoy_process import EnvoyProcess
 from gateway.errors import EnvoyFailed
+from gateway.key_server import keys_for_jobmanagers
 from gateway.listening import clear_stale_socket, listen_unix, require_free_port
 from gateway.loaded import UseReports
-from gateway.policy import unknown_operations
+from gateway.operations import known_operations
+from gateway.pass_keys import PassKeys
+from gateway.policy_file import PolicyFile, policy_file
 from gateway.routes import RouteTable
 from gateway.secret_feed import Given, SecretFeed
 from gateway.service import AuthService
@@ -44,6 +49,7 @@ MAX_ROUTE_LIST_BYTES = 1 << 20
 MAX_CHECK_LINE_BYTES = 64 << 10
 """Envoy takes up to 32 KiB of headers, target included; they must arrive here whole to be refused properly."""
 CERTIFICATE_POLL_SECONDS = 0.5
+KEY_CHECK_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 2.0
 
 
@@ -71,16 +77,18 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
     """
     tokens = token_snapshot(home)
     routes = FileSnapshot(route_file(home), RouteTable.decode, limit=MAX_ROUTE_LIST_BYTES)
+    policy = PolicyFile(lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes))
     tokens.get()
-    closed = unknown_operations(route.operation for route in routes.get().routes)
-    if closed:
-        _LOG.warning("nobody may use these operations, the policy does not know them: %s", ", ".join(closed))
+    policy.get()
     async with contextlib.AsyncExitStack() as stack:
         audit = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
         await stack.enter_async_context(keeping(home, audit))
-        service = AuthService(tokens, routes, audit, realm=trust_domain)
+        keys = PassKeys.of(home)
+        _refresh_keys(home, keys)
+        stack.callback(asyncio.create_task(_refresh_keys_forever(home, keys), name="assertion-keys").cancel)
+        service = AuthService(tokens, routes, policy, audit, AssertionSigner(keys), realm=trust_domain)
         server = web.Server(
-            service.handle,
+            keys_for_jobmanagers(service.handle, keys) if config.auth_host else service.handle,
             access_log=None,
             max_line_size=MAX_CHECK_LINE_BYTES,
             max_field_size=MAX_CHECK_LINE_BYTES,
@@ -90,8 +98,8 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
         if config.auth_host:
             identity = TlsIdentity(home.identity(Role.AUTH, name))
             await stack.enter_async_context(reporting(identity, "auth"))
-            policy = client_policy(Channel.AUTH, trust_domain)
-            listener = MutualTlsListener(identity, Channel.AUTH, policy, server, alpn=("http/1.1",))
+            peers = client_policy(Channel.AUTH, trust_domain)
+            listener = MutualTlsListener(identity, Channel.AUTH, peers, server, alpn=("http/1.1",))
             stack.push_async_callback(listener.close)
             stack.push_async_callback(runner.cleanup)
             host, port = await listener.start(config.auth_host, config.auth_port)
@@ -169,6 +177,20 @@ async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, first
         stack.callback(feeding.cancel)
         code = await envoy.wait()
         raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())
+
+
+def _refresh_keys(home: Home, keys: PassKeys) -> None:
+    if keys.refresh(time.time()) or not jwks_file(home).exists():
+        publish_keys(home, keys)
+
+
+async def _refresh_keys_forever(home: Home, keys: PassKeys) -> None:
+    while True:
+        await asyncio.sleep(KEY_CHECK_SECONDS)
+        try:
+            await asyncio.to_thread(_refresh_keys, home, keys)
+        except (SluiceError, OSError):
+            _LOG.exception("cannot look after the keys of assertions now; trying again")
 
 
 def _bootstrap_file(paths: EnvoyPaths) -> Path:

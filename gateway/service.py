@@ -1,7 +1,7 @@
 """The auth service over HTTP: Envoy's ``ext_authz`` asks it about every request, on a unix socket.
 
 Envoy sends the method and target of the held request with an empty body. The answer 200 carries the
-identity headers for REST; any other answer goes to the caller as it is. A 5xx, no answer, or a late one
+signed assertion for REST; any other answer goes to the caller as it is. A 5xx, no answer, or a late one
 makes Envoy refuse the request with 503 (``failure_mode_allow: false``).
 """
 
@@ -14,19 +14,22 @@ from dataclasses import dataclass
 
 from aiohttp import hdrs, web
 
+from gateway.assertion import AssertionSigner
 from gateway.audit_chain import AuditRecord
 from gateway.audit_log import AuditLog
 from gateway.decision import CheckRequest, Decision, decide
+from gateway.policy_file import PolicyFile
 from gateway.problem import CONTENT_TYPE, problem_body
 from gateway.routes import RouteTable
 from gateway.snapshot import FileSnapshot
 from gateway.token_book import TokenBook, redact
+from pki.assertions import HEADER as ASSERTION_HEADER
 from pki.errors import SluiceError
 
 _LOG = logging.getLogger(__name__)
 
 PRINCIPAL_HEADER = "x-sluice-principal"
-ROLES_HEADER = "x-sluice-roles"
+"""For Envoy's own log; nobody behind it believes this header."""
 REQUEST_ID_HEADER = "x-sluice-request-id"
 
 MAX_LOGGED_PATH_CHARACTERS = 1024
@@ -39,7 +42,9 @@ class AuthService:
 
     tokens: FileSnapshot[TokenBook]
     routes: FileSnapshot[RouteTable]
+    policy: PolicyFile
     audit: AuditLog
+    signer: AssertionSigner
     realm: str
     clock: Callable[[], float] = time.time
 
@@ -55,17 +60,18 @@ class AuthService:
         )
         try:
             decision = self.decide_and_record(check)
+            return _answer(check, decision, self.signer)
         except SluiceError:
             # The caller gets Envoy's own 503, which tells nothing.
             _LOG.exception("refusing request %s: cannot decide", check.request_id)
             return web.Response(status=500)
-        return _answer(check, decision)
 
     def decide_and_record(self, check: CheckRequest) -> Decision:
         """Decide, and have it in the audit log before anyone learns of it."""
         decision = decide(
             check,
             tokens=self.tokens.get(),
+            policy=self.policy.get(),
             routes=self.routes.get(),
             realm=self.realm,
             now=self.clock(),
@@ -74,12 +80,17 @@ class AuthService:
         return decision
 
 
-def _answer(check: CheckRequest, decision: Decision) -> web.Response:
+def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner) -> web.Response:
     if decision.allowed and decision.principal is not None:
         return web.Response(
             headers={
                 PRINCIPAL_HEADER: decision.principal.name,
-                ROLES_HEADER: ",".join(decision.principal.roles),
+                ASSERTION_HEADER: signer.sign(
+                    decision.principal,
+                    method=check.method,
+                    path=check.target.partition("?")[0],
+                    request_id=check.request_id,
+                ),
                 REQUEST_ID_HEADER: check.request_id,
             }
         )

@@ -32,6 +32,7 @@ from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceM
 from runtime.jobmanager.job_master import JobServices
 from runtime.jobmanager.job_records import JobRecords
 from runtime.jobmanager.resource_manager import ResourceManager
+from runtime.rest.assertion_keys import AssertionKeys, assertion_keys_file, fetch_forever
 from runtime.rest.handlers import ClusterFacts, Handlers
 from runtime.rest.server import RestServer, make_application
 from runtime.rpc import RpcService
@@ -49,18 +50,25 @@ def driver_argv(spec: Path) -> Sequence[str]:
 
 
 async def run_jobmanager(
-    home: Home, config: RuntimeConfig, pki: PkiConfig, name: str, *, locate_ca: Callable[[], CaAddress] | None = None
+    home: Home,
+    config: RuntimeConfig,
+    pki: PkiConfig,
+    name: str,
+    *,
+    locate_ca: Callable[[], CaAddress] | None = None,
+    auth: tuple[str, int] | None = None,
 ) -> None:
     """Run a JobManager until cancelled; then end its jobs and stop.
 
     Its identity is at ``home.identity(Role.JOBMANAGER, name)``, prepared before. ``locate_ca`` says where the online
-    authority is; by default it is announced in ``home``.
+    authority is; by default it is announced in ``home``. ``auth`` is where the auth service of another machine is,
+    which tells the gateway's public keys; without it they are in ``home``.
 
     Raises:
         StoreError: there is no usable identity, or an address is taken.
         AddressUnusable: others could not connect to ``config.jobmanager.host``.
     """
-    async with jobmanager(home, config, pki, name, locate_ca=locate_ca):
+    async with jobmanager(home, config, pki, name, locate_ca=locate_ca, auth=auth):
         await asyncio.Event().wait()
 
 
@@ -73,6 +81,7 @@ async def jobmanager(
     *,
     issuer: Issuer | None = None,
     locate_ca: Callable[[], CaAddress] | None = None,
+    auth: tuple[str, int] | None = None,
     argv: DriverArgv = driver_argv,
 ) -> AsyncIterator[JobManagerAddress]:
     """A running JobManager; yields its addresses once it takes work.
@@ -80,6 +89,7 @@ async def jobmanager(
     Args:
         issuer: who signs the identities of jobs; by default the online authority.
         locate_ca: where that is; by default as announced in ``home``.
+        auth: where the gateway's public keys are asked for; None: an auth service of ``home`` writes them there.
         argv: the command of a driver agent.
     """
     settings = config.jobmanager
@@ -149,7 +159,12 @@ async def jobmanager(
             trust_domain=config.trust_domain,
         )
         handlers = Handlers(services.dispatcher, slots, store, facts, default_executors=config.spark.executors)
-        rest = RestServer(make_application(handlers), home.sockets / REST_SOCKET)
+        keys_file = assertion_keys_file(home)
+        if auth is not None:
+            fetching = asyncio.create_task(fetch_forever(identity, *auth, keys_file), name="fetch-assertion-keys")
+            stack.callback(fetching.cancel)
+        application = make_application(handlers, AssertionKeys(keys_file).keys)
+        rest = RestServer(application, home.sockets / REST_SOCKET)
         stack.push_async_callback(rest.close)
         await rest.start()
         rest_address = None

@@ -21,6 +21,7 @@ from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, read_jobmanager
 from runtime.config import JobManagerConfig, RuntimeConfig
 from runtime.jobmanager.process import jobmanager
+from tests.assertions import AssertingGateway
 from tests.hostile import HOSTILE_CLIENTS, TRUST_DOMAIN, Hostile, TestPki, assert_refused
 from tests.integration.runtime.conftest import JOBMANAGER, fake_driver_argv
 
@@ -44,7 +45,7 @@ class Served:
     async def get(self, path: str, identity: TlsIdentity) -> Any:
         context = identity.client_context(server_policy(Channel.REST, TRUST_DOMAIN), alpn=["http/1.1"])
         host, port = self.rest
-        headers = {"x-sluice-principal": "ada", "x-sluice-roles": "viewer"}
+        headers = AssertingGateway(self.home).headers("GET", path, "ada", "viewer")
         async with (
             aiohttp.ClientSession(headers=headers) as session,
             session.get(f"https://{host}:{port}{path}", ssl=context, server_hostname="") as answer,

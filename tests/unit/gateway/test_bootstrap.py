@@ -21,7 +21,8 @@ from gateway.bootstrap import (
 )
 from gateway.config import GatewayConfig
 from gateway.errors import BootstrapError
-from gateway.service import PRINCIPAL_HEADER, REQUEST_ID_HEADER, ROLES_HEADER
+from gateway.service import REQUEST_ID_HEADER
+from pki.assertions import HEADER
 from pki.home import Home
 
 PATHS = EnvoyPaths.of(Home(Path("/home/of/cluster")))
@@ -143,7 +144,7 @@ def test_authorization_comes_before_the_router_and_nothing_switches_it_off() -> 
     assert found(rendered(), "typed_per_filter_config") == []
 
 
-@pytest.mark.parametrize("header", [PRINCIPAL_HEADER, ROLES_HEADER, REQUEST_ID_HEADER, "x-forwarded-host"])
+@pytest.mark.parametrize("header", ["x-sluice-principal", HEADER, REQUEST_ID_HEADER, "x-forwarded-host"])
 def test_identity_headers_are_among_those_removed(header: str) -> None:
     assert header.startswith(REMOVED_PREFIXES) or header in REMOVED_HEADERS
 

@@ -7,21 +7,28 @@ import datetime as dt
 import pytest
 
 from gateway.decision import CheckRequest, Decision, decide
+from gateway.operations import known_operations
+from gateway.policy_file import DEFAULT_POLICY, read_policy
 from gateway.principal import AccessRole
 from gateway.routes import Route, RouteTable
 from gateway.token_book import TokenBook
+from runtime.rest.routes import published_routes
 
 NOW = 1_800_000_000.0
 ROUTES = RouteTable(
     [Route("GET", "/v1/jobs", "jobs.list"), Route("POST", "/v1/jobs", "jobs.submit"), Route("GET", "/v1/x", "x.y")]
 )
 BOOK, RECORD, TOKEN = TokenBook().mint("ada", AccessRole.VIEWER, ttl=dt.timedelta(hours=1), now=NOW)
+POLICY = read_policy(
+    DEFAULT_POLICY,
+    known_operations([Route(each["method"], each["path"], each["operation"]) for each in published_routes()]),
+)
 BEARER = f"Bearer {TOKEN}"
 
 
 def decided(*authorization: str, method: str = "GET", target: str = "/v1/jobs", now: float = NOW) -> Decision:
     request = CheckRequest(method, target, authorization)
-    return decide(request, tokens=BOOK, routes=ROUTES, realm="test", now=now)
+    return decide(request, tokens=BOOK, policy=POLICY, routes=ROUTES, realm="test", now=now)
 
 
 def test_good_request_is_granted_with_all_that_the_audit_log_needs() -> None:
