@@ -257,7 +257,7 @@ async def _envoy(
     """An Envoy with the product's listener but these filters, configured from a file."""
     config = GatewayConfig(port=0)
     paths = EnvoyPaths.of(site.home)
-    listener: Any = edge_listener(load_source(SOURCE), config, "{}")
+    listener: Any = edge_listener(load_source(SOURCE), config)
     chain = listener["filter_chains"][0]
     secret = {"certificate_chain": {"filename": f"{site.edge}/chain.pem"}}
     secret["private_key"] = {"filename": f"{site.edge}/key.pem"}

@@ -21,8 +21,8 @@ ACCESS_LOG_FILE = "gateway/access.jsonl"
 """Relative to the home, in which Envoy runs: this server may be on another machine."""
 
 
-def edge_listener(source: object, config: GatewayConfig, jwks: str) -> dict[str, object]:
-    """The listener in JSON; ``jwks`` is the key set of passes."""
+def edge_listener(source: object, config: GatewayConfig) -> dict[str, object]:
+    """The listener in JSON."""
     listener = fill(
         source,
         {
@@ -37,7 +37,7 @@ def edge_listener(source: object, config: GatewayConfig, jwks: str) -> dict[str,
             "access_log": ACCESS_LOG_FILE,
             "log_fields": log_fields(),
             "local_replies": local_replies(),
-            "http_filters": http_filters(config, jwks),
+            "http_filters": http_filters(config),
             "from_xds": FROM_XDS,
         },
     )

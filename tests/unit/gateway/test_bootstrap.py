@@ -35,7 +35,7 @@ def rendered(
 
 
 def listener(config: GatewayConfig | None = None) -> Any:
-    return edge_listener(load_source(LISTENER_SOURCE), config or GatewayConfig(), '{"keys": []}')
+    return edge_listener(load_source(LISTENER_SOURCE), config or GatewayConfig())
 
 
 def clusters(config: GatewayConfig | None = None, rest: tuple[str, int] | None = None) -> Any:
