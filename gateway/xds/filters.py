@@ -2,20 +2,25 @@
 
 1. A pass (bearer or cookie) is verified by Envoy itself; what is in it becomes metadata and headers.
 2. Whoever is revoked is refused; the list comes by ECDS, so that it counts on open connections too.
-3. The text of a verified pass is laid aside: it is what REST checks again.
-4. Without a pass that tells all, the auth service decides (opaque tokens, certificates, passes without a sole role).
-5. Where an operation depends on more than the role, the auth service decides for pass holders, too.
-6. Only what the policy grants the role, or the auth service has granted, goes on. Default: nothing.
+3. Nobody asks for more than the limits, least of all the auth service.
+4. The text of a pass in a cookie is laid aside: it is what REST checks again.
+5. Without a pass that tells all, the auth service decides (opaque tokens, certificates, passes without a sole role).
+6. Where an operation depends on more than the role, the auth service decides for pass holders, too.
+7. Only what the policy grants the role, or the auth service has granted, goes on. Default: nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gateway.check_headers import CHECK_HEADERS, REFUSAL_HEADERS, SUCCESS_HEADERS
 from gateway.config import GatewayConfig
-from gateway.passes import AUDIENCE, CSRF_HEADER, ISSUER, LEEWAY_SECONDS, PASS_COOKIE
-from gateway.xds.headers import CLIENT_CERTIFICATE, CREDENTIAL, OPERATION, PASS_ID, PRINCIPAL, ROLES
+from gateway.passes import AUDIENCE, ISSUER, LEEWAY_SECONDS, PASS_COOKIE
+from gateway.xds.headers import CREDENTIAL, OPERATION, PASS_ID, PRINCIPAL
 from gateway.xds.json_values import FROM_XDS, extension, seconds, typed
+from gateway.xds.limits import rate_limit
+from pki.assertions import HEADER as ASSERTION
+from pki.assertions import PASS_SCHEME
 
 PASS_CACHE_SIZE = 1000
 """Verified passes that each worker remembers."""
@@ -24,34 +29,35 @@ JWT_NAMESPACE = "envoy.filters.http.jwt_authn"
 EXT_AUTHZ_NAMESPACE = "envoy.filters.http.ext_authz"
 ROUTE_NAMESPACE = "sluice"
 
+COOKIE = "cookie"
+CORS = "cors"
 ASK = "ask"
 ASK_ALWAYS = "ask-always"
 AUTHORIZATION = "authorization"
 REVOCATIONS = "revocations"
+PASS = "pass"  # noqa: S105  the name of a filter
 """Names of filters; routes configure them by name."""
 
+_JWT_AUTHN = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
 _RBAC = "envoy.extensions.filters.http.rbac.v3.RBAC"
 _RBAC_PER_ROUTE = "envoy.extensions.filters.http.rbac.v3.RBACPerRoute"
 _EXT_AUTHZ = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthz"
 _EXT_AUTHZ_PER_ROUTE = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute"
-_HEADER_INPUT = "envoy.type.matcher.v3.HttpRequestHeaderMatchInput"
-_SKIP = "envoy.extensions.filters.common.matcher.action.v3.SkipFilter"
+_HEADER_TO_METADATA = "envoy.extensions.filters.http.header_to_metadata.v3.Config"
 _ROLE_IN_PASS = [{"key": "pass"}, {"key": "role"}]
 
 
-def http_filters(config: GatewayConfig, jwks: str) -> list[dict[str, object]]:
-    """All of them; ``jwks`` is the key set of passes in JSON."""
-    revocations: dict[str, object] = {
-        "name": REVOCATIONS,
-        "config_discovery": {"config_source": FROM_XDS, "type_urls": [_url(_RBAC)]},
-    }
+def http_filters(config: GatewayConfig) -> list[dict[str, object]]:
+    """All of them. Two come by ECDS and change on open connections; a changed listener would not, and drains them."""
     # A pass whose role tells all it may do: nobody else needs to be asked.
     no_sole_role = {"filter": JWT_NAMESPACE, "path": _ROLE_IN_PASS, "value": {"present_match": True}, "invert": True}
     sole_role = {"filter": JWT_NAMESPACE, "path": _ROLE_IN_PASS, "value": {"present_match": True}}
     return [
-        _pass_filter(jwks),
-        revocations,
-        _lay_pass_aside(),
+        *([extension(CORS, "envoy.extensions.filters.http.cors.v3.Cors")] if config.cors_origins else []),
+        _discovered(PASS, _JWT_AUTHN),
+        _discovered(REVOCATIONS, _RBAC),
+        *rate_limit(config),
+        {**extension(COOKIE, _HEADER_TO_METADATA), "disabled": True},
         _ext_authz(ASK, config, no_sole_role),
         {**_ext_authz(ASK_ALWAYS, config, sole_role), "disabled": True},
         # No policy of its own: what no route allows is refused.
@@ -70,7 +76,10 @@ def granted_to(roles: Iterable[str], operation: str) -> dict[str, object]:
     That Envoy and the auth service mean the same operation is compared, too: they read the request separately.
     """
     by_pass = [_metadata(JWT_NAMESPACE, _ROLE_IN_PASS, role) for role in sorted(roles)]
-    by_service = _metadata(EXT_AUTHZ_NAMESPACE, [{"key": OPERATION}], operation)
+    granted = _metadata(EXT_AUTHZ_NAMESPACE, [{"key": OPERATION}], operation)
+    # Until the auth service answers, the header for REST has what the client sent: a secret that REST must never see.
+    own = {"header": {"name": ASSERTION, "string_match": {"prefix": PASS_SCHEME}, "invert_match": True}}
+    by_service = {"and_ids": {"ids": [granted, own]}}
     principals = {"or_ids": {"ids": [*by_pass, by_service]}}
     policy = {"permissions": [{"any": True}], "principals": [principals]}
     return typed(_RBAC_PER_ROUTE, rbac={"rules": {"action": "ALLOW", "policies": {operation: policy}}})
@@ -95,7 +104,8 @@ def authenticated_route() -> Mapping[str, object]:
     return {AUTHORIZATION: typed(_RBAC_PER_ROUTE)}
 
 
-def _pass_filter(jwks: str) -> dict[str, object]:
+def pass_filter(jwks: str) -> dict[str, object]:
+    """Filter 1, from the key set of passes in JSON."""
     provider = {
         "issuer": ISSUER,
         "audiences": [AUDIENCE],
@@ -109,56 +119,31 @@ def _pass_filter(jwks: str) -> dict[str, object]:
         "from_cookies": [PASS_COOKIE],
         "claim_to_headers": [
             {"header_name": PRINCIPAL, "claim_name": "sub"},
-            {"header_name": ROLES, "claim_name": "role"},
             {"header_name": CREDENTIAL, "claim_name": "cred"},
             {"header_name": PASS_ID, "claim_name": "jti"},
         ],
         "jwt_cache_config": {"jwt_cache_size": PASS_CACHE_SIZE},
     }
-    # Failed is as good as missing: filter 4 asks the auth service, which tells the caller why not.
+    # Failed is as good as missing: filter 5 asks the auth service, which tells the caller why not.
     either = [{"provider_name": "pass"}, {"allow_missing_or_failed": {}}]
     return extension(
-        "pass",
-        "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
+        PASS,
+        _JWT_AUTHN,
         providers={"pass": provider},
         rules=[{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": either}}}],
     )
 
 
-def _lay_pass_aside() -> dict[str, object]:
-    """Only where the pass was verified: another bearer token is a secret that REST must not see.
-
-    That it was, a header tells that nobody else can write.
-    """
-    verified = {
-        "input": {"name": PASS_ID, "typed_config": typed(_HEADER_INPUT, header_name=PASS_ID)},
-        "value_match": {"safe_regex": {"google_re2": {}, "regex": ".+"}},
+def pass_from_cookie() -> dict[str, object]:
+    """Per route: the pass of the cookie is laid aside as metadata, for the header that REST reads."""
+    rule = {
+        "cookie": PASS_COOKIE,
+        "on_header_present": {"metadata_namespace": ROUTE_NAMESPACE, "key": "pass", "type": "STRING"},
     }
-    skip = {"action": {"name": "skip", "typed_config": typed(_SKIP)}}
-    target: dict[str, object] = {"metadata_namespace": ROUTE_NAMESPACE, "key": "pass", "type": "STRING"}
-    bearer = {"pattern": {"regex": "^Bearer (.+)$"}, "substitution": "\\1"}
-    rules = [
-        {"header": "authorization", "on_header_present": {**target, "regex_value_rewrite": bearer}},
-        {"cookie": PASS_COOKIE, "on_header_present": target},
-    ]
-    return extension(
-        "verified-pass",
-        "envoy.extensions.common.matching.v3.ExtensionWithMatcher",
-        extension_config=extension(
-            "pass-text", "envoy.extensions.filters.http.header_to_metadata.v3.Config", request_rules=rules
-        ),
-        xds_matcher={
-            "matcher_list": {
-                "matchers": [
-                    {"predicate": {"not_matcher": {"single_predicate": verified}}, "on_match": skip},
-                ]
-            }
-        },
-    )
+    return typed(_HEADER_TO_METADATA, request_rules=[rule])
 
 
 def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> dict[str, object]:
-    asked_with = ("authorization", "cookie", "x-request-id", "x-forwarded-for", CSRF_HEADER, CLIENT_CERTIFICATE)
     return extension(
         name,
         _EXT_AUTHZ,
@@ -167,7 +152,7 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
         status_on_error={"code": "ServiceUnavailable"},
         validate_mutations=True,
         filter_enabled_metadata=when,
-        allowed_headers={"patterns": [{"exact": header} for header in asked_with]},
+        allowed_headers={"patterns": [{"exact": header} for header in CHECK_HEADERS]},
         http_service={
             "server_uri": {
                 "uri": "http://auth",
@@ -176,7 +161,8 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
             },
             "authorization_response": {
                 "allowed_upstream_headers": {"patterns": [{"prefix": "x-sluice-"}]},
-                "allowed_client_headers": {"patterns": [{"exact": "www-authenticate"}, {"exact": "content-type"}]},
+                "allowed_client_headers": {"patterns": [{"exact": header} for header in REFUSAL_HEADERS]},
+                "allowed_client_headers_on_success": {"patterns": [{"exact": header} for header in SUCCESS_HEADERS]},
                 # Metadata cannot come from outside, whatever headers are called.
                 "dynamic_metadata_from_headers": {"patterns": [{"exact": OPERATION}]},
             },
@@ -189,5 +175,6 @@ def _metadata(namespace: str, path: list[dict[str, str]], value: str) -> dict[st
     return {"sourced_metadata": {"metadata_matcher": matcher}}
 
 
-def _url(type_name: str) -> str:
-    return f"type.googleapis.com/{type_name}"
+def _discovered(name: str, type_name: str) -> dict[str, object]:
+    types = [f"type.googleapis.com/{type_name}"]
+    return {"name": name, "config_discovery": {"config_source": FROM_XDS, "type_urls": types}}

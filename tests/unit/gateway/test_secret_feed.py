@@ -48,8 +48,7 @@ def test_chain_and_key_arrive_together(directory: Path) -> None:
     given = edge_feed(directory).update(NOW)
     assert given is not None
     assert given.material.spiffe_id == GATEWAY
-    (secret,) = given.secrets.values()
-    assert secret.name == "edge"
+    secret = given.secrets["edge"]
     assert secret.tls_certificate.certificate_chain.inline_bytes == (directory / "chain.pem").read_bytes()
     assert secret.tls_certificate.private_key.inline_bytes == (directory / "key.pem").read_bytes()
 
