@@ -20,6 +20,20 @@ from gateway.xds.json_values import FROM_XDS, extension, seconds, typed
 PASS_CACHE_SIZE = 1000
 """Verified passes that each worker remembers."""
 
+ASKED_WITH = (
+    "authorization",
+    "cookie",
+    "accept",
+    "sec-fetch-mode",
+    "x-forwarded-for",
+    "x-request-id",
+    CSRF_HEADER,
+    CLIENT_CERTIFICATE,
+)
+"""Headers of a request that the auth service learns."""
+REFUSED_WITH = ("www-authenticate", "content-type", "location", "cache-control")
+"""Headers of the auth service's refusal that the client gets."""
+
 JWT_NAMESPACE = "envoy.filters.http.jwt_authn"
 EXT_AUTHZ_NAMESPACE = "envoy.filters.http.ext_authz"
 ROUTE_NAMESPACE = "sluice"
@@ -158,7 +172,6 @@ def _lay_pass_aside() -> dict[str, object]:
 
 
 def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> dict[str, object]:
-    asked_with = ("authorization", "cookie", "x-request-id", "x-forwarded-for", CSRF_HEADER, CLIENT_CERTIFICATE)
     return extension(
         name,
         _EXT_AUTHZ,
@@ -167,7 +180,7 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
         status_on_error={"code": "ServiceUnavailable"},
         validate_mutations=True,
         filter_enabled_metadata=when,
-        allowed_headers={"patterns": [{"exact": header} for header in asked_with]},
+        allowed_headers={"patterns": [{"exact": header} for header in ASKED_WITH]},
         http_service={
             "server_uri": {
                 "uri": "http://auth",
@@ -176,7 +189,8 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
             },
             "authorization_response": {
                 "allowed_upstream_headers": {"patterns": [{"prefix": "x-sluice-"}]},
-                "allowed_client_headers": {"patterns": [{"exact": "www-authenticate"}, {"exact": "content-type"}]},
+                "allowed_client_headers": {"patterns": [{"exact": header} for header in REFUSED_WITH]},
+                "allowed_client_headers_on_success": {"patterns": [{"exact": "set-cookie"}]},
                 # Metadata cannot come from outside, whatever headers are called.
                 "dynamic_metadata_from_headers": {"patterns": [{"exact": OPERATION}]},
             },
