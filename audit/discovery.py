@@ -123,7 +123,7 @@ def declared(home: Home) -> tuple[Listener, ...]:
     edge = _read(endpoints / "envoy.json", _EdgeRecord)
     if edge is not None:
         found.append(Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=edge.host, port=edge.port))
-    for name in ("auth", "envoy-admin"):
+    for name in ("auth", "xds", "sds", "envoy-admin"):
         found.append(Listener(name=name, kind=Kind.SOCKET, path=str(home.sockets / f"{name}.sock")))
     return tuple(found)
 

@@ -34,6 +34,7 @@ class EnvoyPaths:
     sds_socket: Path
     rest_socket: Path
     bootstrap: Path
+    configuration: Path
     access_log: Path
 
     @classmethod
@@ -46,6 +47,7 @@ class EnvoyPaths:
             sds_socket=home.sockets / "sds.sock",
             rest_socket=home.sockets / "rest.sock",
             bootstrap=home.run / "envoy" / "bootstrap.json",
+            configuration=home.run / "envoy" / "configuration.json",
             access_log=home.gateway / "access.jsonl",
         )
 

@@ -101,10 +101,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """DNS names in the edge certificate, besides the listener's address; requests for other hosts are refused."""
     request_timeout: float = 60.0
     """How long REST may take to answer a request that has arrived completely."""
+    header_timeout: float = 10.0
+    """How long a TLS handshake, and then the headers of a request, may take."""
     upload_timeout: float = 600.0
     """How long a request may take to arrive, body included."""
     stream_idle_timeout: float = 60.0
     """How long nothing may move in a request or its answer."""
+    idle_timeout: float = 300.0
+    """How long a connection without a request is kept."""
     max_request_bytes: int = 256 << 20
     max_connections: int = 1000
     auth_host: str = ""

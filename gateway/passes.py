@@ -70,6 +70,7 @@ class _Claims(msgspec.Struct, frozen=True, kw_only=True):
     jti: str
     iat: int
     exp: int
+    nbf: int = 0
     role: str | None = None
     scope: tuple[str, ...] = ()
     csrf: str = ""
@@ -139,7 +140,7 @@ def verify(text: str, keys: PassKeys, *, now: float) -> Pass:
         raise InvalidPass("made for another purpose")
     if now >= claims.exp + LEEWAY_SECONDS:
         raise InvalidPass("expired")
-    if claims.iat > now + LEEWAY_SECONDS:
+    if max(claims.iat, claims.nbf) > now + LEEWAY_SECONDS:
         raise InvalidPass("from the future")
     principal = Principal(claims.sub, claims.roles, claims.method, claims.cred, claims.groups, claims.scope)
     return Pass(principal, claims.jti, claims.exp, claims.csrf)

@@ -113,7 +113,7 @@ async def run_auth(
         legs = legs_of(config, paths, rest)
         decides = service.authenticator
         sources = Sources(service.routes, decides.policy, decides.pass_keys, decides.revocations)
-        await stack.enter_async_context(publishing(xds, config, trust_domain, legs, sources))
+        await stack.enter_async_context(publishing(xds, config, trust_domain, legs, sources, copy=paths.configuration))
         _LOG.info("auth service ready on %s with %d routes", where, len(service.routes.get().routes))
         await asyncio.Event().wait()
 

@@ -1,8 +1,8 @@
 """The auth service over HTTP: Envoy's ``ext_authz`` asks it about requests, and people sign in under ``/auth/``.
 
 Envoy sends the method and target of the held request with an empty body, and of its headers those in
-:data:`CHECK_HEADERS`. The answer 200 carries the signed assertion for REST; any other answer goes to the caller as it
-is. A 5xx, no answer, or a late one makes Envoy refuse the request with 503 (``failure_mode_allow: false``).
+:mod:`gateway.check_headers`. The answer 200 carries the signed assertion for REST; any other answer goes to the caller
+as it is. A 5xx, no answer, or a late one makes Envoy refuse the request with 503 (``failure_mode_allow: false``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from gateway.assertion import AssertionSigner
 from gateway.audit_chain import AuditRecord
 from gateway.audit_log import AuditLog
 from gateway.authenticator import Authenticated, Authenticator
-from gateway.client_certificate import HEADER as CERTIFICATE_HEADER
 from gateway.decision import CheckRequest, Decision, decide
 from gateway.passes import CSRF_HEADER
 from gateway.problem import CONTENT_TYPE, problem_body
@@ -36,22 +35,6 @@ PRINCIPAL_HEADER = "x-sluice-principal"
 REQUEST_ID_HEADER = "x-sluice-request-id"
 OPERATION_HEADER = "x-sluice-operation"
 """What was granted: Envoy lets it go on only on the route of this very operation."""
-
-CHECK_HEADERS = (
-    "authorization",
-    "cookie",
-    "accept",
-    "sec-fetch-mode",
-    "x-forwarded-for",
-    "x-request-id",
-    CSRF_HEADER,
-    CERTIFICATE_HEADER,
-)
-"""Headers of the held request that Envoy must pass on with its question."""
-REFUSAL_HEADERS = ("www-authenticate", "content-type", "location", "cache-control")
-"""Headers of an answer that is no 200, which Envoy must pass on to the caller."""
-SUCCESS_HEADERS = ("set-cookie",)
-"""Headers of an answer 200 that Envoy must add to the response which the caller gets."""
 
 MAX_LOGGED_PATH_CHARACTERS = 1024
 MAX_LOGGED_FIELD_CHARACTERS = 128

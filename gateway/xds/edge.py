@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gateway.config import GatewayConfig
 from gateway.routes import Route
 from gateway.upstreams import Legs
-from gateway.xds.api import CLUSTER, EXTENSION, LISTENER, ROUTES, Message, from_json
+from gateway.xds.api import CLUSTER, EXTENSION, LISTENER, ROUTES, from_json
 from gateway.xds.clusters import edge_clusters
 from gateway.xds.filters import REVOCATIONS
 from gateway.xds.listeners import EDGE, edge_listener
@@ -37,24 +37,26 @@ class EdgeInputs:
     jwks: Mapping[str, object]
 
 
-def edge_resources(inputs: EdgeInputs) -> dict[str, Resources]:
-    """Clusters, listener and routes; raises :class:`~gateway.errors.XdsError` for what Envoy could not read."""
+def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]]:
+    """Clusters, listener and routes in JSON, by kind and name. There is no secret in them."""
     listener = edge_listener(inputs.listener_source, inputs.config, json.dumps(inputs.jwks))
     routes = route_configuration(inputs.config, inputs.routes, inputs.grants)
     clusters = edge_clusters(inputs.config, inputs.trust_domain, inputs.legs)
     return {
-        CLUSTER: Resources.of({str(each["name"]): from_json(CLUSTER, each) for each in clusters}),
-        LISTENER: Resources.of({EDGE: _message(LISTENER, listener)}),
-        ROUTES: Resources.of({EDGE: _message(ROUTES, routes)}),
+        CLUSTER: {str(each["name"]): each for each in clusters},
+        LISTENER: {EDGE: listener},
+        ROUTES: {EDGE: routes},
+    }
+
+
+def edge_resources(documents: Mapping[str, Mapping[str, Mapping[str, object]]]) -> dict[str, Resources]:
+    """As messages; raises :class:`~gateway.errors.XdsError` for what Envoy could not read."""
+    return {
+        kind: Resources.of({name: from_json(kind, document) for name, document in by_name.items()})
+        for kind, by_name in documents.items()
     }
 
 
 def revocation_resources(revoked: Iterable[tuple[str, str]]) -> dict[str, Resources]:
     """Who is refused, as (kind, id) pairs."""
     return {EXTENSION: Resources.of({REVOCATIONS: revocation_filter(revoked)})}
-
-
-def _message(kind: str, document: object) -> Message:
-    if not isinstance(document, dict):
-        raise TypeError(f"a {kind} is an object")
-    return from_json(kind, document)

@@ -2,7 +2,7 @@
 
 1. A pass (bearer or cookie) is verified by Envoy itself; what is in it becomes metadata and headers.
 2. Whoever is revoked is refused; the list comes by ECDS, so that it counts on open connections too.
-3. The text of a verified pass is laid aside: it is what REST checks again.
+3. The text of a pass in a cookie is laid aside: it is what REST checks again.
 4. Without a pass that tells all, the auth service decides (opaque tokens, certificates, passes without a sole role).
 5. Where an operation depends on more than the role, the auth service decides for pass holders, too.
 6. Only what the policy grants the role, or the auth service has granted, goes on. Default: nothing.
@@ -12,32 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from gateway.check_headers import CHECK_HEADERS, REFUSAL_HEADERS, SUCCESS_HEADERS
 from gateway.config import GatewayConfig
-from gateway.passes import AUDIENCE, CSRF_HEADER, ISSUER, LEEWAY_SECONDS, PASS_COOKIE
-from gateway.xds.headers import CLIENT_CERTIFICATE, CREDENTIAL, OPERATION, PASS_ID, PRINCIPAL, ROLES
+from gateway.passes import AUDIENCE, ISSUER, LEEWAY_SECONDS, PASS_COOKIE
+from gateway.xds.headers import CREDENTIAL, OPERATION, PASS_ID, PRINCIPAL
 from gateway.xds.json_values import FROM_XDS, extension, seconds, typed
+from pki.assertions import HEADER as ASSERTION
+from pki.assertions import PASS_SCHEME
 
 PASS_CACHE_SIZE = 1000
 """Verified passes that each worker remembers."""
-
-ASKED_WITH = (
-    "authorization",
-    "cookie",
-    "accept",
-    "sec-fetch-mode",
-    "x-forwarded-for",
-    "x-request-id",
-    CSRF_HEADER,
-    CLIENT_CERTIFICATE,
-)
-"""Headers of a request that the auth service learns."""
-REFUSED_WITH = ("www-authenticate", "content-type", "location", "cache-control")
-"""Headers of the auth service's refusal that the client gets."""
 
 JWT_NAMESPACE = "envoy.filters.http.jwt_authn"
 EXT_AUTHZ_NAMESPACE = "envoy.filters.http.ext_authz"
 ROUTE_NAMESPACE = "sluice"
 
+COOKIE = "cookie"
 ASK = "ask"
 ASK_ALWAYS = "ask-always"
 AUTHORIZATION = "authorization"
@@ -48,8 +38,7 @@ _RBAC = "envoy.extensions.filters.http.rbac.v3.RBAC"
 _RBAC_PER_ROUTE = "envoy.extensions.filters.http.rbac.v3.RBACPerRoute"
 _EXT_AUTHZ = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthz"
 _EXT_AUTHZ_PER_ROUTE = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute"
-_HEADER_INPUT = "envoy.type.matcher.v3.HttpRequestHeaderMatchInput"
-_SKIP = "envoy.extensions.filters.common.matcher.action.v3.SkipFilter"
+_HEADER_TO_METADATA = "envoy.extensions.filters.http.header_to_metadata.v3.Config"
 _ROLE_IN_PASS = [{"key": "pass"}, {"key": "role"}]
 
 
@@ -65,7 +54,7 @@ def http_filters(config: GatewayConfig, jwks: str) -> list[dict[str, object]]:
     return [
         _pass_filter(jwks),
         revocations,
-        _lay_pass_aside(),
+        {**extension(COOKIE, _HEADER_TO_METADATA), "disabled": True},
         _ext_authz(ASK, config, no_sole_role),
         {**_ext_authz(ASK_ALWAYS, config, sole_role), "disabled": True},
         # No policy of its own: what no route allows is refused.
@@ -84,7 +73,10 @@ def granted_to(roles: Iterable[str], operation: str) -> dict[str, object]:
     That Envoy and the auth service mean the same operation is compared, too: they read the request separately.
     """
     by_pass = [_metadata(JWT_NAMESPACE, _ROLE_IN_PASS, role) for role in sorted(roles)]
-    by_service = _metadata(EXT_AUTHZ_NAMESPACE, [{"key": OPERATION}], operation)
+    granted = _metadata(EXT_AUTHZ_NAMESPACE, [{"key": OPERATION}], operation)
+    # Until the auth service answers, the header for REST has what the client sent: a secret that REST must never see.
+    own = {"header": {"name": ASSERTION, "string_match": {"prefix": PASS_SCHEME}, "invert_match": True}}
+    by_service = {"and_ids": {"ids": [granted, own]}}
     principals = {"or_ids": {"ids": [*by_pass, by_service]}}
     policy = {"permissions": [{"any": True}], "principals": [principals]}
     return typed(_RBAC_PER_ROUTE, rbac={"rules": {"action": "ALLOW", "policies": {operation: policy}}})
@@ -123,7 +115,6 @@ def _pass_filter(jwks: str) -> dict[str, object]:
         "from_cookies": [PASS_COOKIE],
         "claim_to_headers": [
             {"header_name": PRINCIPAL, "claim_name": "sub"},
-            {"header_name": ROLES, "claim_name": "role"},
             {"header_name": CREDENTIAL, "claim_name": "cred"},
             {"header_name": PASS_ID, "claim_name": "jti"},
         ],
@@ -139,36 +130,13 @@ def _pass_filter(jwks: str) -> dict[str, object]:
     )
 
 
-def _lay_pass_aside() -> dict[str, object]:
-    """Only where the pass was verified: another bearer token is a secret that REST must not see.
-
-    That it was, a header tells that nobody else can write.
-    """
-    verified = {
-        "input": {"name": PASS_ID, "typed_config": typed(_HEADER_INPUT, header_name=PASS_ID)},
-        "value_match": {"safe_regex": {"google_re2": {}, "regex": ".+"}},
+def pass_from_cookie() -> dict[str, object]:
+    """Per route: the pass of the cookie is laid aside as metadata, for the header that REST reads."""
+    rule = {
+        "cookie": PASS_COOKIE,
+        "on_header_present": {"metadata_namespace": ROUTE_NAMESPACE, "key": "pass", "type": "STRING"},
     }
-    skip = {"action": {"name": "skip", "typed_config": typed(_SKIP)}}
-    target: dict[str, object] = {"metadata_namespace": ROUTE_NAMESPACE, "key": "pass", "type": "STRING"}
-    bearer = {"pattern": {"regex": "^Bearer (.+)$"}, "substitution": "\\1"}
-    rules = [
-        {"header": "authorization", "on_header_present": {**target, "regex_value_rewrite": bearer}},
-        {"cookie": PASS_COOKIE, "on_header_present": target},
-    ]
-    return extension(
-        "verified-pass",
-        "envoy.extensions.common.matching.v3.ExtensionWithMatcher",
-        extension_config=extension(
-            "pass-text", "envoy.extensions.filters.http.header_to_metadata.v3.Config", request_rules=rules
-        ),
-        xds_matcher={
-            "matcher_list": {
-                "matchers": [
-                    {"predicate": {"not_matcher": {"single_predicate": verified}}, "on_match": skip},
-                ]
-            }
-        },
-    )
+    return typed(_HEADER_TO_METADATA, request_rules=[rule])
 
 
 def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> dict[str, object]:
@@ -180,7 +148,7 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
         status_on_error={"code": "ServiceUnavailable"},
         validate_mutations=True,
         filter_enabled_metadata=when,
-        allowed_headers={"patterns": [{"exact": header} for header in ASKED_WITH]},
+        allowed_headers={"patterns": [{"exact": header} for header in CHECK_HEADERS]},
         http_service={
             "server_uri": {
                 "uri": "http://auth",
@@ -189,8 +157,8 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
             },
             "authorization_response": {
                 "allowed_upstream_headers": {"patterns": [{"prefix": "x-sluice-"}]},
-                "allowed_client_headers": {"patterns": [{"exact": header} for header in REFUSED_WITH]},
-                "allowed_client_headers_on_success": {"patterns": [{"exact": "set-cookie"}]},
+                "allowed_client_headers": {"patterns": [{"exact": header} for header in REFUSAL_HEADERS]},
+                "allowed_client_headers_on_success": {"patterns": [{"exact": header} for header in SUCCESS_HEADERS]},
                 # Metadata cannot come from outside, whatever headers are called.
                 "dynamic_metadata_from_headers": {"patterns": [{"exact": OPERATION}]},
             },

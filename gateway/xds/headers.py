@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.passes import CSRF_HEADER
+from pki.assertions import HEADER as ASSERTION
 
 REMOVED_PREFIXES = ("x-sluice-", "x-forwarded-", "x-envoy-", "x-accel-")
 """Request headers that only the gateway itself may write; matched without regard to case."""
@@ -26,7 +27,6 @@ REMOVED_HEADERS = (
 """Request headers that some server somewhere believes instead of the request itself."""
 
 PRINCIPAL = "x-sluice-principal"
-ROLES = "x-sluice-roles"
 CREDENTIAL = "x-sluice-credential"
 PASS_ID = "x-sluice-pass-id"  # noqa: S105  the name of a header
 OPERATION = "x-sluice-operation"
@@ -45,7 +45,13 @@ def header_mutations() -> list[dict[str, object]]:
     ]
     by_name: list[dict[str, object]] = [{"remove": name} for name in REMOVED_HEADERS]
     address = {"key": "x-forwarded-for", "value": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%"}
-    return [*by_prefix, *by_name, {"append": {"header": address, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}]
+    # What REST reads. If it is a verified pass, it stays; else the auth service writes something of its own over it.
+    credential = {"key": ASSERTION, "value": "%REQ(authorization)%"}
+    written: list[dict[str, object]] = [
+        {"append": {"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}}
+        for header in (address, credential)
+    ]
+    return [*by_prefix, *by_name, *written]
 
 
 def _beginning_with(prefix: str) -> dict[str, object]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.config import GatewayConfig
+from gateway.errors import BootstrapError
 from gateway.upstreams import EDGE_SECRET, secret_source
-from gateway.xds.filters import ROUTE_NAMESPACE, http_filters
-from gateway.xds.headers import CREDENTIAL, PASS_ID, PRINCIPAL, ROLES, header_mutations
+from gateway.xds.filters import JWT_NAMESPACE, ROUTE_NAMESPACE, http_filters
+from gateway.xds.headers import CREDENTIAL, PASS_ID, PRINCIPAL, header_mutations
 from gateway.xds.json_values import FROM_XDS, seconds
 from gateway.xds.replies import local_replies
 from gateway.xds.source import DIRECTORY, fill
@@ -20,13 +21,15 @@ ACCESS_LOG_FILE = "gateway/access.jsonl"
 """Relative to the home, in which Envoy runs: this server may be on another machine."""
 
 
-def edge_listener(source: object, config: GatewayConfig, jwks: str) -> object:
+def edge_listener(source: object, config: GatewayConfig, jwks: str) -> dict[str, object]:
     """The listener in JSON; ``jwks`` is the key set of passes."""
-    return fill(
+    listener = fill(
         source,
         {
             "host": config.host,
             "port": config.port,
+            "header_timeout": seconds(config.header_timeout),
+            "idle_timeout": seconds(config.idle_timeout),
             "upload_timeout": seconds(config.upload_timeout),
             "stream_idle_timeout": seconds(config.stream_idle_timeout),
             "edge_secret": secret_source(EDGE_SECRET),
@@ -38,6 +41,9 @@ def edge_listener(source: object, config: GatewayConfig, jwks: str) -> object:
             "from_xds": FROM_XDS,
         },
     )
+    if not isinstance(listener, dict):
+        raise BootstrapError("the source of the listener is not an object")
+    return listener
 
 
 def log_fields() -> Mapping[str, object]:
@@ -52,7 +58,7 @@ def log_fields() -> Mapping[str, object]:
         "principal": f"%REQ({PRINCIPAL})%",
         "credential": f"%REQ({CREDENTIAL})%",
         "pass_id": f"%REQ({PASS_ID})%",
-        "roles": f"%REQ({ROLES})%",
+        "roles": f"%DYNAMIC_METADATA({JWT_NAMESPACE}:pass:roles)%",
         # What Envoy itself decided (allowed, denied, nothing), and whether the auth service had decided before.
         "decision": "%DYNAMIC_METADATA(envoy.filters.http.rbac:enforced_engine_result)%",
         "asked": "%DYNAMIC_METADATA(envoy.filters.http.ext_authz:x-sluice-operation)%",

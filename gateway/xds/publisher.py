@@ -8,6 +8,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
 
 from gateway.config import GatewayConfig
 from gateway.pass_keys import PassKeys
@@ -16,7 +19,8 @@ from gateway.revocations import Revocations, RevocationSet
 from gateway.routes import RouteTable
 from gateway.snapshot import FileSnapshot
 from gateway.upstreams import Legs
-from gateway.xds.edge import EdgeInputs, edge_resources, revocation_resources
+from gateway.xds.api import SHORT_NAMES
+from gateway.xds.edge import EdgeInputs, edge_documents, edge_resources, revocation_resources
 from gateway.xds.listeners import SOURCE
 from gateway.xds.routes import Grants
 from gateway.xds.service import XdsService
@@ -24,6 +28,7 @@ from gateway.xds.snapshot import SnapshotBoard
 from gateway.xds.source import load_source
 from gateway.xds.status import XdsStatus
 from pki.errors import SluiceError
+from pki.files import make_private_directory, write_secret
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,13 +60,16 @@ class EdgePublisher:
         status: XdsStatus,
         sources: Sources,
         inputs: EdgeInputs,
+        *,
+        copy: Path,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``inputs`` has what never changes; the rest of it is filled in from ``sources``."""
+        """``inputs`` has what never changes, the rest is filled in from ``sources``; ``copy`` is a file for people."""
         self._board = board
         self._status = status
         self._sources = sources
         self._inputs = inputs
+        self._copy = copy
         self._clock = clock
         self._built: EdgeInputs | None = None
         self._revoked: RevocationSet | None = None
@@ -102,9 +110,13 @@ class EdgePublisher:
         )
         if inputs == self._built:
             return
-        changed = self._board.publish(edge_resources(inputs))
+        documents = edge_documents(inputs)
+        changed = self._board.publish(edge_resources(documents))
         self._built = inputs
         if changed:
+            # For people, and for the audit: what Envoy has is in its memory.
+            make_private_directory(self._copy.parent)
+            write_secret(self._copy, msgspec.json.encode({SHORT_NAMES[kind]: documents[kind] for kind in documents}))
             _LOG.info("Envoy's configuration is new: %s", ", ".join(kind.rpartition(".")[2] for kind in changed))
 
     def _refresh_revocations(self) -> None:
@@ -118,9 +130,12 @@ class EdgePublisher:
 
 @contextlib.asynccontextmanager
 async def publishing(
-    service: XdsService, config: GatewayConfig, trust_domain: str, legs: Legs, sources: Sources
+    service: XdsService, config: GatewayConfig, trust_domain: str, legs: Legs, sources: Sources, *, copy: Path
 ) -> AsyncIterator[None]:
-    """Serve what ``sources`` say while the context lasts; raises when there is nothing good to begin with."""
+    """Serve what ``sources`` say while the context lasts, and write it to ``copy`` for people.
+
+    Raises :class:`~pki.errors.SluiceError` when there is nothing good to begin with.
+    """
     inputs = EdgeInputs(
         config=config,
         trust_domain=trust_domain,
@@ -130,7 +145,7 @@ async def publishing(
         grants=Grants({}),
         jwks={},
     )
-    publisher = EdgePublisher(service.board, service.status, sources, inputs)
+    publisher = EdgePublisher(service.board, service.status, sources, inputs, copy=copy)
     publisher.refresh()
     running = asyncio.create_task(publisher.run())
     try:

@@ -8,22 +8,27 @@ from dataclasses import dataclass
 
 from gateway.config import GatewayConfig
 from gateway.passes import PASS_COOKIE, SAFE_METHODS
-from gateway.routes import PARAMETER_PATTERN, Route
+from gateway.routes import PARAMETER_PATTERN, TARGET_PATTERN, Route
 from gateway.xds.filters import (
     ASK_ALWAYS,
     AUTHORIZATION,
+    COOKIE,
     ROUTE_NAMESPACE,
     asked_always,
     authenticated_route,
     granted_to,
     open_route,
+    pass_from_cookie,
 )
-from gateway.xds.headers import CLIENT_CERTIFICATE, REQUEST_ID
+from gateway.xds.headers import CLIENT_CERTIFICATE
 from gateway.xds.json_values import exact_header, seconds
 from pki.assertions import HEADER as ASSERTION
 
 REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT_CERTIFICATE)
 """Secrets end here: REST gets the principal, never the credential."""
+
+_Condition = Mapping[str, object]
+_WITH_PASS_COOKIE: _Condition = {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class Grants:
 
 def route_configuration(config: GatewayConfig, published: tuple[Route, ...], grants: Grants) -> dict[str, object]:
     """RDS: the resource ``edge``, in JSON."""
-    routes: list[dict[str, object]] = [*_refusals(config), _auth_route(config)]
+    routes: list[dict[str, object]] = [_auth_route(config), *_refusals(config)]
     for route in published:
         routes += _operation_routes(config, route, grants)
     nowhere = _direct(404)
@@ -77,16 +82,33 @@ def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
     Bodies are streamed, never buffered, so their size must be known from ``Content-Length``
     (RFC 9110 section 15.5.12 allows to insist); the HTTP codecs hold the client to what it declared.
     """
-    too_large = {"name": "content-length", "range_match": {"start": config.max_request_bytes + 1, "end": 2**63 - 1}}
-    undeclared = {"name": "content-length", "present_match": True, "invert_match": True}
-    sends_body = {"name": ":method", "string_match": {"safe_regex": {"regex": "POST|PUT"}}}
-    chunked = {"name": "transfer-encoding", "present_match": True}
-    bodies: tuple[tuple[int, list[Mapping[str, object]]], ...] = (
+    too_large: _Condition = {
+        "name": "content-length",
+        "range_match": {"start": config.max_request_bytes + 1, "end": 2**63 - 1},
+    }
+    undeclared: _Condition = {"name": "content-length", "present_match": True, "invert_match": True}
+    sends_body: _Condition = {"name": ":method", "string_match": {"safe_regex": {"regex": "POST|PUT"}}}
+    chunked: _Condition = {"name": "transfer-encoding", "present_match": True}
+    # Two credentials could be two people: the one that is checked here, and the one that REST reads.
+    bearer_too: _Condition = {"name": "authorization", "present_match": True}
+    twice: _Condition = {
+        "name": "cookie",
+        "string_match": {"safe_regex": {"regex": f".*{PASS_COOKIE}=.*{PASS_COOKIE}=.*"}},
+    }
+    unsafe: _Condition = {
+        "name": ":path",
+        "string_match": {"safe_regex": {"regex": TARGET_PATTERN}},
+        "invert_match": True,
+    }
+    refusals: tuple[tuple[int, list[_Condition]], ...] = (
+        (400, [unsafe]),
+        (400, [_WITH_PASS_COOKIE, bearer_too]),
+        (400, [_WITH_PASS_COOKIE, twice]),
         (413, [too_large]),
         (411, [chunked]),
         (411, [sends_body, undeclared]),
     )
-    return [_direct(status, headers) for status, headers in bodies]
+    return [_direct(status, conditions) for status, conditions in refusals]
 
 
 def _direct(status: int, headers: Sequence[Mapping[str, object]] = ()) -> dict[str, object]:
@@ -106,41 +128,43 @@ def _auth_route(config: GatewayConfig) -> dict[str, object]:
     return {
         "match": {"path_separated_prefix": "/auth"},
         "route": {"cluster": "auth", "timeout": seconds(config.request_timeout)},
+        "request_headers_to_remove": [ASSERTION],
         "typed_per_filter_config": dict(open_route()),
     }
 
 
 def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> list[dict[str, object]]:
-    plain: dict[str, object] = {
-        "match": {**path_match(route.path), "headers": [exact_header(":method", route.method)]},
+    """One for passes in cookies, one for everybody else."""
+    grant = {AUTHORIZATION: granted_to(grants.of(route.operation), route.operation)}
+    asked = {AUTHORIZATION: granted_to((), route.operation), ASK_ALWAYS: asked_always()}
+    if route.operation in grants.asked:
+        return [_to_rest(config, route, asked)]
+    # A cookie comes along by itself: what changes something needs the CSRF token, which the auth service compares.
+    safe = route.method in SAFE_METHODS
+    by_cookie = _to_rest(config, route, {**grant, COOKIE: pass_from_cookie()} if safe else asked, _WITH_PASS_COOKIE)
+    return [by_cookie, _to_rest(config, route, grant)]
+
+
+def _to_rest(
+    config: GatewayConfig, route: Route, filters: Mapping[str, object], *conditions: Mapping[str, object]
+) -> dict[str, object]:
+    return {
+        "match": {**path_match(route.path), "headers": [*conditions, exact_header(":method", route.method)]},
         "route": {"cluster": "rest", "timeout": seconds(config.request_timeout)},
         "metadata": {"filter_metadata": {ROUTE_NAMESPACE: {"operation": route.operation}}},
         "request_headers_to_remove": list(REMOVED_TOWARDS_REST),
         "request_headers_to_add": [
-            {
-                "header": {"key": REQUEST_ID, "value": "%REQ(x-request-id)%"},
-                "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-            },
-            # What the auth service asserts is for this request alone, and comes first.
-            {
-                "header": {"key": ASSERTION, "value": f"%DYNAMIC_METADATA({ROUTE_NAMESPACE}:pass)%"},
-                "append_action": "ADD_IF_ABSENT",
-            },
-        ],
-        "typed_per_filter_config": {AUTHORIZATION: granted_to(grants.of(route.operation), route.operation)},
+            # What is there already comes from the auth service, or is the pass that was verified.
+            _added(ASSERTION, f"%DYNAMIC_METADATA({ROUTE_NAMESPACE}:pass)%", "ADD_IF_ABSENT"),
+        ]
+        if COOKIE in filters
+        else [],
+        "typed_per_filter_config": dict(filters),
     }
-    by_service = {
-        **plain,
-        "typed_per_filter_config": {AUTHORIZATION: granted_to((), route.operation), ASK_ALWAYS: asked_always()},
-    }
-    if route.operation in grants.asked:
-        return [by_service]
-    if route.method in SAFE_METHODS:
-        return [plain]
-    # A cookie comes along by itself: what changes something needs the CSRF token, which the auth service compares.
-    with_cookie = {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}}
-    match = {**path_match(route.path), "headers": [exact_header(":method", route.method), with_cookie]}
-    return [{**by_service, "match": match}, plain]
+
+
+def _added(name: str, value: str, action: str) -> dict[str, object]:
+    return {"header": {"key": name, "value": value}, "append_action": action}
 
 
 def path_match(template: str) -> dict[str, object]:

@@ -43,7 +43,7 @@ def test_pass_needs_no_auth_service(without_auth: Gateway) -> None:
     assert reply.status == 200
     (seen,) = without_auth.reached()
     assert seen.values("x-sluice-principal") == ["ada"]
-    assert seen.values("x-sluice-assertion") == [text]
+    assert seen.values("x-sluice-assertion") == [f"Bearer {text}"]
     assert seen.values("authorization") == []
     assert without_auth.send("POST", "/v1/jobs", token=text, body=b"{}").status == 403
     assert without_auth.send("GET", "/v1/overview").status == 503

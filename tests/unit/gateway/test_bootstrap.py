@@ -158,7 +158,7 @@ def test_filters_come_in_their_order() -> None:
     assert filters == [
         "pass",
         "revocations",
-        "verified-pass",
+        "cookie",
         "ask",
         "ask-always",
         "authorization",
@@ -210,8 +210,9 @@ def roles_of(route: dict[str, Any]) -> list[str]:
 
 
 def test_roles_of_the_policy_arrive_and_owners_are_asked_about() -> None:
-    listed, submit_by_cookie, submit, cancel = [route for route in edge_routes() if "metadata" in route]
-    assert roles_of(listed) == ["admin", "viewer"]
+    with_operation = [route for route in edge_routes() if "metadata" in route]
+    listed_by_cookie, listed, submit_by_cookie, submit, cancel = with_operation
+    assert roles_of(listed_by_cookie) == roles_of(listed) == ["admin", "viewer"]
     assert roles_of(submit) == ["admin"]
     for route in (submit_by_cookie, cancel):
         assert roles_of(route) == []
