@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gateway.config import GatewayConfig
 from gateway.errors import BootstrapError
-from gateway.upstreams import EDGE_SECRET, secret_source
+from gateway.upstreams import EDGE_SECRET, EDGE_TRUST_SECRET, secret_source
 from gateway.xds.filters import JWT_NAMESPACE, ROUTE_NAMESPACE, http_filters
 from gateway.xds.headers import CREDENTIAL, PASS_ID, PRINCIPAL, header_mutations
 from gateway.xds.json_values import FROM_XDS, seconds
@@ -33,6 +33,7 @@ def edge_listener(source: object, config: GatewayConfig, jwks: str) -> dict[str,
             "upload_timeout": seconds(config.upload_timeout),
             "stream_idle_timeout": seconds(config.stream_idle_timeout),
             "edge_secret": secret_source(EDGE_SECRET),
+            "edge_trust_secret": secret_source(EDGE_TRUST_SECRET),
             "header_mutations": header_mutations(),
             "access_log": ACCESS_LOG_FILE,
             "log_fields": log_fields(),
