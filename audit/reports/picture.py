@@ -90,10 +90,10 @@ def _who(each: ListenerReport) -> str:
 def _spoken(each: ListenerReport) -> str:
     shown = each.negotiated
     if shown is None:
-        return {Kind.SOCKET: "unix socket", Kind.LOCAL: "no TLS, loopback"}.get(each.listener.kind, "no TLS 1.3")
+        return {Kind.SOCKET: "unix socket", Kind.LOCAL: "no TLS, loopback"}.get(each.listener.kind, "no TLS")
     mutual = "mutual " if shown.client_certificate_requested else ""
     group = ", post-quantum" if shown.post_quantum_groups else ""
-    return f"{mutual}{shown.version}, {shown.group}{group}"
+    return ", ".join(filter(None, (f"{mutual}{shown.version}", f"{shown.group}{group}")))
 
 
 def _short(text: str, limit: int = MAX_LABEL_CHARACTERS) -> str:
