@@ -34,7 +34,7 @@ TESTSSL_SECONDS = 900
 UNHURRIED = frozenset({"TLS-11", "TLS-12", "TLS-17"})
 """Limits of handshakes, which testssl.sh does not look at and nginx leaves to its timeouts."""
 ALLOW_CLIENT_RENEGOTIATION = 1 << 8
-"""SSL_OP_ALLOW_UNSAFE... of old, for clients (SSL_OP_ALLOW_CLIENT_RENEGOTIATION)."""
+"""SSL_OP_ALLOW_CLIENT_RENEGOTIATION, for which Python has no name."""
 WEAK_CATEGORIES = ("NULL", "aNULL", "EXPORT", "LOW", "3DES_IDEA", "AVERAGE")
 VERSIONS = {"SSLv3": "SSL 3.0", "TLS1": "TLS 1.0", "TLS1_1": "TLS 1.1", "TLS1_2": "TLS 1.2", "TLS1_3": "TLS 1.3"}
 GROUPS = {"prime256v1": "secp256r1", "X25519": "x25519", "X448": "x448"}
