@@ -18,6 +18,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; } td, th { text-align: left; vertical-align: top;
   padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--soft); overflow-wrap: anywhere; }
+th { white-space: nowrap; } td { font-size: .92em; }
 article { border-left: 4px solid var(--bad); padding: .1rem 1rem; margin: 1rem 0; background: var(--soft); }
 article.accepted { border-color: var(--known); } h3 { margin: .6rem 0 .3rem; font-size: 1.05rem; }
 h3 b { color: var(--bad); text-transform: uppercase; font-size: .8em; letter-spacing: .04em; margin-right: .5em; }

@@ -26,6 +26,7 @@ from tests.hostile import TestPki
 from tests.integration.cluster.conftest import LocalCluster, start_cluster
 from tests.integration.programs.ports import free_ports, is_open, running, tail, until
 from tests.programs.conftest import program
+from tests.system.audit.libssl import cache_no_sessions
 from tests.weak_servers import http_answer, server_context, serving
 
 pytestmark = pytest.mark.timeout(1200)
@@ -79,8 +80,8 @@ class Points:
     client_renegotiation: bool
     compression: bool
     fingerprint: str
-    key: str
-    signature: str
+    key_bits: int
+    digest: str
     not_after: str
     chain: int
     in_order: bool
@@ -106,8 +107,8 @@ def by_testssl(found: dict[str, dict[str, str]]) -> Points:
         client_renegotiation=found["secure_client_renego"]["severity"] != "OK",
         compression=found["CRIME_TLS"]["severity"] != "OK",
         fingerprint=says("cert_fingerprintSHA256").replace(":", "").lower(),
-        key=" ".join(re.findall(r"RSA|EC|\d+", says("cert_keySize"))),
-        signature=_letters(says("cert_signatureAlgorithm")),
+        key_bits=_number(says("cert_keySize")),
+        digest=_digest(says("cert_signatureAlgorithm")),
         not_after=says("cert_notAfter"),
         chain=int(says("certs_countServer")),
         in_order=says("certs_list_ordering_problem") == "no",
@@ -139,16 +140,24 @@ def by_audit(report: Report) -> Points:
         client_renegotiation=found("TLS-18"),
         compression=found("TLS-07"),
         fingerprint=leaf.sha256.replace(":", "").lower(),
-        key=" ".join(re.findall(r"RSA|EC|\d+", leaf.key)),
-        signature=_letters(leaf.signature),
+        key_bits=_number(leaf.key),
+        digest=_digest(leaf.signature),
         not_after=leaf.not_after.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M"),
         chain=len(shown.chain),
         in_order=not found("CRT-06"),
     )
 
 
-def _letters(algorithm: str) -> str:
-    return re.sub(r"with|[^a-z0-9]", "", algorithm.lower())
+def _number(text: str) -> int:
+    found = re.search(r"\d{3,}", text)
+    assert found is not None, text
+    return int(found.group())
+
+
+def _digest(algorithm: str) -> str:
+    found = re.search(r"sha\d+", algorithm.lower().replace("-", ""))
+    assert found is not None, algorithm
+    return found.group()
 
 
 def run_testssl(address: tuple[str, int], output: Path) -> dict[str, dict[str, str]]:
@@ -211,6 +220,7 @@ def renegotiating(identity: Path) -> ssl.SSLContext:
     context.set_ciphers("ECDHE+AESGCM")
     context.options &= ~ssl.OP_NO_RENEGOTIATION
     context.options |= ALLOW_CLIENT_RENEGOTIATION
+    cache_no_sessions(context)  # whether they can be taken up again would depend on how connections end
     return context
 
 
