@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.compose.engine import Stack, sluice
+from tests.compose.jobs import ONE_FAULT_SECONDS, TOTAL, under_way
 
 pytestmark = pytest.mark.timeout(600)
 PORTS = {
@@ -40,7 +42,38 @@ def target(stack: Stack, service: str, port: int) -> str:
     )
 
 
+def findings(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str, str]]:
+    """Check, listener and what was seen, of each finding in a report that has looked at something."""
+    report = json.loads(done.stdout)
+    assert any(result["outcome"] == "passed" for result in report["results"]), done.stderr
+    assert len(report["listeners"]) >= len(PORTS)
+    return [
+        (result["check"], result["listener"], result["seen"])
+        for result in report["results"]
+        if result["outcome"] == "finding"
+    ]
+
+
+def test_the_audit_finds_nothing_in_any_container_while_a_job_runs(stack: Stack, slow_sum: Path) -> None:
+    """From inside each: what is open there and who declared it, the home, and every handshake."""
+    job_id = under_way(stack, slow_sum, "taskmanager-1", ONE_FAULT_SECONDS)
+
+    done = sluice(
+        *("audit", "--compose", stack.directory, "--project", stack.name),
+        *("--fail-on", "info", "--json"),
+        check=False,
+    )
+
+    assert findings(done) == []
+    assert done.returncode == 0, done.stderr
+    examined = {each["listener"]["name"] for each in json.loads(done.stdout)["listeners"]}
+    assert any(name.startswith("jobmanager/driver-") for name in examined), examined
+    assert any(name.startswith("taskmanager-1/executor-") for name in examined), examined
+    assert TOTAL in stack.until_finished(job_id)
+
+
 def test_the_audit_finds_nothing_at_any_open_port(stack: Stack, tmp_path: Path) -> None:
+    """From outside, with nothing but addresses."""
     open_ports = [(service, port) for service in stack.services for port in stack.listening(service)]
     assert set(open_ports) == set(PORTS)
     targets = tmp_path / "targets.toml"
@@ -48,9 +81,5 @@ def test_the_audit_finds_nothing_at_any_open_port(stack: Stack, tmp_path: Path) 
 
     done = sluice("audit", "--targets", targets, "--fail-on", "info", "--json", check=False)
 
-    report = json.loads(done.stdout)
-    verdicts = {result["outcome"] for result in report["results"]}
-    assert [result for result in report["results"] if result["outcome"] == "finding"] == []
-    assert "passed" in verdicts
+    assert findings(done) == []
     assert done.returncode == 0, done.stderr
-    assert len(report["listeners"]) == len(PORTS)

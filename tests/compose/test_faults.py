@@ -5,50 +5,18 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.compose.engine import CUT_OFF, KILLED, ROOT, Stack, eventually
+from tests.compose.jobs import ONE_FAULT_SECONDS, TOTAL, TWO_FAULTS_SECONDS, finished_tasks, goes_on, under_way
 
 pytestmark = pytest.mark.timeout(1500)
-TOTAL = f"keys 7 total {sum(range(1, 91))}"
-# Of one of the 90 tasks: three executors are busy for 30 times as long.
-ONE_FAULT_SECONDS = 0.7
-TWO_FAULTS_SECONDS = 2.0
-
-
-def on(stack: Stack, job_id: str, taskmanager: str) -> Any:
-    """The job's executor on ``taskmanager`` once the job is well under way there; else None."""
-    job = stack.job(job_id)
-    assert job["state"] in {"CREATED", "INITIALIZING", "RUNNING"}, job
-    running = [each for each in job["executors"] if each["state"] == "RUNNING"]
-    here = [each for each in running if each["taskmanager"] == taskmanager]
-    return here if here and job["progress"]["tasks_finished"] >= 5 else None
-
-
-def under_way(stack: Stack, pipeline: Path, taskmanager: str, seconds: float) -> str:
-    """Submit the pipeline and wait until some of it was done, and ``taskmanager`` has a part in it."""
-    job_id = stack.submit(pipeline, str(seconds))
-    eventually(lambda: on(stack, job_id, taskmanager), f"{taskmanager} works on the job")
-    return job_id
 
 
 def all_registered(stack: Stack) -> bool:
     """Whether all TaskManagers are healthy, which they are when registered."""
     return all(stack.healthy(service) for service in stack.taskmanagers)
-
-
-def finished_tasks(stack: Stack, job_id: str) -> int:
-    """How far a job is that must not have ended."""
-    job = stack.job(job_id)
-    assert job["state"] == "RUNNING", job
-    return int(job["progress"]["tasks_finished"])
-
-
-def goes_on(stack: Stack, job_id: str, done: int) -> bool:
-    """Whether a job has got further than ``done``."""
-    return finished_tasks(stack, job_id) > done
 
 
 def test_a_job_from_outside_finds_what_is_there(stack: Stack) -> None:
