@@ -126,9 +126,16 @@ class TaskManager(RpcEndpoint):
     async def request_slot(self, request: SlotRequest) -> None:
         """Reserve and offer, as a TaskExecutor does."""
         self._set(request.slot, SlotState.ALLOCATED, request)
+        self._offer(request)
+
+    def _offer(self, request: SlotRequest) -> None:
         master = self.peer.gateway(JobMasterGateway, request.jobmaster_endpoint, token=request.jobmaster_token)
         offer = SlotOffer(self.taskmanager, "localhost", request.slot, request.allocation_id, PROFILE)
-        self.hand_off(master.offer_slot(offer), then=lambda _: self._set(request.slot, SlotState.ACTIVE, request))
+        self.hand_off(
+            master.offer_slot(offer),
+            then=lambda _: self._set(request.slot, SlotState.ACTIVE, request),
+            failed=lambda _: self._offer(request),  # it only took too long: nobody is killed here
+        )
 
     async def free_slot(self, allocation_id: str) -> None:
         """Free it."""
