@@ -350,11 +350,17 @@ class RpcEndpoint:
         except asyncio.CancelledError as error:
             if _being_cancelled():
                 raise
-            self.on_failure(error)
+            self._tell_failure(error)
         except Exception as error:  # noqa: BLE001  # the main thread survives whatever a message does
-            self.on_failure(error)
+            self._tell_failure(error)
 
     # --- inside --------------------------------------------------------------------------------------
+
+    def _tell_failure(self, error: BaseException) -> None:
+        try:
+            self.on_failure(error)
+        except Exception:  # noqa: BLE001  # a handler of failures that fails must not end the main thread either
+            _log.exception("endpoint %s failed while it dealt with a failure", self.name)
 
     def _post_own(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         with contextlib.suppress(EndpointStopped):
@@ -388,7 +394,7 @@ class RpcEndpoint:
         expected = isinstance(error, SluiceError)
         if invocation.method.rules.oneway and not expected and not isinstance(error, asyncio.CancelledError):
             invocation.answer.fail(error)
-            self.on_failure(error)
+            self._tell_failure(error)
             return
         _log.log(
             logging.INFO if expected else logging.ERROR,

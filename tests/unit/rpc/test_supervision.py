@@ -382,3 +382,17 @@ async def test_figures_of_endpoints_are_shown_to_prometheus(supervised: Supervis
     assert 'sluice_rpc_dead_letters_total{endpoint="worker",reason="MailboxFull"} 1\n' in text
     await supervised.service.close()
     assert supervised.metrics.render() == ""
+
+
+async def test_who_fails_while_dealing_with_a_failure_goes_on_all_the_same(
+    supervised: Supervised, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Clumsy(Worker):
+        def on_failure(self, error: BaseException) -> None:
+            raise ValueError("and another") from error
+
+    await supervised.service.start(Clumsy())
+    await supervised.worker.fail_a_tell()
+    await supervised.worker.note()
+    assert await supervised.worker.count() == 1
+    assert "failed while it dealt with a failure" in caplog.text
