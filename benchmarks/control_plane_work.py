@@ -40,7 +40,7 @@ from runtime.messages import (
     TaskManagerRegistration,
 )
 from runtime.process import allow_many_files
-from runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcEndpoint, RpcService, rpc
+from runtime.rpc import PeerUnreachable, PermanentlyFencedRpcEndpoint, RemotePeer, RpcEndpoint, RpcService, rpc
 
 SLOTS = 4
 PROFILE = SlotProfile(cores=1, memory_mb=1024)
@@ -112,7 +112,12 @@ class TaskManager(RpcEndpoint):
     async def join(self, port: int) -> None:
         """Connect and register."""
         await self.rpc.start(self)
-        self.peer = await self.rpc.connect("127.0.0.1", port)
+        while True:
+            try:
+                self.peer = await self.rpc.connect("127.0.0.1", port)
+                break
+            except PeerUnreachable:  # a machine that is busy with other things: as TaskManagers do, try again
+                await asyncio.sleep(1.0)
         registration = TaskManagerRegistration(self.taskmanager, "localhost", SLOTS, PROFILE, "3.11", "0")
         accepted = await self.peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(registration)
         self.resource_manager = self.peer.gateway(

@@ -98,10 +98,10 @@ class Guardian:
             self._remove(child, error)
             raise
 
-    async def stop(self, endpoint: RpcEndpoint) -> None:
-        """Stop ``endpoint`` for good, its children before it."""
-        child = self._children.get(endpoint.name)
-        if child is not None and child.endpoint is endpoint:
+    async def stop(self, endpoint: RpcEndpoint | str) -> None:
+        """Stop ``endpoint`` for good, its children before it; by name: whoever has it, also between two starts."""
+        child = self._children.get(endpoint if isinstance(endpoint, str) else endpoint.name)
+        if child is not None and (isinstance(endpoint, str) or child.endpoint is endpoint):
             if child.work is not None and child.work is not asyncio.current_task():
                 child.work.cancel()
             await self._stop(child, None)

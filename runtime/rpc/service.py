@@ -159,8 +159,11 @@ class RpcService:
             raise RpcError(f"endpoint {endpoint.name} was started before", "make a new one")
         await self.guardian.start(endpoint, make=make, strategy=strategy, parent=parent)
 
-    async def stop(self, endpoint: RpcEndpoint) -> None:
-        """Stop ``endpoint``: its ``on_stop`` has run when this returns (called by itself: it only begins to stop)."""
+    async def stop(self, endpoint: RpcEndpoint | str) -> None:
+        """Stop ``endpoint``: its ``on_stop`` has run when this returns (called by itself: it only begins to stop).
+
+        An endpoint that may have been restarted meanwhile is stopped by its name.
+        """
         await self.guardian.stop(endpoint)
 
     def local(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:

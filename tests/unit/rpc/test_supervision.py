@@ -268,7 +268,7 @@ async def test_a_restart_is_no_death_and_who_never_was_is_dead(supervised: Super
     await eventually(lambda: told == [Terminated("nobody")])
     await supervised.service.stop(worker)  # the one that failed is not the one that runs
     assert await supervised.worker.count() == 0
-    await supervised.service.stop(supervised.service._endpoints["worker"])
+    await supervised.service.stop("worker")
     await eventually(lambda: told == [Terminated("nobody"), Terminated("worker")])
 
 
@@ -309,13 +309,20 @@ async def test_failures_while_it_is_treated_already_change_nothing(supervised: S
     assert supervised.sleeper.asked == [1.0]
 
 
-async def test_stopping_in_the_pause_before_a_restart_is_final(supervised: Supervised) -> None:
+@pytest.mark.parametrize("everything", [False, True])
+async def test_stopping_in_the_pause_before_a_restart_is_final(supervised: Supervised, everything: bool) -> None:
     await supervised.start(Directive.RESTART)
     supervised.sleeper.go.clear()
     await supervised.worker.fail_a_tell()
     await eventually(lambda: supervised.sleeper.asked != [])
-    await supervised.service.close()
+    if everything:
+        await supervised.service.close()
+    else:
+        await supervised.service.stop("worker")
+        with pytest.raises(EndpointNotFound):
+            await supervised.worker.count()
     supervised.sleeper.go.set()
+    await asyncio.sleep(0)
     assert supervised.starts() == 1
 
 
