@@ -104,7 +104,7 @@ def measure(folder: Path, count: int) -> Figures:
 def main() -> int:
     """Measure and report."""
     options = arguments(__doc__)
-    small, large, rounds = (200, 2_000, 1) if options.quick else (500, 5_000, 2)
+    small, large, rounds = (150, 1_500, 1) if options.quick else (500, 5_000, 2)
     figures: Figures = {"small_taskmanagers": small, "large_taskmanagers": large, "large_slots": SLOTS * large}
     with tempfile.TemporaryDirectory() as name:
         progress(f"issuing {large} identities")

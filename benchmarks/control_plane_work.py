@@ -40,7 +40,7 @@ from runtime.messages import (
     TaskManagerRegistration,
 )
 from runtime.process import allow_many_files
-from runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcEndpoint, RpcService, rpc
+from runtime.rpc import PeerUnreachable, PermanentlyFencedRpcEndpoint, RemotePeer, RpcEndpoint, RpcService, rpc
 
 SLOTS = 4
 PROFILE = SlotProfile(cores=1, memory_mb=1024)
@@ -112,7 +112,12 @@ class TaskManager(RpcEndpoint):
     async def join(self, port: int) -> None:
         """Connect and register."""
         await self.rpc.start(self)
-        self.peer = await self.rpc.connect("127.0.0.1", port)
+        while True:
+            try:
+                self.peer = await self.rpc.connect("127.0.0.1", port)
+                break
+            except PeerUnreachable:  # a machine that is busy with other things: as TaskManagers do, try again
+                await asyncio.sleep(1.0)
         registration = TaskManagerRegistration(self.taskmanager, "localhost", SLOTS, PROFILE, "3.11", "0")
         accepted = await self.peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(registration)
         self.resource_manager = self.peer.gateway(
@@ -126,9 +131,16 @@ class TaskManager(RpcEndpoint):
     async def request_slot(self, request: SlotRequest) -> None:
         """Reserve and offer, as a TaskExecutor does."""
         self._set(request.slot, SlotState.ALLOCATED, request)
+        self._offer(request)
+
+    def _offer(self, request: SlotRequest) -> None:
         master = self.peer.gateway(JobMasterGateway, request.jobmaster_endpoint, token=request.jobmaster_token)
         offer = SlotOffer(self.taskmanager, "localhost", request.slot, request.allocation_id, PROFILE)
-        self.hand_off(master.offer_slot(offer), then=lambda _: self._set(request.slot, SlotState.ACTIVE, request))
+        self.hand_off(
+            master.offer_slot(offer),
+            then=lambda _: self._set(request.slot, SlotState.ACTIVE, request),
+            failed=lambda _: self._offer(request),  # it only took too long: nobody is killed here
+        )
 
     async def free_slot(self, allocation_id: str) -> None:
         """Free it."""

@@ -88,6 +88,7 @@ def jobmanager(
 ) -> None:
     """Dispatcher, ResourceManager, JobMasters, blob server and REST."""
     from runtime.jobmanager.process import run_jobmanager
+    from runtime.process import allow_many_files
 
     located, configuration = load_configuration(home, config)
     join = joining(ca, join_token_file, dns, ip)
@@ -95,6 +96,7 @@ def jobmanager(
     locate = None if join is None else join.locate
 
     def main() -> Coroutine[Any, Any, None]:
+        allow_many_files()  # a connection of each TaskManager and each driver
         return run_jobmanager(
             located, configuration.runtime, configuration.pki, name, locate_ca=locate, auth=auth_address(configuration)
         )

@@ -253,6 +253,11 @@ class SlotManager:
             ),
         )
 
+    def awaits(self, allocation_id: str) -> bool:
+        """Whether an allocation is still to be reserved at its TaskManager."""
+        found = self._allocations.get(allocation_id)
+        return found is not None and found[1].state is _ALLOCATED and not found[1].acknowledged
+
     def acknowledged(self, allocation_id: str) -> None:
         """The TaskManager has reserved the slot."""
         if allocation_id in self._allocations:

@@ -17,6 +17,7 @@ from runtime.rpc import envelope as wire
 from runtime.rpc.answers import RemoteAnswer, TellAnswer
 from runtime.rpc.caller import Caller
 from runtime.rpc.contract import Method
+from runtime.rpc.dead_letters import DeadLetters
 from runtime.rpc.deadlines import Deadlines, Expired
 from runtime.rpc.errors import ErrorText, PeerUnreachable, ProtocolViolation, RpcError, RpcTimeout, rebuild
 from runtime.rpc.line import Line, MessageStream, Patience, Redial, Sessions
@@ -38,10 +39,12 @@ class Exchange:
         deliver: Deliver,
         patience: Patience,
         *,
+        dead_letters: DeadLetters | None = None,
         redial: Redial | None = None,
         sessions: Sessions | None = None,
     ) -> None:
         self.peer = peer
+        self._dead_letters = dead_letters or DeadLetters()
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self.caller = Caller(peer)
@@ -57,7 +60,7 @@ class Exchange:
         self._highest_id = -1
         self._consumed_tells = 0
         self._consumed_bytes = 0
-        self._on_close: list[Callable[[], object]] = []
+        self._on_close: dict[Callable[[], object], None] = {}
         self._handlers: dict[type[wire.Envelope], Callable[[Any], None]] = {
             wire.Reply: self._replied,
             wire.Call: self._called,
@@ -80,12 +83,13 @@ class Exchange:
         """Wait for the peer's ``Hello``; raises the reason when the line ends before."""
         await asyncio.shield(self.line.ready)
 
-    def on_close(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once when the line ends (soon, if it has)."""
+    def on_close(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call ``callback`` once when the line ends (soon, if it has); returns what forgets it."""
         if self.line.closed:
             self._loop.call_soon(callback)
         else:
-            self._on_close.append(callback)
+            self._on_close[callback] = None
+        return lambda: self._on_close.pop(callback, None)
 
     async def ask(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
         """Call over the line and wait for the result."""
@@ -220,7 +224,7 @@ class Exchange:
         try:
             self._deliver(self.caller, tell, answer)
         except RpcError as error:
-            _log.warning("refused a call of %s: %s", self.peer, error.what)
+            self._dead_letters.add(tell.endpoint, tell.method, str(self.peer), type(error).__name__)
             answer.fail(error)
 
     def _make_room(self, size: int) -> None:

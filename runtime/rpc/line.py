@@ -35,7 +35,7 @@ MAX_SESSIONS_PER_PEER = 8
 
 REDIAL_FIRST_SECONDS = 0.05
 REDIAL_MAX_SECONDS = 1.0
-"""Pause after a failed attempt to connect again; it doubles from the first to the largest."""
+"""Pause after an attempt to connect again that did not lead to a greeting; it doubles up to the largest."""
 
 _log = logging.getLogger(__name__)
 
@@ -200,6 +200,8 @@ class Line:
         self._unacknowledged_bytes = 0
         self._outbox = Outbox()
         self._redialing: asyncio.Task[None] | None = None
+        self._broken_at: float | None = None
+        self._redial_pause = 0.0
         # The stream.
         self.leg: Leg | None = Leg(self, stream)
         self._stream: MessageStream = stream
@@ -401,6 +403,7 @@ class Line:
 
     def _begin(self) -> None:
         self._greeted = True
+        self._broken_at, self._redial_pause = None, 0.0
         self._acknowledged, self._unacknowledged_bytes = self._received, 0
         self._last_heard = self._loop.time()
         self._asked_for_life = False
@@ -418,20 +421,21 @@ class Line:
         self._outbox.drop_urgent()
         self._stream.abort()
         self._watch.cancel()
-        self._watch = self._loop.call_later(self._patience.resume, self.end, reason)
+        # A stream that broke before it was greeted gains no time.
+        self._broken_at = self._loop.time() if self._broken_at is None else self._broken_at
+        self._watch = self._loop.call_at(self._broken_at + self._patience.resume, self.end, reason)
         if self._redial is not None and self._redialing is None:
             self._redialing = asyncio.create_task(self._come_back(self._redial), name=f"rpc redial {self.peer}")
 
     async def _come_back(self, redial: Redial) -> None:
-        pause = REDIAL_FIRST_SECONDS
         try:
             while self.suspended:
+                await asyncio.sleep(self._redial_pause)
+                self._redial_pause = min(max(2 * self._redial_pause, REDIAL_FIRST_SECONDS), REDIAL_MAX_SECONDS)
                 try:
                     stream = await redial()
                 except SluiceError as error:
                     _log.info("cannot reach %s again yet: %s", self.peer, error.what)
-                    await asyncio.sleep(pause)
-                    pause = min(2 * pause, REDIAL_MAX_SECONDS)
                     continue
                 self.leg, self._stream = Leg(self, stream), stream
                 self._send_urgent(wire.Hello(wire.PROTOCOL_VERSION, self.session, resume=True, received=self._received))

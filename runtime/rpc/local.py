@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from runtime.rpc.caller import Caller
 from runtime.rpc.contract import Method
+from runtime.rpc.dead_letters import DeadLetters
 from runtime.rpc.deadlines import Deadlines, Expired
 from runtime.rpc.endpoint import Answer, Invocation
 from runtime.rpc.errors import RpcError, RpcTimeout, describe, rebuild
 from runtime.rpc.mailbox import refuse_to_wait_on_main_thread
-
-_log = logging.getLogger(__name__)
 
 
 class Request(Protocol):
@@ -83,7 +81,8 @@ class _Nobody:
 class LocalLink:
     """The way to the endpoints of this process; the caller's identity is that of the process."""
 
-    def __init__(self, caller: Caller, deliver: Deliver, deadlines: Deadlines) -> None:
+    def __init__(self, caller: Caller, deliver: Deliver, deadlines: Deadlines, dead_letters: DeadLetters) -> None:
+        self._dead_letters = dead_letters
         self._caller = caller
         self._deliver = deliver
         self._deadlines = deadlines
@@ -109,8 +108,8 @@ class LocalLink:
             self._deadlines.forget(future, timeout)
 
     async def tell(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> None:
-        """Put the call into the mailbox; as over a stream, a refusal is logged and nothing comes back."""
+        """Put the call into the mailbox; as over a stream, one that is refused is a dead letter."""
         try:
             self._deliver(self._caller, LocalRequest(endpoint, method.name, token, arguments), _Nobody())
         except RpcError as error:
-            _log.warning("refused a call of %s: %s", self._caller.identity, error.what)
+            self._dead_letters.add(endpoint, method.name, str(self._caller.identity), type(error).__name__)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pki.identity import SpiffeId
+from runtime.rpc.errors import RpcError
 from runtime.rpc.exchange import Exchange
 from runtime.rpc.proxy import make_proxy
 
@@ -48,9 +49,17 @@ class RemotePeer:
         """Wait until the stream has ended."""
         await self._exchange.line.wait_closed()
 
-    def on_close(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once when the stream ends (soon, if it has); use ``endpoint.post`` inside it."""
-        self._exchange.on_close(callback)
+    @property
+    def close_reason(self) -> RpcError | None:
+        """Why the session has ended; None while it has not."""
+        return self._exchange.line.end_reason
+
+    def on_close(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call ``callback`` once when the session ends (soon, if it has); returns what forgets it.
+
+        Use ``endpoint.post`` inside it, or ``endpoint.watch`` instead of it.
+        """
+        return self._exchange.on_close(callback)
 
     async def close(self, reason: str = "no longer needed") -> None:
         """Send what waits and end the stream; pending asks fail with ``PeerUnreachable``."""
