@@ -16,6 +16,8 @@ MAX_JOBMANAGERS = 16
 _Seconds = Annotated[float, msgspec.Meta(ge=SHORTEST_SESSION_SECONDS, le=LONGEST_SESSION_SECONDS)]
 _ROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9_.-]{0,63}){1,8}")
 _CLUSTER = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,51}")
+"""A subject has at most 64 characters: a longer name would be cut, and could be another's."""
 _HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 
 
@@ -63,3 +65,8 @@ def _check_zookeeper(config: HaConfig) -> None:
         raise HaMisconfigured(
             "ha.mode is 'zookeeper' without ha.jobmanagers", 'the names of all of them, as in ["jobmanager-1"]'
         )
+    for name in config.jobmanagers:
+        if not _NAME.fullmatch(name):
+            raise HaMisconfigured(
+                f"ha.jobmanagers has {name[:80]!r}", "names of at most 52 characters: ZooKeeper knows them by a subject"
+            )

@@ -26,6 +26,7 @@ from kazoo.security import make_acl  # type: ignore[import-untyped]
 
 from pki.identity import Role
 from pki.tls import TlsIdentity
+from runtime.ha.belief import SAFE_SHARE, Belief
 from runtime.ha.config import HaConfig
 from runtime.ha.errors import ElectionUnavailable, EntryDamaged, LeadershipLost
 from runtime.ha.leadership import LeaderInformation, Leadership
@@ -35,14 +36,13 @@ from runtime.ha.zookeeper_pointers import ZooKeeperPointers
 
 _LOG = logging.getLogger(__name__)
 
-SAFE_SHARE = 0.8
-"""Of the session's time-out: how long a leader believes that it leads after sending its last answered request."""
 CONFIRMATIONS_PER_SESSION = 6
 RETRY_SECONDS = 0.5
 ASK_SECONDS = 3.0
 """How long the question who leads may take."""
 _LATCHES, _LEADER = "latches", "leader"
 _SEQUENCE_DIGITS = 10
+_SILENCE = f"ZooKeeper has not answered within {SAFE_SHARE:.0%} of the session's time-out"
 
 
 def access_list(jobmanagers: Sequence[str]) -> list[Any]:
@@ -235,7 +235,7 @@ class ZooKeeperLeadership:
         self._session = session
         self._leader = f"{root}/{_LEADER}"
         self._latch = latch
-        self._confirmed_at = confirmed_at
+        self._belief = Belief(lambda: session.timeout, confirmed_at, clock)
         self._clock = clock
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._confirming = asyncio.create_task(self._confirm(), name="leadership")
@@ -244,8 +244,8 @@ class ZooKeeperLeadership:
         """See :class:`~runtime.ha.leadership.Leadership`."""
         if self._lost.done():
             raise LeadershipLost(f"this process does not lead any more: {self._lost.result()}")
-        if self._clock() >= self._good_until:
-            self._lose(f"ZooKeeper has not answered within {SAFE_SHARE:.0%} of the session's time-out")
+        if self._belief.left <= 0:
+            self._lose(_SILENCE)
             self.check()
 
     async def lost(self) -> str:
@@ -263,10 +263,6 @@ class ZooKeeperLeadership:
         await asyncio.gather(self._confirming, return_exceptions=True)
         await self._session.close()
 
-    @property
-    def _good_until(self) -> float:
-        return self._confirmed_at + SAFE_SHARE * self._session.timeout
-
     def _lose(self, why: str) -> None:
         if not self._lost.done():
             self._lost.set_result(why)
@@ -276,21 +272,19 @@ class ZooKeeperLeadership:
         while not self._lost.done():
             asked_at = self._clock()
             try:
-                there = await asyncio.wait_for(
-                    self._session.exists(self._latch), max(0.01, self._good_until - asked_at)
-                )
+                there = await asyncio.wait_for(self._session.exists(self._latch), max(0.01, self._belief.left))
             except KazooException:
-                there = True  # no answer: what counts is the time of the last one
+                pass  # no answer: what counts is the time of the last one
             except TimeoutError:
-                self._lose(f"ZooKeeper has not answered within {SAFE_SHARE:.0%} of the session's time-out")
+                self._lose(_SILENCE)
                 return
             else:
                 if not there:
                     self._lose("the session with ZooKeeper was ended")
                     return
-                self._confirmed_at = asked_at
-            left = self._good_until - self._clock()
+                self._belief.confirm(asked_at)
+            left = self._belief.left
             if left <= 0:
-                self._lose(f"ZooKeeper has not answered within {SAFE_SHARE:.0%} of the session's time-out")
+                self._lose(_SILENCE)
                 return
             await asyncio.sleep(min(left, self._session.timeout / CONFIRMATIONS_PER_SESSION))

@@ -91,7 +91,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except Exception as error:  # noqa: BLE001  # the outermost place: nothing may reach the client unshaped
         problem = problem_of(error)
         if problem.status >= 500:
-            _LOG.error("%s %s failed: %s", request.method, request.path, type(error).__name__, exc_info=error)
+            unexpected = error if problem.status == 500 else None
+            _LOG.error("%s %s failed: %s", request.method, request.path, type(error).__name__, exc_info=unexpected)
         response = problem_response(problem)
         if isinstance(error, web.HTTPMethodNotAllowed):
             response.headers["allow"] = ", ".join(sorted(error.allowed_methods))

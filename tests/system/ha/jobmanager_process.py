@@ -1,4 +1,4 @@
-"""A JobManager as a process of its own, with drivers that are small Python processes; killed where a test wants it.
+"""A JobManager as a process of its own, by default with drivers without Spark; killed where a test wants it.
 
     python jobmanager_process.py SETTINGS.json
 
@@ -21,7 +21,7 @@ from pki.config import PkiConfig
 from pki.home import Home
 from pki.issuer import LocalIssuer
 from runtime.config import RuntimeConfig
-from runtime.jobmanager.process import jobmanager
+from runtime.jobmanager.process import driver_argv, jobmanager
 
 FAKE_DRIVER = Path(__file__).resolve().parents[2] / "integration" / "runtime" / "fake_driver.py"
 
@@ -43,6 +43,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     config: RuntimeConfig
     pki: PkiConfig
     die: Death | None = None
+    spark: bool = False
 
 
 def die_at(death: Death) -> None:
@@ -74,7 +75,7 @@ async def run(settings: Settings) -> None:
         settings.pki,
         settings.name,
         issuer=LocalIssuer(Home.at(Path(settings.authorities)), settings.pki),
-        argv=lambda spec: (sys.executable, str(FAKE_DRIVER), str(spec)),
+        argv=driver_argv if settings.spark else lambda spec: (sys.executable, str(FAKE_DRIVER), str(spec)),
     ):
         print("ready", flush=True)  # noqa: T201
         await stopped.wait()

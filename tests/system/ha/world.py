@@ -29,6 +29,7 @@ from tests.system.ha.jobmanager_process import Death, Settings
 
 DEADLINE_SECONDS = 60.0
 SCRIPT = Path(__file__).with_name("jobmanager_process.py")
+PASSED = ("PATH", "HOME", "JAVA_HOME", "XDG_CACHE_HOME")
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -71,6 +72,7 @@ class World:
     pki: TestPki
     tmp: Path
     config: RuntimeConfig
+    spark: bool = False
     masters: dict[str, Master] = field(default_factory=dict)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
@@ -113,6 +115,7 @@ class World:
             config=known.config,
             pki=self.pki.config,
             die=die,
+            spark=self.spark,
         )
         file = self.tmp / f"{name}.json"
         file.write_bytes(msgspec.json.encode(settings))
@@ -122,7 +125,7 @@ class World:
                 [sys.executable, SCRIPT, file],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+                env={**{key: os.environ[key] for key in PASSED if key in os.environ}, "PYTHONPATH": str(ROOT)},
             )
         master = self.masters[name] = Master(name, where, known.config, process, log)
         return master
@@ -133,7 +136,9 @@ class World:
         self.pki.issuer.issue_to(
             where.identity(Role.TASKMANAGER, name), SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
         )
-        await self.stack.enter_async_context(taskmanager(where, self.config, name, launcher=FakeLauncher(), **options))
+        await self.stack.enter_async_context(
+            taskmanager(where, self.config, name, launcher=None if self.spark else FakeLauncher(), **options)
+        )
 
     async def call(self, where: Home | str, method: str, path: str, **options: Any) -> tuple[int, Any]:
         """A REST call on the socket of a home, or as the gateway over mutual TLS to the JobManager of that name."""
