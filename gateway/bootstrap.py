@@ -41,7 +41,7 @@ REMOVED_HEADERS = (
 )
 """Request headers that some server somewhere believes instead of the request itself."""
 
-_LOCAL_DETAILS = {
+LOCAL_DETAILS = {
     400: "The request is not valid HTTP for this gateway.",
     403: "The request was refused.",
     404: "There is no such resource here.",
@@ -55,6 +55,7 @@ _LOCAL_DETAILS = {
     503: "The cluster cannot answer now; try again.",
     504: "The cluster did not answer in time.",
 }
+"""What the caller is told when the proxy itself refuses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ def local_replies() -> dict[str, object]:
     }
     by_status = [
         {"filter": _status_filter("EQ", status), "body_format_override": _json_format(problem(status, detail))}
-        for status, detail in _LOCAL_DETAILS.items()
+        for status, detail in LOCAL_DETAILS.items()
     ]
     other: dict[str, object] = {"type": "about:blank", "title": "Refused", "status": "%RESPONSE_CODE%"}
     return {"mappers": [from_auth, *by_status], "body_format": _json_format(other)}

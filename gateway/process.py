@@ -99,7 +99,7 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
             identity = TlsIdentity(home.identity(Role.AUTH, name))
             await stack.enter_async_context(reporting(identity, "auth"))
             peers = client_policy(Channel.AUTH, trust_domain)
-            listener = MutualTlsListener(identity, Channel.AUTH, peers, server, alpn=("http/1.1",))
+            listener = MutualTlsListener(identity, Channel.AUTH, peers, server, alpn=("http/1.1",), alpn_required=False)
             stack.push_async_callback(listener.close)
             stack.push_async_callback(runner.cleanup)
             host, port = await listener.start(config.auth_host, config.auth_port)

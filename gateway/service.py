@@ -7,10 +7,12 @@ makes Envoy refuse the request with 503 (``failure_mode_allow: false``).
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from aiohttp import hdrs, web
 
@@ -18,6 +20,8 @@ from gateway.assertion import AssertionSigner
 from gateway.audit_chain import AuditRecord
 from gateway.audit_log import AuditLog
 from gateway.decision import CheckRequest, Decision, decide
+from gateway.nginx import PROBLEM_HEADER, PROXY_HEADER, STATUS_HEADER
+from gateway.nginx import PROXY as NGINX
 from gateway.policy_file import PolicyFile
 from gateway.problem import CONTENT_TYPE, problem_body
 from gateway.routes import RouteTable
@@ -60,7 +64,8 @@ class AuthService:
         )
         try:
             decision = self.decide_and_record(check)
-            return _answer(check, decision, self.signer)
+            answer = _answer(check, decision, self.signer)
+            return for_nginx(answer) if request.headers.get(PROXY_HEADER) == NGINX else answer
         except SluiceError:
             # The caller gets Envoy's own 503, which tells nothing.
             _LOG.exception("refusing request %s: cannot decide", check.request_id)
@@ -101,6 +106,22 @@ def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner) ->
         body=problem_body(decision.status, decision.detail),
         content_type=CONTENT_TYPE,
     )
+
+
+def for_nginx(answer: web.Response) -> web.Response:
+    """``answer`` as nginx's ``auth_request`` wants it: 401 and 403 are refusals, any other is a failure to it.
+
+    Status and body go into headers, for it drops the one and would not take the other.
+    """
+    if answer.status < HTTPStatus.BAD_REQUEST or not isinstance(answer.body, bytes):
+        return answer
+    # In ASCII, as a header must be; the body is our own JSON and has no line break.
+    text = json.dumps(json.loads(answer.body), separators=(",", ":"))
+    headers = {STATUS_HEADER: str(answer.status), PROBLEM_HEADER: text}
+    if challenge := answer.headers.get(hdrs.WWW_AUTHENTICATE):
+        headers[hdrs.WWW_AUTHENTICATE] = challenge
+    status = answer.status if answer.status == HTTPStatus.UNAUTHORIZED else HTTPStatus.FORBIDDEN
+    return web.Response(status=status, headers=headers)
 
 
 def _record(check: CheckRequest, decision: Decision) -> AuditRecord:
