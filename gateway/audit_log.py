@@ -110,6 +110,7 @@ class AuditLog:
         self._checkpoint_at = self._clock()
         self._checkpoint_line = b""
         self._settled = (0, 0)
+        self._seen = 0
         self._lock_descriptor = self._open(path.with_name(LOCK), os.O_RDWR | os.O_CREAT)
         try:
             with self._writing():
@@ -193,6 +194,7 @@ class AuditLog:
             try:
                 self._catch_up()
                 yield
+                self._seen = max(self._seen, self._reader.state.count)
             finally:
                 fcntl.flock(self._lock_descriptor, fcntl.LOCK_UN)
 
@@ -219,7 +221,8 @@ class AuditLog:
         existed = self._path.exists()
         self._descriptor = self._open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         info = os.fstat(self._descriptor)
-        self._inode, self._size = info.st_ino, 0
+        # Not known until all of this has gone well: whoever tries again looks again.
+        self._inode, self._size = 0, 0
         if not existed:
             sync_directory(self._directory)
         known = (self._directory / CHECKPOINT).exists()
@@ -234,6 +237,7 @@ class AuditLog:
         self._require_checkpoint()
         if self._reader.state.count == 0:
             self._write((), self._clock(), checkpoint=True)
+        self._inode = info.st_ino
 
     def _continue_after(self, segment: Segment) -> None:
         """A closed segment ends with a checkpoint."""
@@ -292,8 +296,13 @@ class AuditLog:
             self._write((record,), self._clock(), checkpoint=True)
 
     def _require_checkpoint(self) -> None:
-        """The chain must go at least as far as the checkpoint that was put aside."""
+        """The chain must go at least as far as this writer has seen it, and the checkpoint that was put aside."""
         assert self._key is not None  # noqa: S101  as above
+        if self._reader.state.count < self._seen:
+            raise AuditLogError(
+                f"the audit log ends at line {self._reader.state.count}, and had {self._seen} lines before",
+                "its end was removed while it was written; see `sluice audit-log verify`",
+            )
         path = self._directory / CHECKPOINT
         if not path.exists():
             return

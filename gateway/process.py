@@ -28,7 +28,8 @@ from gateway.listening import clear_stale_socket, listen_unix, require_free_port
 from gateway.loaded import UseReports
 from gateway.operations import known_operations
 from gateway.pass_keys import PassKeys
-from gateway.policy_file import PolicyFile, policy_file
+from gateway.policy_file import policy_file
+from gateway.policy_record import RecordedPolicy
 from gateway.routes import RouteTable
 from gateway.secret_feed import Given, SecretFeed
 from gateway.service import AuthService
@@ -77,11 +78,13 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
     """
     tokens = token_snapshot(home)
     routes = FileSnapshot(route_file(home), RouteTable.decode, limit=MAX_ROUTE_LIST_BYTES)
-    policy = PolicyFile(lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes))
     tokens.get()
-    policy.get()
     async with contextlib.AsyncExitStack() as stack:
         audit = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
+        policy = RecordedPolicy(
+            lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes), audit
+        )
+        policy.get()
         await stack.enter_async_context(keeping(home, audit))
         keys = PassKeys.of(home)
         _refresh_keys(home, keys)

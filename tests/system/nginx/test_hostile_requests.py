@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.audit_chain import AuditRecord
+from gateway.audit_log import audit_file
+from gateway.audit_verify import read_records
 from gateway.principal import AccessRole
-from tests.integration.gateway.conftest import DEADLINE_SECONDS, Gateway
+from tests.integration.gateway.conftest import DEADLINE_SECONDS, Gateway, eventually
 from tests.integration.gateway.test_door import (
     test_expired_token_is_401_and_says_so,
     test_good_token_reaches_rest_as_its_principal,
@@ -183,3 +186,23 @@ def test_slow_headers_are_given_up(gateway: Gateway) -> None:
         connection.settimeout(3 * DEADLINE_SECONDS)
         assert connection.recv(4096) in {b"", b"HTTP/1.1 408"}
     assert gateway.reached() == []
+
+
+def test_what_nginx_refuses_by_itself_is_in_the_audit_log_too(gateway: Gateway) -> None:
+    """Its access log is taken over; what the auth service decided is there with the same request id."""
+    decided = gateway.send("GET", "/v1/jobs?secret=hunter2", token=gateway.token(AccessRole.VIEWER, "grace"))
+    refused = gateway.send("GET", "/v1/jobs", ("X-Long", "a" * 40_000), token=gateway.token(AccessRole.VIEWER))
+    gateway.reached()
+    ids = {name: reply.headers["x-request-id"] for name, reply in (("decided", decided), ("refused", refused))}
+
+    def records(name: str) -> list[AuditRecord]:
+        log = audit_file(gateway.home).parent
+        return sorted((each for each in read_records(log) if each.request_id == ids[name]), key=lambda each: each.event)
+
+    eventually(lambda: len(records("decided")) == 2 and records("refused"), "the requests are not taken over")
+    decision, traffic = records("decided")
+    assert (decision.event, traffic.event) == ("decision", "traffic")
+    assert (traffic.principal, traffic.decision, traffic.status, traffic.path) == ("grace", "allow", 200, "/v1/jobs")
+    (alone,) = records("refused")
+    assert (alone.event, alone.decision, alone.status) == ("traffic", "deny", 431)
+    assert b"hunter2" not in audit_file(gateway.home).read_bytes()

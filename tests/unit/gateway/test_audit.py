@@ -103,6 +103,17 @@ def test_running_writer_notices_that_the_log_was_cut(path: Path) -> None:
         log.append(decision())
 
 
+@pytest.mark.parametrize("gone", [("current.jsonl",), ("current.jsonl", SIGNING_KEY)], ids=["log", "log and key"])
+def test_running_writer_begins_no_new_log_when_its_own_is_gone(path: Path, gone: tuple[str, ...]) -> None:
+    log = AuditLog(path)
+    log.append(decision())
+    for name in gone:
+        (path.parent / name).unlink()
+    for _ in range(2):
+        with pytest.raises(AuditLogError, match=r"had 2 lines before|is gone"):
+            log.append(decision())
+
+
 def test_end_that_was_removed_is_not_continued(path: Path) -> None:
     log = AuditLog(path)
     log.append(decision())
