@@ -170,6 +170,10 @@ async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, first
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(paths.admin_socket.unlink, missing_ok=True)
+        if config.auth_host:
+            # The auth service is elsewhere and cannot read this machine's access log: it has a chain of its own here.
+            log = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
+            await stack.enter_async_context(keeping(home, log))
         reports = UseReports(envoy)
         stack.callback(reports.close)
         stack.push_async_callback(envoy.stop)

@@ -276,6 +276,23 @@ def test_segments_are_closed_and_compressed_and_the_chain_goes_on(path: Path) ->
     assert proved.segments == len(before) + 1
 
 
+def test_age_of_a_segment_counts_from_its_first_record_whoever_writes(path: Path) -> None:
+    clock, limits = Clock(), Limits(segment_age=dt.timedelta(hours=1))
+    log = AuditLog(path, clock=clock, limits=limits)
+    for _ in range(300):
+        log.append(decision())
+    assert path.stat().st_size > 64 << 10, "more than is read back at once"
+    clock.move(3500)
+    other = AuditLog(path, clock=clock, limits=limits)
+    other.append(decision())
+    assert segments(path.parent) == []
+    clock.move(100)
+    other.append(decision())
+    assert len(segments(path.parent)) == 1
+    log.append(decision())
+    verify_log(path.parent)
+
+
 def test_log_is_continued_after_a_compressed_segment(path: Path) -> None:
     """Nothing is in the current segment yet: the end is in the one before."""
     log = AuditLog(path, limits=Limits(segment_bytes=500))
