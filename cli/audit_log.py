@@ -134,7 +134,8 @@ def tail(
     wanted = Filter(principal, operation, decision, _moment("--since", since, now), _moment("--until", until, now))
     last: deque[AuditRecord] = deque(maxlen=lines)
     if not keep_following:
-        last.extend(record for record in read_records(place) if wanted.admits(record))
+        enough = lines if wanted == Filter() else None
+        last.extend(record for record in read_records(place, last=enough) if wanted.admits(record))
         _print(iter(last), as_json=as_json)
         return
     records = follow(place, wait=_pause)

@@ -7,7 +7,23 @@ import sys
 import typer
 from rich.console import Console
 
-from cli import audit, audit_log, cluster, compose, demo, jobs, login, pki, policy, run, session, settings, token, user
+from cli import (
+    audit,
+    audit_log,
+    cluster,
+    compose,
+    demo,
+    gateway_render,
+    jobs,
+    login,
+    pki,
+    policy,
+    run,
+    session,
+    settings,
+    token,
+    user,
+)
 from cli.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, CommandError
 from pki.errors import SluiceError
 
@@ -37,6 +53,7 @@ app.add_typer(policy.app, name="policy")
 app.command()(login.login)
 app.command()(login.logout)
 app.command()(login.whoami)
+app.add_typer(gateway_render.app, name="gateway")
 app.add_typer(run.app, name="run")
 app.add_typer(compose.app, name="compose")
 app.add_typer(settings.app, name="config")

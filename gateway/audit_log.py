@@ -27,6 +27,7 @@ from gateway.audit_chain import (
     AuditRecord,
     ChainReader,
     ChainState,
+    decode,
     digest_of,
     kept_checkpoint,
     seal_checkpoint,
@@ -110,6 +111,7 @@ class AuditLog:
         self._checkpoint_at = self._clock()
         self._checkpoint_line = b""
         self._settled = (0, 0)
+        self._seen = 0
         self._lock_descriptor = self._open(path.with_name(LOCK), os.O_RDWR | os.O_CREAT)
         try:
             with self._writing():
@@ -193,6 +195,7 @@ class AuditLog:
             try:
                 self._catch_up()
                 yield
+                self._seen = max(self._seen, self._reader.state.count)
             finally:
                 fcntl.flock(self._lock_descriptor, fcntl.LOCK_UN)
 
@@ -216,12 +219,10 @@ class AuditLog:
             os.close(self._descriptor)
             self._descriptor = -1
         earlier = segments(self._directory)
-        existed = self._path.exists()
         self._descriptor = self._open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         info = os.fstat(self._descriptor)
-        self._inode, self._size = info.st_ino, 0
-        if not existed:
-            sync_directory(self._directory)
+        # Not known until all of this has gone well: whoever tries again looks again.
+        self._inode, self._size = 0, 0
         known = (self._directory / CHECKPOINT).exists()
         self._key = open_key(self._directory, first_use=not earlier and not known and info.st_size == 0)
         self._reader = ChainReader(self._key.public.checker())
@@ -234,6 +235,7 @@ class AuditLog:
         self._require_checkpoint()
         if self._reader.state.count == 0:
             self._write((), self._clock(), checkpoint=True)
+        self._inode = info.st_ino
 
     def _continue_after(self, segment: Segment) -> None:
         """A closed segment ends with a checkpoint."""
@@ -265,9 +267,9 @@ class AuditLog:
             if place >= 0 or from_start:
                 break
             length *= 4
-        if from_start:
-            first = msgspec.json.decode(data.split(b"\n", 1)[0], type=AuditRecord) if b"\n" in data else None
-            self._segment_since = _moment(first.time) if first is not None else self._segment_since
+        first = decode(os.pread(self._descriptor, MAX_LINE_BYTES, 0).partition(b"\n")[0])
+        if first is not None:
+            self._segment_since = _moment(first.time)
         if place >= 0:
             rest = data[begin + place :]
             line, _, _ = rest.partition(b"\n")
@@ -292,8 +294,13 @@ class AuditLog:
             self._write((record,), self._clock(), checkpoint=True)
 
     def _require_checkpoint(self) -> None:
-        """The chain must go at least as far as the checkpoint that was put aside."""
+        """The chain must go at least as far as this writer has seen it, and the checkpoint that was put aside."""
         assert self._key is not None  # noqa: S101  as above
+        if self._reader.state.count < self._seen:
+            raise AuditLogError(
+                f"the audit log ends at line {self._reader.state.count}, and had {self._seen} lines before",
+                "its end was removed while it was written; see `sluice audit-log verify`",
+            )
         path = self._directory / CHECKPOINT
         if not path.exists():
             return
@@ -361,10 +368,8 @@ class AuditLog:
         try:
             if self._reader.unsigned:
                 self._write((), now, checkpoint=True)
-            self._disk.sync(self._descriptor)
             closed = Segment.named(self._directory, self._segment_first, self._reader.state.count)
             self._disk.rename(self._path, closed.path)
-            sync_directory(self._directory)
         except (AuditLogError, OSError) as error:
             _LOG.warning("the audit log's segment stays open: %s", error)
             return
@@ -383,7 +388,9 @@ class AuditLog:
             line, descriptor, settled = self._checkpoint_line, os.dup(self._descriptor), (self._inode, self._size)
         try:
             # Not under the lock: nobody's answer waits for the disk. Records first, then what vouches for them.
+            self._sync_closed()
             self._disk.sync(descriptor)
+            sync_directory(self._directory)
         except OSError as error:
             raise AuditLogError(f"cannot flush {self._path}: {error.strerror}", "check the disk") from error
         finally:
@@ -391,6 +398,16 @@ class AuditLog:
         if line:
             self._put_aside(line)
         self._settled = settled
+
+    def _sync_closed(self) -> None:
+        """Segments that were closed since; the compressed ones are on the disk."""
+        for segment in segments(self._directory):
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    self._disk.sync(descriptor)
+                finally:
+                    os.close(descriptor)
 
     def _put_aside(self, line: bytes) -> None:
         """Keep a checkpoint beside the log, unless a later one is kept already."""

@@ -27,7 +27,7 @@ CHECKPOINT = "checkpoint.json"
 """The last checkpoint whose records are safely on the disk: an end that was cut off before it is found."""
 LOCK = "lock"
 """Whoever writes holds its lock (flock(2)); it is never renamed."""
-LOCK_TIMEOUT_SECONDS = 2.0
+LOCK_TIMEOUT_SECONDS = 5.0
 """How long a record waits for another writer; then it counts as not written."""
 MAX_SEGMENT_BYTES = 32 << 20
 """A segment of this size is closed, and the next begins."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from gateway.audit_chain import (
     ChainState,
     Check,
     Checkpoint,
+    decode,
     kept_checkpoint,
 )
 from gateway.audit_keys import VERIFICATION_KEY, VerificationKey
@@ -102,16 +104,41 @@ def verify_file(path: Path) -> ChainState:
     return verify_log(path.parent).state
 
 
-def read_records(directory: Path) -> Iterator[AuditRecord]:
-    """The records of a log from its beginning, each checked against the chain but for signatures."""
+def read_records(directory: Path, *, last: int | None = None) -> Iterator[AuditRecord]:
+    """The records of a log from its beginning, each checked against the chain but for signatures.
+
+    With ``last`` at least so many of the end, without reading what is in earlier segments.
+    """
     with _look(directory) as look:
-        reader = ChainReader(None)
-        for segment in look.closed:
-            for raw in segment.lines():
-                yield reader.take(raw)
-        for raw in _current_lines(look):
-            if raw.endswith(b"\n"):
-                yield reader.take(raw)
+        closed = look.closed
+        if last is not None:
+            end = _last_sequence(look) or (closed[-1].last if closed else 0)
+            closed = [segment for segment in closed if segment.last > end - last]
+        lines = itertools.chain(*(segment.lines() for segment in closed), _current_lines(look))
+        whole = (raw for raw in lines if raw.endswith(b"\n"))
+        reader: ChainReader | None = None
+        for raw in whole:
+            if reader is None:
+                reader = ChainReader(None, _state_before(raw) if len(closed) < len(look.closed) else None)
+            yield reader.take(raw)
+
+
+def _state_before(raw: bytes) -> ChainState:
+    """What the first line says was before it; the rest is checked from there."""
+    record = decode(raw.removesuffix(b"\n")) if len(raw) <= MAX_LINE_BYTES else None
+    if record is None:
+        raise AuditLogError("the first line of an audit log segment is damaged")
+    return ChainState(record.sequence - 1, record.previous)
+
+
+def _last_sequence(look: _Look) -> int:
+    """Of the last whole line in the current segment; 0 when there is none."""
+    if look.current < 0:
+        return 0
+    start = max(0, look.size - 2 * MAX_LINE_BYTES)
+    data = os.pread(look.current, look.size - start, start)
+    record = decode(data[: data.rfind(b"\n") + 1].rstrip(b"\n").rpartition(b"\n")[2])
+    return 0 if record is None else record.sequence
 
 
 @contextlib.contextmanager

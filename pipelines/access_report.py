@@ -33,7 +33,7 @@ from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every PySpark program gives it
@@ -187,13 +187,16 @@ def _bounded(file: IO[bytes] | gzip.GzipFile, limit: int, source: Source) -> Ite
 
 def load_key(pem: bytes) -> tuple[ec.EllipticCurvePublicKey, str]:
     """A verification key and its id; raises :class:`LogError`."""
+    # Not at the top: Spark sends this file's globals to the executors, and these cannot be sent.
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+
     try:
-        key = serialization.load_pem_public_key(pem)
+        key = load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
         raise LogError("the verification key is not a public key in PEM") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise LogError("the verification key is not a P-256 key")
-    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return key, hashlib.sha256(der).hexdigest()[:KEY_ID_CHARACTERS]
 
 
@@ -919,6 +922,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         log = open_log(options.log, options.key, options.key_id, options.checkpoint)
         spark = SparkSession.builder.appName("access report").getOrCreate()
+        spark.conf.set("spark.sql.shuffle.partitions", max(2, min(MAX_PARTITIONS, 2 * len(log.sources))))
         try:
             rows, lines = read_log(spark, log)
             report = analyse(rows, lines, since=options.since, until=options.until)

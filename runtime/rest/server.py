@@ -131,6 +131,7 @@ class RestServer:
             client_policy(Channel.REST, identity.spiffe_id.trust_domain),
             server,
             alpn=("http/1.1",),
+            alpn_required=False,
             connections=connections,
         )
         address = await listener.start(host, port)

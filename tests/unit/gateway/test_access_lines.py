@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.access_lines import MALFORMED, MAX_ACCESS_LINE_BYTES, missing_before, record_of
@@ -102,6 +102,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from([*LINE, "counter"]), JSON))
 def test_whatever_a_line_says_its_record_fits(fields: dict[str, Any]) -> None:
     """A line that could not be recorded would hold up all that come after it."""

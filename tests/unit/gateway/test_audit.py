@@ -103,6 +103,17 @@ def test_running_writer_notices_that_the_log_was_cut(path: Path) -> None:
         log.append(decision())
 
 
+@pytest.mark.parametrize("gone", [("current.jsonl",), ("current.jsonl", SIGNING_KEY)], ids=["log", "log and key"])
+def test_running_writer_begins_no_new_log_when_its_own_is_gone(path: Path, gone: tuple[str, ...]) -> None:
+    log = AuditLog(path)
+    log.append(decision())
+    for name in gone:
+        (path.parent / name).unlink()
+    for _ in range(2):
+        with pytest.raises(AuditLogError, match=r"had 2 lines before|is gone"):
+            log.append(decision())
+
+
 def test_end_that_was_removed_is_not_continued(path: Path) -> None:
     log = AuditLog(path)
     log.append(decision())
@@ -263,6 +274,23 @@ def test_segments_are_closed_and_compressed_and_the_chain_goes_on(path: Path) ->
     assert paths == [f"/{number}" for number in range(32)]
     proved = verify_log(path.parent)
     assert proved.segments == len(before) + 1
+
+
+def test_age_of_a_segment_counts_from_its_first_record_whoever_writes(path: Path) -> None:
+    clock, limits = Clock(), Limits(segment_age=dt.timedelta(hours=1))
+    log = AuditLog(path, clock=clock, limits=limits)
+    for _ in range(300):
+        log.append(decision())
+    assert path.stat().st_size > 64 << 10, "more than is read back at once"
+    clock.move(3500)
+    other = AuditLog(path, clock=clock, limits=limits)
+    other.append(decision())
+    assert segments(path.parent) == []
+    clock.move(100)
+    other.append(decision())
+    assert len(segments(path.parent)) == 1
+    log.append(decision())
+    verify_log(path.parent)
 
 
 def test_log_is_continued_after_a_compressed_segment(path: Path) -> None:
