@@ -115,13 +115,13 @@ def declared(home: Home) -> tuple[Listener, ...]:
     edge = _read(endpoints / "envoy.json", _EdgeRecord)
     if edge is not None:
         found.append(Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=edge.host, port=edge.port))
-    auth = _read(endpoints / "auth.json", _EdgeRecord)
     sockets = ["sds", "envoy-admin"]
+    auth = _read(endpoints / "auth.json", _EdgeRecord)
     if auth is None:
-        sockets += ["auth", "xds"]
+        sockets = ["auth", "xds", *sockets]
     else:
         found.append(Listener(name="auth", kind=Kind.MUTUAL, channel=Channel.AUTH, host=auth.host, port=auth.port))
-    found += [Listener(name=each, kind=Kind.SOCKET, path=str(home.sockets / f"{each}.sock")) for each in sockets]
+    found += (Listener(name=name, kind=Kind.SOCKET, path=str(home.sockets / f"{name}.sock")) for name in sockets)
     return tuple(found)
 
 

@@ -27,7 +27,7 @@ from audit.reports import RENDERERS, Format, json_schema
 from audit.reports.text import print_report
 from audit.runner import examine
 from audit.subject import EdgeAccess, Options, Subject
-from audit.targets import read_targets
+from audit.targets import read_anchors, read_targets
 from audit.wire.probe import speaks_tls
 from cli.audit_compose import examine_project
 from cli.errors import EXIT_NO, UnreachableError, UsageError
@@ -129,7 +129,7 @@ def _examine(
     intrusive: bool,
 ) -> Report:
     if targets is not None:
-        return examine(str(targets), [Subject(listener, options) for listener in read_targets(targets)])
+        return examine(str(targets), _targets(targets, options))
     with home_subjects(home, config, options, with_identities=with_identities, intrusive=intrusive) as subjects:
         return examine(f"the cluster in {home}", subjects)
 
@@ -144,10 +144,15 @@ def subjects_of(where: str, options: Options) -> Iterator[list[Subject]]:
         except ValueError as error:
             raise UsageError(f"{where} is no address: {error}", "https://HOST:PORT") from error
     elif Path(where).is_file():
-        yield [Subject(listener, options) for listener in read_targets(Path(where))]
+        yield _targets(Path(where), options)
     else:
         with home_subjects(Path(where), None, options, with_identities=True) as subjects:
             yield subjects
+
+
+def _targets(path: Path, options: Options) -> list[Subject]:
+    anchors = read_anchors(path)
+    return [Subject(each, options, anchors=anchors.get(each.name, ())) for each in read_targets(path)]
 
 
 def _edge_at(url: SplitResult, options: Options) -> Subject:

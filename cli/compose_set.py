@@ -35,7 +35,7 @@ GATEWAY_PORT = 8443
 JOBMANAGER_NAME = "jobmanager-1"
 ENVOY_IMAGE = "envoyproxy/envoy:v1.40.0"
 """The official image, in the version that the tests run (see ``constraints.txt``)."""
-SHARED_WITH_ENVOY = (f"envoy-run:{HOME}/run", f"envoy-log:{HOME}/gateway")
+SHARED_WITH_ENVOY = (f"envoy-run:{HOME}/run", f"envoy-log:{HOME}/access")
 # A name for each network that the JobManager is on, so that each of its ports is on one of them alone.
 RPC_HOST = "rpc.jobmanager.internal"
 REST_HOST = "rest.jobmanager.internal"

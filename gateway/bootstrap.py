@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.access_tail import access_file
 from gateway.config import GatewayConfig
 from gateway.upstreams import (
     SDS_CLUSTER,
@@ -48,7 +49,7 @@ class EnvoyPaths:
             rest_socket=home.sockets / "rest.sock",
             bootstrap=home.run / "envoy" / "bootstrap.json",
             configuration=home.run / "envoy" / "configuration.json",
-            access_log=home.gateway / "access.jsonl",
+            access_log=access_file(home),
         )
 
 

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives import hashes
 from gateway.envoy_admin import EnvoyAdmin
 from gateway.errors import EnvoyFailed
 from gateway.secret_feed import Given, SecretFeed, Side
-from gateway.upstreams import CERTIFICATE_SECRET, EDGE_SECRET, TRUST_SECRET
+from gateway.upstreams import CERTIFICATE_SECRET, EDGE_SECRET, EDGE_TRUST_SECRET, TRUST_SECRET
 from pki.authority import to_pem
 from pki.errors import StoreError
 from pki.generation import issuer_id, key_id
@@ -44,10 +44,9 @@ def has_loaded(given: Given, secrets: object, certificates: object) -> bool:
         return False
     if f"{leaf.serial_number:x}" not in _serials(certificates):
         return False
-    if given.side is Side.EDGE:
-        return True
-    trusted = _part(secrets, TRUST_SECRET, "validation_context", "trusted_ca")
-    lists = _part(secrets, TRUST_SECRET, "validation_context", "crl")
+    trust = EDGE_TRUST_SECRET if given.side is Side.EDGE else TRUST_SECRET
+    trusted = _part(secrets, trust, "validation_context", "trusted_ca")
+    lists = _part(secrets, trust, "validation_context", "crl")
     return trusted == to_pem(*given.anchors) and lists == b"".join(each.pem for each in given.lists)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from cryptography import x509
 
 from gateway.errors import EnvoyIdentityError
-from gateway.upstreams import CERTIFICATE_SECRET, EDGE_SECRET, TRUST_SECRET
+from gateway.upstreams import CERTIFICATE_SECRET, EDGE_SECRET, EDGE_TRUST_SECRET, TRUST_SECRET
 from gateway.xds.api import SECRET, Message, message_class
 from pki.authority import to_pem
 from pki.crl import RevocationList
@@ -44,8 +44,8 @@ class Side(enum.StrEnum):
 class Given:
     """What Envoy is given of one identity.
 
-    Inside, the anchors are those of ``material`` that Envoy trusts: see :func:`trusted_anchors`. At the edge it
-    verifies nobody, and they are all of them.
+    The anchors are those of ``material`` that Envoy trusts: see :func:`trusted_anchors`. Inside it verifies REST and
+    the auth service by them, at the edge the certificates of users.
     """
 
     side: Side
@@ -58,7 +58,12 @@ class Given:
         """As SDS resources, by name."""
         chain, key = self.material.chain_pem, self.material.key_pem
         if self.side is Side.EDGE:
-            return {EDGE_SECRET: certificate_secret(EDGE_SECRET, chain, key)}
+            # Not whose: a demand on the identity would shut out those without a certificate, whom Envoy must let in.
+            # The auth service takes users alone, and this authority signs clients of no other role.
+            return {
+                EDGE_TRUST_SECRET: trust_secret(EDGE_TRUST_SECRET, self.anchors, self.lists),
+                EDGE_SECRET: certificate_secret(EDGE_SECRET, chain, key),
+            }
         return {
             TRUST_SECRET: trust_secret(TRUST_SECRET, self.anchors, self.lists),
             CERTIFICATE_SECRET: certificate_secret(CERTIFICATE_SECRET, chain, key),
@@ -137,9 +142,7 @@ class SecretFeed:
         renewed = self._read(now)
         if self._material is None:
             return None
-        if self.side is Side.EDGE:
-            return Given(self.side, self._material, self._material.anchors) if renewed else None
-        return self._update_internal(self._material, renewed=renewed)
+        return self._with_lists(self._material, renewed=renewed)
 
     def _read(self, now: dt.datetime) -> bool:
         stamp = stamp_of(self.directory)
@@ -166,7 +169,7 @@ class SecretFeed:
         self._material = material
         return True
 
-    def _update_internal(self, material: IdentityMaterial, *, renewed: bool) -> Given | None:
+    def _with_lists(self, material: IdentityMaterial, *, renewed: bool) -> Given | None:
         if self._revoked is None:
             self._revoked = RevokedPeers(
                 self.directory, self._anchors, clock=lambda: self._now, monotonic=self._monotonic

@@ -13,6 +13,7 @@ from gateway.errors import BootstrapError
 from pki.identity import Role
 
 EDGE_SECRET = "edge"  # noqa: S105  the name of a secret, not a secret
+EDGE_TRUST_SECRET = "edge-trust"  # noqa: S105  likewise
 CERTIFICATE_SECRET = "internal"  # noqa: S105  likewise
 TRUST_SECRET = "internal-trust"  # noqa: S105  likewise
 XDS_CLUSTER = "xds"

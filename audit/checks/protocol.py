@@ -218,7 +218,9 @@ CHECKS = (
         kinds=TLS_KINDS,
         expected="a TLS 1.3 handshake is possible",
         references=(ref.NIST_VERSIONS, ref.MOZILLA),
-        remedy="Use a TLS library that speaks TLS 1.3 and allow it (minimum_version TLSv1.3).",
+        remedy="Switch TLS on (Flink: security.ssl.internal.enabled: true, security.ssl.rest.enabled: true; Spark: "
+        "spark.ssl.rpc.enabled true), with a TLS library that speaks TLS 1.3, and allow that "
+        "(minimum_version TLSv1.3).",
         run=_modern,
     ),
     Check(

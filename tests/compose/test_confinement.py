@@ -92,7 +92,7 @@ def test_keys_stay_where_they_were_made_and_tokens_are_gone(stack: Stack, servic
 
 def test_what_envoy_shares_with_its_agent_has_no_key(stack: Stack) -> None:
     for service in ("envoy", "envoy-agent"):
-        for place in ("run", "gateway"):
+        for place in ("run", "access"):
             for path in (stack.proc(service) / "root/var/lib/sluice" / place).rglob("*"):
                 assert not path.is_file() or b"PRIVATE KEY" not in path.read_bytes(), path
 

@@ -7,7 +7,7 @@ import datetime as dt
 import os
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -228,10 +228,6 @@ def _tls12_renegotiating(listening: MutualTlsListener, made: Any) -> None:
     made.options |= libssl.ALLOW_CLIENT_RENEGOTIATION
 
 
-def _tls12_optional(listening: MutualTlsListener, made: Any) -> None:
-    _tls12_only(listening, made)
-
-
 def _leaf_alone(listening: MutualTlsListener, made: Any) -> None:
     material = listening._identity.material
     leaf = b"".join(material.chain_pem.partition(b"-----END CERTIFICATE-----\n")[:2])
@@ -298,10 +294,6 @@ def together(*weaknesses: Weakness) -> Weakness:
     return apply
 
 
-def _names(weaknesses: Sequence[tuple[str, Weakness]]) -> dict[str, Weakness]:
-    return dict(weaknesses)
-
-
 WEAKNESSES: dict[str, Weakness] = {
     "plaintext": connection(_plaintext),
     "no client certificates": _believes(ssl.CERT_NONE),
@@ -322,7 +314,7 @@ WEAKNESSES: dict[str, Weakness] = {
     "leaves that sign": _overlooks(*NO_AUTHORITY, *WRONG_PURPOSE),
     "TLS 1.2 only": context(_tls12_only),
     "TLS 1.2 with renegotiation": context(_tls12_renegotiating),
-    "TLS 1.2 with optional client certificates": together(context(_tls12_optional), _believes(ssl.CERT_OPTIONAL)),
+    "TLS 1.2 with optional client certificates": together(context(_tls12_only), _believes(ssl.CERT_OPTIONAL)),
     "weak suite": context(_weak_suite),
     "session tickets": context(_tickets),
     "early data": context(_early_data),
