@@ -115,12 +115,13 @@ def declared(home: Home) -> tuple[Listener, ...]:
     edge = _read(endpoints / "envoy.json", _EdgeRecord)
     if edge is not None:
         found.append(Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=edge.host, port=edge.port))
+    sockets = ["sds", "envoy-admin"]
     auth = _read(endpoints / "auth.json", _EdgeRecord)
     if auth is None:
-        found.append(Listener(name="auth", kind=Kind.SOCKET, path=str(home.sockets / "auth.sock")))
+        sockets = ["auth", "xds", *sockets]
     else:
         found.append(Listener(name="auth", kind=Kind.MUTUAL, channel=Channel.AUTH, host=auth.host, port=auth.port))
-    found.append(Listener(name="envoy-admin", kind=Kind.SOCKET, path=str(home.sockets / "envoy-admin.sock")))
+    found += (Listener(name=name, kind=Kind.SOCKET, path=str(home.sockets / f"{name}.sock")) for name in sockets)
     return tuple(found)
 
 

@@ -129,7 +129,7 @@ def _sound(subject: Subject) -> Evidence:
 
 
 def _fails_closed(subject: Subject) -> Evidence:
-    path = _home(subject).run / "envoy" / "bootstrap.json"
+    path = _home(subject).run / "envoy" / "configuration.json"
     done = f"looked for failure_mode_allow in {path}"
     if not path.exists():
         return not_examined("there is no Envoy here")

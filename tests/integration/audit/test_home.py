@@ -39,7 +39,7 @@ def home(tmp_path: Path) -> Home:
 def _bootstrap(home: Home, *, allow: object) -> None:
     make_private_directory(home.run / "envoy")
     document = {"http_filters": [{"typed_config": {"failure_mode_allow": allow}}]}
-    (home.run / "envoy" / "bootstrap.json").write_text(json.dumps(document))
+    (home.run / "envoy" / "configuration.json").write_text(json.dumps(document))
 
 
 def findings(home: Home, options: Options | None = None, unreadable: tuple[str, ...] = ()) -> set[str]:
