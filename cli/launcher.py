@@ -236,8 +236,7 @@ class Launcher:
         try:
             async with aiohttp.ClientSession(connector=connector) as session:
                 answer = await session.get(
-                    "http://rest/v1/overview",
-                    headers={"x-sluice-principal": "launcher", "x-sluice-roles": "viewer"},
+                    "http://rest/v1/health",
                     timeout=aiohttp.ClientTimeout(total=5),
                 )
                 registered = (await answer.json()).get("taskmanagers", 0)

@@ -28,7 +28,7 @@ from cli.joining import (
 )
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
 from cli.pki_agent import agent
-from cli.routes import publish_routes
+from cli.routes import auth_address, publish_routes
 from gateway.config import AUTH_NAME
 from pki.identity import Role
 
@@ -88,6 +88,7 @@ def jobmanager(
 ) -> None:
     """Dispatcher, ResourceManager, JobMasters, blob server and REST."""
     from runtime.jobmanager.process import run_jobmanager
+    from runtime.process import allow_many_files
 
     located, configuration = load_configuration(home, config)
     join = joining(ca, join_token_file, dns, ip)
@@ -95,7 +96,10 @@ def jobmanager(
     locate = None if join is None else join.locate
 
     def main() -> Coroutine[Any, Any, None]:
-        return run_jobmanager(located, configuration.runtime, configuration.pki, name, locate_ca=locate)
+        allow_many_files()  # a connection of each TaskManager and each driver
+        return run_jobmanager(
+            located, configuration.runtime, configuration.pki, name, locate_ca=locate, auth=auth_address(configuration)
+        )
 
     serve(joined(located, join, kept, main))
 
@@ -143,7 +147,9 @@ def auth(
     join = joining(ca, join_token_file, dns, ip)
     kept = own_identity(located, configuration.pki, join, Role.AUTH, name)
     domain = configuration.pki.trust_domain
-    serve(joined(located, join, kept, lambda: run_auth(located, configuration.gateway, domain, name)))
+    settings = configuration.jobmanager
+    rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
+    serve(joined(located, join, kept, lambda: run_auth(located, configuration.gateway, domain, name, rest=rest)))
 
 
 @app.command()

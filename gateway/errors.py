@@ -43,3 +43,35 @@ class ListenError(GatewayError):
 
 class EnvoyFailed(GatewayError):
     """Envoy did not start, or ended by itself."""
+
+
+class PassKeyError(GatewayError):
+    """The keys that passes are signed with are missing or damaged."""
+
+
+class RevocationError(GatewayError):
+    """The set of revoked ids cannot be read, or an id cannot be added to it."""
+
+
+class PolicyError(GatewayError):
+    """The policy file does not say clearly who may do what; it is not used."""
+
+
+class IssuerError(GatewayError):
+    """An issuer of tokens cannot be reached, or answers what cannot be used."""
+
+
+class SessionError(GatewayError):
+    """The session file is damaged or full, or no session has this id."""
+
+
+class UserFileError(GatewayError):
+    """The user file is damaged, or does not have, or already has, this user."""
+
+
+class LoginError(GatewayError):
+    """Signing in did not work; the caller learns little, the log all of it."""
+
+
+class XdsError(GatewayError):
+    """A configuration for Envoy is not one, or Envoy did not take it."""

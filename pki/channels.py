@@ -50,7 +50,8 @@ MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.DATA: _JOB,
     Channel.BLOB: frozenset({Role.JOBMANAGER, Role.TASKMANAGER}) | _JOB,
     Channel.REST: frozenset({Role.GATEWAY, Role.JOBMANAGER}),  # a standby forwards to the leader
-    Channel.AUTH: frozenset({Role.GATEWAY}),
+    # Envoy asks about requests; JobManagers get the public keys that assertions are verified with, nothing else.
+    Channel.AUTH: frozenset({Role.GATEWAY, Role.JOBMANAGER}),
     Channel.EDGE: frozenset({Role.USER}),
     Channel.CA: _RENEWED,
     Channel.ENROLMENT: frozenset(),  # who enrols has no certificate yet: a token takes its place

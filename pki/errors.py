@@ -39,3 +39,7 @@ class PeerRefused(PkiError):
 
 class CrlRejected(PkiError):
     """A certificate revocation list that is damaged, foreign, expired, older than the one in use, or not understood."""
+
+
+class AssertionRefused(PkiError):
+    """Who is said to ask is not proven: no assertion, or not the gateway's, not for here, or not for now."""

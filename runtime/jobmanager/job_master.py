@@ -161,6 +161,12 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             return 0.0
         return self._services.cancel_grace
 
+    def on_failure(self, error: BaseException) -> None:
+        """An error of its own leaves nobody to do what was to be done: better the job fails than waits for ever."""
+        super().on_failure(error)
+        if not isinstance(error, SluiceError):  # else a call failed, as calls do, and heartbeats or retries follow
+            self._fail(f"internal error of its JobMaster: {type(error).__name__}")
+
     def _driver_started(self, child: ChildProcess) -> None:
         self._child = child
         self.hand_off(child.wait(), then=self._driver_ended)

@@ -33,6 +33,7 @@ from runtime.ha.origin import origin_of
 from runtime.ha.services import make_election, make_storage
 from runtime.jobmanager.driver_attempt import DriverArgv, DriverHost
 from runtime.jobmanager.term import Gateways, Workshop, leading
+from runtime.rest.assertion_keys import AssertionKeys, assertion_keys_file, fetch_forever
 from runtime.rest.handlers import ClusterFacts, Handlers
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
@@ -51,19 +52,26 @@ def driver_argv(spec: Path) -> Sequence[str]:
 
 
 async def run_jobmanager(
-    home: Home, config: RuntimeConfig, pki: PkiConfig, name: str, *, locate_ca: Callable[[], CaAddress] | None = None
+    home: Home,
+    config: RuntimeConfig,
+    pki: PkiConfig,
+    name: str,
+    *,
+    locate_ca: Callable[[], CaAddress] | None = None,
+    auth: tuple[str, int] | None = None,
 ) -> None:
     """Run a JobManager until cancelled, leading or standing by; then stop. Its jobs are left to the next leader.
 
     Its identity is at ``home.identity(Role.JOBMANAGER, name)``, prepared before. ``locate_ca`` says where the online
-    authority is; by default it is announced in ``home``.
+    authority is; by default it is announced in ``home``. ``auth`` is where the auth service of another machine is,
+    which tells the gateway's public keys; without it they are in ``home``.
 
     Raises:
         StoreError: there is no usable identity, or an address is taken.
         AddressUnusable: others could not connect to ``config.jobmanager.host``.
         HaError: it can neither lead nor stand by.
     """
-    async with _running(home, config, pki, name, locate_ca=locate_ca) as node:
+    async with _running(home, config, pki, name, locate_ca=locate_ca, auth=auth) as node:
         await node.terms
 
 
@@ -76,6 +84,7 @@ async def jobmanager(
     *,
     issuer: Issuer | None = None,
     locate_ca: Callable[[], CaAddress] | None = None,
+    auth: tuple[str, int] | None = None,
     argv: DriverArgv = driver_argv,
     election: LeaderElection | None = None,
 ) -> AsyncIterator[JobManagerAddress]:
@@ -84,11 +93,12 @@ async def jobmanager(
     Args:
         issuer: who signs the identities of jobs; by default the online authority.
         locate_ca: where that is; by default as announced in ``home``.
+        auth: where the gateway's public keys are asked for; None: an auth service of ``home`` writes them there.
         argv: the command of a driver agent.
         election: by default the one of ``config.ha``.
     """
     async with _running(
-        home, config, pki, name, issuer=issuer, locate_ca=locate_ca, argv=argv, election=election
+        home, config, pki, name, issuer=issuer, locate_ca=locate_ca, auth=auth, argv=argv, election=election
     ) as node:
         yield node.address
 
@@ -102,6 +112,7 @@ async def _running(
     *,
     issuer: Issuer | None = None,
     locate_ca: Callable[[], CaAddress] | None = None,
+    auth: tuple[str, int] | None = None,
     argv: DriverArgv = driver_argv,
     election: LeaderElection | None = None,
 ) -> AsyncIterator[_Node]:
@@ -158,9 +169,13 @@ async def _running(
             jobmanager=str(identity.spiffe_id),
             trust_domain=config.trust_domain,
         )
+        keys_file = assertion_keys_file(home)
+        if auth is not None:
+            fetching = asyncio.create_task(fetch_forever(identity, *auth, keys_file), name="fetch-assertion-keys")
+            stack.callback(fetching.cancel)
         switch = RestSwitch(identity, workshop.origin, elected_by.leader)
         stack.push_async_callback(switch.close)
-        rest = RestServer(make_application(switch), home.sockets / REST_SOCKET)
+        rest = RestServer(make_application(switch, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
         stack.push_async_callback(rest.close)
         await rest.prepare()
         rest_address = None

@@ -17,16 +17,12 @@ from runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerIntern
 from runtime.jobmanager.views import Overview
 from runtime.log_files import MAX_CHUNK_BYTES
 from runtime.messages import JobState
+from runtime.rest.assertion import asserted, may_change
 from runtime.rest.problems import BadRequest, NotYours
 from runtime.rest.submission import receive_submission
 
 _LOG = logging.getLogger(__name__)
 
-PRINCIPAL_HEADER = "x-sluice-principal"
-ROLES_HEADER = "x-sluice-roles"
-LOCAL_PRINCIPAL = "local"
-"""Owner of what comes straight over the socket, from this user of this machine, past the gateway."""
-ADMIN_ROLE = "admin"
 DEFAULT_LOG_BYTES = 64 << 10
 
 RestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -94,6 +90,10 @@ class Handlers:
             )
         )
 
+    async def health(self, _: web.Request) -> web.Response:
+        """That this process takes work, and how many TaskManagers it has; for whoever started it."""
+        return _json({"taskmanagers": len(await self._resource_manager.taskmanagers())})
+
     async def jobs(self, _: web.Request) -> web.Response:
         """All jobs, the latest first."""
         return _json({"jobs": await self._dispatcher.jobs()})
@@ -107,7 +107,11 @@ class Handlers:
         job_id = secrets.token_hex(16)
         try:
             submission = await receive_submission(
-                request, self._store, job_id, owner=_principal(request), default_executors=self._default_executors
+                request,
+                self._store,
+                job_id,
+                owner=asserted(request).principal,
+                default_executors=self._default_executors,
             )
             await self._dispatcher.submit_job(job_id, submission)
         except BaseException:
@@ -121,9 +125,9 @@ class Handlers:
             raise BadRequest("PATCH of a job needs ?mode=cancel")
         job_id = _job_id(request)
         job = await self._dispatcher.job(job_id)
-        principal = _principal(request)
-        if ROLES_HEADER in request.headers and job.owner != principal and ADMIN_ROLE not in _roles(request):
-            raise NotYours(f"job {job_id} belongs to {job.owner}, not to {principal}", "its owner or an admin may")
+        if not may_change(request, job.owner):
+            who = asserted(request).principal
+            raise NotYours(f"job {job_id} belongs to {job.owner}, not to {who}", "its owner or an admin may")
         await self._dispatcher.cancel_job(job_id)
         return _json({}, status=202)
 
@@ -160,14 +164,6 @@ def _job_id(request: web.Request) -> str:
     if len(job_id) != 32 or not job_id.isascii():
         raise JobNotFound(f"there is no job {job_id[:64]!r}")
     return job_id
-
-
-def _principal(request: web.Request) -> str:
-    return request.headers.get(PRINCIPAL_HEADER, "") or LOCAL_PRINCIPAL
-
-
-def _roles(request: web.Request) -> frozenset[str]:
-    return frozenset(role.strip() for role in request.headers.get(ROLES_HEADER, "").split(",") if role.strip())
 
 
 def _number(request: web.Request, name: str, *, default: int, most: int) -> int:

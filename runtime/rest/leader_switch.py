@@ -60,16 +60,22 @@ class RestSwitch:
         self._identity = identity
         self._origin = origin
         self._who_leads = who_leads
-        self._here: Mapping[str, RestHandler] | None = None
+        self._here: Handlers | None = None
+        self._operations: Mapping[str, RestHandler] = {}
 
     def by_operation(self) -> Mapping[str, RestHandler]:
         """The handler of each operation."""
         return {route.operation: self._handler(route.operation) for route in ROUTES}
 
+    async def health(self, request: web.Request) -> web.StreamResponse:
+        """That some JobManager takes work, and this one knows it."""
+        return await (self._forward(request) if self._here is None else self._here.health(request))
+
     @contextlib.contextmanager
     def leading(self, handlers: Handlers) -> Iterator[None]:
         """Requests are served by ``handlers`` within the block."""
-        self._here = handlers.by_operation()
+        self._operations = handlers.by_operation()
+        self._here = handlers
         try:
             yield
         finally:
@@ -81,7 +87,7 @@ class RestSwitch:
     def _handler(self, operation: str) -> RestHandler:
         async def handle(request: web.Request) -> web.StreamResponse:
             if self._here is not None:
-                return await self._here[operation](request)
+                return await self._operations[operation](request)
             return await self._forward(request)
 
         return handle

@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from pki.errors import SluiceError
+from pki.errors import AssertionRefused, SluiceError
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
 from runtime.ha.errors import LeadershipLost, StorageUnavailable
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
@@ -35,6 +35,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (InvalidBlobName, 400),
     (ForbiddenSparkConf, 400),
     (SubmissionRejected, 400),
+    (AssertionRefused, 401),
     (NotYours, 403),
     (JobNotFound, 404),
     (LogNotFound, 404),

@@ -14,6 +14,9 @@ class Route:
     operation: str
 
 
+HEALTH_PATH = "/v1/health"
+"""Answered without an assertion, and never published: whether this JobManager takes work."""
+
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/overview", "overview.read"),
     Route("GET", "/v1/jobs", "jobs.list"),

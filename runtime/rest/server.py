@@ -1,7 +1,7 @@
 """The REST endpoint: HTTP on a unix socket that only its owner can open, and over mutual TLS for other machines.
 
-Authentication of users is the gateway's task. What comes over the network comes from the gateway: the handshake admits
-no other role.
+Authentication of users is the gateway's task; who asks is believed from its signed assertion alone, over the socket
+too. What comes over the network comes from the gateway: the handshake admits no other role.
 """
 
 from __future__ import annotations
@@ -9,22 +9,24 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from aiohttp import web
 
+from pki.assertions import KeySet
 from pki.channels import Channel, client_policy
 from pki.connections import ConnectionLog
 from pki.errors import SluiceError
 from pki.files import make_private_directory
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
+from runtime.rest.assertion import require_assertion
 from runtime.rest.handlers import RestHandler
 from runtime.rest.problems import problems
-from runtime.rest.routes import ROUTES
+from runtime.rest.routes import HEALTH_PATH, ROUTES
 
 SOCKET_MODE = 0o600
 BACKLOG = 128
@@ -38,16 +40,26 @@ class RestUnavailable(SluiceError):
 
 
 class Operations(Protocol):
-    """What serves the operations of :data:`ROUTES`."""
+    """What serves the operations of :data:`ROUTES`, and the health resource."""
 
     def by_operation(self) -> Mapping[str, RestHandler]:
         """The handler of each."""
         ...
 
+    async def health(self, request: web.Request) -> web.StreamResponse:
+        """That this process takes work; asked for without an assertion."""
+        ...
 
-def make_application(handlers: Operations) -> web.Application:
-    """All of :data:`ROUTES` and nothing else; bodies are read by the one operation that takes any."""
-    application = web.Application(middlewares=[problems])
+
+def make_application(handlers: Operations, keys: Callable[[bool], KeySet]) -> web.Application:
+    """All of :data:`ROUTES` for whom the gateway asserts, and the health resource.
+
+    Args:
+        handlers: the operations; bodies are read by the one that takes any.
+        keys: the gateway's public keys, see :class:`pki.assertions.AssertionVerifier`.
+    """
+    application = web.Application(middlewares=[problems, require_assertion(keys)])
+    application.router.add_get(HEALTH_PATH, handlers.health, allow_head=False)
     by_operation = handlers.by_operation()
     for route in ROUTES:
         application.router.add_route(route.method, route.path, by_operation[route.operation])
@@ -119,6 +131,7 @@ class RestServer:
             client_policy(Channel.REST, identity.spiffe_id.trust_domain),
             server,
             alpn=("http/1.1",),
+            alpn_required=False,
             connections=connections,
         )
         address = await listener.start(host, port)

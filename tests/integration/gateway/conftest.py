@@ -28,6 +28,7 @@ from gateway.principal import AccessRole
 from gateway.process import route_file, run_auth, run_envoy
 from gateway.token_book import TokenBook
 from gateway.tokens import create_token, token_file
+from pki.assertions import HEADER, REST_AUDIENCE
 from pki.config import PkiConfig
 from pki.edge_client import edge_client_context
 from pki.files import write_secret
@@ -35,6 +36,7 @@ from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_identity
 from pki.issuer import LocalIssuer
+from tests.assertions import asserted_by
 
 TRUST_DOMAIN = "gateway.test"
 ROUTES = [
@@ -87,6 +89,13 @@ class Recorded:
     headers: list[tuple[str, str]]
     body_bytes: int = 0
     complete: bool = False
+
+    def asserted(self, home: Home) -> tuple[str, tuple[str, ...]]:
+        """Name and roles that the gateway of ``home`` asserts with this request; fails without just one assertion."""
+        (text,) = self.values(HEADER)
+        path = self.target.partition("?")[0]
+        who = asserted_by(home, text, method=self.method, path=path, audience=REST_AUDIENCE)
+        return who.principal, who.roles
 
     def values(self, name: str) -> list[str]:
         return [value for key, value in self.headers if key.lower() == name]
@@ -307,7 +316,15 @@ def short_home() -> Iterator[Home]:
 @pytest.fixture(scope="session")
 def running_gateway(edge_authority: EdgeAuthority, background: BackgroundLoop) -> Iterator[Gateway]:
     directory = Path(tempfile.mkdtemp(prefix="slc"))
-    config = GatewayConfig(port=0, max_request_bytes=64 << 20, authorization_timeout=5.0)
+    config = GatewayConfig(
+        port=0,
+        max_request_bytes=64 << 20,
+        authorization_timeout=5.0,
+        header_timeout=2.0,
+        idle_timeout=3.0,
+        address_requests_per_second=1e6,
+        principal_requests_per_second=1e6,
+    )
     gateway = Gateway(Home.at(directory), edge_authority, background, config)
     gateway.start()
     yield gateway

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from gateway.assertion import jwks_file
 from gateway.principal import AccessRole
 from gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
-from pki.channels import Channel, server_policy
+from pki.channels import MAY_CONNECT, Channel, server_policy
 from pki.home import Home
 from pki.identity import NAMED_ROLES, Role, SpiffeId
 from pki.tls import TlsIdentity
+from runtime.rest.assertion_keys import JWKS_PATH, fetch_forever
 from tests.integration.gateway.conftest import (
     DEADLINE_SECONDS,
     TRUST_DOMAIN,
@@ -129,8 +131,14 @@ def listeners(gateway: NetworkGateway) -> dict[Channel, tuple[str, int]]:
     return {Channel.REST: gateway.rest.address, Channel.AUTH: gateway.auth_address}
 
 
-@pytest.mark.parametrize("channel", [Channel.REST, Channel.AUTH])
-@pytest.mark.parametrize("role", sorted(NAMED_ROLES - {Role.GATEWAY}))
+@pytest.mark.parametrize(
+    ("channel", "role"),
+    [
+        (channel, role)
+        for channel in (Channel.REST, Channel.AUTH)
+        for role in sorted(NAMED_ROLES - MAY_CONNECT[channel])
+    ],
+)
 async def test_no_other_role_reaches_a_leg(
     shared: NetworkGateway, generations: tuple[Generation, Generation], tmp_path: Path, channel: Channel, role: Role
 ) -> None:
@@ -162,12 +170,26 @@ async def test_plaintext_gets_no_answer(shared: NetworkGateway, channel: Channel
     writer.close()
 
 
-async def attempt(gateway: NetworkGateway, channel: Channel, directory: Path) -> bytes:
+async def test_jobmanager_gets_the_public_keys_and_nothing_else(shared: NetworkGateway) -> None:
+    directory = shared.rest_identity
+    status = await attempt(shared, Channel.AUTH, directory)
+    assert status.split()[1] == b"404"
+    path = shared.home.gateway / "fetched.json"
+    fetching = asyncio.create_task(fetch_forever(TlsIdentity(directory), *shared.auth_address, path))
+    await asyncio.to_thread(eventually, path.exists, "the keys are not fetched")
+    fetching.cancel()
+    assert path.read_bytes() == jwks_file(shared.home).read_bytes()
+    # They are public, so a gateway may fetch them for others; everything else it sends is a question about a request.
+    fetched = await attempt(shared, Channel.AUTH, shared.envoy_identity, path=JWKS_PATH)
+    assert fetched.split()[1] == b"200"
+
+
+async def attempt(gateway: NetworkGateway, channel: Channel, directory: Path, path: str = "/v1/jobs") -> bytes:
     """Dial a leg with this identity and ask something; what comes back."""
     context = TlsIdentity(directory).client_context(server_policy(channel, TRUST_DOMAIN), alpn=["http/1.1"])
     reader, writer = await asyncio.open_connection(*listeners(gateway)[channel], ssl=context)
     try:
-        writer.write(b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         return await asyncio.wait_for(reader.readline(), DEADLINE_SECONDS)
     finally:
         writer.transport.abort()

@@ -27,6 +27,7 @@ from runtime.messages import ExecutorLaunch
 from runtime.spark.command import Command
 from runtime.taskmanager.launcher import ExecutorPlace
 from runtime.taskmanager.process import taskmanager
+from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 DEADLINE_SECONDS = 40.0
@@ -152,6 +153,7 @@ class Cluster:
     async def call(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
         """A REST call."""
         connector = aiohttp.UnixConnector(str(self.home.sockets / "rest.sock"))
+        options["headers"] = AssertingGateway(self.home).headers(method, path) | options.get("headers", {})
         async with (
             aiohttp.ClientSession(connector=connector) as session,
             session.request(method, f"http://rest{path}", **options) as response,

@@ -15,7 +15,9 @@ from pki.issuer import LocalIssuer
 from pki.tls import TlsIdentity
 from runtime.addresses import AddressUnknown, read_jobmanager
 from runtime.gateways import RESOURCE_MANAGER, JobMasterGateway, ResourceManagerGateway, jobmaster_endpoint
+from runtime.jobmanager import job_master
 from runtime.jobmanager.errors import ExecutorUnknown, NotRegistered
+from runtime.jobmanager.job_master import JobMaster
 from runtime.messages import (
     CsrToSign,
     DriverExit,
@@ -241,3 +243,23 @@ async def test_an_attempt_that_is_not_the_current_one_gets_no_work(cluster: Clus
     with pytest.raises(PeerRefused, match="attempt 2"):
         await master.register_driver(2, 1)
     await service.close()
+
+
+async def test_an_error_of_a_jobmaster_fails_its_job_and_nothing_else(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A timer that raises: nobody waits for it, and the job must not wait for ever."""
+
+    def broken(master: JobMaster, watch: object) -> None:
+        raise KeyError(master.job_id, watch)
+
+    monkeypatch.setattr(job_master, "LOOK_SECONDS", 0.1)
+    await cluster.start_taskmanager("tm-1")
+    monkeypatch.setattr(JobMaster, "_look_at_driver_identity", broken)
+    job_id = await cluster.submit()
+    job = await cluster.until(job_id, "FAILED")
+    assert "internal error of its JobMaster: KeyError" in job["failure"]["error"]
+    monkeypatch.undo()
+    cluster.flag.touch()
+    again = await cluster.submit()
+    await cluster.until(again, "FINISHED")

@@ -21,6 +21,7 @@ from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, read_jobmanager
 from runtime.config import JobManagerConfig, RuntimeConfig
 from runtime.jobmanager.process import jobmanager
+from tests.assertions import AssertingGateway
 from tests.hostile import HOSTILE_CLIENTS, TRUST_DOMAIN, Hostile, TestPki, assert_refused
 from tests.integration.runtime.conftest import JOBMANAGER, fake_driver_argv
 
@@ -44,7 +45,7 @@ class Served:
     async def get(self, path: str, identity: TlsIdentity) -> Any:
         context = identity.client_context(server_policy(Channel.REST, TRUST_DOMAIN), alpn=["http/1.1"])
         host, port = self.rest
-        headers = {"x-sluice-principal": "ada", "x-sluice-roles": "viewer"}
+        headers = AssertingGateway(self.home).headers("GET", path, "ada", "viewer")
         async with (
             aiohttp.ClientSession(headers=headers) as session,
             session.get(f"https://{host}:{port}{path}", ssl=context, server_hostname="") as answer,
@@ -61,6 +62,21 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
     issuer = LocalIssuer(pki.home, pki.config)
     async with jobmanager(pki.home, CONFIG, pki.config, JOBMANAGER, issuer=issuer, argv=fake_driver_argv) as address:
         yield Served(pki, pki.home, address)
+
+
+@pytest.mark.parametrize(("offered", "admitted"), [([], True), (["http/1.1"], True), (["h2"], False)])
+async def test_gateway_may_name_no_protocol_but_no_other(served: Served, offered: list[str], admitted: bool) -> None:
+    """nginx names none to what it forwards to."""
+    policy = server_policy(Channel.REST, TRUST_DOMAIN)
+    context = served.pki.identity(GATEWAY).client_context(policy, alpn=offered)
+    if not admitted:
+        await assert_refused(*served.rest, context)
+        return
+    reader, writer = await asyncio.open_connection(*served.rest, ssl=context, server_hostname="")
+    writer.write(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 ")
+    writer.close()
+    await writer.wait_closed()
 
 
 async def test_gateway_is_served_and_seen(served: Served) -> None:

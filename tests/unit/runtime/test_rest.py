@@ -13,6 +13,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gateway.assertion import jwks_file
+from pki.assertions import HEADER
+from pki.home import Home
 from runtime.blob.store import BlobStore
 from runtime.jobmanager.dispatcher import check_submission
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
@@ -29,9 +32,11 @@ from runtime.messages import (
     SlotState,
     TaskManagerRegistration,
 )
+from runtime.rest.assertion_keys import AssertionKeys
 from runtime.rest.handlers import ClusterFacts, Handlers
 from runtime.rest.routes import ROUTES, published_routes
 from runtime.rest.server import RestServer, make_application
+from tests.assertions import AssertingGateway
 
 JOB = "0123456789abcdef" * 2
 EVIDENCE = ConnectionEvidence(
@@ -157,9 +162,15 @@ class Rest:
     session: aiohttp.ClientSession
     socket: Path
     blobs: Path
+    gateway: AssertingGateway
 
-    async def call(self, method: str, path: str, **options: Any) -> tuple[int, Any]:
-        """Status and decoded body."""
+    async def call(
+        self, method: str, path: str, *, by: tuple[str, ...] = ("alice", "submitter"), **options: Any
+    ) -> tuple[int, Any]:
+        """Status and decoded body; ``by``: who asks, and its roles."""
+        options.setdefault("headers", {})
+        if HEADER not in options["headers"]:
+            options["headers"] = self.gateway.headers(method, path, *by) | options["headers"]
         async with self.session.request(method, f"http://rest{path}", **options) as response:
             expected = "application/json" if response.status < 400 else "application/problem+json"
             assert response.content_type == expected
@@ -181,10 +192,11 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
     store = BlobStore(tmp_path / "blobs", 4_000_000)
     facts = ClusterFacts("0.1", "4.3", "spiffe://td/jobmanager/jm", "td")
     handlers = Handlers(dispatcher, FakeResourceManager(), store, facts, default_executors=2)
-    server = RestServer(make_application(handlers), tmp_path / "s" / "rest.sock")
+    home = Home.at(tmp_path / "home").create()
+    server = RestServer(make_application(handlers, AssertionKeys(jwks_file(home)).keys), tmp_path / "s" / "rest.sock")
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(server.path))) as session:
-        yield Rest(dispatcher, session, server.path, tmp_path / "blobs")
+        yield Rest(dispatcher, session, server.path, tmp_path / "blobs", AssertingGateway(home))
     await server.close()
     assert not server.path.exists()
 
@@ -277,8 +289,8 @@ async def test_a_submission_is_stored_and_handed_on(rest: Rest) -> None:
         "spark_conf": {"spark.sql.shuffle.partitions": "3"},
         "executors": 4,
     }
-    headers = {"x-sluice-principal": "alice"}
-    status, document = await rest.call("POST", "/v1/jobs", data=form(request, files=2), headers=headers)
+    spoofed = {"x-sluice-principal": "root", "x-sluice-roles": "admin"}
+    status, document = await rest.call("POST", "/v1/jobs", data=form(request, files=2), headers=spoofed)
     assert status == 202
     (submission,) = rest.dispatcher.submitted.values()
     assert list(rest.dispatcher.submitted) == [document["job_id"]]
@@ -292,7 +304,7 @@ async def test_a_submission_is_stored_and_handed_on(rest: Rest) -> None:
 async def test_name_and_executors_have_defaults(rest: Rest) -> None:
     assert (await rest.call("POST", "/v1/jobs", data=form({})))[0] == 202
     (submission,) = rest.dispatcher.submitted.values()
-    assert (submission.name, submission.owner, submission.executors) == ("p.py", "local", 2)
+    assert (submission.name, submission.owner, submission.executors) == ("p.py", "alice", 2)
 
 
 async def test_a_large_pipeline_is_streamed(rest: Rest) -> None:
@@ -379,17 +391,17 @@ async def test_a_malformed_body_is_a_bad_request_and_nothing_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("headers", "status"),
+    ("by", "status"),
     [
-        pytest.param({}, 202, id="over the socket, past the gateway"),
-        pytest.param({"x-sluice-principal": "alice", "x-sluice-roles": "submitter"}, 202, id="owner"),
-        pytest.param({"x-sluice-principal": "bob", "x-sluice-roles": "viewer, admin"}, 202, id="admin"),
-        pytest.param({"x-sluice-principal": "bob", "x-sluice-roles": "submitter"}, 403, id="somebody else"),
-        pytest.param({"x-sluice-roles": ""}, 403, id="nobody"),
+        pytest.param(("alice", "submitter"), 202, id="owner"),
+        pytest.param(("bob", "viewer", "admin"), 202, id="admin"),
+        pytest.param(("bob", "submitter"), 403, id="somebody else"),
+        pytest.param(("admin", "submitter"), 403, id="somebody with a telling name"),
     ],
 )
-async def test_a_job_is_cancelled_by_its_owner_or_an_admin(rest: Rest, headers: dict[str, str], status: int) -> None:
-    assert (await rest.call("PATCH", f"/v1/jobs/{JOB}?mode=cancel", headers=headers))[0] == status
+async def test_a_job_is_cancelled_by_its_owner_or_an_admin(rest: Rest, by: tuple[str, ...], status: int) -> None:
+    spoofed = {"x-sluice-principal": "alice", "x-sluice-roles": "admin"}
+    assert (await rest.call("PATCH", f"/v1/jobs/{JOB}?mode=cancel", by=by, headers=spoofed))[0] == status
     assert rest.dispatcher.cancelled == ([JOB] if status == 202 else [])
 
 

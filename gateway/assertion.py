@@ -1,0 +1,79 @@
+"""What the gateway tells the processes behind it about each request it lets through: a signed assertion.
+
+Made by the auth service with the keys of :mod:`gateway.pass_keys`; form and verification are in
+:mod:`pki.assertions`. The public keys are published in a file of the home, for processes on this machine, and over
+mutual TLS (:mod:`gateway.process`) for those on others.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jwt
+import msgspec
+
+from gateway.pass_keys import PassKeys, encode_jwks
+from gateway.principal import Principal
+from pki.assertions import ALGORITHM, CONNECT_AUDIENCE, ISSUER, REST_AUDIENCE, Claims
+from pki.files import write_public
+from pki.home import Home
+
+LIFETIME_SECONDS = 60
+CONNECT_PREFIX = "/spark.connect.SparkConnectService/"
+"""Paths of Spark Connect's gRPC methods."""
+
+_JTI_BYTES = 12
+
+
+def jwks_file(home: Home) -> Path:
+    """Where the public keys of ``home``'s gateway are."""
+    return home.gateway / "assertion-keys.json"
+
+
+def publish_keys(home: Home, keys: PassKeys) -> None:
+    """Write the public key set, when it is not there already."""
+    path, data = jwks_file(home), encode_jwks(keys)
+    if not path.exists() or path.read_bytes() != data:
+        write_public(path, data)
+
+
+def audience_of(path: str) -> str:
+    """Whom a request for ``path`` goes to."""
+    return CONNECT_AUDIENCE if path.startswith(CONNECT_PREFIX) else REST_AUDIENCE
+
+
+@dataclass(frozen=True, slots=True)
+class AssertionSigner:
+    """Signs assertions; ``clock`` in seconds since the epoch."""
+
+    keys: PassKeys
+    clock: Callable[[], float] = time.time
+
+    def sign(self, principal: Principal, *, method: str, path: str, request_id: str) -> str:
+        """An assertion that ``principal`` asks with ``method`` for ``path`` (without query), good once.
+
+        Raises :class:`~gateway.errors.PassKeyError` when there is no key.
+        """
+        now = self.clock()
+        claims = Claims(
+            iss=ISSUER,
+            aud=audience_of(path),
+            sub=principal.name,
+            roles=tuple(principal.roles),
+            groups=tuple(getattr(principal, "groups", ())),
+            mth=principal.method,
+            cred=principal.credential,
+            rid=request_id,
+            htm=method,
+            htu=path,
+            jti=secrets.token_hex(_JTI_BYTES),
+            iat=int(now),
+            exp=int(now) + LIFETIME_SECONDS,
+        )
+        key = self.keys.signing(now)
+        payload = {name: value for name, value in msgspec.to_builtins(claims).items() if name != "method"}
+        return jwt.encode(payload, key.private, algorithm=ALGORITHM, headers={"kid": key.kid})

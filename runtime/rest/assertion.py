@@ -1,0 +1,61 @@
+"""REST believes who asks from the gateway's signed assertion alone: no header, no socket and no certificate says it.
+
+The keys come from the file that an auth service of this home writes, or from the auth service of another machine over
+mutual TLS (:mod:`runtime.rest.assertion_keys`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from pki.assertions import HEADER, PASS_AUDIENCE, REST_AUDIENCE, Asserted, AssertionVerifier, KeySet
+from pki.errors import AssertionRefused
+from runtime.rest.routes import HEALTH_PATH
+
+_LOG = logging.getLogger(__name__)
+
+AUDIENCES = frozenset({REST_AUDIENCE, PASS_AUDIENCE})
+ADMIN_ROLE = "admin"
+_ASSERTED = web.RequestKey("asserted", Asserted)
+
+
+class NotAsserted(AssertionRefused):
+    """The request does not come with a valid assertion; the reason is for the log alone."""
+
+
+def require_assertion(keys: Callable[[bool], KeySet]) -> Middleware:
+    """A middleware that lets nothing through without an assertion, except the health resource."""
+    verifier = AssertionVerifier(keys, AUDIENCES)
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path == HEALTH_PATH:
+            return await handler(request)
+        try:
+            request[_ASSERTED] = verifier.verify(
+                request.headers.getall(HEADER, []),
+                method=request.method,
+                # As it arrived: aiohttp's own `path` is decoded already.
+                path=request.raw_path.partition("?")[0],
+            )
+        except AssertionRefused as error:
+            _LOG.warning("%s %s refused: %s", request.method, request.path[:200], error)
+            raise NotAsserted("this request does not come from the gateway", "go through the gateway") from error
+        return await handler(request)
+
+    return check
+
+
+def asserted(request: web.Request) -> Asserted:
+    """Who asks."""
+    return request[_ASSERTED]
+
+
+def may_change(request: web.Request, owner: str) -> bool:
+    """Whether who asks may change what belongs to ``owner``: the owner itself, and administrators."""
+    who = asserted(request)
+    return who.principal == owner or ADMIN_ROLE in who.roles

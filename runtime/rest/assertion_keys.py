@@ -1,0 +1,104 @@
+"""The gateway's public keys, as REST has them: a file, written by an auth service of this home or fetched from another.
+
+A key is published a minute before it signs, so that asking now and then is enough.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+import aiohttp
+
+from pki.assertions import KeySet, decode_jwks
+from pki.channels import Channel, server_policy
+from pki.errors import AssertionRefused, SluiceError
+from pki.files import make_private_directory, read_bounded, write_public
+from pki.home import Home
+from pki.identity import Role
+from pki.tls import TlsIdentity
+
+_LOG = logging.getLogger(__name__)
+
+JWKS_PATH = "/auth/assertion-jwks.json"
+MAX_JWKS_BYTES = 64 << 10
+FETCH_SECONDS = 20.0
+"""How often another machine's auth service is asked."""
+FIRST_FETCH_SECONDS = 1.0
+"""How often until it has answered for the first time."""
+ANSWER_SECONDS = 10.0
+
+
+def assertion_keys_file(home: Home) -> Path:
+    """Where the public keys are (RFC 7517)."""
+    return home.gateway / "assertion-keys.json"
+
+
+class AssertionKeys:
+    """The key set in a file, read again when it changed; without a readable one there are no keys."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp: tuple[int, int, int] | None = None
+        self._keys: KeySet = {}
+
+    def keys(self, refresh: bool) -> KeySet:  # noqa: ARG002  a look at the file costs no more than remembering when
+        """The keys as they are now."""
+        try:
+            info = self._path.stat()
+            stamp = (info.st_ino, info.st_size, info.st_mtime_ns)
+            if stamp != self._stamp:
+                self._keys = {}
+                self._keys = decode_jwks(read_bounded(self._path, MAX_JWKS_BYTES))
+                self._stamp = stamp
+        except FileNotFoundError:
+            self._keys, self._stamp = {}, None
+        except (OSError, SluiceError) as error:
+            self._stamp = None
+            _LOG.error("no assertion is believed, the gateway's keys cannot be read: %s", error)
+        return self._keys
+
+
+async def fetch_forever(identity: TlsIdentity, host: str, port: int, path: Path) -> None:
+    """Keep the key set of the auth service at ``host`` in the file ``path``; when it is away, the last one stays."""
+    delay = FIRST_FETCH_SECONDS
+    while True:
+        try:
+            data = await _fetch(identity, host, port)
+            decode_jwks(data)
+            if await asyncio.to_thread(_keep, path, data):
+                _LOG.info("the gateway's keys are those of %s:%d now", host, port)
+            delay = FETCH_SECONDS
+        except (SluiceError, OSError) as error:
+            _LOG.warning("cannot get the gateway's keys from %s:%d: %s", host, port, error)
+            delay = FIRST_FETCH_SECONDS if delay < FETCH_SECONDS else FETCH_SECONDS
+        await asyncio.sleep(delay)
+
+
+def _keep(path: Path, data: bytes) -> bool:
+    """Write ``data`` unless it is there; whether it was written."""
+    make_private_directory(path.parent)
+    if path.exists() and path.read_bytes() == data:
+        return False
+    write_public(path, data)
+    return True
+
+
+async def _fetch(identity: TlsIdentity, host: str, port: int) -> bytes:
+    policy = server_policy(Channel.AUTH, identity.spiffe_id.trust_domain, role=Role.AUTH)
+    context = identity.client_context(policy, alpn=("http/1.1",))
+    connector = aiohttp.TCPConnector(ssl=context, force_close=True)
+    timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+    url = f"https://{f'[{host}]' if ':' in host else host}:{port}{JWKS_PATH}"
+    try:
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            session.get(url, server_hostname="", allow_redirects=False) as answer,
+        ):
+            data = await answer.content.read(MAX_JWKS_BYTES + 1)
+            if answer.status != 200 or len(data) > MAX_JWKS_BYTES:
+                raise AssertionRefused(f"the auth service answered {JWKS_PATH} with status {answer.status}")
+            return data
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise AssertionRefused(f"no answer: {error or type(error).__name__}") from error

@@ -1,0 +1,142 @@
+"""The set of revoked ids: durable, bounded, seen by readers at once, and never quietly ignored."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from pathlib import Path
+
+import pytest
+
+import gateway.revocations as module
+from gateway.errors import RevocationError
+from gateway.revocations import FOREVER, KINDS, Revocations, RevocationSet, decode
+
+NOW = 1_800_000_000.0
+
+
+class Clock:
+    """A clock that tests move."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def revocations(tmp_path: Path, clock: Clock) -> Revocations:
+    return Revocations(tmp_path / "revocations.jsonl", clock)
+
+
+def test_another_reader_sees_a_revocation_with_its_next_look(tmp_path: Path, clock: Clock) -> None:
+    writer, reader = (Revocations(tmp_path / "r.jsonl", clock) for _ in range(2))
+    assert not reader.is_revoked("token", "abc")
+    writer.revoke("token", "abc", by="ada")
+    assert reader.is_revoked("token", "abc")
+    assert not reader.is_revoked("session", "abc")
+    assert stat.S_IMODE((tmp_path / "r.jsonl").stat().st_mode) == 0o600
+
+
+def test_an_id_leaves_the_set_when_what_it_names_has_ended(revocations: Revocations, clock: Clock) -> None:
+    revocations.revoke("pass", "abc", until=NOW + 300)
+    assert [each.id for each in revocations.current().unexpired(NOW)] == ["abc"]
+    clock.now += 300
+    assert not revocations.is_revoked("pass", "abc")
+    assert revocations.current().unexpired(clock.now) == ()
+
+
+def test_a_user_may_come_in_again(revocations: Revocations) -> None:
+    revocations.revoke("user", "ada")
+    assert revocations.is_revoked("user", "ada")
+    revocations.restore("user", "ada")
+    assert not revocations.is_revoked("user", "ada")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_stands_against_its_own_id_alone(revocations: Revocations, kind: module.RevocationKind) -> None:
+    revocations.revoke(kind, "x1")
+    current = revocations.current()
+    assert (current.refuses(name="x1", credential="other", now=NOW) is not None) is (kind == "user")
+    assert (current.refuses(name="a", credential="x1", now=NOW) is not None) is (kind not in {"user", "pass"})
+    assert (current.refuses(name="a", credential="b", jti="x1", now=NOW) is not None) is (kind == "pass")
+    assert current.refuses(name="", credential="", now=NOW) is None
+
+
+@pytest.mark.parametrize("identifier", ["", "a b", "a\nb", '"', "-a", "a" * 129, "ä"])
+def test_what_is_no_id_is_refused(revocations: Revocations, identifier: str) -> None:
+    with pytest.raises(RevocationError, match="cannot be the id"):
+        revocations.revoke("token", identifier)
+
+
+def test_a_line_cut_short_by_a_crash_did_not_count_and_the_next_one_does(
+    tmp_path: Path, revocations: Revocations
+) -> None:
+    revocations.revoke("token", "one")
+    path = tmp_path / "revocations.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"kind":"token","id":"tw')
+    assert not revocations.is_revoked("token", "two")
+    revocations.revoke("token", "three")
+    assert path.read_bytes().count(b"\n") == 2
+    assert set(revocations.current().entries) == {("token", "one"), ("token", "three")}
+
+
+@pytest.mark.parametrize("line", [b"garbage\n", b'{"kind":"token"}\n', b'{"kind":"x","id":"a","until":1,"at":1}\n'])
+def test_a_damaged_set_is_not_an_empty_one(tmp_path: Path, revocations: Revocations, line: bytes) -> None:
+    revocations.revoke("token", "one")
+    path = tmp_path / "revocations.jsonl"
+    path.write_bytes(line + path.read_bytes())
+    for _ in range(2):
+        with pytest.raises(RevocationError, match="damaged"):
+            revocations.is_revoked("token", "two")
+    with pytest.raises(RevocationError, match="damaged"):
+        revocations.revoke("token", "two")
+
+
+def test_the_set_is_bounded(revocations: Revocations, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_REVOCATIONS", 3)
+    for number in range(3):
+        revocations.revoke("pass", f"p{number}", until=NOW + 10)
+    with pytest.raises(RevocationError, match="3 ids"):
+        revocations.revoke("pass", "p3", until=NOW + 10)
+    revocations.restore("pass", "p0")
+    revocations.revoke("pass", "p3", until=NOW + 10)
+    clock.now += 10
+    revocations.revoke("pass", "p4", until=clock.now + 10)
+
+
+def test_a_file_that_has_grown_is_rewritten_to_what_still_matters(
+    tmp_path: Path, revocations: Revocations, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "COMPACT_ABOVE_BYTES", 500)
+    for number in range(10):
+        revocations.revoke("pass", f"p{number}", until=NOW + 1)
+    revocations.revoke("user", "eve", until=FOREVER)
+    clock.now += 5
+    revocations.revoke("token", "t", until=FOREVER)
+    assert (tmp_path / "revocations.jsonl").read_bytes().count(b"\n") == 2
+    assert revocations.is_revoked("user", "eve")
+    assert revocations.is_revoked("token", "t")
+
+
+def test_of_several_lines_about_one_id_the_last_counts() -> None:
+    lines = b"".join(b'{"kind":"user","id":"a","until":%d,"at":1}\n' % until for until in (9, 3, 7))
+    assert decode(lines).is_revoked("user", "a", now=6)
+    assert not decode(lines).is_revoked("user", "a", now=8)
+    assert decode(b"") == RevocationSet()
+
+
+async def test_a_watcher_is_told_of_each_change(revocations: Revocations) -> None:
+    changes = revocations.changes(interval=0.01)
+    assert (await anext(changes)).unexpired(NOW) == ()
+    following = asyncio.ensure_future(anext(changes))
+    revocations.revoke("session", "s1")
+    changed = await asyncio.wait_for(following, 10)
+    assert changed.is_revoked("session", "s1", now=NOW)
+    await changes.aclose()  # type: ignore[attr-defined]
