@@ -21,7 +21,7 @@ from cli.joining import (
     JoinIpOption,
     TokenFileOption,
     gateway_identities,
-    jobmanager_address,
+    jobmanager_addresses,
     joined,
     joining,
     own_identity,
@@ -121,10 +121,10 @@ def taskmanager(
     located, configuration = load_configuration(home, config)
     join = joining(ca, join_token_file, dns, ip)
     kept = own_identity(located, configuration.pki, join, Role.TASKMANAGER, name)
-    address = jobmanager_address(jobmanager)
+    addresses = jobmanager_addresses(jobmanager)
 
     def main() -> Coroutine[Any, Any, None]:
-        return run_taskmanager(located, configuration.runtime, name, jobmanager=address)
+        return run_taskmanager(located, configuration.runtime, name, jobmanagers=addresses)
 
     serve(joined(located, join, kept, main))
 
@@ -147,7 +147,9 @@ def auth(
     join = joining(ca, join_token_file, dns, ip)
     kept = own_identity(located, configuration.pki, join, Role.AUTH, name)
     domain = configuration.pki.trust_domain
-    serve(joined(located, join, kept, lambda: run_auth(located, configuration.gateway, domain, name)))
+    settings = configuration.jobmanager
+    rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
+    serve(joined(located, join, kept, lambda: run_auth(located, configuration.gateway, domain, name, rest=rest)))
 
 
 @app.command()

@@ -42,6 +42,7 @@ class MutualTlsListener:
         protocol_factory: makes the protocol of an admitted connection, called after the handshake began and
             connected only once the peer is admitted.
         alpn: application protocols offered; when given, the client must choose one.
+        alpn_required: False: or name none at all, as nginx does.
         connections: where admitted connections are recorded.
         handshake_timeout: in seconds.
         max_connections: open at the same time; more are refused.
@@ -55,6 +56,7 @@ class MutualTlsListener:
         protocol_factory: Callable[[], asyncio.Protocol],
         *,
         alpn: Sequence[str] = (),
+        alpn_required: bool = True,
         connections: ConnectionLog | None = None,
         handshake_timeout: float = HANDSHAKE_TIMEOUT_SECONDS,
         max_connections: int = MAX_OPEN_CONNECTIONS,
@@ -64,6 +66,7 @@ class MutualTlsListener:
         self._policy = policy
         self._protocol_factory = protocol_factory
         self._alpn = tuple(alpn)
+        self._alpn_required = alpn_required
         self._connections = connections
         self._handshake_timeout = handshake_timeout
         self._max_connections = max_connections
@@ -118,12 +121,15 @@ class MutualTlsListener:
         await self.stop_accepting()
         for transport in list(self._transports):
             if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
+                # Until 3.11.4 Python's transports forget their connection when they are closed twice, and cannot abort
+                # it after that; it is being shut down then, and ends with the event loop at the latest.
+                with contextlib.suppress(AttributeError):
+                    transport.abort()
         await asyncio.sleep(0)  # aborted transports close their sockets in the next turn of the loop
 
     def _context(self) -> ssl.SSLContext:
         """The TLS context of the next connection."""
-        return self._identity.server_context(self._policy, alpn=self._alpn)
+        return self._identity.server_context(self._policy, alpn=self._alpn, alpn_required=self._alpn_required)
 
     def _opened(self, transport: asyncio.Transport) -> None:
         """Called with each connection whose handshake is complete: it ends when its peer is revoked."""
