@@ -60,6 +60,21 @@ ROUTES = (
     Route("PATCH", "/v1/jobs/{job_id}", "jobs.cancel"),
 )
 
+JOBS = {
+    "jobs": [
+        {
+            "id": f"{number:032x}",
+            "name": f"pipeline-{number}.py",
+            "owner": "bench",
+            "state": "FINISHED",
+            "submitted_at": "2027-01-01T00:00:00Z",
+            "progress": {"tasks_done": 200, "tasks_running": 0, "tasks": 200},
+        }
+        for number in range(25)
+    ]
+}
+"""What a list of jobs looks like, about 5 kB."""
+
 _ROUTER = extension(
     "envoy.filters.http.router", "envoy.extensions.filters.http.router.v3.Router", suppress_envoy_headers=True
 )
@@ -135,7 +150,9 @@ async def doors() -> AsyncIterator[tuple[list[Door], Site]]:
         site.prepare()
         async with contextlib.AsyncExitStack() as stack:
             sockets = EnvoyPaths.of(site.home)
-            await stack.enter_async_context(_nginx("upstream", directory, _upstream_conf(sockets.rest_socket)))
+            await stack.enter_async_context(
+                _nginx("upstream", directory, _upstream_conf(directory, sockets.rest_socket))
+            )
             auth = await stack.enter_async_context(_python("auth", site.home.root))
             await _until(sockets.auth_socket.exists, "the auth service")
             yield (
@@ -173,7 +190,7 @@ async def _ours(site: Site, auth: int) -> AsyncIterator[Door]:
 async def _bare(site: Site) -> AsyncIterator[Door]:
     """The same listener and upstream; nobody is asked."""
     async with _envoy(site, "bare", [_ROUTER], []) as (port, pid):
-        yield Door("bare Envoy", port, site.token, [pid])
+        yield Door("bare Envoy", port, site.pass_(), [pid])
 
 
 @contextlib.asynccontextmanager
@@ -257,7 +274,7 @@ async def _envoy(
     """An Envoy with the product's listener but these filters, configured from a file."""
     config = GatewayConfig(port=0)
     paths = EnvoyPaths.of(site.home)
-    listener: Any = edge_listener(load_source(SOURCE), config, "{}")
+    listener: Any = edge_listener(load_source(SOURCE), config)
     chain = listener["filter_chains"][0]
     secret = {"certificate_chain": {"filename": f"{site.edge}/chain.pem"}}
     secret["private_key"] = {"filename": f"{site.edge}/key.pem"}
@@ -294,14 +311,17 @@ async def _envoy(
         await envoy.stop()
 
 
-def _upstream_conf(socket: Path) -> str:
+def _upstream_conf(directory: Path, socket: Path) -> str:
+    (directory / "jobs.json").write_bytes(msgspec.json.encode(JOBS))
     socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     return f"""
     server {{
       listen unix:{socket};
       access_log off;
       keepalive_requests 100000000;
-      location / {{ default_type application/json; return 200 '{{"jobs": []}}'; }}
+      root {directory};
+      open_file_cache max=10;
+      location / {{ default_type application/json; try_files /jobs.json =404; }}
     }}"""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -111,6 +112,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How long a connection without a request is kept."""
     max_request_bytes: int = 256 << 20
     max_connections: int = 1000
+    address_requests_per_second: float = 1000.0
+    """What one address may ask for, twice as much at once; 0: no limit."""
+    principal_requests_per_second: float = 500.0
+    """What one principal with a pass may ask for, wherever from, twice as much at once; 0: no limit."""
+    tls_minimum: Literal["1.2", "1.3"] = "1.3"
+    """Oldest version of TLS at the edge; 1.2 with forward secrecy and AEAD ciphers alone."""
+    cors_origins: tuple[str, ...] = ()
+    """Web origins (``https://dashboard.example.org``) whose pages may use this gateway with the user's cookie."""
     auth_host: str = ""
     """Where Envoy reaches the auth service over mutual TLS; empty: on its unix socket, both on one machine."""
     auth_port: int = 8082

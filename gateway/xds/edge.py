@@ -11,7 +11,7 @@ from gateway.routes import Route
 from gateway.upstreams import Legs
 from gateway.xds.api import CLUSTER, EXTENSION, LISTENER, ROUTES, from_json
 from gateway.xds.clusters import edge_clusters
-from gateway.xds.filters import REVOCATIONS
+from gateway.xds.filters import PASS, REVOCATIONS, pass_filter
 from gateway.xds.listeners import EDGE, edge_listener
 from gateway.xds.revocations import revocation_filter
 from gateway.xds.routes import Grants, route_configuration
@@ -25,7 +25,6 @@ class EdgeInputs:
     Attributes:
         listener_source: ``envoy/listener.jsonc``.
         routes: what REST publishes.
-        jwks: the keys that passes are signed with.
     """
 
     config: GatewayConfig
@@ -34,12 +33,11 @@ class EdgeInputs:
     listener_source: object
     routes: tuple[Route, ...]
     grants: Grants
-    jwks: Mapping[str, object]
 
 
 def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]]:
     """Clusters, listener and routes in JSON, by kind and name. There is no secret in them."""
-    listener = edge_listener(inputs.listener_source, inputs.config, json.dumps(inputs.jwks))
+    listener = edge_listener(inputs.listener_source, inputs.config)
     routes = route_configuration(inputs.config, inputs.routes, inputs.grants)
     clusters = edge_clusters(inputs.config, inputs.trust_domain, inputs.legs)
     return {
@@ -57,6 +55,7 @@ def edge_resources(documents: Mapping[str, Mapping[str, Mapping[str, object]]]) 
     }
 
 
-def revocation_resources(revoked: Iterable[tuple[str, str]]) -> dict[str, Resources]:
-    """Who is refused, as (kind, id) pairs."""
-    return {EXTENSION: Resources.of({REVOCATIONS: revocation_filter(revoked)})}
+def extension_resources(jwks: Mapping[str, object], revoked: Iterable[tuple[str, str]]) -> dict[str, Resources]:
+    """What changes on open connections: the keys of passes, and who is refused, as (kind, id) pairs."""
+    passes = from_json(EXTENSION, pass_filter(json.dumps(jwks)))
+    return {EXTENSION: Resources.of({PASS: passes, REVOCATIONS: revocation_filter(revoked)})}

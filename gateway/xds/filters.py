@@ -2,10 +2,11 @@
 
 1. A pass (bearer or cookie) is verified by Envoy itself; what is in it becomes metadata and headers.
 2. Whoever is revoked is refused; the list comes by ECDS, so that it counts on open connections too.
-3. The text of a pass in a cookie is laid aside: it is what REST checks again.
-4. Without a pass that tells all, the auth service decides (opaque tokens, certificates, passes without a sole role).
-5. Where an operation depends on more than the role, the auth service decides for pass holders, too.
-6. Only what the policy grants the role, or the auth service has granted, goes on. Default: nothing.
+3. Nobody asks for more than the limits, least of all the auth service.
+4. The text of a pass in a cookie is laid aside: it is what REST checks again.
+5. Without a pass that tells all, the auth service decides (opaque tokens, certificates, passes without a sole role).
+6. Where an operation depends on more than the role, the auth service decides for pass holders, too.
+7. Only what the policy grants the role, or the auth service has granted, goes on. Default: nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gateway.config import GatewayConfig
 from gateway.passes import AUDIENCE, ISSUER, LEEWAY_SECONDS, PASS_COOKIE
 from gateway.xds.headers import CREDENTIAL, OPERATION, PASS_ID, PRINCIPAL
 from gateway.xds.json_values import FROM_XDS, extension, seconds, typed
+from gateway.xds.limits import rate_limit
 from pki.assertions import HEADER as ASSERTION
 from pki.assertions import PASS_SCHEME
 
@@ -28,12 +30,15 @@ EXT_AUTHZ_NAMESPACE = "envoy.filters.http.ext_authz"
 ROUTE_NAMESPACE = "sluice"
 
 COOKIE = "cookie"
+CORS = "cors"
 ASK = "ask"
 ASK_ALWAYS = "ask-always"
 AUTHORIZATION = "authorization"
 REVOCATIONS = "revocations"
+PASS = "pass"  # noqa: S105  the name of a filter
 """Names of filters; routes configure them by name."""
 
+_JWT_AUTHN = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
 _RBAC = "envoy.extensions.filters.http.rbac.v3.RBAC"
 _RBAC_PER_ROUTE = "envoy.extensions.filters.http.rbac.v3.RBACPerRoute"
 _EXT_AUTHZ = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthz"
@@ -42,18 +47,16 @@ _HEADER_TO_METADATA = "envoy.extensions.filters.http.header_to_metadata.v3.Confi
 _ROLE_IN_PASS = [{"key": "pass"}, {"key": "role"}]
 
 
-def http_filters(config: GatewayConfig, jwks: str) -> list[dict[str, object]]:
-    """All of them; ``jwks`` is the key set of passes in JSON."""
-    revocations: dict[str, object] = {
-        "name": REVOCATIONS,
-        "config_discovery": {"config_source": FROM_XDS, "type_urls": [_url(_RBAC)]},
-    }
+def http_filters(config: GatewayConfig) -> list[dict[str, object]]:
+    """All of them. Two come by ECDS and change on open connections; a changed listener would not, and drains them."""
     # A pass whose role tells all it may do: nobody else needs to be asked.
     no_sole_role = {"filter": JWT_NAMESPACE, "path": _ROLE_IN_PASS, "value": {"present_match": True}, "invert": True}
     sole_role = {"filter": JWT_NAMESPACE, "path": _ROLE_IN_PASS, "value": {"present_match": True}}
     return [
-        _pass_filter(jwks),
-        revocations,
+        *([extension(CORS, "envoy.extensions.filters.http.cors.v3.Cors")] if config.cors_origins else []),
+        _discovered(PASS, _JWT_AUTHN),
+        _discovered(REVOCATIONS, _RBAC),
+        *rate_limit(config),
         {**extension(COOKIE, _HEADER_TO_METADATA), "disabled": True},
         _ext_authz(ASK, config, no_sole_role),
         {**_ext_authz(ASK_ALWAYS, config, sole_role), "disabled": True},
@@ -101,7 +104,8 @@ def authenticated_route() -> Mapping[str, object]:
     return {AUTHORIZATION: typed(_RBAC_PER_ROUTE)}
 
 
-def _pass_filter(jwks: str) -> dict[str, object]:
+def pass_filter(jwks: str) -> dict[str, object]:
+    """Filter 1, from the key set of passes in JSON."""
     provider = {
         "issuer": ISSUER,
         "audiences": [AUDIENCE],
@@ -120,11 +124,11 @@ def _pass_filter(jwks: str) -> dict[str, object]:
         ],
         "jwt_cache_config": {"jwt_cache_size": PASS_CACHE_SIZE},
     }
-    # Failed is as good as missing: filter 4 asks the auth service, which tells the caller why not.
+    # Failed is as good as missing: filter 5 asks the auth service, which tells the caller why not.
     either = [{"provider_name": "pass"}, {"allow_missing_or_failed": {}}]
     return extension(
-        "pass",
-        "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
+        PASS,
+        _JWT_AUTHN,
         providers={"pass": provider},
         rules=[{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": either}}}],
     )
@@ -171,5 +175,6 @@ def _metadata(namespace: str, path: list[dict[str, str]], value: str) -> dict[st
     return {"sourced_metadata": {"metadata_matcher": matcher}}
 
 
-def _url(type_name: str) -> str:
-    return f"type.googleapis.com/{type_name}"
+def _discovered(name: str, type_name: str) -> dict[str, object]:
+    types = [f"type.googleapis.com/{type_name}"]
+    return {"name": name, "config_discovery": {"config_source": FROM_XDS, "type_urls": types}}

@@ -20,9 +20,19 @@ EDGE = "edge"
 ACCESS_LOG_FILE = "gateway/access.jsonl"
 """Relative to the home, in which Envoy runs: this server may be on another machine."""
 
+TLS_1_2_CIPHERS = (
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-CHACHA20-POLY1305",
+)
+"""Where version 1.2 is allowed: forward secrecy and AEAD, nothing else (RFC 9325 section 4.2)."""
 
-def edge_listener(source: object, config: GatewayConfig, jwks: str) -> dict[str, object]:
-    """The listener in JSON; ``jwks`` is the key set of passes."""
+
+def edge_listener(source: object, config: GatewayConfig) -> dict[str, object]:
+    """The listener in JSON."""
     listener = fill(
         source,
         {
@@ -33,12 +43,14 @@ def edge_listener(source: object, config: GatewayConfig, jwks: str) -> dict[str,
             "upload_timeout": seconds(config.upload_timeout),
             "stream_idle_timeout": seconds(config.stream_idle_timeout),
             "edge_secret": secret_source(EDGE_SECRET),
-            "edge_trust_secret": secret_source(EDGE_TRUST_SECRET),
+            "edge_trust": secret_source(EDGE_TRUST_SECRET),
+            "tls_minimum": {"1.2": "TLSv1_2", "1.3": "TLSv1_3"}[config.tls_minimum],
+            "tls_1_2_ciphers": list(TLS_1_2_CIPHERS),
             "header_mutations": header_mutations(),
             "access_log": ACCESS_LOG_FILE,
             "log_fields": log_fields(),
             "local_replies": local_replies(),
-            "http_filters": http_filters(config, jwks),
+            "http_filters": http_filters(config),
             "from_xds": FROM_XDS,
         },
     )
@@ -59,7 +71,7 @@ def log_fields() -> Mapping[str, object]:
         "principal": f"%REQ({PRINCIPAL})%",
         "credential": f"%REQ({CREDENTIAL})%",
         "pass_id": f"%REQ({PASS_ID})%",
-        "roles": f"%DYNAMIC_METADATA({JWT_NAMESPACE}:pass:roles)%",
+        "roles": f"%DYNAMIC_METADATA({JWT_NAMESPACE}:pass:role)%",
         # What Envoy itself decided (allowed, denied, nothing), and whether the auth service had decided before.
         "decision": "%DYNAMIC_METADATA(envoy.filters.http.rbac:enforced_engine_result)%",
         "asked": "%DYNAMIC_METADATA(envoy.filters.http.ext_authz:x-sluice-operation)%",

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from gateway.routes import RouteTable
 from gateway.snapshot import FileSnapshot
 from gateway.upstreams import Legs
 from gateway.xds.api import SHORT_NAMES
-from gateway.xds.edge import EdgeInputs, edge_documents, edge_resources, revocation_resources
+from gateway.xds.edge import EdgeInputs, edge_documents, edge_resources, extension_resources
 from gateway.xds.listeners import SOURCE
 from gateway.xds.routes import Grants
 from gateway.xds.service import XdsService
@@ -73,6 +73,7 @@ class EdgePublisher:
         self._clock = clock
         self._built: EdgeInputs | None = None
         self._revoked: RevocationSet | None = None
+        self._jwks: Mapping[str, object] = {}
         self._expired_at = 0.0
 
     def refresh(self) -> None:
@@ -106,7 +107,6 @@ class EdgePublisher:
             self._inputs,
             routes=published,
             grants=Grants(policy.role_grants(), asked),
-            jwks=self._sources.keys.jwks(),
         )
         if inputs == self._built:
             return
@@ -120,12 +120,12 @@ class EdgePublisher:
             _LOG.info("Envoy's configuration is new: %s", ", ".join(kind.rpartition(".")[2] for kind in changed))
 
     def _refresh_revocations(self) -> None:
-        current, now = self._sources.revocations.current(), self._clock()
-        if current is self._revoked and now < self._expired_at + EXPIRY_SECONDS:
+        current, jwks, now = self._sources.revocations.current(), self._sources.keys.jwks(), self._clock()
+        if current is self._revoked and jwks == self._jwks and now < self._expired_at + EXPIRY_SECONDS:
             return
         revoked = [(each.kind, each.id) for each in current.unexpired(now)]
-        self._board.publish(revocation_resources(revoked))
-        self._revoked, self._expired_at = current, now
+        self._board.publish(extension_resources(jwks, revoked))
+        self._revoked, self._jwks, self._expired_at = current, jwks, now
 
 
 @contextlib.asynccontextmanager
@@ -143,7 +143,6 @@ async def publishing(
         listener_source=load_source(SOURCE),
         routes=(),
         grants=Grants({}),
-        jwks={},
     )
     publisher = EdgePublisher(service.board, service.status, sources, inputs, copy=copy)
     publisher.refresh()

@@ -7,12 +7,13 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from gateway.config import GatewayConfig
-from gateway.passes import PASS_COOKIE, SAFE_METHODS
+from gateway.passes import CSRF_HEADER, PASS_COOKIE, SAFE_METHODS
 from gateway.routes import PARAMETER_PATTERN, TARGET_PATTERN, Route
 from gateway.xds.filters import (
     ASK_ALWAYS,
     AUTHORIZATION,
     COOKIE,
+    CORS,
     ROUTE_NAMESPACE,
     asked_always,
     authenticated_route,
@@ -21,12 +22,16 @@ from gateway.xds.filters import (
     pass_from_cookie,
 )
 from gateway.xds.headers import CLIENT_CERTIFICATE
-from gateway.xds.json_values import exact_header, seconds
+from gateway.xds.json_values import exact_header, seconds, typed
 from pki.assertions import HEADER as ASSERTION
 
 REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT_CERTIFICATE)
 """Secrets end here: REST gets the principal, never the credential."""
 
+NO_OPERATION = "none"
+"""What the policy does not know, so that nobody is granted it."""
+MAX_AUTH_REQUEST_BYTES = 64 << 10
+"""Forms and tokens are small."""
 _Condition = Mapping[str, object]
 _WITH_PASS_COOKIE: _Condition = {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}}
 
@@ -50,7 +55,7 @@ class Grants:
 
 def route_configuration(config: GatewayConfig, published: tuple[Route, ...], grants: Grants) -> dict[str, object]:
     """RDS: the resource ``edge``, in JSON."""
-    routes: list[dict[str, object]] = [_auth_route(config), *_refusals(config)]
+    routes: list[dict[str, object]] = [*_preflight(config), *_auth_routes(config), *_refusals(config)]
     for route in published:
         routes += _operation_routes(config, route, grants)
     nowhere = _direct(404)
@@ -64,6 +69,7 @@ def route_configuration(config: GatewayConfig, published: tuple[Route, ...], gra
                 "domains": domains(config),
                 "response_headers_to_add": _response_headers(),
                 "routes": routes,
+                **_cors(config),
             },
             {"name": "nobody", "domains": ["*"], "routes": [nowhere]},
         ],
@@ -123,14 +129,21 @@ def _direct(status: int, headers: Sequence[Mapping[str, object]] = ()) -> dict[s
     }
 
 
-def _auth_route(config: GatewayConfig) -> dict[str, object]:
+def _auth_routes(config: GatewayConfig) -> list[dict[str, object]]:
     """Logging in, exchanging, logging out: the auth service itself, which is not asked about itself."""
-    return {
+    too_large = {"name": "content-length", "range_match": {"start": MAX_AUTH_REQUEST_BYTES + 1, "end": 2**63 - 1}}
+    refusal: dict[str, object] = {
+        "match": {"path_separated_prefix": "/auth", "headers": [too_large]},
+        "direct_response": {"status": 413},
+        "typed_per_filter_config": dict(open_route()),
+    }
+    route: dict[str, object] = {
         "match": {"path_separated_prefix": "/auth"},
         "route": {"cluster": "auth", "timeout": seconds(config.request_timeout)},
         "request_headers_to_remove": [ASSERTION],
         "typed_per_filter_config": dict(open_route()),
     }
+    return [refusal, route]
 
 
 def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> list[dict[str, object]]:
@@ -175,11 +188,56 @@ def path_match(template: str) -> dict[str, object]:
     return {"safe_regex": {"regex": "/".join(segments)}}
 
 
+RESPONSE_HEADERS: Mapping[str, str] = {
+    "strict-transport-security": "max-age=31536000",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+"""What every answer says, whatever is behind it says."""
+DEFAULT_HEADERS: Mapping[str, str] = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
+"""What an answer says that does not say better; pages with scripts have a policy of their own."""
+
+
 def _response_headers() -> list[dict[str, object]]:
     return [
-        {
-            "header": {"key": "x-content-type-options", "value": "nosniff"},
-            "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-        },
-        {"header": {"key": "cache-control", "value": "no-store"}, "append_action": "ADD_IF_ABSENT"},
+        *(_added(name, value, "OVERWRITE_IF_EXISTS_OR_ADD") for name, value in RESPONSE_HEADERS.items()),
+        *(_added(name, value, "ADD_IF_ABSENT") for name, value in DEFAULT_HEADERS.items()),
     ]
+
+
+def _preflight(config: GatewayConfig) -> list[dict[str, object]]:
+    """Where the CORS filter answers for all paths (it answers on routes to a cluster alone); nobody gets further."""
+    if not config.cors_origins:
+        return []
+    asks: _Condition = {"name": "access-control-request-method", "present_match": True}
+    return [
+        {
+            "match": {"prefix": "/", "headers": [exact_header(":method", "OPTIONS"), asks]},
+            "route": {"cluster": "rest"},
+            "request_headers_to_remove": [*REMOVED_TOWARDS_REST, ASSERTION],
+            "typed_per_filter_config": {AUTHORIZATION: granted_to((), NO_OPERATION)},
+        }
+    ]
+
+
+def _cors(config: GatewayConfig) -> dict[str, object]:
+    if not config.cors_origins:
+        return {}
+    policy = typed(
+        "envoy.extensions.filters.http.cors.v3.CorsPolicy",
+        allow_origin_string_match=[{"exact": origin} for origin in config.cors_origins],
+        allow_methods="GET, POST, PATCH, DELETE",
+        allow_headers=f"authorization, content-type, {CSRF_HEADER}",
+        allow_credentials=True,
+        max_age="600",
+        # A request with a foreign origin goes no further than this, simple or not.
+        forward_not_matching_preflights=False,
+    )
+    return {"typed_per_filter_config": {CORS: policy}}

@@ -35,7 +35,7 @@ def rendered(
 
 
 def listener(config: GatewayConfig | None = None) -> Any:
-    return edge_listener(load_source(LISTENER_SOURCE), config or GatewayConfig(), '{"keys": []}')
+    return edge_listener(load_source(LISTENER_SOURCE), config or GatewayConfig())
 
 
 def clusters(config: GatewayConfig | None = None, rest: tuple[str, int] | None = None) -> Any:
@@ -158,6 +158,7 @@ def test_filters_come_in_their_order() -> None:
     assert filters == [
         "pass",
         "revocations",
+        "rate-limit",
         "cookie",
         "ask",
         "ask-always",
@@ -187,7 +188,7 @@ def edge_routes() -> list[dict[str, Any]]:
 def test_only_logging_in_is_open_to_everybody() -> None:
     """No other route switches the question who it is off."""
     unasked = [route for route in edge_routes() if found(route, "disabled")]
-    assert [route["match"] for route in unasked] == [{"path_separated_prefix": "/auth"}]
+    assert {route["match"]["path_separated_prefix"] for route in unasked} == {"/auth"}
 
 
 def test_every_way_to_rest_names_its_operation_and_who_may() -> None:
