@@ -7,7 +7,22 @@ import sys
 import typer
 from rich.console import Console
 
-from cli import audit, cluster, compose, demo, jobs, login, pki, policy, run, session, settings, token, user
+from cli import (
+    audit,
+    cluster,
+    compose,
+    demo,
+    gateway_status,
+    jobs,
+    login,
+    pki,
+    policy,
+    run,
+    session,
+    settings,
+    token,
+    user,
+)
 from cli.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, CommandError
 from pki.errors import SluiceError
 
@@ -36,6 +51,7 @@ app.add_typer(policy.app, name="policy")
 app.command()(login.login)
 app.command()(login.logout)
 app.command()(login.whoami)
+app.add_typer(gateway_status.app, name="gateway")
 app.add_typer(run.app, name="run")
 app.add_typer(compose.app, name="compose")
 app.add_typer(settings.app, name="config")
