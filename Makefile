@@ -15,6 +15,10 @@ setup: $(VENV) java ## the virtual environment and all that is in it
 java:
 	@scripts/ensure-java
 
+.PHONY: chromium
+chromium:
+	@scripts/ensure-chromium
+
 $(VENV): pyproject.toml constraints.txt
 	@scripts/make-venv
 
@@ -35,7 +39,7 @@ test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
 	.venv/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-system
-test-system: $(VENV) java ## whole systems with real programs (browsers, ensembles, killed leaders), at most 20 minutes on 2 cores
+test-system: $(VENV) java chromium ## whole systems with real programs (browsers, ensembles, killed leaders), at most 20 minutes on 2 cores
 	.venv/bin/pytest tests/system -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-export

@@ -156,10 +156,14 @@ class Authenticator:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=f"session: {error}") from error
         if by_cookie is not (record.client == "browser"):
             raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, "a session in the wrong place")
-        principal = self._of_session(record)
-        return Authenticated(principal, record.expires_at, record.csrf if by_cookie else None, record)
+        return self.of_session(record)
 
-    def _of_session(self, record: SessionRecord) -> Principal:
+    def of_session(self, record: SessionRecord) -> Authenticated:
+        """Whoever has this session; raises Unauthenticated when that is nobody any more."""
+        csrf = record.csrf if record.client == "browser" else None
+        return Authenticated(self._principal(record), record.expires_at, csrf, record)
+
+    def _principal(self, record: SessionRecord) -> Principal:
         """The principal with the roles it has now, which may be others than when it signed in."""
         policy = self.policy.get()
         if record.method != "user":

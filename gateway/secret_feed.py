@@ -44,8 +44,8 @@ class Side(enum.StrEnum):
 class Given:
     """What Envoy is given of one identity.
 
-    The anchors are those of ``material`` that Envoy trusts: see :func:`trusted_anchors`. Inside it verifies servers
-    with them, at the edge certificates of users.
+    The anchors are those of ``material`` that Envoy trusts: see :func:`trusted_anchors`. Inside it verifies REST and
+    the auth service by them, at the edge the certificates of users.
     """
 
     side: Side
@@ -58,6 +58,8 @@ class Given:
         """As SDS resources, by name."""
         chain, key = self.material.chain_pem, self.material.key_pem
         if self.side is Side.EDGE:
+            # Not whose: a demand on the identity would shut out those without a certificate, whom Envoy must let in.
+            # The auth service takes users alone, and this authority signs clients of no other role.
             return {
                 EDGE_TRUST_SECRET: trust_secret(EDGE_TRUST_SECRET, self.anchors, self.lists),
                 EDGE_SECRET: certificate_secret(EDGE_SECRET, chain, key),
@@ -140,7 +142,7 @@ class SecretFeed:
         renewed = self._read(now)
         if self._material is None:
             return None
-        return self._update(self._material, renewed=renewed)
+        return self._with_lists(self._material, renewed=renewed)
 
     def _read(self, now: dt.datetime) -> bool:
         stamp = stamp_of(self.directory)
@@ -167,7 +169,7 @@ class SecretFeed:
         self._material = material
         return True
 
-    def _update(self, material: IdentityMaterial, *, renewed: bool) -> Given | None:
+    def _with_lists(self, material: IdentityMaterial, *, renewed: bool) -> Given | None:
         if self._revoked is None:
             self._revoked = RevokedPeers(
                 self.directory, self._anchors, clock=lambda: self._now, monotonic=self._monotonic

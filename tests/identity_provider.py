@@ -145,8 +145,8 @@ def provider_tls(directory: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def identity_provider(tls: Path) -> AsyncIterator[IdentityProvider]:
-    """A provider at ``https://localhost:PORT``, with what :func:`provider_tls` has made."""
+async def identity_provider(tls: Path, host: str = "localhost") -> AsyncIterator[IdentityProvider]:
+    """A provider at ``https://HOST:PORT``, with what :func:`provider_tls` has made."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tls / "tls" / "chain.pem", tls / "tls" / "key.pem")
     provider = IdentityProvider(ca_file=tls / "pki" / "authorities" / "edge" / "cert.pem")
@@ -154,7 +154,7 @@ async def identity_provider(tls: Path) -> AsyncIterator[IdentityProvider]:
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-        provider.issuer = f"https://localhost:{runner.addresses[0][1]}"
+        provider.issuer = f"https://{host}:{runner.addresses[0][1]}"
         yield provider
     finally:
         await runner.cleanup()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 
 import msgspec
 from aiohttp import web
 
 from gateway.key_server import JWKS_PATH
 from gateway.pass_keys import encode_jwks
+from gateway.passes import SESSION_COOKIE
 from gateway.signin.cookies import pass_cookie
 from gateway.signin.desk import Asked, Desk, Note, Refused, answer, read
 from gateway.signin.device import Device
@@ -72,7 +74,7 @@ class AuthApi:
 
     async def _exchange(self, asked: Asked, note: Note) -> web.Response:
         """A pass for a credential: as JSON, or for a browser as a cookie that no script can read."""
-        who = await self._desk.who(asked)
+        who = await self._desk.who(_without_pass_cookie(asked))
         note.principal, note.credential = who.principal.name, who.principal.credential
         if who.pass_id:
             # Else a pass that was stolen could be renewed for ever, long after its credential has ended.
@@ -101,6 +103,14 @@ class AuthApi:
     async def _jwks(self, _: Asked, note: Note) -> web.Response:
         note.reason = "public keys"
         return answer(200, encode_jwks(self._desk.authenticator.pass_keys), "application/json")
+
+
+def _without_pass_cookie(asked: Asked) -> Asked:
+    """A browser sends its pass along with its session: it is the session that is to be exchanged."""
+    session = asked.cookies.get(SESSION_COOKIE)
+    if asked.presented.authorization or session is None:
+        return asked
+    return replace(asked, presented=replace(asked.presented, cookie=(f"{SESSION_COOKIE}={session}",)))
 
 
 async def _nothing_here(_: Asked, __: Note) -> web.Response:

@@ -40,7 +40,7 @@ _LOGIN_TOKEN_CHARACTERS = 43
 _SECURITY_HEADERS = {
     "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
@@ -135,7 +135,10 @@ class Desk:
         """A new session: its id, and its cookies. The one that the browser had before ends."""
         self.end_shown_session(asked)
         record, text = self.authenticator.sessions.begin(who, "browser", asked.address)
-        return record.id, session_cookies(text, record.csrf, max_age=self.config.session_lifetime)
+        cookies = session_cookies(text, record.csrf, max_age=self.config.session_lifetime)
+        # With its first pass, which also takes the place of one that belonged to the session before.
+        made, seconds = self.new_pass(self.authenticator.of_session(record))
+        return record.id, [*cookies, pass_cookie(made, max_age=seconds)]
 
     def end_shown_session(self, asked: Asked) -> str | None:
         """End the session whose cookie came with the request, and every pass got for it; its id."""
@@ -206,7 +209,8 @@ class Desk:
         if asked.method in SAFE_METHODS:
             return
         site, origin = asked.headers.get("sec-fetch-site", "same-origin"), asked.headers.get("origin", "")
-        foreign = bool(origin) and urlsplit(origin).netloc != asked.headers.get("host", "")
+        # Without the port, which Envoy takes out of Host; a browser's own word above is exact about it.
+        foreign = bool(origin) and _host(origin) != _host(f"//{asked.headers.get('host', '')}")
         if site not in {"same-origin", "none"} or foreign:
             raise Refused(403, "a request from another site", "Requests from other sites are refused.")
 
@@ -291,6 +295,13 @@ def return_path(text: str) -> str:
     except UnsafePath:
         return "/"
     return text
+
+
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
 
 
 def _fields(text: str) -> Mapping[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.passes import CSRF_HEADER
 from pki.assertions import HEADER as ASSERTION
 
 REMOVED_PREFIXES = ("x-sluice-", "x-forwarded-", "x-envoy-", "x-accel-")
@@ -40,7 +41,7 @@ def header_mutations() -> list[dict[str, object]]:
     Envoy itself would write its own address for a client on the same machine.
     """
     by_prefix: list[dict[str, object]] = [
-        {"remove_on_match": {"key_matcher": {"prefix": prefix, "ignore_case": True}}} for prefix in REMOVED_PREFIXES
+        {"remove_on_match": {"key_matcher": _beginning_with(prefix)}} for prefix in REMOVED_PREFIXES
     ]
     by_name: list[dict[str, object]] = [{"remove": name} for name in REMOVED_HEADERS]
     address = {"key": "x-forwarded-for", "value": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT%"}
@@ -51,3 +52,13 @@ def header_mutations() -> list[dict[str, object]]:
         for header in (address, credential)
     ]
     return [*by_prefix, *by_name, *written]
+
+
+def _beginning_with(prefix: str) -> dict[str, object]:
+    """A match of all names with this prefix but the one that clients do send, the CSRF token's."""
+    if not CSRF_HEADER.startswith(prefix):
+        return {"prefix": prefix, "ignore_case": True}
+    spared = CSRF_HEADER.removeprefix(prefix)
+    # RE2 cannot say "not this word": so it is something else at its first letter, at its second, …, or goes on.
+    others = [f"{spared[:index]}([^{letter}].*)?" for index, letter in enumerate(spared)]
+    return {"safe_regex": {"regex": f"(?i){prefix}({'|'.join([*others, f'{spared}.+'])})"}}

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from typer.testing import CliRunner, Result
 
-from cli import policy, session, token, user
+from cli import pki, policy, session, token, user
 from cli.errors import RefusedError, UsageError
 from gateway.errors import PolicyError, UserFileError
 from gateway.policy_file import DEFAULT_POLICY
@@ -197,3 +199,14 @@ def test_tokens_have_roles_of_the_policy_scopes_and_a_last_use(home: Path) -> No
     )
     run(token.app, home, "revoke", identifier)
     assert Revocations.of(Home.at(home)).current().is_revoked("token", identifier, now=time.time())
+
+
+def test_a_users_certificate_that_is_revoked_ends_at_the_gateway_too(home: Path) -> None:
+    for arguments in (("init",), ("issue", "user/ada"), ("issue", "taskmanager/tm-1")):
+        assert run(pki.app, home, *arguments).exit_code == 0
+    leaf = x509.load_pem_x509_certificate((home / "pki" / "identities" / "user" / "ada" / "chain.pem").read_bytes())
+    for target in ("user/ada", "taskmanager/tm-1"):
+        assert run(pki.app, home, "revoke", target, "--reason", "key-compromise").exit_code == 0
+    (entry,) = Revocations.of(Home.at(home)).current().unexpired(time.time())
+    assert (entry.kind, entry.id) == ("certificate", leaf.fingerprint(hashes.SHA256()).hex())
+    assert entry.until == int(leaf.not_valid_after_utc.timestamp())

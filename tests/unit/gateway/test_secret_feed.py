@@ -48,7 +48,9 @@ def test_chain_and_key_arrive_together(directory: Path) -> None:
     given = edge_feed(directory).update(NOW)
     assert given is not None
     assert given.material.spiffe_id == GATEWAY
-    secret = given.secrets["edge"]
+    assert given.secrets.keys() == {"edge", "edge-trust"}
+    secret, trust = given.secrets["edge"], given.secrets["edge-trust"]
+    assert trust.validation_context.trusted_ca.inline_bytes == (directory / "ca.pem").read_bytes()
     assert secret.tls_certificate.certificate_chain.inline_bytes == (directory / "chain.pem").read_bytes()
     assert secret.tls_certificate.private_key.inline_bytes == (directory / "key.pem").read_bytes()
 
