@@ -62,13 +62,16 @@ compose-down: ## stop those containers; their state stays (to remove it too: mak
 compose-demo: $(VENV) compose-image ## the pipeline on the cluster of containers, submitted from outside
 	@scripts/compose-demo
 
-test-compose: $(VENV) compose-image ## the cluster of containers: confinement, and containers killed and networks cut in a job
+test-compose: $(VENV) compose-image ## the cluster of containers, audited, killed and cut off in jobs, at most 15 minutes on 2 cores
+	@scripts/get-compose-v2
 	.venv/bin/pytest tests/compose
 
 bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.startup
 	$(PY) -m benchmarks.spark_tls
 	$(PY) -m benchmarks.issuance
+	$(PY) -m benchmarks.rpc
+	$(PY) -m benchmarks.control_plane
 
 lock: ## renew constraints.txt with the newest versions that fit pyproject.toml
 	rm -rf build/lock && python3 -m venv build/lock && build/lock/bin/pip install --quiet --upgrade '.[dev]'

@@ -16,7 +16,7 @@ import aiohttp
 from cryptography import x509
 
 from cli import credentials
-from cli.errors import CommandError, RefusedError, UnreachableError, UsageError
+from cli.errors import AwayError, CommandError, RefusedError, UnreachableError, UsageError
 from pki.edge_client import EdgeTrust, edge_client_context
 from pki.files import read_secret
 from pki.home import Home
@@ -100,7 +100,8 @@ class GatewayClient:
     """REST calls through the gateway; answers are plain decoded JSON.
 
     Raises:
-        UnreachableError: no connection, not the gateway's certificate, or the token is not accepted (401).
+        AwayError: no connection, or a part of the cluster is away (502 to 504).
+        UnreachableError: not the gateway's certificate, or the token is not accepted (401).
         RefusedError: the token may not do this (403), or the cluster refuses the request (4xx).
         CommandError: the cluster failed (5xx).
     """
@@ -147,7 +148,7 @@ class GatewayClient:
                 "check --ca: it must be the edge authority's certificate",
             ) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(
+            raise AwayError(
                 f"cannot reach the gateway at {self._target.url}: {error or type(error).__name__}",
                 "is the cluster running? see `sluice status`",
             ) from error
@@ -194,8 +195,8 @@ def _decode(status: int, body: bytes, what: str) -> Any:  # noqa: ANN401
             raise UnreachableError(f"{what}: {detail}", "the token is unknown, revoked or expired: make a new one")
         case 403:
             raise RefusedError(f"{what}: {detail}", "this token's role does not allow it")
-        case 503:
-            raise UnreachableError(f"{what}: {detail}", "a part of the cluster is away: see `sluice status`")
+        case 502 | 503 | 504:
+            raise AwayError(f"{what}: {detail}", "a part of the cluster is away: see `sluice status`")
         case _ if status < 500:
             raise RefusedError(f"{what}: {detail}")
         case _:

@@ -20,7 +20,9 @@ from cli.errors import UsageError
 from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
+from pki.errors import SluiceError
 from runtime.config import JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
+from runtime.ha.config import HaConfig, check_ha
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
@@ -32,6 +34,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "jobmanager": JobManagerConfig,
     "taskmanager": TaskManagerConfig,
     "spark": SparkConfig,
+    "ha": HaConfig,
     "gateway": GatewayConfig,
 }
 
@@ -48,6 +51,7 @@ class Configuration:
     jobmanager: JobManagerConfig
     taskmanager: TaskManagerConfig
     spark: SparkConfig
+    ha: HaConfig
     gateway: GatewayConfig
     origins: Mapping[str, str]
 
@@ -59,6 +63,7 @@ class Configuration:
             jobmanager=self.jobmanager,
             taskmanager=self.taskmanager,
             spark=self.spark,
+            ha=self.ha,
         )
 
     def values(self) -> dict[str, Any]:
@@ -106,9 +111,17 @@ def load(
         jobmanager=_convert("jobmanager", merged, origins, JobManagerConfig),
         taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
         spark=_convert("spark", merged, origins, SparkConfig),
+        ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         origins=origins,
     )
+
+
+def _checked_ha(config: HaConfig) -> HaConfig:
+    try:
+        return check_ha(config)
+    except SluiceError as error:
+        raise UsageError(f"configuration: {error.what}", error.remedy) from error
 
 
 def _convert(section: str, merged: _Layer, origins: Mapping[str, str], struct: type[_Section]) -> _Section:

@@ -13,18 +13,10 @@ from cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from gateway.xds.status import read_status, status_file
 from pki.home import Home
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The gateway's own configuration.")
-
 SERVERS = {"auth": "listeners, routes, policy, revocations", "envoy": "certificates and keys"}
 """Who configures Envoy, and with what; each reports on its own machine."""
 
 
-@app.callback()
-def group() -> None:
-    """The gateway's own configuration."""
-
-
-@app.command()
 def status(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,

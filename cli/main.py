@@ -9,9 +9,11 @@ from rich.console import Console
 
 from cli import (
     audit,
+    audit_log,
     cluster,
     compose,
     demo,
+    gateway_render,
     gateway_status,
     jobs,
     login,
@@ -45,13 +47,15 @@ app.command()(audit.audit)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(pki.app, name="pki")
 app.add_typer(token.app, name="token")
+app.add_typer(audit_log.app, name="audit-log")
 app.add_typer(user.app, name="user")
 app.add_typer(session.app, name="session")
 app.add_typer(policy.app, name="policy")
 app.command()(login.login)
 app.command()(login.logout)
 app.command()(login.whoami)
-app.add_typer(gateway_status.app, name="gateway")
+app.add_typer(gateway_render.app, name="gateway")
+gateway_render.app.command("status")(gateway_status.status)
 app.add_typer(run.app, name="run")
 app.add_typer(compose.app, name="compose")
 app.add_typer(settings.app, name="config")

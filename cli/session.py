@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from cli import acts
 from cli.errors import RefusedError, UsageError
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from gateway.revocations import Revocations
@@ -59,6 +60,8 @@ def revoke(
     if unknown:
         raise RefusedError(f"there is no session {', '.join(sorted(unknown))[:200]}", "see `sluice session list`")
     ended = revoke_sessions(located, lambda each: everybody or each.id in wanted or each.name == user)
+    for record in ended:
+        acts.record(located, "session.revoked", {"id": record.id, "name": record.name})
     if as_json:
         typer.echo(json.dumps({"revoked": [_document(record) for record in ended]}))
         return

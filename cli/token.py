@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from cli import acts
 from cli.errors import UsageError
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, load_configuration
 from cli.routes import effective_policy
@@ -65,6 +66,7 @@ def create(
         if not any(matches(each, operation) for operation in policy.operations):
             raise UsageError(f"no operation matches the scope {each!r}", "see `sluice policy show --json`")
     record, token = TokenStore(located).create(name, role, lifetime, scopes=scopes, roles=tuple(policy.roles))
+    acts.record(located, "token.created", {"id": record.id, "name": record.name, "role": record.role})
     if output is not None:
         write_secret(output, token.encode() + b"\n")
     document: dict[str, object] = {"id": record.id, "name": record.name, "role": record.role}
@@ -119,8 +121,13 @@ def revoke(
     as_json: JsonOption = False,
 ) -> None:
     """Revoke tokens for good, and the passes they were exchanged for; they are refused within a second."""
-    store = TokenStore(Home.at(home))
-    revoked = [store.revoke(identifier) for identifier in ids]
+    located = Home.at(home)
+    store = TokenStore(located)
+    revoked = []
+    for identifier in ids:
+        record = store.revoke(identifier)
+        acts.record(located, "token.revoked", {"id": record.id, "name": record.name})
+        revoked.append(record)
     if as_json:
         now = time.time()
         typer.echo(json.dumps({"revoked": [_document(record, now) for record in revoked]}))

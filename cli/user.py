@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from cli import acts
 from cli.errors import UsageError
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from cli.routes import effective_policy
@@ -47,6 +48,7 @@ def add(
         if not is_group(each):
             raise UsageError(f"{each!r} cannot be a group", "letters, digits and ' ._@:/-'")
     record = UserStore(located).add(name, _password(stdin=password_stdin), roles=roles, groups=groups)
+    acts.record(located, "user.added", {"name": name, "roles": ",".join(roles), "groups": ",".join(groups)})
     _tell(record, "added", as_json=as_json)
 
 
@@ -75,9 +77,12 @@ def passwd(
     as_json: JsonOption = False,
 ) -> None:
     """Set another password; every session of this user ends."""
-    store = UserStore(Home.at(home))
+    located = Home.at(home)
+    store = UserStore(located)
     store.read().require(name)
-    _tell(store.set_password(name, _password(stdin=password_stdin)), "set the password of", as_json=as_json)
+    record = store.set_password(name, _password(stdin=password_stdin))
+    acts.record(located, "user.password", {"name": name})
+    _tell(record, "set the password of", as_json=as_json)
 
 
 @app.command()
@@ -85,16 +90,20 @@ def remove(
     name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
     """Remove a user; every session of this user ends. API tokens of this name stay: see `sluice token list`."""
-    store = UserStore(Home.at(home))
+    located = Home.at(home)
+    store = UserStore(located)
     record = store.read().require(name)
     store.remove(name)
+    acts.record(located, "user.removed", {"name": name})
     _tell(record, "removed", as_json=as_json)
 
 
 @app.command()
 def lock(name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """Lock out whoever has this name, with whatever credential, within a second; also names of a provider."""
-    Revocations.of(Home.at(home)).revoke("user", name)
+    located = Home.at(home)
+    Revocations.of(located).revoke("user", name)
+    acts.record(located, "user.locked", {"name": name})
     typer.echo(json.dumps({"locked": name}) if as_json else f"locked out {name}")
 
 
@@ -103,7 +112,9 @@ def unlock(
     name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
 ) -> None:
     """Let this name in again."""
-    Revocations.of(Home.at(home)).restore("user", name)
+    located = Home.at(home)
+    Revocations.of(located).restore("user", name)
+    acts.record(located, "user.unlocked", {"name": name})
     typer.echo(json.dumps({"unlocked": name}) if as_json else f"{name} may come in again")
 
 

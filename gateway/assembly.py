@@ -17,7 +17,8 @@ from gateway.fetch import Fetcher
 from gateway.jwks import KeyCache
 from gateway.operations import known_operations
 from gateway.pass_keys import PassKeys
-from gateway.policy_file import PolicyFile, policy_file
+from gateway.policy_file import policy_file
+from gateway.policy_record import RecordedPolicy
 from gateway.revocations import Revocations
 from gateway.routes import RouteTable
 from gateway.service import AuthService
@@ -45,11 +46,6 @@ def route_file(home: Home) -> Path:
     return home.run / "routes.json"
 
 
-def policy_of(home: Home, config: GatewayConfig, routes: FileSnapshot[RouteTable]) -> PolicyFile:
-    """The policy of ``home``, followed."""
-    return PolicyFile(lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes))
-
-
 @contextlib.asynccontextmanager
 async def auth_service(home: Home, config: GatewayConfig, trust_domain: str) -> AsyncIterator[AuthService]:
     """The auth service of ``home``, ready to answer, and looked after until the end.
@@ -58,25 +54,27 @@ async def auth_service(home: Home, config: GatewayConfig, trust_domain: str) -> 
     not in order: an auth service that cannot decide does not start.
     """
     routes = FileSnapshot(route_file(home), RouteTable.decode, limit=MAX_ROUTE_LIST_BYTES)
-    policy = policy_of(home, config, routes)
     keys = PassKeys.of(home)
     _refresh_keys(home, keys)
-    authenticator = Authenticator(
-        tokens=token_snapshot(home),
-        users=user_snapshot(home),
-        sessions=SessionStore(home, Limits(config.session_lifetime, config.session_idle)),
-        revocations=Revocations.of(home),
-        pass_keys=keys,
-        policy=policy,
-        trust_domain=trust_domain,
-        issuers={each.issuer: (each, _keys_of(each)) for each in config.issuers},
-    )
-    authenticator.tokens.get()
-    authenticator.users.get()
-    authenticator.revocations.current()
-    policy.get()
     async with contextlib.AsyncExitStack() as stack:
         audit = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
+        policy = RecordedPolicy(
+            lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes), audit
+        )
+        authenticator = Authenticator(
+            tokens=token_snapshot(home),
+            users=user_snapshot(home),
+            sessions=SessionStore(home, Limits(config.session_lifetime, config.session_idle)),
+            revocations=Revocations.of(home),
+            pass_keys=keys,
+            policy=policy,
+            trust_domain=trust_domain,
+            issuers={each.issuer: (each, _keys_of(each)) for each in config.issuers},
+        )
+        authenticator.tokens.get()
+        authenticator.users.get()
+        authenticator.revocations.current()
+        policy.get()
         use = TokenUse(home)
         provider = None if config.oidc is None else Provider(config.oidc, config.origin)
         desk = Desk(config, authenticator, audit, trust_domain, provider, use)

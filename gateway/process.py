@@ -16,6 +16,8 @@ import msgspec
 from aiohttp import web
 
 from gateway.assembly import auth_service, route_file
+from gateway.audit_keeper import keeping
+from gateway.audit_log import AuditLog, audit_file
 from gateway.bootstrap import SOURCE, EnvoyPaths, legs_of, render
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
 from gateway.envoy_process import EnvoyProcess
@@ -75,6 +77,7 @@ async def run_auth(
     paths = EnvoyPaths.of(home)
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(auth_service(home, config, trust_domain))
+        await stack.enter_async_context(keeping(home, service.audit))
         server = web.Server(
             keys_for_jobmanagers(service.handle, service.authenticator.pass_keys)
             if config.auth_host
@@ -92,9 +95,19 @@ async def run_auth(
             identity = TlsIdentity(home.identity(Role.AUTH, name))
             await stack.enter_async_context(reporting(identity, "auth"))
             peers = client_policy(Channel.AUTH, trust_domain)
-            serving: dict[str, Callable[[], asyncio.Protocol]] = {"h2": xds.server.protocol, "http/1.1": server}
+            # nginx names no protocol, and means HTTP/1.1.
+            serving: dict[str, Callable[[], asyncio.Protocol]] = {
+                "h2": xds.server.protocol,
+                "http/1.1": server,
+                "": server,
+            }
             listener = MutualTlsListener(
-                identity, Channel.AUTH, peers, lambda: ByApplicationProtocol(serving), alpn=("h2", "http/1.1")
+                identity,
+                Channel.AUTH,
+                peers,
+                lambda: ByApplicationProtocol(serving),
+                alpn=("h2", "http/1.1"),
+                alpn_required=False,
             )
             stack.push_async_callback(listener.close)
             stack.push_async_callback(runner.cleanup)
@@ -166,6 +179,10 @@ async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, secre
     )
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(paths.admin_socket.unlink, missing_ok=True)
+        if config.auth_host:
+            # The auth service is elsewhere and cannot read this machine's access log: it has a chain of its own here.
+            log = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
+            await stack.enter_async_context(keeping(home, log))
         reports = UseReports(envoy)
         stack.callback(reports.close)
         stack.push_async_callback(envoy.stop)

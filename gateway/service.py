@@ -7,8 +7,10 @@ as it is. A 5xx, no answer, or a late one makes Envoy refuse the request with 50
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass
+from http import HTTPStatus
 from urllib.parse import urlencode
 
 from aiohttp import hdrs, web
@@ -18,6 +20,8 @@ from gateway.audit_chain import AuditRecord
 from gateway.audit_log import AuditLog
 from gateway.authenticator import Authenticated, Authenticator
 from gateway.decision import CheckRequest, Decision, decide
+from gateway.nginx import PROBLEM_HEADER, PROXY_HEADER, STATUS_HEADER
+from gateway.nginx import PROXY as NGINX
 from gateway.passes import CSRF_HEADER
 from gateway.problem import CONTENT_TYPE, problem_body
 from gateway.routes import RouteTable
@@ -70,7 +74,8 @@ class AuthService:
             if decision.status == 401 and _is_navigation(request):
                 return _to_login(check)
             cookie = self._noted_use(who) if decision.allowed and isinstance(who, Authenticated) else None
-            return _answer(check, decision, self.signer, cookie)
+            answer = _answer(check, decision, self.signer, cookie)
+            return for_nginx(answer) if request.headers.get(PROXY_HEADER) == NGINX else answer
         except SluiceError:
             # The caller gets Envoy's own 503, which tells nothing.
             _LOG.exception("refusing request %s: cannot decide", check.request_id)
@@ -131,12 +136,29 @@ def _is_navigation(request: web.BaseRequest) -> bool:
         and request.headers.get("sec-fetch-mode") == "navigate"
         and "text/html" in request.headers.get(hdrs.ACCEPT, "")
         and hdrs.AUTHORIZATION not in request.headers
+        and request.headers.get(PROXY_HEADER) != NGINX
     )
 
 
 def _to_login(check: CheckRequest) -> web.Response:
     query = urlencode({"return_to": check.target})
     return web.Response(status=302, headers={"location": f"/auth/login?{query}", "cache-control": "no-store"})
+
+
+def for_nginx(answer: web.Response) -> web.Response:
+    """``answer`` as nginx's ``auth_request`` wants it: 401 and 403 are refusals, any other is a failure to it.
+
+    Status and body go into headers, for it drops the one and would not take the other.
+    """
+    if answer.status < HTTPStatus.BAD_REQUEST or not isinstance(answer.body, bytes):
+        return answer
+    # In ASCII, as a header must be; the body is our own JSON and has no line break.
+    text = json.dumps(json.loads(answer.body), separators=(",", ":"))
+    headers = {STATUS_HEADER: str(answer.status), PROBLEM_HEADER: text}
+    if challenge := answer.headers.get(hdrs.WWW_AUTHENTICATE):
+        headers[hdrs.WWW_AUTHENTICATE] = challenge
+    status = answer.status if answer.status == HTTPStatus.UNAUTHORIZED else HTTPStatus.FORBIDDEN
+    return web.Response(status=status, headers=headers)
 
 
 def _record(check: CheckRequest, decision: Decision) -> AuditRecord:

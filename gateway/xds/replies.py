@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gateway.problem import CONTENT_TYPE, problem
 
-_LOCAL_DETAILS = {
+LOCAL_DETAILS = {
     400: "The request is not valid HTTP for this gateway.",
     401: "This needs a valid credential.",
     403: "The request was refused.",
@@ -41,7 +41,7 @@ def local_replies() -> dict[str, object]:
     }
     by_status = [
         {"filter": _status_filter("EQ", status), "body_format_override": _json_format(problem(status, detail))}
-        for status, detail in _LOCAL_DETAILS.items()
+        for status, detail in LOCAL_DETAILS.items()
     ]
     other: dict[str, object] = {"type": "about:blank", "title": "Refused", "status": "%RESPONSE_CODE%"}
     return {"mappers": [from_auth, *by_status], "body_format": _json_format(other)}

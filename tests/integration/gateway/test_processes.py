@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from gateway.config import EDGE_NAME, ENVOY_NAME, GatewayConfig
-from gateway.errors import AuditLogError, EnvoyFailed, EnvoyIdentityError, GatewayError, ListenError
+from gateway.errors import EnvoyFailed, EnvoyIdentityError, GatewayError, ListenError
 from gateway.listening import listen_unix
 from gateway.process import route_file, run_auth, run_envoy
 from gateway.tokens import token_file
@@ -183,7 +183,7 @@ async def test_leftovers_of_a_killed_process_are_no_obstacle(home: Home) -> None
 async def test_second_auth_service_does_not_start(home: Home) -> None:
     first = asyncio.create_task(run_auth(home, ANY_PORT, TRUST_DOMAIN))
     await until(lambda: (home.sockets / "auth.sock").exists() or first.done())
-    with pytest.raises(AuditLogError, match="another process is writing"):
+    with pytest.raises(ListenError, match="another process listens"):
         await run_auth(home, ANY_PORT, TRUST_DOMAIN)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
