@@ -27,7 +27,7 @@ GOAL = (
     "p99 at most 1.5 times bare Envoy's"
 )
 BAR, NGINX_BAR, GRPC_BAR, P99_BAR = 0.75, 1.2, 3.0, 1.5
-CONNECTIONS = 32
+CONNECTIONS = 64
 _UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
@@ -95,8 +95,9 @@ async def measure(rounds: int, seconds: int) -> dict[str, list[Round]]:
                 found = await load(door, seconds)
                 measured[door.name].append(found)
                 progress(
-                    f"{number + 1}/{rounds} {door.name}: {found.requests_per_second:.0f}/s, p99 {found.p99_ms:.1f} ms, "
-                    f"proxy {found.proxy_us:.0f} us, asked {found.asked_us:.0f} us, both {found.both_ends_us:.0f} us"
+                    f"{number + 1}/{rounds} {door.name}: {found.requests_per_second:.0f}/s, "
+                    f"p99 {found.p99_ms:.1f} ms, CPU us: proxy {found.proxy_us:.0f}, asked {found.asked_us:.0f}, "
+                    f"both ends {found.both_ends_us:.0f}"
                 )
         return measured
 
