@@ -45,7 +45,7 @@ class _JobManagerRecord(msgspec.Struct, frozen=True):
     rest: str
 
 
-class _EdgeRecord(msgspec.Struct, frozen=True):
+class _AddressRecord(msgspec.Struct, frozen=True):
     host: str
     port: int
 
@@ -120,12 +120,27 @@ def declared(home: Home) -> tuple[Listener, ...]:
             Listener(name="blob", kind=Kind.MUTUAL, channel=Channel.BLOB, host=blob_host, port=blob_port),
             Listener(name="rest", kind=Kind.SOCKET, channel=Channel.REST, path=jobmanager.rest),
         ]
-    edge = _read(endpoints / "envoy.json", _EdgeRecord)
+    edge = _read(endpoints / "envoy.json", _AddressRecord)
     if edge is not None:
         found.append(Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=edge.host, port=edge.port))
-    for name in ("auth", "envoy-admin"):
+    for name in ("auth", "connect", "envoy-admin"):
         found.append(Listener(name=name, kind=Kind.SOCKET, path=str(home.sockets / f"{name}.sock")))
-    return tuple(found)
+    return (*found, *_sessions(home))
+
+
+def _sessions(home: Home) -> Iterable[Listener]:
+    """The Spark Connect servers of sessions, where their drivers announce them."""
+    for path in sorted(home.jobs.glob("*/attempt-*/connect.json")):
+        job_id, address = path.parent.parent.name, _read(path, _AddressRecord)
+        if address is not None:
+            yield Listener(
+                name=f"connect-{job_id[:8]}",
+                kind=Kind.MUTUAL,
+                channel=Channel.CONNECT,
+                host=address.host,
+                port=address.port,
+                job_id=job_id,
+            )
 
 
 def kernel_sockets(home: Home) -> tuple[tuple[KernelSocket, ...], tuple[str, ...]]:

@@ -20,7 +20,7 @@ from cli.errors import UsageError
 from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
-from runtime.config import JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
+from runtime.config import ConnectConfig, JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
@@ -32,6 +32,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "jobmanager": JobManagerConfig,
     "taskmanager": TaskManagerConfig,
     "spark": SparkConfig,
+    "connect": ConnectConfig,
     "gateway": GatewayConfig,
 }
 
@@ -48,6 +49,7 @@ class Configuration:
     jobmanager: JobManagerConfig
     taskmanager: TaskManagerConfig
     spark: SparkConfig
+    connect: ConnectConfig
     gateway: GatewayConfig
     origins: Mapping[str, str]
 
@@ -59,6 +61,7 @@ class Configuration:
             jobmanager=self.jobmanager,
             taskmanager=self.taskmanager,
             spark=self.spark,
+            connect=self.connect,
         )
 
     def values(self) -> dict[str, Any]:
@@ -106,6 +109,7 @@ def load(
         jobmanager=_convert("jobmanager", merged, origins, JobManagerConfig),
         taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
         spark=_convert("spark", merged, origins, SparkConfig),
+        connect=_convert("connect", merged, origins, ConnectConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         origins=origins,
     )

@@ -7,7 +7,7 @@ import sys
 import typer
 from rich.console import Console
 
-from cli import audit, cluster, compose, demo, jobs, pki, run, settings, token
+from cli import audit, cluster, compose, connect, demo, jobs, pki, run, settings, token
 from cli.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, CommandError
 from pki.errors import SluiceError
 
@@ -26,6 +26,7 @@ app.command()(cluster.status)
 app.command()(jobs.submit)
 app.command()(cluster.down)
 app.command()(demo.demo)
+app.command()(connect.connect)
 app.command()(audit.audit)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(pki.app, name="pki")

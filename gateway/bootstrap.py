@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import GatewayConfig
+from gateway.connect.envoy import connect_clusters, connect_routes, connect_socket
 from gateway.errors import BootstrapError
 from gateway.problem import CONTENT_TYPE, problem
 from gateway.upstreams import InternalSecrets, Leg, Legs, TlsLeg, UnixLeg, address, discovery_type, transport_socket
@@ -67,6 +68,7 @@ class EnvoyPaths:
     edge_secret: Path
     internal_secrets: InternalSecrets
     access_log: Path
+    connect_socket: Path
 
     @classmethod
     def of(cls, home: Home) -> EnvoyPaths:
@@ -80,6 +82,7 @@ class EnvoyPaths:
                 certificate=home.run / "envoy" / "internal.json", trust=home.run / "envoy" / "internal-trust.json"
             ),
             access_log=home.logs / "access.jsonl",
+            connect_socket=connect_socket(home),
         )
 
 
@@ -124,7 +127,8 @@ def render(source: object, config: GatewayConfig, trust_domain: str, paths: Envo
         "edge_secret": str(paths.edge_secret),
         "access_log": str(paths.access_log),
         "header_mutations": header_mutations(),
-        "routes": routes(config),
+        "routes": [*connect_routes(), *routes(config)],
+        "connect_cluster": connect_clusters(paths.connect_socket)[0],
         "local_replies": local_replies(),
     }
     used: set[str] = set()

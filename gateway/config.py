@@ -12,6 +12,10 @@ EDGE_NAME = "edge"
 """Name of the gateway's public certificate."""
 
 
+CONNECT_NAME = "connect"
+"""Process name in the certificate of the relay for Spark Connect."""
+
+
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Times are in seconds, sizes in bytes."""
 

@@ -16,10 +16,11 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
-from gateway.assertion import AssertionSigner, jwks_file, publish_keys
+from gateway.assertion import AssertionSigner, publish_keys
 from gateway.audit_log import AuditLog, audit_file
 from gateway.bootstrap import EnvoyPaths, legs_of, load_source, render
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
+from gateway.connect.envoy import connect_operations
 from gateway.envoy_process import EnvoyProcess
 from gateway.errors import EnvoyFailed
 from gateway.key_server import keys_for_jobmanagers
@@ -33,6 +34,7 @@ from gateway.secret_feed import Given, SecretFeed
 from gateway.service import AuthService
 from gateway.snapshot import FileSnapshot
 from gateway.tokens import token_snapshot
+from pki.assertion_keys import assertion_keys_file
 from pki.channels import Channel, client_policy
 from pki.errors import SluiceError
 from pki.files import SECRET_MODE, make_private_directory, write_atomic, write_secret
@@ -75,7 +77,7 @@ async def run_auth(home: Home, config: GatewayConfig, trust_domain: str, name: s
     identity for the network: an auth service that cannot decide does not start.
     """
     tokens = token_snapshot(home)
-    routes = FileSnapshot(route_file(home), RouteTable.decode, limit=MAX_ROUTE_LIST_BYTES)
+    routes = FileSnapshot(route_file(home), _decode_routes, limit=MAX_ROUTE_LIST_BYTES)
     policy = PolicyFile(lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes))
     tokens.get()
     policy.get()
@@ -177,8 +179,13 @@ async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, first
         raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())
 
 
+def _decode_routes(data: bytes) -> RouteTable:
+    """REST's routes, and the methods of Spark Connect."""
+    return RouteTable([*RouteTable.decode(data).routes, *connect_operations()])
+
+
 def _refresh_keys(home: Home, keys: PassKeys) -> None:
-    if keys.refresh(time.time()) or not jwks_file(home).exists():
+    if keys.refresh(time.time()) or not assertion_keys_file(home).exists():
         publish_keys(home, keys)
 
 

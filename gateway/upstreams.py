@@ -87,10 +87,15 @@ def address(leg: Leg) -> dict[str, object]:
     return {"socket_address": {"address": leg.host, "port_value": leg.port}}
 
 
+def raw_socket() -> dict[str, object]:
+    """A socket on this machine needs no TLS."""
+    return {"name": "envoy.transport_sockets.raw_buffer", "typed_config": {"@type": _RAW}}
+
+
 def transport_socket(leg: Leg, trust_domain: str, secrets: InternalSecrets) -> dict[str, object]:
     """How the leg is protected: mutual TLS when it leaves the machine."""
     if isinstance(leg, UnixLeg):
-        return {"name": "envoy.transport_sockets.raw_buffer", "typed_config": {"@type": _RAW}}
+        return raw_socket()
     # The trailing slash: without it a role whose name begins alike would do.
     identity = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{trust_domain}/{leg.role}/"}}
     return {

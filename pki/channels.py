@@ -25,6 +25,7 @@ class Channel(enum.StrEnum):
     EDGE = "edge"
     CA = "ca"
     ENROLMENT = "enrolment"
+    CONNECT = "connect"
 
 
 _CLUSTER = frozenset({Role.JOBMANAGER, Role.TASKMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER})
@@ -41,6 +42,7 @@ MAY_LISTEN: dict[Channel, frozenset[Role]] = {
     Channel.EDGE: frozenset({Role.GATEWAY}),
     Channel.CA: frozenset({Role.CA}),
     Channel.ENROLMENT: frozenset({Role.CA}),
+    Channel.CONNECT: frozenset({Role.DRIVER}),
 }
 
 MAY_CONNECT: dict[Channel, frozenset[Role]] = {
@@ -53,6 +55,7 @@ MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.EDGE: frozenset({Role.USER}),
     Channel.CA: _RENEWED,
     Channel.ENROLMENT: frozenset(),  # who enrols has no certificate yet: a token takes its place
+    Channel.CONNECT: frozenset({Role.GATEWAY}),
 }
 
 

@@ -170,6 +170,7 @@ class Dispatcher(RpcEndpoint):
             id=job_id,
             name=submission.name,
             owner=submission.owner,
+            kind=submission.kind,
             state=JobState.INITIALIZING,
             start_time=now,
             end_time=None,

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
+from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.ca.address import CaAddress, read_ca
 from pki.ca.client import OnlineIssuer
 from pki.config import PkiConfig
@@ -26,13 +27,14 @@ from runtime.blob.server import BlobServer
 from runtime.blob.store import BlobStore
 from runtime.config import RuntimeConfig
 from runtime.gateways import RESOURCE_MANAGER
+from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import Dispatcher
 from runtime.jobmanager.driver_attempt import DriverArgv, DriverHost
 from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
 from runtime.jobmanager.job_master import JobServices
 from runtime.jobmanager.job_records import JobRecords
 from runtime.jobmanager.resource_manager import ResourceManager
-from runtime.rest.assertion_keys import AssertionKeys, assertion_keys_file, fetch_forever
+from runtime.rest.assertion_keys import fetch_forever
 from runtime.rest.handlers import ClusterFacts, Handlers
 from runtime.rest.server import RestServer, make_application
 from runtime.rpc import RpcService
@@ -158,7 +160,10 @@ async def jobmanager(
             jobmanager=str(identity.spiffe_id),
             trust_domain=config.trust_domain,
         )
-        handlers = Handlers(services.dispatcher, slots, store, facts, default_executors=config.spark.executors)
+        sessions = ConnectSessions(services.dispatcher, store, home.jobs, config.connect)
+        handlers = Handlers(
+            services.dispatcher, slots, store, facts, sessions, default_executors=config.spark.executors
+        )
         keys_file = assertion_keys_file(home)
         if auth is not None:
             fetching = asyncio.create_task(fetch_forever(identity, *auth, keys_file), name="fetch-assertion-keys")

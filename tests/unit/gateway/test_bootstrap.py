@@ -84,7 +84,7 @@ def test_only_one_listener_and_it_is_the_edge() -> None:
 
 def test_legs_across_hosts_are_mutual_tls_and_nothing_else() -> None:
     document = rendered(GatewayConfig(auth_host="auth.internal"), "td", ("192.0.2.7", 8081))
-    auth, rest = document["static_resources"]["clusters"]
+    auth, rest, _ = document["static_resources"]["clusters"]
     assert (auth["type"], rest["type"]) == ("STRICT_DNS", "STATIC")
     for cluster, role in ((auth, "auth"), (rest, "jobmanager")):
         tls = cluster["transport_socket"]["typed_config"]
