@@ -52,6 +52,7 @@ MAX_REMEMBERED = 1 << 17
 MAX_KEYS = 16
 MAX_NAME_CHARACTERS = 256
 MAX_LIST_ENTRIES = 1000
+MAX_REQUEST_ID_CHARACTERS = 128
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +83,7 @@ class Asserted:
         method: how it was authenticated.
         credential: the public id of its credential.
         request_id: as in the audit log; empty for a pass.
+        id: of the assertion or pass.
     """
 
     principal: str
@@ -90,6 +92,7 @@ class Asserted:
     method: str
     credential: str
     request_id: str
+    id: str = ""
 
 
 KeySet = Mapping[str, ec.EllipticCurvePublicKey]
@@ -207,7 +210,13 @@ class AssertionVerifier:
             if not self._used.use(claims.jti, issued_at=claims.iat, expires_at=claims.exp, now=now):
                 raise AssertionRefused("the assertion was used before")
         return Asserted(
-            claims.sub, claims.roles, claims.groups, claims.mth or claims.method, claims.cred, claims.rid[:128]
+            principal=claims.sub,
+            roles=claims.roles,
+            groups=claims.groups,
+            method=claims.mth or claims.method,
+            credential=claims.cred,
+            request_id=claims.rid[:MAX_REQUEST_ID_CHARACTERS],
+            id=claims.jti,
         )
 
     def _signed(self, text: str) -> Claims:

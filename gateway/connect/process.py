@@ -42,7 +42,8 @@ def standing_in(home: Home) -> Standing:
 
     def stands(who: Asserted) -> bool:
         now = time.time()
-        if revocations.current().refuses(name=who.principal, credential=who.credential, now=now) is not None:
+        revoked = revocations.current()
+        if revoked.refuses(name=who.principal, credential=who.credential, jti=who.id, now=now) is not None:
             return False
         if who.method != "token":
             return True

@@ -143,6 +143,17 @@ async def test_its_listener_admits_gateways_alone(door: Door, ada: str) -> None:
 
 
 @pytest.mark.timeout(START_SECONDS)
+def test_the_audit_knows_its_listener_and_finds_nothing(door: Door, ada: str) -> None:  # noqa: ARG001
+    job = door.session("ada")["id"]
+    report = json.loads(door.cluster.sluice("audit", "--json", timeout=START_SECONDS).stdout)
+    name = f"connect-{job[:8]}"
+    assert name in {each["listener"]["name"] for each in report["listeners"]}
+    assert [each for each in report["results"] if each["outcome"] == "finding"] == []
+    admitted = {(each["check"], each["outcome"]) for each in report["results"] if each["listener"] == name}
+    assert ("MTL-10", "passed") in admitted
+
+
+@pytest.mark.timeout(START_SECONDS)
 def test_nobody_reaches_another_ones_session_by_claiming_to_be_them(door: Door, ada: str) -> None:
     with door.notebook(door.token("bob"), "peek", "ada", SESSION_ID) as notebook:
         assert notebook.next().get("condition") == "TABLE_OR_VIEW_NOT_FOUND"

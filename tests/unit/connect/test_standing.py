@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,13 +60,16 @@ async def test_only_the_streams_of_who_may_not_stay_are_cut() -> None:
     assert streams.look() == 0
 
 
-@pytest.mark.parametrize(("kind", "identifier"), [("user", "eve"), ("session", "s-1"), ("certificate", "s-1")])
+@pytest.mark.parametrize(
+    ("kind", "identifier"), [("user", "eve"), ("session", "s-1"), ("certificate", "s-1"), ("pass", "p-1")]
+)
 def test_whoever_has_something_revoked_may_not_stay(tmp_path: Path, kind: RevocationKind, identifier: str) -> None:
     home = Home.at(tmp_path).create()
     stands = standing_in(home)
-    assert stands(asserted("eve", "s-1", "session"))
+    eve = replace(asserted("eve", "s-1", "session"), id="p-1")
+    assert stands(eve)
     Revocations.of(home).revoke(kind, identifier)
-    assert not stands(asserted("eve", "s-1", "session"))
+    assert not stands(eve)
     assert stands(asserted("ada", "s-2", "session"))
 
 
