@@ -15,6 +15,10 @@ setup: $(VENV) java ## the virtual environment and all that is in it
 java:
 	@scripts/ensure-java
 
+.PHONY: chromium
+chromium:
+	@scripts/ensure-chromium
+
 $(VENV): pyproject.toml constraints.txt
 	@scripts/make-venv
 
@@ -35,7 +39,7 @@ test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
 	.venv/bin/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-system
-test-system: $(VENV) java ## whole systems with real programs (browsers, ensembles, killed leaders), at most 20 minutes on 2 cores
+test-system: $(VENV) java chromium ## whole systems with real programs (browsers, ensembles, killed leaders), at most 20 minutes on 2 cores
 	.venv/bin/pytest tests/system -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-export
@@ -58,13 +62,16 @@ compose-down: ## stop those containers; their state stays (to remove it too: mak
 compose-demo: $(VENV) compose-image ## the pipeline on the cluster of containers, submitted from outside
 	@scripts/compose-demo
 
-test-compose: $(VENV) compose-image ## the cluster of containers: confinement, and containers killed and networks cut in a job
+test-compose: $(VENV) compose-image ## the cluster of containers, audited, killed and cut off in jobs, at most 15 minutes on 2 cores
+	@scripts/get-compose-v2
 	.venv/bin/pytest tests/compose
 
 bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.startup
 	$(PY) -m benchmarks.spark_tls
 	$(PY) -m benchmarks.issuance
+	$(PY) -m benchmarks.rpc
+	$(PY) -m benchmarks.control_plane
 
 lock: ## renew constraints.txt with the newest versions that fit pyproject.toml
 	rm -rf build/lock && python3 -m venv build/lock && build/lock/bin/pip install --quiet --upgrade '.[dev]'

@@ -20,6 +20,7 @@ import psutil
 
 from audit.errors import AuditError
 from audit.model import Kind, Listener
+from audit.sockets import KernelSocket
 from pki.ca.address import CaAddress
 from pki.channels import Channel
 from pki.errors import StoreError
@@ -43,6 +44,7 @@ class _JobManagerRecord(msgspec.Struct, frozen=True):
     rpc: tuple[str, int]
     blob: tuple[str, int]
     rest: str
+    rest_tls: tuple[str, int] | None = None
 
 
 class _AddressRecord(msgspec.Struct, frozen=True):
@@ -59,19 +61,6 @@ class _ProcessRecord(msgspec.Struct, frozen=True):
 class _ClusterRecord(msgspec.Struct, frozen=True):
     launcher: _ProcessRecord
     children: tuple[_ProcessRecord, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSocket:
-    """One listening socket as the kernel knows it; ``path`` is set for unix sockets, the rest for the others."""
-
-    process: str
-    pid: int
-    command: str
-    host: str = ""
-    port: int = 0
-    path: str = ""
-    udp: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +107,21 @@ def declared(home: Home) -> tuple[Listener, ...]:
         found += [
             Listener(name="rpc", kind=Kind.MUTUAL, channel=Channel.RPC, host=rpc_host, port=rpc_port),
             Listener(name="blob", kind=Kind.MUTUAL, channel=Channel.BLOB, host=blob_host, port=blob_port),
-            Listener(name="rest", kind=Kind.SOCKET, channel=Channel.REST, path=jobmanager.rest),
+            Listener(name="rest", kind=Kind.SOCKET, channel=Channel.REST, path=_below(home, jobmanager.rest)),
         ]
+        if jobmanager.rest_tls is not None:
+            host, port = jobmanager.rest_tls
+            found.append(Listener(name="rest-tls", kind=Kind.MUTUAL, channel=Channel.REST, host=host, port=port))
     edge = _read(endpoints / "envoy.json", _AddressRecord)
     if edge is not None:
         found.append(Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=edge.host, port=edge.port))
-    for name in ("auth", "connect", "envoy-admin"):
-        found.append(Listener(name=name, kind=Kind.SOCKET, path=str(home.sockets / f"{name}.sock")))
+    sockets = ["sds", "connect", "envoy-admin"]
+    auth = _read(endpoints / "auth.json", _AddressRecord)
+    if auth is None:
+        sockets = ["auth", "xds", *sockets]
+    else:
+        found.append(Listener(name="auth", kind=Kind.MUTUAL, channel=Channel.AUTH, host=auth.host, port=auth.port))
+    found += (Listener(name=name, kind=Kind.SOCKET, path=str(home.sockets / f"{name}.sock")) for name in sockets)
     return (*found, *_sessions(home))
 
 
@@ -141,6 +138,18 @@ def _sessions(home: Home) -> Iterable[Listener]:
                 port=address.port,
                 job_id=job_id,
             )
+
+
+def _below(home: Home, path: str) -> str:
+    """A published socket, by where its home is seen: the home of a container has another place on the host."""
+    return str(home.sockets / Path(path).name)
+
+
+def process_id(home: Home, name: str) -> int | None:
+    """The process of the cluster in ``home`` that is called ``name``; None when there is none."""
+    record = _read(home.run / "cluster.json", _ClusterRecord)
+    children = () if record is None else record.children
+    return next((entry.pid for entry in children if entry.name == name and _alive(entry)), None)
 
 
 def kernel_sockets(home: Home) -> tuple[tuple[KernelSocket, ...], tuple[str, ...]]:

@@ -23,9 +23,11 @@ from pki.inspect import summarize_certificate
 
 
 def negotiated(subject: Subject) -> Negotiated | None:
-    """What is negotiated with a client that offers everything good; None without TLS 1.3."""
-    if subject.listener.kind not in TLS_KINDS or subject.handshake is None:
+    """What is negotiated with a client that offers everything good; None without a handshake."""
+    if subject.listener.kind not in TLS_KINDS:
         return None
+    if subject.handshake is None:
+        return _negotiated_before(subject)
     shown = subject.handshake
     groups = tuple(group for group in STRONG_GROUPS if _takes(subject, groups=(group,)))
     return Negotiated(
@@ -40,6 +42,26 @@ def negotiated(subject: Subject) -> Negotiated | None:
         client_certificate_requested=shown.certificate_requested,
         stapled=shown.stapled,
         chain=tuple(_facts(subject, certificate) for certificate in shown.certificates),
+    )
+
+
+def _negotiated_before(subject: Subject) -> Negotiated | None:
+    """As far as a server of TLS 1.2 says it in clear text."""
+    flight = subject.old_handshake
+    if flight is None:
+        return None
+    return Negotiated(
+        version=Version(flight.hello.version).label,
+        suite=name_of(SUITES, flight.hello.suite),
+        group=name_of(GROUPS, flight.group) if flight.group else "",
+        post_quantum_groups=(),
+        groups=(),
+        suites=(),
+        alpn="",
+        signature="",
+        client_certificate_requested=flight.certificate_requested,
+        stapled=False,
+        chain=tuple(_facts(subject, certificate) for certificate in flight.certificates),
     )
 
 

@@ -71,6 +71,8 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     bound: tuple[str, ...] = ()
     """Addresses it is bound to, from the kernel's table; empty when that was not looked at."""
     server_name: str = ""
+    container: str = ""
+    """The container whose own network it is in."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -184,7 +186,7 @@ class CertificateFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listener negotiates with a client that offers everything good."""
+    """What a listener negotiates with a client that offers everything good; below TLS 1.3 as far as it is shown."""
 
     version: str
     suite: str
@@ -200,7 +202,7 @@ class Negotiated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListenerReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener and what it negotiates; None when it speaks no TLS 1.3."""
+    """A listener and what it negotiates; None when there is no handshake to be had."""
 
     listener: Listener
     negotiated: Negotiated | None = None

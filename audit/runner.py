@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,7 +68,7 @@ def examine(
 ) -> Report:
     """Run every check that applies to ``subjects``; ``name`` is what is examined, for people."""
     started = time.monotonic()
-    started_at = subjects[0].options.clock() if subjects else None
+    started_at = subjects[0].options.clock() if subjects else dt.datetime.now(dt.UTC)
     pairs = applicable(subjects, checks)
     results: dict[int, Result] = {}
 
@@ -80,8 +81,6 @@ def examine(
         facts = list(pool.map(negotiated, subjects))
         for last in (False, True):
             list(pool.map(run, [number for number, (_, check) in enumerate(pairs) if check.last is last]))
-    if started_at is None:
-        raise ValueError("nothing to examine")
     return Report(
         subject=name,
         started_at=started_at,
@@ -91,4 +90,15 @@ def examine(
             for subject, fact in zip(subjects, facts, strict=True)
         ),
         results=tuple(results[number] for number in range(len(pairs))),
+    )
+
+
+def joined(name: str, reports: Sequence[Report]) -> Report:
+    """One report of several that were made at the same time; ``name`` is what was examined, for people."""
+    return Report(
+        subject=name,
+        started_at=min(report.started_at for report in reports),
+        seconds=max(report.seconds for report in reports),
+        listeners=tuple(listener for report in reports for listener in report.listeners),
+        results=tuple(result for report in reports for result in report.results),
     )

@@ -6,6 +6,7 @@ import datetime as dt
 import enum
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +19,8 @@ from audit.model import Listener
 from audit.wire.client import Credential, Handshake, Tls13Client, Verdict
 from audit.wire.connection import ConnectionEnded, Ending
 from audit.wire.hello import ClientHello
-from audit.wire.numbers import GOOD_SIGNATURES
+from audit.wire.numbers import GOOD_SIGNATURES, GOOD_TLS12_SUITES, WEAK_TLS12_SUITES, Version
+from audit.wire.old_client import OldClient
 from audit.wire.probe import Answer, Flight, offer, old_flight
 from pki.channels import MAY_CONNECT, Channel
 from pki.identity import Role, SpiffeId
@@ -95,12 +97,14 @@ class EdgeAccess:
         weak_token: a valid token, or empty.
         beyond_weak: names of operations that it may not do.
         ca_file: the authority that vouches for the edge; the token goes nowhere else. None: the system's.
+        without_auth: takes the auth service away as long as it is entered; None: that was not asked for.
     """
 
     operations: tuple[Operation, ...] = ()
     weak_token: str = field(default="", repr=False)
     beyond_weak: frozenset[str] = frozenset()
     ca_file: Path | None = None
+    without_auth: Callable[[], AbstractContextManager[None]] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,10 +115,13 @@ class Subject:
     options: Options
     identities: Identities | None = None
     edge: EdgeAccess = field(default_factory=EdgeAccess)
+    anchors: tuple[x509.Certificate, ...] = ()
+    """Authorities that may vouch for the listener; empty: nobody said which."""
     unreadable: tuple[str, ...] = ()
     """For a home: processes whose sockets the kernel did not show."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _shown: list[Handshake | None] = field(default_factory=list)
+    _shown_before: list[Flight | None] = field(default_factory=list)
 
     def client(
         self,
@@ -137,12 +144,25 @@ class Subject:
 
     def attempt(self, credential: Credential | None, *, alpn: tuple[str, ...] = OFFERED_PROTOCOLS) -> Verdict:
         """Connect with ``credential`` and say nothing: what does the listener make of it?"""
-        with self.client(credential, alpn=alpn) as client:
+        old = self.handshake is None and self.old_handshake is not None
+        with self.old_client(credential, alpn=alpn) if old else self.client(credential, alpn=alpn) as client:
             try:
                 client.connect()
             except ConnectionEnded as ended:
                 return Verdict(ended.ending)
             return client.verdict(self.options.patience)
+
+    def old_client(
+        self, credential: Credential | None = None, *, alpn: tuple[str, ...] = OFFERED_PROTOCOLS
+    ) -> OldClient:
+        """A client of TLS 1.2 whose handshake is not made yet."""
+        return OldClient(
+            self.listener.address,
+            credential=credential,
+            alpn=alpn,
+            server_name=self.listener.server_name.encode(),
+            timeout=self.options.timeout,
+        )
 
     @property
     def handshake(self) -> Handshake | None:
@@ -151,6 +171,43 @@ class Subject:
             if not self._shown:
                 self._shown.append(self._shake_hands())
             return self._shown[0]
+
+    @property
+    def old_handshake(self) -> Flight | None:
+        """What a server of TLS 1.2 says in clear text; None when TLS 1.3 is to be had, or nothing at all."""
+        if self.handshake is not None:
+            return None
+        with self._lock:
+            if not self._shown_before:
+                self._shown_before.append(self._greet())
+            return self._shown_before[0]
+
+    def _greet(self) -> Flight | None:
+        hello = ClientHello(
+            versions=(Version.TLS12,),
+            suites=(*GOOD_TLS12_SUITES, *WEAK_TLS12_SUITES),
+            alpn=OFFERED_PROTOCOLS,
+            server_name=self.listener.server_name.encode(),
+        )
+        try:
+            flight = self.old_flight(hello)
+        except (OSError, WireError):
+            return None
+        return flight if isinstance(flight, Flight) else None
+
+    @property
+    def certificate_requested(self) -> bool | None:
+        """Whether it asks clients for a certificate; None when there is no handshake to be had."""
+        if self.handshake is not None:
+            return self.handshake.certificate_requested
+        return None if self.old_handshake is None else self.old_handshake.certificate_requested
+
+    @property
+    def certificates(self) -> tuple[x509.Certificate, ...]:
+        """The chain that it shows, leaf first; empty when there is no handshake to be had."""
+        if self.handshake is not None:
+            return self.handshake.certificates
+        return () if self.old_handshake is None else self.old_handshake.certificates
 
     def _shake_hands(self) -> Handshake | None:
         try:
@@ -185,7 +242,7 @@ class Subject:
     @property
     def leaf(self) -> x509.Certificate | None:
         """The listener's own certificate."""
-        return self.handshake.certificates[0] if self.handshake and self.handshake.certificates else None
+        return self.certificates[0] if self.certificates else None
 
     @property
     def peer_uri(self) -> str:

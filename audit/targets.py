@@ -7,6 +7,7 @@ port = 7077
 expected = "mutual"          # mutual, server, http or local
 channel = "rpc"              # optional: whose channel table to hold it against
 server_name = "spark.example"  # optional: SNI
+ca_file = "authority.pem"    # optional: who may vouch for it; relative to this file
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from cryptography import x509
 
 from audit.errors import InputError
 from audit.model import Kind, Listener
 from audit.toml import read_toml
 from pki.channels import Channel
+from pki.errors import PkiError
+from pki.identity_files import read_certificates
 
 MAX_TARGETS = 1000
 MAX_PORT = 65535
@@ -34,10 +38,23 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     expected: Literal["mutual", "server", "http", "local"]
     channel: Channel | None = None
     server_name: str = ""
+    ca_file: str = ""
 
 
 class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: tuple[Target, ...]
+
+
+def read_anchors(path: Path) -> dict[str, tuple[x509.Certificate, ...]]:
+    """Who may vouch for which target, by its name; raises :class:`InputError` for a file without certificates."""
+    anchors: dict[str, tuple[x509.Certificate, ...]] = {}
+    for target in read_toml(path, _Document).target:
+        if target.ca_file:
+            try:
+                anchors[target.name] = tuple(read_certificates(path.parent / target.ca_file))
+            except PkiError as error:
+                raise InputError(f"{path}: ca_file of {target.name}: {error.what}", "name a PEM file") from error
+    return anchors
 
 
 def read_targets(path: Path) -> tuple[Listener, ...]:

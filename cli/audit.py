@@ -6,32 +6,38 @@ import contextlib
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import SplitResult, urlsplit
 
 import typer
+from cryptography import x509
 from rich.console import Console
 from rich.table import Table
 
 from audit.baseline import apply_baseline, read_baseline
 from audit.catalogue import CHECKS
-from audit.discovery import find
+from audit.discovery import find, process_id
 from audit.errors import AuditError, InputError
 from audit.identities import HomeIdentities
+from audit.intrusion import paused
 from audit.model import Kind, Listener, Report, Severity
 from audit.reports import RENDERERS, Format, json_schema
 from audit.reports.text import print_report
 from audit.runner import examine
 from audit.subject import EdgeAccess, Options, Subject
-from audit.targets import read_targets
+from audit.targets import read_anchors, read_targets
 from audit.wire.probe import speaks_tls
+from cli.audit_compose import examine_project
 from cli.errors import EXIT_NO, UnreachableError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from pki.channels import Channel
 from pki.errors import StoreError
 from pki.files import write_public
 from pki.home import Home
+from pki.profiles import AuthorityKind
+from pki.trust import TrustStore
 
 TOKEN_LIFETIME = dt.timedelta(minutes=10)
 """Of the token with which the audit tries what a viewer may not do."""
@@ -57,9 +63,22 @@ def audit(
             "they are logged and expire in minutes."
         ),
     ] = True,
+    intrusive: Annotated[
+        bool,
+        typer.Option(
+            "--intrusive", help="Also take the auth service away for some seconds, during which requests are refused."
+        ),
+    ] = False,
     targets: Annotated[
         Path | None, typer.Option(help="Examine the listeners in this file (TOML) instead of those of a home.")
     ] = None,
+    compose: Annotated[
+        Path | None,
+        typer.Option(
+            help="Examine the containers that were started from the compose file in this directory (as root)."
+        ),
+    ] = None,
+    project: Annotated[str, typer.Option(help="With --compose: the project, when several run from there.")] = "",
     baseline: Annotated[
         Path | None, typer.Option(help="Known findings (TOML), each with a reason and an end, that count no more.")
     ] = None,
@@ -85,7 +104,10 @@ def audit(
         patience=patience, handshake_limit=handshake_limit, max_leaf_lifetime=dt.timedelta(days=max_leaf_days)
     )
     try:
-        report = _examine(home, config, targets, options, with_identities=with_identities)
+        if compose is not None:
+            report = examine_project(compose, project, options)
+        else:
+            report = _examine(home, config, targets, options, with_identities=with_identities, intrusive=intrusive)
         if baseline is not None:
             report = _apply(baseline, report)
     except InputError as error:
@@ -98,11 +120,17 @@ def audit(
 
 
 def _examine(
-    home: Path, config: Path | None, targets: Path | None, options: Options, *, with_identities: bool
+    home: Path,
+    config: Path | None,
+    targets: Path | None,
+    options: Options,
+    *,
+    with_identities: bool,
+    intrusive: bool,
 ) -> Report:
     if targets is not None:
-        return examine(str(targets), [Subject(listener, options) for listener in read_targets(targets)])
-    with home_subjects(home, config, options, with_identities=with_identities) as subjects:
+        return examine(str(targets), _targets(targets, options))
+    with home_subjects(home, config, options, with_identities=with_identities, intrusive=intrusive) as subjects:
         return examine(f"the cluster in {home}", subjects)
 
 
@@ -116,10 +144,15 @@ def subjects_of(where: str, options: Options) -> Iterator[list[Subject]]:
         except ValueError as error:
             raise UsageError(f"{where} is no address: {error}", "https://HOST:PORT") from error
     elif Path(where).is_file():
-        yield [Subject(listener, options) for listener in read_targets(Path(where))]
+        yield _targets(Path(where), options)
     else:
         with home_subjects(Path(where), None, options, with_identities=True) as subjects:
             yield subjects
+
+
+def _targets(path: Path, options: Options) -> list[Subject]:
+    anchors = read_anchors(path)
+    return [Subject(each, options, anchors=anchors.get(each.name, ())) for each in read_targets(path)]
 
 
 def _edge_at(url: SplitResult, options: Options) -> Subject:
@@ -140,9 +173,17 @@ def _edge_at(url: SplitResult, options: Options) -> Subject:
 
 @contextlib.contextmanager
 def home_subjects(
-    home: Path, config: Path | None, options: Options, *, with_identities: bool
+    home: Path, config: Path | None, options: Options, *, with_identities: bool, intrusive: bool = False
 ) -> Iterator[list[Subject]]:
-    """Everything that listens for the cluster in ``home``, and the home itself."""
+    """Everything that listens for the cluster in ``home``, and the home itself.
+
+    Args:
+        home: of a cluster that is up.
+        config: its configuration file, if it is not where it is looked for.
+        options: how patient, and how strict.
+        with_identities: whether the home's authorities certify identities for the audit.
+        intrusive: whether the auth service may be taken away for some seconds.
+    """
     located, configuration = load_configuration(home, config)
     found = find(located, speaks_tls)
     try:
@@ -151,8 +192,22 @@ def home_subjects(
         raise UsageError(error.what, "leave out what needs the authorities' keys: --no-with-identities") from error
     files = Listener(name="home", kind=Kind.HOME, path=str(located.root))
     with edge_access(located, with_token=with_identities) as edge:
-        subjects = [Subject(listener, options, identities, edge) for listener in found.listeners]
+        if intrusive and (auth := process_id(located, "auth")) is not None:
+            edge = replace(edge, without_auth=partial(paused, auth))  # noqa: PLW2901  the same, and more
+        subjects = [
+            Subject(listener, options, identities, edge, anchors=anchors_of(located, listener))
+            for listener in found.listeners
+        ]
         yield [*subjects, Subject(files, options, unreadable=found.unreadable)]
+
+
+def anchors_of(home: Home, listener: Listener) -> tuple[x509.Certificate, ...]:
+    """Who may vouch for ``listener``: the authority of its side, of which the home has the certificate."""
+    kind = AuthorityKind.EDGE if listener.channel is Channel.EDGE else AuthorityKind.INTERNAL
+    try:
+        return TrustStore(home.pki).anchors(kind)
+    except StoreError:
+        return ()
 
 
 @contextlib.contextmanager
@@ -170,7 +225,11 @@ def edge_access(home: Home, *, with_token: bool) -> Iterator[EdgeAccess]:
     store = TokenStore(home)
     policy = effective_policy(home)
     beyond = policy.operations - policy.role_grants().get(AccessRole.VIEWER, frozenset())
-    record, token = store.create("audit", AccessRole.VIEWER, TOKEN_LIFETIME)
+    try:
+        record, token = store.create("audit", AccessRole.VIEWER, TOKEN_LIFETIME)
+    except StoreError:  # what is wrong with the store is a finding about the home
+        yield edge
+        return
     try:
         yield replace(edge, weak_token=token, beyond_weak=beyond)
     finally:

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from cryptography import x509
 
-from cli.errors import CommandError, RefusedError, UnreachableError, UsageError
+from cli import credentials
+from cli.errors import AwayError, CommandError, RefusedError, UnreachableError, UsageError
 from pki.edge_client import EdgeTrust, edge_client_context
 from pki.files import read_secret
 from pki.home import Home
@@ -47,11 +48,8 @@ def resolve_target(
     home: Home, *, server: str | None = None, ca_file: Path | None = None, token_file: Path | None = None
 ) -> Target:
     """Fill in what the command line left out from the local cluster in ``home`` and the environment."""
-    return Target(
-        server.rstrip("/") if server else local_url(home),
-        ca_file if ca_file or server else edge_bundle(home),
-        _token(home, token_file),
-    )
+    url = server.rstrip("/") if server else local_url(home)
+    return Target(url, ca_file if ca_file or server else edge_bundle(home), _token(home, token_file, url))
 
 
 def edge_bundle(home: Home) -> Path:
@@ -71,16 +69,19 @@ def local_url(home: Home) -> str:
     return f"https://{address['host']}:{address['port']}"
 
 
-def _token(home: Home, token_file: Path | None) -> str:
+def _token(home: Home, token_file: Path | None, url: str) -> str:
     if token_file is None:
         from_environment = os.environ.get(TOKEN_VARIABLE, "").strip()
         if from_environment:
             return from_environment
+        if (signed_in := credentials.find(url)) is not None:
+            return signed_in.secret
     path = token_file or home.root / "token"
     if not path.exists():
         raise UsageError(
             f"no API token: neither {TOKEN_VARIABLE} nor {path}",
-            f"make one: sluice token create {os.environ.get('USER', 'me')} --role submitter "
+            "sign in with `sluice login`, or make one: "
+            f"sluice token create {os.environ.get('USER', 'me')} --role submitter "
             f"--home {home.root} --output {path}",
         )
     return read_secret(path, 4096).decode("ascii", errors="replace").strip()
@@ -99,7 +100,8 @@ class GatewayClient:
     """REST calls through the gateway; answers are plain decoded JSON.
 
     Raises:
-        UnreachableError: no connection, not the gateway's certificate, or the token is not accepted (401).
+        AwayError: no connection, or a part of the cluster is away (502 to 504).
+        UnreachableError: not the gateway's certificate, or the token is not accepted (401).
         RefusedError: the token may not do this (403), or the cluster refuses the request (4xx).
         CommandError: the cluster failed (5xx).
     """
@@ -150,7 +152,7 @@ class GatewayClient:
                 "check --ca: it must be the edge authority's certificate",
             ) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise UnreachableError(
+            raise AwayError(
                 f"cannot reach the gateway at {self._target.url}: {error or type(error).__name__}",
                 "is the cluster running? see `sluice status`",
             ) from error
@@ -197,8 +199,8 @@ def _decode(status: int, body: bytes, what: str) -> Any:  # noqa: ANN401
             raise UnreachableError(f"{what}: {detail}", "the token is unknown, revoked or expired: make a new one")
         case 403:
             raise RefusedError(f"{what}: {detail}", "this token's role does not allow it")
-        case 503:
-            raise UnreachableError(f"{what}: {detail}", "a part of the cluster is away: see `sluice status`")
+        case 502 | 503 | 504:
+            raise AwayError(f"{what}: {detail}", "a part of the cluster is away: see `sluice status`")
         case _ if status < 500:
             raise RefusedError(f"{what}: {detail}")
         case _:

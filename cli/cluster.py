@@ -28,6 +28,7 @@ DOWN_TIMEOUT_SECONDS = 60.0
 def up(
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when the cluster is ready.")] = False,
     taskmanagers: Annotated[int | None, typer.Option(min=1, max=64, help="TaskManagers to start.")] = None,
+    jobmanagers: Annotated[int | None, typer.Option(min=1, max=8, help="JobManagers to start; one leads.")] = None,
     slots: Annotated[int | None, typer.Option(min=1, max=256, help="Slots of each TaskManager.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTPS port of the gateway; 0: any free.")] = None,
     home: HomeOption = DEFAULT_HOME,
@@ -42,7 +43,12 @@ def up(
     from cli.run import configure_logging
 
     located, configuration = load_configuration(
-        home, config, taskmanager__count=taskmanagers, taskmanager__slots=slots, gateway__port=port
+        home,
+        config,
+        jobmanager__count=jobmanagers,
+        taskmanager__count=taskmanagers,
+        taskmanager__slots=slots,
+        gateway__port=port,
     )
     if detach:
         _up_detached(located)

@@ -9,16 +9,11 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
+from cli.compose_services import CA_PORT, HOME, JOIN, UID, Joining, Limits, Service, render_authority
 from cli.errors import UsageError
 from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME
 
 MAX_TASKMANAGERS = 64
-UID = 10001
-"""User and group in the image; see ``compose/Dockerfile``."""
-HOME = "/var/lib/sluice"
-JOIN = "/run/join"
-"""Where a service finds its token; the authority sees those of all below it, by name."""
-CA_PORT = 8444
 RPC_PORT = 6123
 BLOB_PORT = 6124
 GATEWAY_PORT = 8443
@@ -134,35 +129,38 @@ port = {GATEWAY_PORT}
 server_names = [{names}]
 auth_host = "auth"
 auth_port = 8082
+authorization_timeout = 2.0           # containers share their processors with each other
 """
 
 
 def render_compose(chosen: ComposeSet) -> str:
     """``compose.yaml``."""
-    # Heap, and as much again for metaspace, threads, network buffers and the Python workers of a slot.
-    taskmanager_mb = 512 + chosen.slots * (2 * chosen.slot_memory_mb)
-    services = [
-        _ca(chosen),
-        _jobmanager(),
-        *(_taskmanager(name, chosen, taskmanager_mb) for name in chosen.taskmanager_names),
-        _auth(),
-        _envoy(chosen),
-    ]
-    joining = (JOBMANAGER_NAME, *chosen.taskmanager_names, AUTH_NAME, ENVOY_NAME, EDGE_NAME)
-    homes = ("ca", "jobmanager", *chosen.taskmanager_names, "auth", "envoy")
+    services = services_of(chosen)
+    joining = tuple(each for service in services for each in service.joining)
     return "\n".join(
         (
             _HEADER,
             "services:",
-            "\n".join(services),
+            render_authority(joining),
+            *(service.render() for service in services),
             _NETWORKS,
             "volumes:",
             "  # One home per service: what is in it was made there, and no other service sees it.",
-            *(f"  {name}: {{}}" for name in homes),
+            *(f"  {name}: {{}}" for name in ("ca", *(service.name for service in services))),
             "  # Join tokens on their way from the authority to one service each; in memory only.",
-            *(f"  join-{name}: *join" for name in joining),
+            *(f"  join-{each.name}: *join" for each in joining),
             "",
         )
+    )
+
+
+def services_of(chosen: ComposeSet) -> tuple[Service, ...]:
+    """All of them but the authority."""
+    return (
+        _jobmanager(),
+        *(_taskmanager(name, chosen) for name in chosen.taskmanager_names),
+        _auth(),
+        _envoy(chosen),
     )
 
 
@@ -225,115 +223,55 @@ networks:
   cluster: {internal: true}
 """
 
-_SETTINGS_VOLUME = "      - ./sluice.toml:/etc/sluice/sluice.toml:ro"
 
-
-def _health(endpoint: str) -> str:
-    """Healthy: the process has announced that it takes work. One that ends is started again by the engine."""
-    return f"""\
-    healthcheck:
-      <<: *health
-      test: [CMD, test, -f, {HOME}/run/endpoints/{endpoint}.json]"""
-
-
-def _volumes(home: str, *tokens: tuple[str, str]) -> str:
-    lines = [f"      - {home}:{HOME}", _SETTINGS_VOLUME, *(f"      - join-{name}:{where}" for name, where in tokens)]
-    return "\n".join(("    volumes:", *lines))
-
-
-def _ca(chosen: ComposeSet) -> str:
-    invitations = (
-        f"jobmanager/{JOBMANAGER_NAME}={RPC_HOST},{REST_HOST}",
-        *(f"taskmanager/{name}={name}" for name in chosen.taskmanager_names),
-        f"auth/{AUTH_NAME}=auth",
-        f"gateway/{ENVOY_NAME}",
-        f"gateway/{EDGE_NAME}={','.join((*chosen.public_hosts, '127.0.0.1'))}",
-    )
-    joining = (JOBMANAGER_NAME, *chosen.taskmanager_names, AUTH_NAME, ENVOY_NAME, EDGE_NAME)
-    return "\n".join(
-        (
-            "  # Makes the authorities at its first start, and a token, good once, for each service that is to join.",
-            "  ca:",
-            "    <<: *service",
-            "    command:",
-            "      - compose",
-            "      - ca",
-            f"      - --tokens={JOIN}",
-            *(f"      - --invite={each}" for each in invitations),
-            "    environment: *environment",
-            "    networks: [gateway, cluster]",
-            _volumes("ca", *((name, f"{JOIN}/{name}") for name in joining)),
-            _health("ca"),
-            "",
-        )
+def _jobmanager() -> Service:
+    return Service(
+        name="jobmanager",
+        command=("run", "jobmanager", f"--name={JOBMANAGER_NAME}", f"--dns={RPC_HOST}", f"--dns={REST_HOST}"),
+        endpoint="jobmanager",
+        networks={"gateway": (REST_HOST,), "cluster": (RPC_HOST,)},
+        joining=(Joining(f"jobmanager/{JOBMANAGER_NAME}", (RPC_HOST, REST_HOST)),),
+        limits=Limits("4g", why="drivers run here"),
     )
 
 
-def _jobmanager() -> str:
-    return f"""\
-  jobmanager:
-    <<: *service
-    command: [run, jobmanager, --name={JOBMANAGER_NAME}, --dns={RPC_HOST}, --dns={REST_HOST}]
-    environment: *joining
-    depends_on: *after-ca
-    pids_limit: 2048
-    cpus: 2.0
-    mem_limit: 4g                   # drivers run here
-    networks:
-      gateway: {{aliases: [{REST_HOST}]}}
-      cluster: {{aliases: [{RPC_HOST}]}}
-{_volumes("jobmanager", (JOBMANAGER_NAME, JOIN))}
-{_health("jobmanager")}
-"""
+def _taskmanager(name: str, chosen: ComposeSet) -> Service:
+    # Heap, and as much again for metaspace, threads, network buffers and the Python workers of a slot.
+    memory_mb = 512 + chosen.slots * (2 * chosen.slot_memory_mb)
+    return Service(
+        name=name,
+        command=("run", "taskmanager", f"--name={name}", f"--dns={name}"),
+        endpoint=f"taskmanager-{name}",
+        networks={"cluster": ()},
+        joining=(Joining(f"taskmanager/{name}", (name,)),),
+        environment={"SLUICE_JOBMANAGER": f"{RPC_HOST}:{RPC_PORT}", "SLUICE__TASKMANAGER__HOST": name},
+        limits=Limits(f"{memory_mb}m", why=f"{chosen.slots} slots"),
+    )
 
 
-def _taskmanager(name: str, chosen: ComposeSet, memory_mb: int) -> str:
-    return f"""\
-  {name}:
-    <<: *service
-    command: [run, taskmanager, --name={name}, --dns={name}]
-    environment:
-      <<: *joining
-      SLUICE_JOBMANAGER: {RPC_HOST}:{RPC_PORT}
-      SLUICE__TASKMANAGER__HOST: {name}
-    depends_on: *after-ca
-    pids_limit: 2048
-    cpus: 2.0
-    mem_limit: {memory_mb}m               # {chosen.slots} slots
-    networks: [cluster]
-{_volumes(name, (name, JOIN))}
-{_health(f"taskmanager-{name}")}
-"""
+def _auth() -> Service:
+    return Service(
+        name="auth",
+        command=("run", "auth", "--dns=auth"),
+        endpoint="auth",
+        networks={"gateway": ()},
+        joining=(Joining(f"auth/{AUTH_NAME}", ("auth",)),),
+    )
 
 
-def _auth() -> str:
-    return f"""\
-  auth:
-    <<: *service
-    command: [run, auth, --dns=auth]
-    environment: *joining
-    depends_on: *after-ca
-    networks: [gateway]
-{_volumes("auth", (AUTH_NAME, JOIN))}
-{_health("auth")}
-"""
-
-
-def _envoy(chosen: ComposeSet) -> str:
-    names = ", ".join(f"--dns={host}" for host in chosen.public_hosts)
-    return f"""\
-  # The only door.
-  envoy:
-    <<: *service
-    image: ${{SLUICE_ENVOY_IMAGE:-sluice:local}}
-    command: [run, envoy, {names}, --ip=127.0.0.1]
-    environment:
-      <<: *joining
-      SLUICE_EDGE_TOKEN_FILE: {JOIN}-edge/token
-    depends_on: *after-ca
-    networks: [front, gateway]
-    ports:
-      - "${{SLUICE_ADDRESS:-127.0.0.1}}:${{SLUICE_PORT:-8443}}:{GATEWAY_PORT}"
-{_volumes("envoy", (ENVOY_NAME, JOIN), (EDGE_NAME, f"{JOIN}-edge"))}
-{_health("envoy")}
-"""
+def _envoy(chosen: ComposeSet) -> Service:
+    edge_place = f"{JOIN}-edge"
+    return Service(
+        name="envoy",
+        comment="The only door.",
+        image="${SLUICE_ENVOY_IMAGE:-sluice:local}",
+        command=("run", "envoy", *(f"--dns={host}" for host in chosen.public_hosts), "--ip=127.0.0.1"),
+        endpoint="envoy",
+        networks={"front": (), "gateway": ()},
+        joining=(
+            Joining(f"gateway/{ENVOY_NAME}"),
+            Joining(f"gateway/{EDGE_NAME}", (*chosen.public_hosts, "127.0.0.1"), edge_place),
+        ),
+        environment={"SLUICE_EDGE_TOKEN_FILE": f"{edge_place}/token"},
+        ports=(f"${{SLUICE_ADDRESS:-127.0.0.1}}:${{SLUICE_PORT:-8443}}:{GATEWAY_PORT}",),
+    )

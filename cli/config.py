@@ -20,7 +20,9 @@ from cli.errors import UsageError
 from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
+from pki.errors import SluiceError
 from runtime.config import ConnectConfig, JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
+from runtime.ha.config import HaConfig, check_ha
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
@@ -33,6 +35,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "taskmanager": TaskManagerConfig,
     "spark": SparkConfig,
     "connect": ConnectConfig,
+    "ha": HaConfig,
     "gateway": GatewayConfig,
 }
 
@@ -50,6 +53,7 @@ class Configuration:
     taskmanager: TaskManagerConfig
     spark: SparkConfig
     connect: ConnectConfig
+    ha: HaConfig
     gateway: GatewayConfig
     origins: Mapping[str, str]
 
@@ -62,6 +66,7 @@ class Configuration:
             taskmanager=self.taskmanager,
             spark=self.spark,
             connect=self.connect,
+            ha=self.ha,
         )
 
     def values(self) -> dict[str, Any]:
@@ -110,9 +115,17 @@ def load(
         taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
         spark=_convert("spark", merged, origins, SparkConfig),
         connect=_convert("connect", merged, origins, ConnectConfig),
+        ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         origins=origins,
     )
+
+
+def _checked_ha(config: HaConfig) -> HaConfig:
+    try:
+        return check_ha(config)
+    except SluiceError as error:
+        raise UsageError(f"configuration: {error.what}", error.remedy) from error
 
 
 def _convert(section: str, merged: _Layer, origins: Mapping[str, str], struct: type[_Section]) -> _Section:

@@ -32,6 +32,10 @@ class UnreachableError(CommandError):
     exit_code = EXIT_UNREACHABLE
 
 
+class AwayError(UnreachableError):
+    """Nobody answers, or a part of the cluster is away: the same may work in a moment."""
+
+
 class RefusedError(CommandError):
     """The cluster understood and said no."""
 

@@ -5,31 +5,44 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from cli.client import GatewayClient
-from cli.errors import EXIT_NO, EXIT_OK
+from cli.errors import EXIT_NO, EXIT_OK, AwayError
 
 POLL_SECONDS = 0.4
 ANNOUNCE_SECONDS = 2.0
 """Without a terminal, progress is a line at most this often."""
+OUTAGE_SECONDS = 120.0
+"""A job goes on while its cluster does not answer, and whoever waits for it goes on waiting this long."""
 LOG_CHUNK_BYTES = 256 << 10
 TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
 
 
+class Reading(Protocol):
+    """What is needed of a :class:`cli.client.GatewayClient`."""
+
+    async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
+        """GET ``path``."""
+
+
 @dataclass
 class Follower:
-    """Polls one job; ``write`` gets the driver's standard output, progress goes to ``console`` (standard error)."""
+    """Polls one job; ``write`` gets the driver's standard output, progress goes to ``console`` (standard error).
 
-    client: GatewayClient
+    It does not give up when the cluster is away for a while.
+    """
+
+    client: Reading
     job_id: str
     console: Console
     write: Callable[[str], None] = field(default=lambda text: print(text, end="", flush=True))
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     _offset: int = 0
     _announced: str = ""
     _announced_at: float = 0.0
@@ -47,7 +60,7 @@ class Follower:
         with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
             line = bar.add_task("submitted", total=None)
             while True:
-                job: dict[str, Any] = await self.client.get(f"/v1/jobs/{self.job_id}")
+                job: dict[str, Any] = await self._get(f"/v1/jobs/{self.job_id}")
                 progress = job.get("progress") or {}
                 total = int(progress.get("tasks_total", 0))
                 bar.update(
@@ -61,13 +74,28 @@ class Follower:
                 await self._drain_output()
                 if job["state"] in TERMINAL:
                     return job
-                await asyncio.sleep(POLL_SECONDS)
+                await self.pause(POLL_SECONDS)
+
+    async def _get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401
+        """Ask until there is an answer."""
+        since: float | None = None
+        while True:
+            try:
+                return await self.client.get(path, **query)
+            except AwayError as error:
+                now = self.clock()
+                if since is None:
+                    since = now
+                    self.console.print(f"{error.what}; still waiting", highlight=False, markup=False, soft_wrap=True)
+                if now - since >= OUTAGE_SECONDS:
+                    raise
+            await self.pause(POLL_SECONDS)
 
     def _announce(self, job: dict[str, Any]) -> None:
         """Without a terminal: one line per change instead of a bar."""
         progress = job.get("progress") or {}
         line = f"{_describe(job)}: {progress.get('tasks_finished', 0)}/{progress.get('tasks_total', 0)} tasks"
-        now = time.monotonic()
+        now = self.clock()
         due = now - self._announced_at >= ANNOUNCE_SECONDS or job["state"] in TERMINAL
         if line != self._announced and due:
             self._announced, self._announced_at = line, now
@@ -75,7 +103,7 @@ class Follower:
 
     async def _drain_output(self) -> None:
         while True:
-            chunk = await self.client.get(
+            chunk = await self._get(
                 f"/v1/jobs/{self.job_id}/logs", source="driver.stdout", offset=self._offset, limit=LOG_CHUNK_BYTES
             )
             if chunk["data"]:

@@ -39,6 +39,11 @@ from pki.trust_files import push_trust
 JOBMANAGER_NAME = "jobmanager-1"
 
 
+def jobmanager_names(count: int) -> list[str]:
+    """The names of the JobManagers that ``sluice up`` starts, the first of which is :data:`JOBMANAGER_NAME`."""
+    return [f"jobmanager-{number}" for number in range(1, count + 1)]
+
+
 def taskmanager_names(count: int) -> list[str]:
     """The names of the TaskManagers that ``sluice up`` starts."""
     return [f"taskmanager-{number}" for number in range(1, count + 1)]
@@ -58,7 +63,7 @@ def _wanted(configuration: Configuration) -> list[_Wanted]:
         _Wanted(Role.GATEWAY, ENVOY_NAME),
         _Wanted(Role.GATEWAY, CONNECT_NAME),
         _Wanted(Role.AUTH, AUTH_NAME),
-        _Wanted(Role.JOBMANAGER, JOBMANAGER_NAME),
+        *(_Wanted(Role.JOBMANAGER, name) for name in jobmanager_names(configuration.jobmanager.count)),
         *(_Wanted(Role.TASKMANAGER, name) for name in taskmanager_names(configuration.taskmanager.count)),
     ]
 

@@ -34,7 +34,9 @@ CaOption = Annotated[
 ]
 TokenOption = Annotated[
     Path | None,
-    typer.Option("--token-file", help="File with the API token; default: $SLUICE_TOKEN, then <home>/token."),
+    typer.Option(
+        "--token-file", help="File with the API token; default: $SLUICE_TOKEN, what `sluice login` got, <home>/token."
+    ),
 ]
 _T = TypeVar("_T")
 

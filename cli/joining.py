@@ -72,8 +72,9 @@ JobManagerOption = Annotated[
     typer.Option(
         "--jobmanager",
         envvar="SLUICE_JOBMANAGER",
-        metavar="HOST:PORT",
-        help="The JobManager on another machine (its jobmanager.host and rpc_port); by default the one of this home.",
+        metavar="HOST:PORT[,HOST:PORT…]",
+        help="The JobManagers on other machines (their jobmanager.host and rpc_port), of which one leads; by default "
+        "the leader of this home.",
     ),
 ]
 
@@ -108,12 +109,12 @@ def joining(
     return Joining(address, token_file, tuple(dns or ()), tuple(ips or ()))
 
 
-def jobmanager_address(text: str | None) -> tuple[str, int] | None:
-    """What ``--jobmanager`` says; None: the JobManager is announced in the home."""
+def jobmanager_addresses(text: str | None) -> tuple[tuple[str, int], ...]:
+    """What ``--jobmanager`` says; nothing: the leader is announced in the home."""
     if text is None:
-        return None
+        return ()
     try:
-        return parse_address(text)
+        return tuple(parse_address(each.strip()) for each in text.split(","))
     except PkiError as error:
         raise UsageError(f"--jobmanager: {error.what}", "as in jobmanager.example.org:6123") from error
 

@@ -25,7 +25,14 @@ import psutil
 
 from cli.config import Configuration
 from cli.errors import CommandError
-from cli.identities import ca_address, issue_due, prepare_authorities, refresh_lists, taskmanager_names
+from cli.identities import (
+    ca_address,
+    issue_due,
+    jobmanager_names,
+    prepare_authorities,
+    refresh_lists,
+    taskmanager_names,
+)
 from cli.records import ClusterRecord, ProcessRecord, end_survivors, launcher_lock, read_record, write_record
 from cli.routes import publish_routes
 from gateway.connect.envoy import connect_socket
@@ -131,7 +138,7 @@ class Launcher:
         publish_routes(self.home)
         count = self.configuration.taskmanager.count
         plan = [
-            _Member("jobmanager", ("jobmanager",)),
+            *self._jobmanagers(),
             _Member("auth", ("auth",)),
             _Member("connect", ("connect",)),
             *(_Member(name, ("taskmanager", "--name", name)) for name in taskmanager_names(count)),
@@ -142,6 +149,13 @@ class Launcher:
             self._members.append(member)
             await self._start_member(member)
         await self._wait_ready(count)
+
+    def _jobmanagers(self) -> list[_Member]:
+        """One is called after its role; of several each has its name."""
+        names = jobmanager_names(self.configuration.jobmanager.count)
+        if len(names) == 1:
+            return [_Member("jobmanager", ("jobmanager",))]
+        return [_Member(name, ("jobmanager", "--name", name)) for name in names]
 
     async def _start_member(self, member: _Member) -> None:
         # -P: nothing that lies in the working directory (the home has a folder pki) is ever imported
@@ -286,7 +300,7 @@ class Launcher:
         """The door first, so that nothing new comes in; then the JobManager, so that jobs end in order; the CA last."""
         waves: list[list[_Member]] = [[], [], [], []]
         for member in self._members:
-            waves[{"envoy": 0, "jobmanager": 1, "ca": 3}.get(member.name, 2)].append(member)
+            waves[{"envoy": 0, "jobmanager": 1, "ca": 3}.get(member.arguments[0], 2)].append(member)
         for wave in waves:
             await asyncio.gather(*(m.child.stop(STOP_GRACE_SECONDS) for m in wave if m.child is not None))
 

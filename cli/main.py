@@ -7,7 +7,24 @@ import sys
 import typer
 from rich.console import Console
 
-from cli import audit, cluster, compose, connect, demo, jobs, pki, run, settings, token
+from cli import (
+    audit,
+    audit_log,
+    cluster,
+    compose,
+    connect,
+    demo,
+    gateway_render,
+    jobs,
+    login,
+    pki,
+    policy,
+    run,
+    session,
+    settings,
+    token,
+    user,
+)
 from cli.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, CommandError
 from pki.errors import SluiceError
 
@@ -31,6 +48,14 @@ app.command()(audit.audit)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(pki.app, name="pki")
 app.add_typer(token.app, name="token")
+app.add_typer(audit_log.app, name="audit-log")
+app.add_typer(user.app, name="user")
+app.add_typer(session.app, name="session")
+app.add_typer(policy.app, name="policy")
+app.command()(login.login)
+app.command()(login.logout)
+app.command()(login.whoami)
+app.add_typer(gateway_render.app, name="gateway")
 app.add_typer(run.app, name="run")
 app.add_typer(compose.app, name="compose")
 app.add_typer(settings.app, name="config")

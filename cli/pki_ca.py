@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
+from cli import acts
 from cli.errors import UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from pki.ca.ledger import ChainState
@@ -91,6 +92,7 @@ def create(
         now=now,
     )
     TokenStore(located.pki).add(record, now=now)
+    acts.record(located, "join-token.created", {"id": record.id, "identity": record.identity})
     if output is not None:
         write_secret(output, token.encode() + b"\n")
     until = dt.datetime.fromtimestamp(record.expires_at, dt.UTC)

@@ -14,6 +14,7 @@ from cryptography import x509
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from cli import acts
 from cli.config import Configuration
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
@@ -124,6 +125,13 @@ def issue(
         target = DirectoryTarget(located, directory)
         prepare((wish,), target, signer)
         (outcome,) = issue_all((wish,), target, signer, force=force, reinstate=True)
+    if outcome.action is not Action.KEPT:
+        serial = f"{read_certificates(directory / 'chain.pem')[0].serial_number:x}"
+        acts.record(
+            located,
+            "certificate.issued",
+            {"identity": spiffe_id, "serial": serial, "reinstated": outcome.reinstated or "", "why": outcome.reason},
+        )
     _tell_one(outcome, directory, as_json=as_json)
 
 
@@ -228,6 +236,10 @@ def _issue_inventory(
                 reasons[outcome.action, outcome.reason] += 1
         if opened is not None and (counts[Action.ISSUED] or counts[Action.RENEWED]):
             opened.commit()
+    if counts[Action.ISSUED] or counts[Action.RENEWED]:
+        acts.record(
+            home, "certificate.issued", {"inventory": file.name, **{str(action): counts[action] for action in Action}}
+        )
     if as_json:
         print_json(
             {

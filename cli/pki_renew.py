@@ -9,6 +9,7 @@ import typer
 from cryptography.x509 import Certificate
 from typer.core import TyperCommand
 
+from cli import acts
 from cli.config import Configuration
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
@@ -126,6 +127,10 @@ def renew(
         outcomes = _renew_online(directories, ca, force=force)
     else:
         outcomes = _renew_here(directories or [], *load_configuration(home, config), force=force)
+    if renewed := [str(each.spiffe_id) for _, each in outcomes if each.action in {Action.ISSUED, Action.RENEWED}]:
+        acts.record(
+            Home.at(home), "certificate.renewed", {"identities": " ".join(renewed), "count": len(renewed), "ca": ca}
+        )
     if as_json:
         print_json(
             {

@@ -14,6 +14,8 @@ import msgspec
 import typer
 from cryptography import x509
 
+from cli import acts
+from cli.edge_revocation import end_at_the_gateway
 from cli.errors import EXIT_NO, RefusedError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from pki.ca.issued import living
@@ -84,8 +86,15 @@ def revoke(
         for kind, targets in found.items()
     }
     pushed, failed = push_crls(located, store.lists(), utc_now())
+    end_at_the_gateway(located, found.get(AuthorityKind.EDGE, ()), Path(target) if Path(target).is_dir() else None)
     serials = [f"{each.serial:x}" for targets in found.values() for each in targets]
     new = [entry.serial for entries in added.values() for entry in entries]
+    named = sorted({str(each.identity) for targets in found.values() for each in targets if each.identity})
+    acts.record(
+        located,
+        "certificate.revoked",
+        {"identities": " ".join(named), "serials": " ".join(new), "count": len(new), "reason": reason},
+    )
     if as_json:
         _print_json(
             {"revoked": new, "before": [s for s in serials if s not in new], "pushed": pushed, "failed": failed}

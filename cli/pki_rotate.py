@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli import acts
 from cli.config import Configuration
 from cli.identities import renew_superseded
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
@@ -130,6 +131,7 @@ def prepare(
         passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=kind is AuthorityKind.ROOT)
     rotator = _rotator(located, configuration)
     rotator.prepare(kind, root_passphrase=passphrase, patience=_patience(wait))
+    _record(located, "prepare", kind)
     _tell(rotator, as_json=as_json)
 
 
@@ -146,6 +148,7 @@ def activate(
     located, configuration = load_configuration(home, config)
     rotator = _rotator(located, configuration)
     rotator.activate(kind, without=_without(force, configuration), patience=_patience(wait))
+    _record(located, "activate", kind, force)
     _tell(rotator, as_json=as_json)
 
 
@@ -169,6 +172,7 @@ def finish(
         last_patience=_Waiting(max(wait, FOLLOW_SECONDS)),
         retire=keep_key,
     )
+    _record(located, "finish", kind, force)
     _tell(rotator, kept, as_json=as_json)
 
 
@@ -195,7 +199,12 @@ def abort(
         last_patience=_Waiting(max(wait, FOLLOW_SECONDS)),
         retire=keep_key,
     )
+    _record(located, "abort", kind, force)
     _tell(rotator, kept, as_json=as_json)
+
+
+def _record(home: Home, step: str, kind: AuthorityKind, without: Sequence[str] | None = None) -> None:
+    acts.record(home, f"rotation.{step}", {"authority": kind, "without": " ".join(without or ())})
 
 
 def _without(force: list[str] | None, configuration: Configuration) -> list[str]:

@@ -15,7 +15,7 @@ from pki.home import Home
 
 def publish_routes(home: Home) -> None:
     """Write REST's own list: nothing else is let through."""
-    from gateway.process import route_file
+    from gateway.assembly import route_file
     from runtime.rest.routes import published_routes
 
     home.create()

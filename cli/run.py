@@ -21,7 +21,7 @@ from cli.joining import (
     JoinIpOption,
     TokenFileOption,
     gateway_identities,
-    jobmanager_address,
+    jobmanager_addresses,
     joined,
     joining,
     own_identity,
@@ -88,6 +88,7 @@ def jobmanager(
 ) -> None:
     """Dispatcher, ResourceManager, JobMasters, blob server and REST."""
     from runtime.jobmanager.process import run_jobmanager
+    from runtime.process import allow_many_files
 
     located, configuration = load_configuration(home, config)
     join = joining(ca, join_token_file, dns, ip)
@@ -95,6 +96,7 @@ def jobmanager(
     locate = None if join is None else join.locate
 
     def main() -> Coroutine[Any, Any, None]:
+        allow_many_files()  # a connection of each TaskManager and each driver
         return run_jobmanager(
             located, configuration.runtime, configuration.pki, name, locate_ca=locate, auth=auth_address(configuration)
         )
@@ -119,10 +121,10 @@ def taskmanager(
     located, configuration = load_configuration(home, config)
     join = joining(ca, join_token_file, dns, ip)
     kept = own_identity(located, configuration.pki, join, Role.TASKMANAGER, name)
-    address = jobmanager_address(jobmanager)
+    addresses = jobmanager_addresses(jobmanager)
 
     def main() -> Coroutine[Any, Any, None]:
-        return run_taskmanager(located, configuration.runtime, name, jobmanager=address)
+        return run_taskmanager(located, configuration.runtime, name, jobmanagers=addresses)
 
     serve(joined(located, join, kept, main))
 
@@ -145,7 +147,9 @@ def auth(
     join = joining(ca, join_token_file, dns, ip)
     kept = own_identity(located, configuration.pki, join, Role.AUTH, name)
     domain = configuration.pki.trust_domain
-    serve(joined(located, join, kept, lambda: run_auth(located, configuration.gateway, domain, name)))
+    settings = configuration.jobmanager
+    rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
+    serve(joined(located, join, kept, lambda: run_auth(located, configuration.gateway, domain, name, rest=rest)))
 
 
 @app.command()

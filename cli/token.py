@@ -11,10 +11,13 @@ from typing import Annotated
 
 import typer
 
+from cli import acts
 from cli.errors import UsageError
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from gateway.principal import AccessRole
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption, load_configuration
+from cli.routes import effective_policy
+from gateway.operations import matches
 from gateway.token_book import TokenRecord
+from gateway.token_use import read_token_use
 from gateway.tokens import TokenStore
 from pki.files import write_secret
 from pki.home import Home
@@ -26,8 +29,9 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="API tokens: who may use the cluster through the gateway, and as what.\n\n"
-    "Roles: a viewer sees jobs, logs and connections; a submitter also submits and cancels jobs; "
-    "an admin may do everything. Only a hash of a token is kept, so nobody can show it again: "
+    "Roles are those of the policy (`sluice policy show`): unless it says otherwise, a viewer sees jobs, logs and "
+    "connections; a submitter also submits jobs and cancels its own; an admin may do everything. Only a hash of a "
+    "token is kept, so nobody can show it again: "
     "one that is lost is revoked and made anew. Changes count from the next request on, without a restart.",
 )
 
@@ -38,8 +42,12 @@ app = typer.Typer(
 )
 def create(
     name: Annotated[str, typer.Argument(help="Who will use it; this name owns the jobs submitted with it.")],
-    role: Annotated[AccessRole, typer.Option(help="What it may do.")],
+    role: Annotated[str, typer.Option(help="What it may do: a role of the policy (viewer, submitter, admin).")],
     ttl: Annotated[str, typer.Option(help="How long it is good, such as 30d, 12h, 90m; at most 366d.")] = "30d",
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="Narrow it to these operations of the role, such as jobs.read or 'jobs.*'; repeatable."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write it to this file (mode 0600) and not to the screen.")
     ] = None,
@@ -50,10 +58,19 @@ def create(
     lifetime = parse_lifetime(ttl)
     if output is not None:
         _check_output(output)
-    record, token = TokenStore(Home.at(home)).create(name, role, lifetime)
+    located, scopes = Home.at(home), tuple(scope or ())
+    policy = effective_policy(located, _configured_policy(home))
+    if role not in policy.roles:
+        raise UsageError(f"--role {role!r} is not a role", f"one of {', '.join(policy.roles)}")
+    for each in scopes:
+        if not any(matches(each, operation) for operation in policy.operations):
+            raise UsageError(f"no operation matches the scope {each!r}", "see `sluice policy show --json`")
+    record, token = TokenStore(located).create(name, role, lifetime, scopes=scopes, roles=tuple(policy.roles))
+    acts.record(located, "token.created", {"id": record.id, "name": record.name, "role": record.role})
     if output is not None:
         write_secret(output, token.encode() + b"\n")
-    document = {"id": record.id, "name": record.name, "role": record.role, "expires_at": _utc(record.expires_at)}
+    document: dict[str, object] = {"id": record.id, "name": record.name, "role": record.role}
+    document |= {"scopes": record.scopes, "expires_at": _utc(record.expires_at)}
     if as_json:
         document |= {"token": token} if output is None else {"file": str(output)}
         typer.echo(json.dumps(document))
@@ -70,16 +87,28 @@ def create(
 @app.command("list")
 def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     """All tokens with their state; never the tokens themselves."""
-    now = time.time()
-    records = TokenStore(Home.at(home)).read().records
+    now, located = time.time(), Home.at(home)
+    records, used = TokenStore(located).read().records, read_token_use(located)
     if as_json:
-        typer.echo(json.dumps({"tokens": [_document(record, now) for record in records]}))
+        typer.echo(json.dumps({"tokens": [_document(record, now, used.get(record.id)) for record in records]}))
         return
     if not records:
         typer.echo("there are no tokens; make one with `sluice token create NAME --role submitter`", err=True)
         return
-    rows = [("ID", "NAME", "ROLE", "STATE", "CREATED", "EXPIRES")]
-    rows += [(r.id, r.name, r.role.value, r.state(now), _utc(r.created_at), _utc(r.expires_at)) for r in records]
+    rows = [("ID", "NAME", "ROLE", "STATE", "CREATED", "EXPIRES", "LAST USED", "SCOPES")]
+    rows += [
+        (
+            r.id,
+            r.name,
+            r.role,
+            r.state(now),
+            _utc(r.created_at),
+            _utc(r.expires_at),
+            _utc(used[r.id]) if r.id in used else "-",
+            " ".join(r.scopes) or "-",
+        )
+        for r in records
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -91,9 +120,14 @@ def revoke(
     home: HomeOption = DEFAULT_HOME,
     as_json: JsonOption = False,
 ) -> None:
-    """Revoke tokens for good; the next request with one of them is refused."""
-    store = TokenStore(Home.at(home))
-    revoked = [store.revoke(identifier) for identifier in ids]
+    """Revoke tokens for good, and the passes they were exchanged for; they are refused within a second."""
+    located = Home.at(home)
+    store = TokenStore(located)
+    revoked = []
+    for identifier in ids:
+        record = store.revoke(identifier)
+        acts.record(located, "token.revoked", {"id": record.id, "name": record.name})
+        revoked.append(record)
     if as_json:
         now = time.time()
         typer.echo(json.dumps({"revoked": [_document(record, now) for record in revoked]}))
@@ -123,7 +157,11 @@ def _holds_token(path: Path) -> bool:
         return file.read(4) == b"slc_"
 
 
-def _document(record: TokenRecord, now: float) -> dict[str, str | None]:
+def _configured_policy(home: Path) -> str:
+    return load_configuration(home, None)[1].gateway.policy_file
+
+
+def _document(record: TokenRecord, now: float, used: float | None = None) -> dict[str, object]:
     return {
         "id": record.id,
         "name": record.name,
@@ -131,9 +169,11 @@ def _document(record: TokenRecord, now: float) -> dict[str, str | None]:
         "state": record.state(now),
         "created_at": _utc(record.created_at),
         "expires_at": _utc(record.expires_at),
+        "last_used_at": None if used is None else _utc(used),
+        "scopes": record.scopes,
         "revoked_at": None if record.revoked_at is None else _utc(record.revoked_at),
     }
 
 
-def _utc(seconds: int) -> str:
+def _utc(seconds: float) -> str:
     return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Literal
+from urllib.parse import urlsplit
+
 import msgspec
 
 AUTH_NAME = "auth-1"
@@ -10,10 +13,83 @@ ENVOY_NAME = "envoy"
 """Process name in the certificate that Envoy shows inside."""
 EDGE_NAME = "edge"
 """Name of the gateway's public certificate."""
-
-
 CONNECT_NAME = "connect"
 """Process name in the certificate of the relay for Spark Connect."""
+MAX_PASS_SECONDS = 600
+"""Shorter than a signing key stays published after its last signature."""
+ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+"""Signature algorithms an issuer may use: none with a shared secret, and not ``none``."""
+
+
+class IssuerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An issuer of JWTs whose word about people and machines counts.
+
+    ``name_claim`` names the principal, with ``prefix`` before it. An issuer without a prefix can name anybody: two
+    of them, or one beside a user file and client certificates, must agree about who is who.
+    """
+
+    issuer: str
+    audience: str
+    jwks_url: str = ""
+    """Empty: the ``jwks_uri`` of the issuer's discovery document."""
+    algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
+    name_claim: str = "sub"
+    groups_claim: str = "groups"
+    prefix: str = ""
+    ca_file: str = ""
+    """Who vouches for its HTTPS; empty: the system's authorities."""
+    max_lifetime: float = 86400.0
+    """Tokens that are good for longer than this are refused."""
+
+    def __post_init__(self) -> None:
+        check_url("issuer", self.issuer)
+        if self.jwks_url:
+            check_url("jwks_url", self.jwks_url)
+        if not self.audience:
+            raise ValueError("audience must not be empty")
+        if unknown := set(self.algorithms) - set(ASYMMETRIC):
+            raise ValueError(f"algorithms {sorted(unknown)} cannot be allowed; these can: {', '.join(ASYMMETRIC)}")
+
+
+class OidcConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The OpenID provider that people sign in with. Claims are read as those of :class:`IssuerConfig`."""
+
+    issuer: str
+    client_id: str
+    client_secret_file: str = ""
+    """File (mode 0600) with the client's secret; empty: a public client, protected by PKCE alone."""
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
+    name_claim: str = "sub"
+    groups_claim: str = "groups"
+    prefix: str = ""
+    ca_file: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.client_id:
+            raise ValueError("client_id must not be empty")
+        if "openid" not in self.scopes:
+            raise ValueError("scopes must have 'openid'")
+        self.as_issuer()
+
+    def as_issuer(self) -> IssuerConfig:
+        """How the provider's ID tokens are verified: their audience is the client (OpenID Connect Core 3.1.3.7)."""
+        return IssuerConfig(
+            issuer=self.issuer,
+            audience=self.client_id,
+            algorithms=self.algorithms,
+            name_claim=self.name_claim,
+            groups_claim=self.groups_claim,
+            prefix=self.prefix,
+            ca_file=self.ca_file,
+        )
+
+
+def check_url(key: str, url: str) -> None:
+    """Raise ValueError unless ``url`` is HTTPS without credentials, query and fragment."""
+    parts = urlsplit(url)
+    if parts.scheme != "https" or not parts.hostname or parts.username is not None or parts.query or parts.fragment:
+        raise ValueError(f"{key} {url[:200]!r} must be a URL as in https://id.example.com/realm")
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -26,12 +102,24 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """DNS names in the edge certificate, besides the listener's address; requests for other hosts are refused."""
     request_timeout: float = 60.0
     """How long REST may take to answer a request that has arrived completely."""
+    header_timeout: float = 10.0
+    """How long a TLS handshake, and then the headers of a request, may take."""
     upload_timeout: float = 600.0
     """How long a request may take to arrive, body included."""
     stream_idle_timeout: float = 60.0
     """How long nothing may move in a request or its answer."""
+    idle_timeout: float = 300.0
+    """How long a connection without a request is kept."""
     max_request_bytes: int = 256 << 20
     max_connections: int = 1000
+    address_requests_per_second: float = 1000.0
+    """What one address may ask for, twice as much at once; 0: no limit."""
+    principal_requests_per_second: float = 500.0
+    """What one principal with a pass may ask for, wherever from, twice as much at once; 0: no limit."""
+    tls_minimum: Literal["1.2", "1.3"] = "1.3"
+    """Oldest version of TLS at the edge; 1.2 with forward secrecy and AEAD ciphers alone."""
+    cors_origins: tuple[str, ...] = ()
+    """Web origins (``https://dashboard.example.org``) whose pages may use this gateway with the user's cookie."""
     auth_host: str = ""
     """Where Envoy reaches the auth service over mutual TLS; empty: on its unix socket, both on one machine."""
     auth_port: int = 8082
@@ -41,3 +129,31 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How long Envoy waits for the auth service before it refuses with 503."""
     policy_file: str = ""
     """Who may do what; empty: ``gateway/policy.toml`` in the home when it is there, else the policy of Sluice."""
+    public_url: str = ""
+    """What people type into browsers: ``https://sluice.example.com``; empty: the first server name and the port."""
+    oidc: OidcConfig | None = None
+    """The provider for signing in, as a table ``[gateway.oidc]``."""
+    issuers: tuple[IssuerConfig, ...] = ()
+    """Whose JWTs are accepted as bearer tokens, as tables ``[[gateway.issuers]]``."""
+    pass_lifetime: float = 300.0
+    """How long a pass lives, at most 600; after that its credential is looked at again."""
+    session_lifetime: float = 43200.0
+    """How long after signing in one must sign in again."""
+    session_idle: float = 3600.0
+    """How long a session lives without being used."""
+
+    def __post_init__(self) -> None:
+        if self.public_url:
+            check_url("public_url", self.public_url)
+            if urlsplit(self.public_url).path:
+                raise ValueError("public_url must not have a path")
+        if not 10 <= self.pass_lifetime <= MAX_PASS_SECONDS:
+            raise ValueError(f"pass_lifetime must be 10 to {MAX_PASS_SECONDS} seconds")
+        if len({each.issuer for each in self.issuers}) != len(self.issuers):
+            raise ValueError("issuers has the same issuer twice")
+
+    @property
+    def origin(self) -> str:
+        """The gateway as browsers see it, without a slash at the end."""
+        default = f"https://{self.server_names[0] if self.server_names else self.host}:{self.port}"
+        return self.public_url or default.removesuffix(":443")

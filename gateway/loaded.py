@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives import hashes
 
 from gateway.envoy_process import EnvoyProcess
 from gateway.errors import EnvoyFailed
-from gateway.secret_feed import EDGE_SECRET, Given, SecretFeed, Side
-from gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
+from gateway.secret_feed import Given, SecretFeed, Side
+from gateway.upstreams import CERTIFICATE_SECRET, EDGE_SECRET, EDGE_TRUST_SECRET, TRUST_SECRET
 from pki.authority import to_pem
 from pki.errors import StoreError
 from pki.generation import issuer_id, key_id
@@ -33,21 +33,20 @@ SECRETS_QUERY = "config_dump?resource=dynamic_active_secrets"
 CERTIFICATES_QUERY = "certs"
 
 
-def has_loaded(side: Side, given: Given, secrets: object, certificates: object) -> bool:
+def has_loaded(given: Given, secrets: object, certificates: object) -> bool:
     """Whether Envoy has exactly ``given``, judged by its answers to the two queries of this module.
 
     The secrets are what it has accepted; the certificates are those of its TLS contexts, made from them.
     """
     leaf = given.material.leaf
-    name = EDGE_SECRET if side is Side.EDGE else CERTIFICATE_SECRET
+    name = EDGE_SECRET if given.side is Side.EDGE else CERTIFICATE_SECRET
     if _part(secrets, name, "tls_certificate", "certificate_chain") != given.material.chain_pem:
         return False
     if f"{leaf.serial_number:x}" not in _serials(certificates):
         return False
-    if side is Side.EDGE:
-        return True
-    trusted = _part(secrets, TRUST_SECRET, "validation_context", "trusted_ca")
-    lists = _part(secrets, TRUST_SECRET, "validation_context", "crl")
+    trust = EDGE_TRUST_SECRET if given.side is Side.EDGE else TRUST_SECRET
+    trusted = _part(secrets, trust, "validation_context", "trusted_ca")
+    lists = _part(secrets, trust, "validation_context", "crl")
     return trusted == to_pem(*given.anchors) and lists == b"".join(each.pem for each in given.lists)
 
 
@@ -92,7 +91,7 @@ class UseReports:
                 secrets = await self._envoy.ask(SECRETS_QUERY)
                 certificates = await self._envoy.ask(CERTIFICATES_QUERY)
                 for feed, given in list(self._awaited.items()):
-                    if has_loaded(feed.side, given, secrets, certificates):
+                    if has_loaded(given, secrets, certificates):
                         self._write(feed, report_of(given, self._envoy.pid, self._started, now))
                         del self._awaited[feed]
             for feed, report in self._written.items():

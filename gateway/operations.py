@@ -12,6 +12,9 @@ GATEWAY_OPERATIONS: Mapping[str, str] = {
 }
 """Operations that REST has no route for, with what they mean."""
 
+OWNED_OPERATIONS = frozenset({"jobs.cancel"})
+"""Those that may be allowed for one's own jobs only: REST compares the job's owner with the principal it is told."""
+
 _OPERATION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 _PATTERN = re.compile(r"\*|([a-z][a-z0-9_]*|\*)(\.([a-z][a-z0-9_]*|\*))+")
 

@@ -94,14 +94,16 @@ class PassKeys:
         before = set(self._keys)
         with locked(self._directory):
             remove_leftovers(self._directory)
-            self._keys = self._read()
-            due = plan(((key.kid, key.created) for key in self._keys.values()), now)
+            keys = self._read()
+            due = plan(((key.kid, key.created) for key in keys.values()), now)
             for kid in due.retired:
-                self._file(self._keys.pop(kid)).unlink(missing_ok=True)
+                self._file(keys.pop(kid)).unlink(missing_ok=True)
             if due.make:
                 key = PassKey(secrets.token_hex(_KID_BYTES), float(int(now)), ec.generate_private_key(ec.SECP256R1()))
                 write_secret(self._file(key), _pem(key.private))
-                self._keys[key.kid] = key
+                keys[key.kid] = key
+        # Replaced as a whole: another thread may be looking something up.
+        self._keys = keys
         return set(self._keys) != before
 
     def load(self) -> None:

@@ -24,7 +24,6 @@ signature has several encodings.
 from __future__ import annotations
 
 import datetime as dt
-import re
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +31,7 @@ from typing import Any
 import jwt
 import msgspec
 
+from gateway.jws import InvalidJwt, read_header, verified_claims
 from gateway.pass_keys import ALGORITHM, PassKeys
 from gateway.policy import Policy
 from gateway.principal import Method, Principal
@@ -53,7 +53,6 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1) and need no CSRF token."""
 
 _JTI_BYTES = 12
-_SHAPE = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 
 
 class InvalidPass(Exception):
@@ -71,6 +70,7 @@ class _Claims(msgspec.Struct, frozen=True, kw_only=True):
     jti: str
     iat: int
     exp: int
+    nbf: int = 0
     role: str | None = None
     scope: tuple[str, ...] = ()
     csrf: str = ""
@@ -124,40 +124,23 @@ def issue(
     return text, Pass(principal, jti, expires_at, csrf)
 
 
-def looks_like_jwt(text: str) -> bool:
-    """Three base64url parts: tells JWTs from opaque tokens before anything is parsed."""
-    return _SHAPE.fullmatch(text) is not None
-
-
 def verify(text: str, keys: PassKeys, *, now: float) -> Pass:
     """The pass that ``text`` is; raises :class:`InvalidPass`. Revocation is the caller's to ask."""
-    if len(text) > MAX_PASS_CHARACTERS or not looks_like_jwt(text):
+    if len(text) > MAX_PASS_CHARACTERS:
         raise InvalidPass("not of a pass's shape")
     try:
-        header = jwt.get_unverified_header(text)
-    except jwt.PyJWTError as error:
-        raise InvalidPass("not of a pass's shape") from error
-    # 1. The key decides the algorithm, never the token (RFC 8725 section 3.1).
-    kid = header.get("kid")
-    key = keys.find(kid) if isinstance(kid, str) else None
-    if key is None or header.get("alg") != ALGORITHM:
-        raise InvalidPass("not signed with a key of this gateway")
-    # 2. Signature first, then everything else; times are compared with the clock that was passed in.
-    try:
-        decoded = jwt.decode(
-            text,
-            key.private.public_key(),
-            algorithms=[ALGORITHM],
-            options={"verify_exp": False, "verify_iat": False, "verify_aud": False, "verify_nbf": False},
-        )
-        claims = msgspec.convert(decoded, _Claims)
-    except (jwt.PyJWTError, msgspec.ValidationError) as error:
-        raise InvalidPass("signature or claims are wrong") from error
+        header = read_header(text)
+        key = keys.find(header.kid or "")
+        if key is None or header.algorithm != ALGORITHM:
+            raise InvalidPass("not signed with a key of this gateway")
+        claims = msgspec.convert(verified_claims(text, key.private.public_key(), ALGORITHM), _Claims)
+    except (InvalidJwt, msgspec.ValidationError) as error:
+        raise InvalidPass(f"not a pass of this gateway: {error}") from error
     if claims.iss != ISSUER or claims.aud != AUDIENCE:
         raise InvalidPass("made for another purpose")
     if now >= claims.exp + LEEWAY_SECONDS:
         raise InvalidPass("expired")
-    if claims.iat > now + LEEWAY_SECONDS:
+    if max(claims.iat, claims.nbf) > now + LEEWAY_SECONDS:
         raise InvalidPass("from the future")
     principal = Principal(claims.sub, claims.roles, claims.method, claims.cred, claims.groups, claims.scope)
     return Pass(principal, claims.jti, claims.exp, claims.csrf)

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from gateway.errors import PolicyError
-from gateway.operations import is_pattern, matches
+from gateway.operations import OWNED_OPERATIONS, is_pattern, matches
 from gateway.policy import Policy, RoleRules
-from gateway.principal import MAX_ROLES, is_group, is_name
+from gateway.principal import MAX_ROLES, is_group, is_name, is_role
 from pki.errors import SluiceError
 from pki.files import read_bounded
 from pki.home import Home
@@ -32,8 +32,6 @@ MAX_POLICY_BYTES = 1 << 20
 MAX_POLICY_ROLES = 100
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
-
-_ROLE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
 
 class _Role(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,7 +138,7 @@ class _Reader:
         if not 0 < len(file.roles) <= MAX_POLICY_ROLES:
             raise self._error(f"there are {len(file.roles)} roles", "roles", remedy=f"1 to {MAX_POLICY_ROLES}")
         for name in file.roles:
-            if not _ROLE.fullmatch(name):
+            if not is_role(name):
                 raise self._error(f"{name!r} cannot name a role", "roles", name, remedy="lower-case letters, digits, -")
         self._check_bindings(file)
         rules = {name: self._rules(name, file.roles, ()) for name in file.roles}
@@ -178,7 +176,7 @@ class _Reader:
         rules = RoleRules(
             name,
             self._resolve(role.allow, name, "allow"),
-            self._resolve(role.allow_own, name, "allow_own"),
+            self._resolve_owned(role.allow_own, name),
             self._resolve(role.deny, name, "deny"),
             role.description,
         )
@@ -193,6 +191,13 @@ class _Reader:
             )
         self._resolved[name] = rules
         return rules
+
+    def _resolve_owned(self, patterns: tuple[str, ...], role: str) -> frozenset[str]:
+        found = self._resolve(patterns, role, "allow_own")
+        for operation in sorted(found - OWNED_OPERATIONS):
+            remedy = f"only {', '.join(sorted(OWNED_OPERATIONS))} can be allowed for one's own jobs"
+            raise self._error(f"{operation!r} has no owner to compare with", "roles", role, "allow_own", remedy=remedy)
+        return found
 
     def _resolve(self, patterns: tuple[str, ...], role: str, key: str) -> frozenset[str]:
         found: set[str] = set()

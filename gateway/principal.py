@@ -13,6 +13,7 @@ MAX_GROUPS = 64
 MAX_ROLES = 16
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
+_ROLE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _GROUP = re.compile(r"[A-Za-z0-9/][A-Za-z0-9 ._@:/-]*")
 
 Method = Literal["token", "session", "jwt", "certificate", "user"]
@@ -54,6 +55,11 @@ class Principal:
 def is_name(text: str) -> bool:
     """Whether ``text`` can name a principal: it goes into headers, log lines and file names of others."""
     return len(text) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(text) is not None
+
+
+def is_role(text: str) -> bool:
+    """Whether ``text`` can name a role."""
+    return _ROLE.fullmatch(text) is not None
 
 
 def is_group(text: str) -> bool:

@@ -18,13 +18,20 @@ import msgspec
 from gateway.errors import RouteListError
 
 MAX_ROUTES = 500
-MAX_PATH_CHARACTERS = 1024
-MAX_QUERY_CHARACTERS = 2048
+MAX_PATH_CHARACTERS = 1000
+MAX_QUERY_CHARACTERS = 1000
+"""A thousand is as far as the regular expressions of Envoy count."""
 MAX_PARAMETER_CHARACTERS = 128
 
-_PATH = re.compile(r"/[A-Za-z0-9._~/-]*")
+_PATH_CLASS = "[A-Za-z0-9._~/-]"
 """Unreserved characters alone: no percent-encoding, no ``;``, no backslash, no control characters."""
-_QUERY = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/?%-]*")
+_QUERY_CLASS = "[A-Za-z0-9._~!$&'()*+,;=:@/?%-]"
+TARGET_PATTERN = f"/{_PATH_CLASS}{{0,{MAX_PATH_CHARACTERS - 1}}}([?]{_QUERY_CLASS}{{0,{MAX_QUERY_CHARACTERS}}})?"
+"""What :func:`split_target` may accept, for a proxy that decides without it; RE2 and Python read it alike."""
+_PATH = re.compile(f"/{_PATH_CLASS}*")
+_QUERY = re.compile(f"{_QUERY_CLASS}*")
+PARAMETER_PATTERN = f"[A-Za-z0-9_~-][A-Za-z0-9._~-]{{0,{MAX_PARAMETER_CHARACTERS - 1}}}"
+"""What a parameter's segment may be: RE2 and Python read it alike."""
 _PARAMETER = re.compile(r"\{[a-z_]+\}")
 _LITERAL = re.compile(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*")
 _METHOD = re.compile(r"[A-Z]{3,10}")

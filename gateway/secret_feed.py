@@ -1,9 +1,8 @@
-"""Identities on their way into Envoy: checked, then given as files that change atomically (file SDS).
+"""Identities on their way into Envoy: read and checked here, then given as secrets (SDS).
 
 Envoy could read key and chain from an identity directory itself, but between the renames of two files it would see a
-pair that does not match; and it takes revocation lists unseen, of which a damaged one makes it refuse everybody. So
-the set is read and checked here and each secret written into one file; what does not pass is never given to Envoy,
-and what it had before stays.
+pair that does not match; and it takes revocation lists unseen, of which a damaged one makes it refuse everybody. What
+does not pass here is never given to Envoy, and what it had before stays.
 """
 
 from __future__ import annotations
@@ -16,25 +15,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 from cryptography import x509
 
 from gateway.errors import EnvoyIdentityError
-from gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET, InternalSecrets
+from gateway.upstreams import CERTIFICATE_SECRET, EDGE_SECRET, EDGE_TRUST_SECRET, TRUST_SECRET
+from gateway.xds.api import SECRET, Message, message_class
 from pki.authority import to_pem
 from pki.crl import RevocationList
 from pki.due import purposes_of
-from pki.files import write_secret
 from pki.identity import Role
 from pki.identity_files import IdentityMaterial, Stamp, read_identity, stamp_of
 from pki.profiles import Purpose
 from pki.revoked_peers import RevokedPeers
 
 _LOG = logging.getLogger(__name__)
-
-EDGE_SECRET = "edge"  # noqa: S105  the name of the secret in envoy/bootstrap.jsonc, not a secret
-
-_SECRET_TYPE = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"  # noqa: S105  a type
 
 
 class Side(enum.StrEnum):
@@ -48,36 +42,50 @@ class Side(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What Envoy was given last.
+    """What Envoy is given of one identity.
 
-    Inside, the anchors are those of ``material`` that Envoy trusts: see :func:`trusted_anchors`. At the edge it
-    verifies nobody, and they are all of them.
+    The anchors are those of ``material`` that Envoy trusts: see :func:`trusted_anchors`. Inside it verifies REST and
+    the auth service by them, at the edge the certificates of users.
     """
 
+    side: Side
     material: IdentityMaterial
     anchors: tuple[x509.Certificate, ...]
     lists: tuple[RevocationList, ...] = ()
 
+    @property
+    def secrets(self) -> dict[str, Message]:
+        """As SDS resources, by name."""
+        chain, key = self.material.chain_pem, self.material.key_pem
+        if self.side is Side.EDGE:
+            # Not whose: a demand on the identity would shut out those without a certificate, whom Envoy must let in.
+            # The auth service takes users alone, and this authority signs clients of no other role.
+            return {
+                EDGE_TRUST_SECRET: trust_secret(EDGE_TRUST_SECRET, self.anchors, self.lists),
+                EDGE_SECRET: certificate_secret(EDGE_SECRET, chain, key),
+            }
+        return {
+            TRUST_SECRET: trust_secret(TRUST_SECRET, self.anchors, self.lists),
+            CERTIFICATE_SECRET: certificate_secret(CERTIFICATE_SECRET, chain, key),
+        }
 
-def certificate_secret(name: str, chain_pem: bytes, key_pem: bytes) -> dict[str, object]:
-    """The pair as Envoy reads it from a file (an SDS DiscoveryResponse)."""
-    return _response(
-        name,
-        "tls_certificate",
-        {
-            "certificate_chain": {"inline_string": chain_pem.decode("ascii")},
-            "private_key": {"inline_string": key_pem.decode("ascii")},
-        },
-    )
+
+def certificate_secret(name: str, chain_pem: bytes, key_pem: bytes) -> Message:
+    """The pair as Envoy wants it."""
+    secret = message_class(SECRET)(name=name)
+    secret.tls_certificate.certificate_chain.inline_bytes = chain_pem
+    secret.tls_certificate.private_key.inline_bytes = key_pem
+    return secret
 
 
-def trust_secret(name: str, anchors: Sequence[x509.Certificate], lists: Sequence[RevocationList]) -> dict[str, object]:
+def trust_secret(name: str, anchors: Sequence[x509.Certificate], lists: Sequence[RevocationList]) -> Message:
     """What Envoy verifies peers with. The anchors are intermediates: nobody has a list about *them*."""
-    context: dict[str, object] = {"trusted_ca": {"inline_string": to_pem(*anchors).decode("ascii")}}
+    secret = message_class(SECRET)(name=name)
+    secret.validation_context.trusted_ca.inline_bytes = to_pem(*anchors)
     if lists:
-        crl = b"".join(each.pem for each in lists).decode("ascii")
-        context |= {"crl": {"inline_string": crl}, "only_verify_leaf_cert_crl": True}
-    return _response(name, "validation_context", context)
+        secret.validation_context.crl.inline_bytes = b"".join(each.pem for each in lists)
+        secret.validation_context.only_verify_leaf_cert_crl = True
+    return secret
 
 
 def trusted_anchors(
@@ -96,29 +104,27 @@ def trusted_anchors(
     return covered or tuple(anchors), counting
 
 
-def _response(name: str, field: str, secret: dict[str, object]) -> dict[str, object]:
-    return {"resources": [{"@type": _SECRET_TYPE, "name": name, field: secret}]}
-
-
 class SecretFeed:
-    """Brings what an identity directory holds to Envoy whenever it changes."""
+    """What an identity directory has for Envoy, whenever it changes.
+
+    Args:
+        directory: the identity.
+        side: which of the two it is.
+        trust_domain: that of all identities.
+        monotonic: for the pace at which revocation lists are looked at.
+    """
 
     def __init__(
         self,
         directory: Path,
         side: Side,
         trust_domain: str,
-        certificate: Path,
-        trust: Path | None,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """See :meth:`edge` and :meth:`internal`."""
         self.directory = directory
         self.side = side
         self._trust_domain = trust_domain
-        self._certificate = certificate
-        self._trust = trust
         self._seen: Stamp | None = None
         self._material: IdentityMaterial | None = None
         self._revoked: RevokedPeers | None = None
@@ -126,28 +132,8 @@ class SecretFeed:
         self._monotonic = monotonic
         self._now = dt.datetime.min.replace(tzinfo=dt.UTC)
 
-    @classmethod
-    def edge(cls, directory: Path, target: Path, trust_domain: str) -> SecretFeed:
-        """The public certificate; ``target`` is the SDS file, written 0600."""
-        return cls(directory, Side.EDGE, trust_domain, target, None)
-
-    @classmethod
-    def internal(
-        cls,
-        directory: Path,
-        targets: InternalSecrets,
-        trust_domain: str,
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> SecretFeed:
-        """The internal identity, with the anchors and revocation lists beside it.
-
-        ``monotonic`` is for the pace at which lists are looked at.
-        """
-        return cls(directory, Side.INTERNAL, trust_domain, targets.certificate, targets.trust, monotonic=monotonic)
-
     def update(self, now: dt.datetime) -> Given | None:
-        """Read the set; give a new one to Envoy and return it, or return None when nothing changed.
+        """Read the set; return it when it is new, or None when nothing changed.
 
         Raises :class:`~pki.errors.SluiceError` when the set cannot be read or used; it is looked at
         again only after it changed again.
@@ -156,18 +142,7 @@ class SecretFeed:
         renewed = self._read(now)
         if self._material is None:
             return None
-        if self._trust is None:
-            if not renewed:
-                return None
-            self._give_certificate(self._material)
-            return Given(self._material, self._material.anchors)
-        return self._update_internal(self._material, self._trust, renewed=renewed)
-
-    def withdraw(self) -> None:
-        """Remove the files: they hold a key."""
-        for path in (self._certificate, self._trust):
-            if path is not None:
-                path.unlink(missing_ok=True)
+        return self._with_lists(self._material, renewed=renewed)
 
     def _read(self, now: dt.datetime) -> bool:
         stamp = stamp_of(self.directory)
@@ -194,7 +169,7 @@ class SecretFeed:
         self._material = material
         return True
 
-    def _update_internal(self, material: IdentityMaterial, target: Path, *, renewed: bool) -> Given | None:
+    def _with_lists(self, material: IdentityMaterial, *, renewed: bool) -> Given | None:
         if self._revoked is None:
             self._revoked = RevokedPeers(
                 self.directory, self._anchors, clock=lambda: self._now, monotonic=self._monotonic
@@ -208,17 +183,8 @@ class SecretFeed:
                 "Envoy does not trust %s yet: it has no revocation list, while another authority has one",
                 left_out.subject.rfc4514_string(),
             )
-        # Trust first: whoever is met with the new certificate may have one of the new authority.
-        write_secret(target, msgspec.json.encode(trust_secret(TRUST_SECRET, anchors, lists)))
-        if renewed:
-            self._give_certificate(material)
         self._lists_seen = version
-        return Given(material, anchors, lists)
+        return Given(self.side, material, anchors, lists)
 
     def _anchors(self) -> tuple[x509.Certificate, ...]:
         return () if self._material is None else self._material.anchors
-
-    def _give_certificate(self, material: IdentityMaterial) -> None:
-        name = EDGE_SECRET if self.side is Side.EDGE else CERTIFICATE_SECRET
-        secret = certificate_secret(name, material.chain_pem, material.key_pem)
-        write_secret(self._certificate, msgspec.json.encode(secret))

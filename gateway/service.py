@@ -1,28 +1,34 @@
-"""The auth service over HTTP: Envoy's ``ext_authz`` asks it about every request, on a unix socket.
+"""The auth service over HTTP: Envoy's ``ext_authz`` asks it about requests, and people sign in under ``/auth/``.
 
-Envoy sends the method and target of the held request with an empty body. The answer 200 carries the
-signed assertion for REST; any other answer goes to the caller as it is. A 5xx, no answer, or a late one
-makes Envoy refuse the request with 503 (``failure_mode_allow: false``).
+Envoy sends the method and target of the held request with an empty body, and of its headers those in
+:mod:`gateway.check_headers`. The answer 200 carries the signed assertion for REST; any other answer goes to the caller
+as it is. A 5xx, no answer, or a late one makes Envoy refuse the request with 503 (``failure_mode_allow: false``).
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import urlencode
 
 from aiohttp import hdrs, web
 
 from gateway.assertion import AssertionSigner
 from gateway.audit_chain import AuditRecord
 from gateway.audit_log import AuditLog
+from gateway.authenticator import Authenticated, Authenticator
 from gateway.decision import CheckRequest, Decision, decide
-from gateway.policy_file import PolicyFile
+from gateway.nginx import PROBLEM_HEADER, PROXY_HEADER, STATUS_HEADER
+from gateway.nginx import PROXY as NGINX
+from gateway.passes import CSRF_HEADER
 from gateway.problem import CONTENT_TYPE, problem_body
 from gateway.routes import RouteTable
+from gateway.signin.api import PREFIX, AuthApi
+from gateway.signin.desk import Desk, presented
 from gateway.snapshot import FileSnapshot
-from gateway.token_book import TokenBook, redact
+from gateway.token_book import Unauthenticated, redact
 from pki.assertions import HEADER as ASSERTION_HEADER
 from pki.errors import SluiceError
 
@@ -31,6 +37,8 @@ _LOG = logging.getLogger(__name__)
 PRINCIPAL_HEADER = "x-sluice-principal"
 """For Envoy's own log; nobody behind it believes this header."""
 REQUEST_ID_HEADER = "x-sluice-request-id"
+OPERATION_HEADER = "x-sluice-operation"
+"""What was granted: Envoy lets it go on only on the route of this very operation."""
 
 MAX_LOGGED_PATH_CHARACTERS = 1024
 MAX_LOGGED_FIELD_CHARACTERS = 128
@@ -38,51 +46,64 @@ MAX_LOGGED_FIELD_CHARACTERS = 128
 
 @dataclass(frozen=True, slots=True)
 class AuthService:
-    """Answers one check at a time; reads tokens and routes afresh when their files changed."""
+    """Answers Envoy's questions; reads tokens, policy and routes afresh when their files changed."""
 
-    tokens: FileSnapshot[TokenBook]
+    authenticator: Authenticator
     routes: FileSnapshot[RouteTable]
-    policy: PolicyFile
     audit: AuditLog
+    desk: Desk
+    api: AuthApi
     signer: AssertionSigner
-    realm: str
-    clock: Callable[[], float] = time.time
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The handler for aiohttp's low-level server: every method and every path is a check."""
+        """The handler for aiohttp's low-level server: what is not under ``/auth/`` is a check."""
+        if request.raw_path.startswith(PREFIX):
+            return await self.api.handle(request)
         check = CheckRequest(
             method=request.method,
             # The target as Envoy sent it: aiohttp's own `path` is decoded already.
             target=request.raw_path,
-            authorization=tuple(request.headers.getall(hdrs.AUTHORIZATION, ())),
+            presented=presented(request),
+            csrf=tuple(request.headers.getall(CSRF_HEADER, ())),
             request_id=request.headers.get("x-request-id", "")[:MAX_LOGGED_FIELD_CHARACTERS],
             address=request.headers.get("x-forwarded-for", "")[:MAX_LOGGED_FIELD_CHARACTERS],
         )
         try:
-            decision = self.decide_and_record(check)
-            return _answer(check, decision, self.signer)
+            who = await self._who(check)
+            decision = self.decide_and_record(check, who)
+            if decision.status == 401 and _is_navigation(request):
+                return _to_login(check)
+            cookie = self._noted_use(who) if decision.allowed and isinstance(who, Authenticated) else None
+            answer = _answer(check, decision, self.signer, cookie)
+            return for_nginx(answer) if request.headers.get(PROXY_HEADER) == NGINX else answer
         except SluiceError:
             # The caller gets Envoy's own 503, which tells nothing.
             _LOG.exception("refusing request %s: cannot decide", check.request_id)
             return web.Response(status=500)
 
-    def decide_and_record(self, check: CheckRequest) -> Decision:
+    def decide_and_record(self, check: CheckRequest, who: Authenticated | Unauthenticated) -> Decision:
         """Decide, and have it in the audit log before anyone learns of it."""
-        decision = decide(
-            check,
-            tokens=self.tokens.get(),
-            policy=self.policy.get(),
-            routes=self.routes.get(),
-            realm=self.realm,
-            now=self.clock(),
-        )
+        policy = self.authenticator.policy.get()
+        decision = decide(check, who, policy=policy, routes=self.routes.get(), realm=self.desk.realm)
         self.audit.append(_record(check, decision))
         return decision
 
+    async def _who(self, check: CheckRequest) -> Authenticated | Unauthenticated:
+        try:
+            return await self.authenticator.authenticate(check.presented)
+        except Unauthenticated as error:
+            return error
 
-def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner) -> web.Response:
+    def _noted_use(self, who: Authenticated) -> str | None:
+        """Remember that the credential was used; for a session's cookie, a cookie with a new pass."""
+        if who.principal.method == "token" and not who.pass_id and self.desk.token_use is not None:
+            self.desk.token_use.used(who.principal.credential)
+        return self.desk.renewed_cookie(who)
+
+
+def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner, cookie: str | None) -> web.Response:
     if decision.allowed and decision.principal is not None:
-        return web.Response(
+        response = web.Response(
             headers={
                 PRINCIPAL_HEADER: decision.principal.name,
                 ASSERTION_HEADER: signer.sign(
@@ -92,8 +113,12 @@ def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner) ->
                     request_id=check.request_id,
                 ),
                 REQUEST_ID_HEADER: check.request_id,
+                OPERATION_HEADER: decision.operation,
             }
         )
+        if cookie is not None:
+            response.headers.add(hdrs.SET_COOKIE, cookie)
+        return response
     headers = {hdrs.WWW_AUTHENTICATE: decision.challenge} if decision.challenge else {}
     return web.Response(
         status=decision.status,
@@ -101,6 +126,38 @@ def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner) ->
         body=problem_body(decision.status, decision.detail),
         content_type=CONTENT_TYPE,
     )
+
+
+def _is_navigation(request: web.BaseRequest) -> bool:
+    """Whether a person looks at a page with a browser, rather than a program at an API."""
+    return (
+        request.method == "GET"
+        and request.headers.get("sec-fetch-mode") == "navigate"
+        and "text/html" in request.headers.get(hdrs.ACCEPT, "")
+        and hdrs.AUTHORIZATION not in request.headers
+        and request.headers.get(PROXY_HEADER) != NGINX
+    )
+
+
+def _to_login(check: CheckRequest) -> web.Response:
+    query = urlencode({"return_to": check.target})
+    return web.Response(status=302, headers={"location": f"/auth/login?{query}", "cache-control": "no-store"})
+
+
+def for_nginx(answer: web.Response) -> web.Response:
+    """``answer`` as nginx's ``auth_request`` wants it: 401 and 403 are refusals, any other is a failure to it.
+
+    Status and body go into headers, for it drops the one and would not take the other.
+    """
+    if answer.status < HTTPStatus.BAD_REQUEST or not isinstance(answer.body, bytes):
+        return answer
+    # In ASCII, as a header must be; the body is our own JSON and has no line break.
+    text = json.dumps(json.loads(answer.body), separators=(",", ":"))
+    headers = {STATUS_HEADER: str(answer.status), PROBLEM_HEADER: text}
+    if challenge := answer.headers.get(hdrs.WWW_AUTHENTICATE):
+        headers[hdrs.WWW_AUTHENTICATE] = challenge
+    status = answer.status if answer.status == HTTPStatus.UNAUTHORIZED else HTTPStatus.FORBIDDEN
+    return web.Response(status=status, headers=headers)
 
 
 def _record(check: CheckRequest, decision: Decision) -> AuditRecord:

@@ -19,11 +19,13 @@ from typing import Literal
 import msgspec
 
 from gateway.errors import InvalidTokenRequest, TokenNotFound, TokenStoreError
-from gateway.principal import AccessRole, Principal
+from gateway.operations import is_pattern
+from gateway.principal import Principal, is_role
 
 MAX_TOKENS = 5000
 """Tokens in one store."""
 MAX_NAME_CHARACTERS = 64
+MAX_SCOPES = 32
 MAX_TTL = dt.timedelta(days=366)
 DEFAULT_TTL = dt.timedelta(days=30)
 FORGET_AFTER = dt.timedelta(days=30)
@@ -45,15 +47,19 @@ class Refusal(enum.Enum):
     UNKNOWN = "the token is not known"
     REVOKED = "the token was revoked"
     EXPIRED = "the token has expired"
+    NOT_ACCEPTED = "the credential is not accepted"
+    LOCKED = "the user is locked out"
 
 
 class Unauthenticated(Exception):
     """The caller is nobody we know; ``credential`` is the id of the token when its secret was right."""
 
-    def __init__(self, refusal: Refusal, credential: str = "") -> None:
-        super().__init__(refusal.value)
+    def __init__(self, refusal: Refusal, credential: str = "", reason: str = "") -> None:
+        """``reason`` is for the log, where it is more exact than the refusal."""
+        super().__init__(reason or refusal.value)
         self.refusal = refusal
         self.credential = credential
+        self.reason = reason or refusal.value
 
 
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,11 +67,12 @@ class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     id: str
     name: str
-    role: AccessRole
+    role: str
     sha256: str
     created_at: int
     expires_at: int
     revoked_at: int | None = None
+    scopes: tuple[str, ...] = ()
 
     def state(self, now: float) -> Literal["active", "expired", "revoked"]:
         """Whether the token is good at ``now``."""
@@ -105,14 +112,24 @@ class TokenBook:
         book = cls(file.tokens)
         if len(book._records) != len(file.tokens):
             raise TokenStoreError("the token file has the same id twice", "restore it from a backup")
+        for record in file.tokens:
+            if not is_role(record.role) or not all(is_pattern(scope) for scope in record.scopes):
+                raise TokenStoreError(f"the token file is damaged: token {record.id[:20]!r} has no role, or odd scopes")
         return book
 
     def encode(self) -> bytes:
         """The file format."""
         return msgspec.json.format(msgspec.json.encode(_TokenFile(tokens=self.records)), indent=1)
 
-    def mint(self, name: str, role: AccessRole, *, ttl: dt.timedelta, now: float) -> tuple[TokenBook, TokenRecord, str]:
+    def mint(
+        self, name: str, role: str, *, ttl: dt.timedelta, now: float, scopes: tuple[str, ...] = ()
+    ) -> tuple[TokenBook, TokenRecord, str]:
         """Make a token for ``name``; returns the new book, the record, and the token itself, which nobody keeps."""
+        if not all(is_pattern(scope) for scope in scopes) or len(scopes) > MAX_SCOPES:
+            raise InvalidTokenRequest(
+                f"{', '.join(scopes)[:200]!r} are no scopes",
+                f"at most {MAX_SCOPES} operations, as in jobs.read or jobs.*",
+            )
         if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARACTERS:
             raise InvalidTokenRequest(
                 f"{name[:80]!r} cannot be a principal's name",
@@ -136,6 +153,7 @@ class TokenBook:
             sha256=_digest(token),
             created_at=int(now),
             expires_at=int(now + ttl.total_seconds()),
+            scopes=scopes,
         )
         return TokenBook([*kept, record]), record, token
 
@@ -173,7 +191,7 @@ class TokenBook:
             case "expired":
                 raise Unauthenticated(Refusal.EXPIRED, record.id)
             case "active":
-                return Principal(record.name, (record.role,), "token", record.id)
+                return Principal(record.name, (record.role,), "token", record.id, scopes=record.scopes)
 
 
 def redact(text: str) -> str:

@@ -7,11 +7,12 @@ import datetime as dt
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from gateway.errors import InvalidTokenRequest, TokenStoreError
 from gateway.principal import AccessRole
+from gateway.revocations import Revocations
 from gateway.snapshot import FileSnapshot
 from gateway.token_book import DEFAULT_TTL, TokenBook, TokenRecord
 from pki.files import SECRET_MODE, make_private_directory, read_secret, write_secret
@@ -42,6 +43,7 @@ class TokenStore:
 
     def __init__(self, home: Home) -> None:
         self._path = token_file(home)
+        self._revocations = Revocations.of(home)
 
     def read(self) -> TokenBook:
         """The tokens as they are; raises when the file is damaged or readable by others."""
@@ -49,14 +51,20 @@ class TokenStore:
             return TokenBook()
         return TokenBook.decode(read_secret(self._path, MAX_TOKEN_FILE_BYTES))
 
-    def create(self, name: str, role: str, lifetime: dt.timedelta) -> tuple[TokenRecord, str]:
-        """Make a token; returns what is kept of it, and the token."""
-        try:
-            access_role = AccessRole(role)
-        except ValueError as error:
-            raise InvalidTokenRequest(f"{role!r} is not a role", f"one of {', '.join(AccessRole)}") from error
+    def create(
+        self,
+        name: str,
+        role: str,
+        lifetime: dt.timedelta,
+        *,
+        scopes: tuple[str, ...] = (),
+        roles: Collection[str] = tuple(AccessRole),
+    ) -> tuple[TokenRecord, str]:
+        """Make a token; returns what is kept of it, and the token. ``roles`` are those that there are."""
+        if role not in roles:
+            raise InvalidTokenRequest(f"{role!r} is not a role", f"one of {', '.join(roles)}")
         with self._locked():
-            book, record, token = self.read().mint(name, access_role, ttl=lifetime, now=time.time())
+            book, record, token = self.read().mint(name, str(role), ttl=lifetime, now=time.time(), scopes=scopes)
             self._write(book)
         return record, token
 
@@ -65,7 +73,10 @@ class TokenStore:
         with self._locked():
             book = self.read().revoke(identifier, now=time.time())
             self._write(book)
-        return book.find(identifier)
+        record = book.find(identifier)
+        # The passes it was exchanged for end too; without a set to put it in, the token itself is revoked all the same.
+        self._revocations.revoke("token", identifier, until=record.expires_at)
+        return record
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Envoy's legs inwards, to the auth service and to REST: a unix socket, or mutual TLS to another machine.
+"""Envoy's legs inwards: a unix socket, or mutual TLS to another machine.
 
 Pure. There is no third kind, so that no configuration makes Envoy speak plaintext to a port.
 """
@@ -12,13 +12,20 @@ from pathlib import Path
 from gateway.errors import BootstrapError
 from pki.identity import Role
 
-CERTIFICATE_SECRET = "internal"  # noqa: S105  the name of a secret, not a secret
+EDGE_SECRET = "edge"  # noqa: S105  the name of a secret, not a secret
+EDGE_TRUST_SECRET = "edge-trust"  # noqa: S105  likewise
+CERTIFICATE_SECRET = "internal"  # noqa: S105  likewise
 TRUST_SECRET = "internal-trust"  # noqa: S105  likewise
+XDS_CLUSTER = "xds"
+"""Where Envoy gets everything but secrets."""
+SDS_CLUSTER = "sds"
+"""Where Envoy gets secrets."""
 
 KEY_EXCHANGES = ("X25519MLKEM768", "X25519", "P-256")
 """As at the edge; OpenSSL before 3.5 takes the second."""
 
 _TLS = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext"
+_HTTP = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _RAW = "type.googleapis.com/envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer"
 _MAX_PORT = 65535
 
@@ -56,23 +63,16 @@ Leg = UnixLeg | TlsLeg
 
 @dataclass(frozen=True, slots=True)
 class Legs:
-    """Both of them."""
+    """All of them; the relay for Spark Connect is on Envoy's machine."""
 
     auth: Leg
     rest: Leg
+    connect: UnixLeg
 
     @property
     def any_tls(self) -> bool:
         """Whether Envoy needs an identity of the internal side."""
         return isinstance(self.auth, TlsLeg) or isinstance(self.rest, TlsLeg)
-
-
-@dataclass(frozen=True, slots=True)
-class InternalSecrets:
-    """The files (file SDS) with Envoy's own certificate, and with what it trusts inside."""
-
-    certificate: Path
-    trust: Path
 
 
 def discovery_type(leg: Leg) -> str:
@@ -87,15 +87,10 @@ def address(leg: Leg) -> dict[str, object]:
     return {"socket_address": {"address": leg.host, "port_value": leg.port}}
 
 
-def raw_socket() -> dict[str, object]:
-    """A socket on this machine needs no TLS."""
-    return {"name": "envoy.transport_sockets.raw_buffer", "typed_config": {"@type": _RAW}}
-
-
-def transport_socket(leg: Leg, trust_domain: str, secrets: InternalSecrets) -> dict[str, object]:
+def transport_socket(leg: Leg, trust_domain: str, alpn: str = "http/1.1") -> dict[str, object]:
     """How the leg is protected: mutual TLS when it leaves the machine."""
     if isinstance(leg, UnixLeg):
-        return raw_socket()
+        return {"name": "envoy.transport_sockets.raw_buffer", "typed_config": {"@type": _RAW}}
     # The trailing slash: without it a role whose name begins alike would do.
     identity = {"san_type": "URI", "matcher": {"prefix": f"spiffe://{trust_domain}/{leg.role}/"}}
     return {
@@ -106,27 +101,79 @@ def transport_socket(leg: Leg, trust_domain: str, secrets: InternalSecrets) -> d
             "max_session_keys": 0,
             "allow_renegotiation": False,
             "common_tls_context": {
-                "alpn_protocols": ["http/1.1"],
+                "alpn_protocols": [alpn],
                 "tls_params": {
                     "tls_minimum_protocol_version": "TLSv1_3",
                     "tls_maximum_protocol_version": "TLSv1_3",
                     "ecdh_curves": list(KEY_EXCHANGES),
                 },
-                "tls_certificate_sds_secret_configs": [_from_file(CERTIFICATE_SECRET, secrets.certificate)],
-                # Anchors and revocation lists come from the file, the role from here: both must hold.
+                "tls_certificate_sds_secret_configs": [secret_source(CERTIFICATE_SECRET)],
+                # Anchors and revocation lists come as a secret, the role from here: both must hold.
                 "combined_validation_context": {
                     "default_validation_context": {"match_typed_subject_alt_names": [identity]},
-                    "validation_context_sds_secret_config": _from_file(TRUST_SECRET, secrets.trust),
+                    "validation_context_sds_secret_config": secret_source(TRUST_SECRET),
                 },
             },
         },
     }
 
 
-def _from_file(name: str, path: Path) -> dict[str, object]:
+def secret_source(name: str) -> dict[str, object]:
+    """Where Envoy gets the secret ``name``: from the process that started it, on the same machine."""
     return {
         "name": name,
-        "sds_config": {"path_config_source": {"path": str(path)}, "resource_api_version": "V3"},
+        "sds_config": {
+            "api_config_source": {
+                "api_type": "GRPC",
+                "transport_api_version": "V3",
+                "set_node_on_first_message_only": True,
+                "grpc_services": [grpc_service(SDS_CLUSTER)],
+            },
+            "resource_api_version": "V3",
+            "initial_fetch_timeout": "0s",
+        },
+    }
+
+
+def grpc_service(cluster: str) -> dict[str, object]:
+    """A stream to ``cluster`` that comes back quickly; Envoy's own pause is five seconds and more."""
+    back_off = {"base_interval": "0.1s", "max_interval": "0.5s"}
+    return {"envoy_grpc": {"cluster_name": cluster, "retry_policy": {"retry_back_off": back_off}}}
+
+
+def cluster(
+    name: str,
+    leg: Leg,
+    trust_domain: str,
+    *,
+    connect_timeout: str,
+    max_connection_duration: str,
+    http2: bool = False,
+    **more: object,
+) -> dict[str, object]:
+    """One upstream of Envoy.
+
+    A new revocation list counts in handshakes only, so no connection outlives it for long.
+    """
+    protocol: dict[str, object] = {"http2_protocol_options": {}} if http2 else {"http_protocol_options": {}}
+    return {
+        "name": name,
+        "type": discovery_type(leg),
+        "dns_lookup_family": "ALL",
+        "connect_timeout": connect_timeout,
+        "transport_socket": transport_socket(leg, trust_domain, "h2" if http2 else "http/1.1"),
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": _HTTP,
+                "explicit_http_config": protocol,
+                "common_http_protocol_options": {"max_connection_duration": max_connection_duration},
+            }
+        },
+        "load_assignment": {
+            "cluster_name": name,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address(leg)}}]}],
+        },
+        **more,
     }
 
 

@@ -42,6 +42,8 @@ REST_AUDIENCE = "sluice-rest"
 CONNECT_AUDIENCE = "sluice-connect"
 PASS_AUDIENCE = "sluice"  # noqa: S105  the name of an audience, not a secret
 
+PASS_SCHEME = "Bearer "  # noqa: S105  likewise
+
 MAX_ASSERTION_CHARACTERS = 8192
 MAX_LIFETIME_SECONDS = 900
 """No token that lives longer is believed, whoever signed it."""
@@ -190,7 +192,8 @@ class AssertionVerifier:
         """
         if len(values) != 1:
             raise AssertionRefused(f"{len(values)} assertions", "the gateway adds exactly one")
-        claims = self._signed(values[0])
+        # A pass comes as the client sent it, with its scheme: the door copies it and cannot cut.
+        claims = self._signed(values[0].removeprefix(PASS_SCHEME))
         now = self._clock()
         # 3. From the gateway, for here, for now (RFC 8725, 3.8 to 3.10).
         if claims.iss != ISSUER or claims.aud not in self._audiences:

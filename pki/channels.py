@@ -26,6 +26,7 @@ class Channel(enum.StrEnum):
     CA = "ca"
     ENROLMENT = "enrolment"
     CONNECT = "connect"
+    ZOOKEEPER = "zookeeper"
 
 
 _CLUSTER = frozenset({Role.JOBMANAGER, Role.TASKMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER})
@@ -43,19 +44,21 @@ MAY_LISTEN: dict[Channel, frozenset[Role]] = {
     Channel.CA: frozenset({Role.CA}),
     Channel.ENROLMENT: frozenset({Role.CA}),
     Channel.CONNECT: frozenset({Role.DRIVER}),
+    Channel.ZOOKEEPER: frozenset({Role.ZOOKEEPER}),
 }
 
 MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.RPC: _CLUSTER | {Role.DRIVER},
     Channel.DATA: _JOB,
     Channel.BLOB: frozenset({Role.JOBMANAGER, Role.TASKMANAGER}) | _JOB,
-    Channel.REST: frozenset({Role.GATEWAY}),
+    Channel.REST: frozenset({Role.GATEWAY, Role.JOBMANAGER}),  # a standby forwards to the leader
     # Envoy asks about requests; JobManagers get the public keys that assertions are verified with, nothing else.
     Channel.AUTH: frozenset({Role.GATEWAY, Role.JOBMANAGER}),
     Channel.EDGE: frozenset({Role.USER}),
     Channel.CA: _RENEWED,
     Channel.ENROLMENT: frozenset(),  # who enrols has no certificate yet: a token takes its place
     Channel.CONNECT: frozenset({Role.GATEWAY}),
+    Channel.ZOOKEEPER: frozenset({Role.JOBMANAGER}),  # ZooKeeper itself lets in more; its access lists keep them out
 }
 
 

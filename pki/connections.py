@@ -19,6 +19,8 @@ MAX_OPEN = 1024
 """Open connections remembered; the oldest are forgotten first."""
 MAX_RECENT = 256
 """Closed connections remembered."""
+SETTLE_EVERY = 64
+"""So many new connections until those that were closed meanwhile are looked for, unless somebody asks before."""
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -46,6 +48,7 @@ class ConnectionLog:
         self._clock_ms = clock_ms
         self._open: deque[tuple[weakref.ref[asyncio.BaseTransport], Connection]] = deque(maxlen=MAX_OPEN)
         self._recent: deque[Connection] = deque(maxlen=MAX_RECENT)
+        self._recorded = 0
 
     def record(
         self,
@@ -67,8 +70,10 @@ class ConnectionLog:
             address=format_address(transport.get_extra_info("peername")),
             opened_at=self._clock_ms(),
         )
-        self._settle()
         self._open.append((weakref.ref(transport), connection))
+        self._recorded += 1
+        if self._recorded % SETTLE_EVERY == 0:  # looking through all of them for each would be long
+            self._settle()
         return connection
 
     def snapshot(self) -> tuple[Connection, ...]:

@@ -23,7 +23,7 @@ HANDSHAKE_TIMEOUT_SECONDS = 10.0
 MAX_CONCURRENT_HANDSHAKES = 128
 """Handshakes at the same time per listener; more wait in the kernel's queue."""
 MAX_OPEN_CONNECTIONS = 4096
-"""Open connections per listener; more are refused."""
+"""Open connections per listener unless it says otherwise; more are refused."""
 BACKLOG = 256
 ACCEPT_RETRY_SECONDS = 0.2
 """Pause after the system is out of file descriptors or memory."""
@@ -42,8 +42,10 @@ class MutualTlsListener:
         protocol_factory: makes the protocol of an admitted connection, called after the handshake began and
             connected only once the peer is admitted.
         alpn: application protocols offered; when given, the client must choose one.
+        alpn_required: False: or name none at all, as nginx does.
         connections: where admitted connections are recorded.
         handshake_timeout: in seconds.
+        max_connections: open at the same time; more are refused.
     """
 
     def __init__(
@@ -54,16 +56,20 @@ class MutualTlsListener:
         protocol_factory: Callable[[], asyncio.Protocol],
         *,
         alpn: Sequence[str] = (),
+        alpn_required: bool = True,
         connections: ConnectionLog | None = None,
         handshake_timeout: float = HANDSHAKE_TIMEOUT_SECONDS,
+        max_connections: int = MAX_OPEN_CONNECTIONS,
     ) -> None:
         self._identity = identity
         self._channel = channel
         self._policy = policy
         self._protocol_factory = protocol_factory
         self._alpn = tuple(alpn)
+        self._alpn_required = alpn_required
         self._connections = connections
         self._handshake_timeout = handshake_timeout
+        self._max_connections = max_connections
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_HANDSHAKES)
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -115,12 +121,15 @@ class MutualTlsListener:
         await self.stop_accepting()
         for transport in list(self._transports):
             if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
+                # Until 3.11.4 Python's transports forget their connection when they are closed twice, and cannot abort
+                # it after that; it is being shut down then, and ends with the event loop at the latest.
+                with contextlib.suppress(AttributeError):
+                    transport.abort()
         await asyncio.sleep(0)  # aborted transports close their sockets in the next turn of the loop
 
     def _context(self) -> ssl.SSLContext:
         """The TLS context of the next connection."""
-        return self._identity.server_context(self._policy, alpn=self._alpn)
+        return self._identity.server_context(self._policy, alpn=self._alpn, alpn_required=self._alpn_required)
 
     def _opened(self, transport: asyncio.Transport) -> None:
         """Called with each connection whose handshake is complete: it ends when its peer is revoked."""
@@ -151,11 +160,17 @@ class MutualTlsListener:
         finally:
             self._slots.release()
 
+    def _is_full(self) -> bool:
+        # Counting those that are not closing takes as long as there are many: only when it may matter.
+        if len(self._transports) < self._max_connections:
+            return False
+        return sum(not transport.is_closing() for transport in self._transports) >= self._max_connections
+
     async def _handshake(self, accepted: socket.socket, address: str) -> None:
         handed_over = False
         try:
-            if sum(not transport.is_closing() for transport in self._transports) >= MAX_OPEN_CONNECTIONS:
-                raise PkiError(f"{MAX_OPEN_CONNECTIONS} connections are open already")
+            if self._is_full():
+                raise PkiError(f"{self._max_connections} connections are open already")
             with contextlib.suppress(OSError):
                 accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             context = self._context()

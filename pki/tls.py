@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 MAX_CACHED_CONTEXTS = 64
 """Contexts kept per identity generation; one per policy and application protocol."""
 
-_ContextKey = tuple[Purpose, str, frozenset[str], str, str, tuple[str, ...]]
+_ContextKey = tuple[Purpose, tuple[str, frozenset[str], str, str], tuple[str, ...], bool]
 
 
 class TlsIdentity:
@@ -73,9 +73,14 @@ class TlsIdentity:
         """When the certificate in use expires."""
         return self._current().leaf.not_valid_after_utc
 
-    def server_context(self, policy: PeerPolicy, *, alpn: Sequence[str] = ()) -> ssl.SSLContext:
-        """For accepting: the client must show a certificate for clients that ``policy`` admits."""
-        return self._context(Purpose.SERVER, policy, tuple(alpn))
+    def server_context(
+        self, policy: PeerPolicy, *, alpn: Sequence[str] = (), alpn_required: bool = True
+    ) -> ssl.SSLContext:
+        """For accepting: the client must show a certificate for clients that ``policy`` admits.
+
+        ``alpn_required`` False: a client that names no protocol at all is taken to speak the one offered.
+        """
+        return self._context(Purpose.SERVER, policy, tuple(alpn), alpn_required=alpn_required)
 
     def client_context(self, policy: PeerPolicy, *, alpn: Sequence[str] = ()) -> ssl.SSLContext:
         """For dialing: the server must show a certificate for servers that ``policy`` admits.
@@ -84,14 +89,19 @@ class TlsIdentity:
         """
         return self._context(Purpose.CLIENT, policy, tuple(alpn))
 
-    def _context(self, own_purpose: Purpose, policy: PeerPolicy, alpn: tuple[str, ...]) -> ssl.SSLContext:
+    def _context(
+        self, own_purpose: Purpose, policy: PeerPolicy, alpn: tuple[str, ...], *, alpn_required: bool = True
+    ) -> ssl.SSLContext:
         material = self._current()
-        key = (own_purpose, policy.trust_domain, frozenset(policy.roles), policy.job_id, policy.name, alpn)
+        whom = (policy.trust_domain, frozenset(policy.roles), policy.job_id, policy.name)
+        key = (own_purpose, whom, alpn, alpn_required)
         context = self._contexts.get(key)
         if context is None:
             if len(self._contexts) >= MAX_CACHED_CONTEXTS:
                 self._contexts.clear()
-            context = self._contexts[key] = build_context(material, own_purpose, policy, alpn, self.revoked_peers)
+            context = self._contexts[key] = build_context(
+                material, own_purpose, policy, alpn, self.revoked_peers, alpn_required=alpn_required
+            )
         return context
 
     def _current(self) -> IdentityMaterial:
@@ -125,6 +135,8 @@ def build_context(
     policy: PeerPolicy,
     alpn: tuple[str, ...],
     revoked_peers: RevokedPeers,
+    *,
+    alpn_required: bool = True,
 ) -> ssl.SSLContext:
     """A context for one side of mutual TLS; see the module's description for what it guarantees."""
     serving = own_purpose is Purpose.SERVER
@@ -148,6 +160,7 @@ def build_context(
     # 5. The identity check runs within the handshake, on asyncio's TLS objects and on blocking sockets alike.
     peer_purpose = Purpose.CLIENT if serving else Purpose.SERVER
     members = {"policy": policy, "peer_purpose": peer_purpose, "alpn": alpn, "revoked_peers": revoked_peers}
+    members["alpn_required"] = alpn_required
     context.sslobject_class = cast("type[ssl.SSLObject]", type("VerifiedSslObject", (_VerifiedObject,), members))
     context.sslsocket_class = cast("type[ssl.SSLSocket]", type("VerifiedSslSocket", (_VerifiedSocket,), members))
     return context
@@ -217,6 +230,7 @@ class _VerifiedMixin:
     policy: PeerPolicy
     peer_purpose: Purpose
     alpn: tuple[str, ...]
+    alpn_required: bool = True
     revoked_peers: RevokedPeers | None
     """None when there is no list yet: whoever enrols gets its first one with its first certificate."""
     peer: SpiffeId | None = None
@@ -225,7 +239,8 @@ class _VerifiedMixin:
 
     def _verify(self, certificate: bytes | None, negotiated: str | None) -> None:
         try:
-            check_application_protocol(self.alpn, negotiated)
+            if negotiated is not None or self.alpn_required:
+                check_application_protocol(self.alpn, negotiated)
             self.peer = check_peer(certificate, self.policy, self.peer_purpose, check_revoked=self._check_revoked)
         except PeerRefused as error:
             refusal = ssl.SSLCertVerificationError(1, f"peer refused: {error}")

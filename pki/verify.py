@@ -100,7 +100,7 @@ def _verify_chain(
     if purpose is not None:
         check_purpose(leaf, purpose)
     # 3. An unbroken path of signatures leads to an anchor.
-    path = _build_path(leaf, intermediates, anchors)
+    path = build_path(leaf, intermediates, anchors)
     # 4. Every certificate on it is valid now, strong, and understood; every issuer on it may issue.
     for index, certificate in enumerate(path):
         _check_common(certificate, now)
@@ -111,9 +111,10 @@ def _verify_chain(
     return Verified(spiffe_id, path)
 
 
-def _build_path(
+def build_path(
     leaf: x509.Certificate, intermediates: Sequence[x509.Certificate], anchors: Sequence[x509.Certificate]
 ) -> tuple[x509.Certificate, ...]:
+    """From ``leaf`` to one of ``anchors``, by names and signatures; :class:`CertificateRejected` if there is none."""
     if len(intermediates) + len(anchors) > MAX_CANDIDATES:
         raise CertificateRejected(f"more than {MAX_CANDIDATES} certificates to choose issuers from")
     path = [leaf]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from runtime.ha.config import HaConfig
+
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pass
@@ -12,6 +14,8 @@ class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class JobManagerConfig(_Section, frozen=True):
     """Port 0 means: any free port (published under ``run/`` for the other processes). Times are in seconds."""
 
+    count: int = 1
+    """How many JobManagers ``sluice up`` starts; one leads."""
     host: str = "127.0.0.1"
     rpc_port: int = 0
     blob_port: int = 0
@@ -66,3 +70,4 @@ class RuntimeConfig(_Section, frozen=True):
     taskmanager: TaskManagerConfig = TaskManagerConfig()
     spark: SparkConfig = SparkConfig()
     connect: ConnectConfig = ConnectConfig()
+    ha: HaConfig = HaConfig()

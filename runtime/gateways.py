@@ -116,6 +116,11 @@ class JobMasterGateway(Protocol):
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
+    async def renew_lease(self, attempt: int) -> None:
+        """The driver may go on; raises ``LeadershipLost`` or ``PeerRefused`` when it must end."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True)
     async def spark_started(self, registration: SparkRegistration) -> None:
         """The SparkContext is up; executors may be launched."""
         ...

@@ -84,6 +84,10 @@ class SlotProfile(Message, frozen=True):
     cores: int
     memory_mb: int
 
+    def fits(self, wanted: SlotProfile) -> bool:
+        """Whether a slot of this size is at least as large as ``wanted``."""
+        return self.cores >= wanted.cores and self.memory_mb >= wanted.memory_mb
+
 
 # --- TaskManager -> ResourceManager -------------------------------------------------------------
 

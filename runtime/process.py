@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,15 @@ def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when ``parent`` (its parent's pid) dies; for use right after fork."""
     if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
         os._exit(127)  # the parent is gone already
+
+
+def allow_many_files() -> int:
+    """Raise this process's limit of open files as far as it may itself; returns the limit. One file a connection."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # a hard limit of "infinity" may exceed the system's own
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _before_exec(parent: int) -> Callable[[], None]:

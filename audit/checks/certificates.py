@@ -14,27 +14,28 @@ from audit.checks import references as ref
 from audit.model import TLS_KINDS, Check, Evidence, Kind, Severity, finding, not_examined, passed
 from audit.subject import Subject, uris_of
 from pki.channels import MAY_LISTEN, Channel
-from pki.errors import InvalidIdentity, PkiError
+from pki.errors import CertificateRejected, InvalidIdentity, PkiError
 from pki.identity import Role, SpiffeId
 from pki.keys import describe_key
 from pki.peer import certified_identity, check_purpose
 from pki.profiles import Purpose
+from pki.verify import build_path
 
 MIN_RSA_BITS = 2048
 MIN_CURVE_BITS = 224
 _WEAK_HASHES = frozenset({"md5", "sha1"})
-_NO_TLS13 = "no TLS 1.3 handshake is possible here"
+_NO_HANDSHAKE = "no handshake is possible here"
 _OURS = frozenset(Channel)
 
 
 def _chain(subject: Subject) -> tuple[x509.Certificate, ...]:
-    return subject.handshake.certificates if subject.handshake else ()
+    return subject.certificates
 
 
 def _holds_key(subject: Subject) -> Evidence:
     done = "verified the server's CertificateVerify with the key in its leaf"
-    if subject.handshake is None or subject.leaf is None:
-        return not_examined(_NO_TLS13)
+    if subject.handshake is None:
+        return not_examined("no TLS 1.3 handshake is possible here")
     if subject.handshake.signature_valid:
         return passed(done, "the signature is good")
     return finding(done, "the signature is not of that key")
@@ -44,7 +45,7 @@ def _valid_now(subject: Subject) -> Evidence:
     done = "compared the validity of each certificate shown with this machine's clock"
     chain = _chain(subject)
     if not chain:
-        return not_examined(_NO_TLS13)
+        return not_examined(_NO_HANDSHAKE)
     now = subject.options.clock()
     for certificate in chain:
         who = certificate.subject.rfc4514_string()
@@ -57,7 +58,7 @@ def _valid_now(subject: Subject) -> Evidence:
 
 def _short_lived(subject: Subject) -> Evidence:
     if subject.leaf is None:
-        return not_examined(_NO_TLS13)
+        return not_examined(_NO_HANDSHAKE)
     lifetime = subject.leaf.not_valid_after_utc - subject.leaf.not_valid_before_utc
     longest = subject.options.max_leaf_lifetime
     done = f"looked at the leaf's lifetime; at most {_days(longest)}"
@@ -73,7 +74,7 @@ def _strong_keys(subject: Subject) -> Evidence:
     done = f"looked at the key in each certificate shown (RSA from {MIN_RSA_BITS} bits, curves from {MIN_CURVE_BITS})"
     chain = _chain(subject)
     if not chain:
-        return not_examined(_NO_TLS13)
+        return not_examined(_NO_HANDSHAKE)
     told = []
     for certificate in chain:
         try:
@@ -95,7 +96,7 @@ def _strong_signatures(subject: Subject) -> Evidence:
     done = "looked at the signature on each certificate shown, but for self-signed ones"
     chain = [certificate for certificate in _chain(subject) if certificate.issuer != certificate.subject]
     if subject.leaf is None:
-        return not_examined(_NO_TLS13)
+        return not_examined(_NO_HANDSHAKE)
     for certificate in chain:
         try:
             digest = certificate.signature_hash_algorithm
@@ -110,7 +111,7 @@ def _complete(subject: Subject) -> Evidence:
     done = "checked that each certificate shown is signed by the next"
     chain = _chain(subject)
     if not chain:
-        return not_examined(_NO_TLS13)
+        return not_examined(_NO_HANDSHAKE)
     for below, above in itertools.pairwise(chain):
         try:
             below.verify_directly_issued_by(above)
@@ -122,10 +123,26 @@ def _complete(subject: Subject) -> Evidence:
     return passed(done, f"{len(chain)} certificates in order")
 
 
+def _vouched_for(subject: Subject) -> Evidence:
+    done = "looked for a path of signatures from the leaf to an authority of this cluster"
+    chain = subject.certificates
+    if not chain:
+        return not_examined(_NO_HANDSHAKE)
+    if chain[0].issuer == chain[0].subject:
+        return finding(done, "the leaf is self-signed: nobody but itself says whose it is")
+    if not subject.anchors:
+        return not_examined("nobody said which authorities are trusted (ca_file of a target)")
+    try:
+        path = build_path(chain[0], chain[1:], subject.anchors)
+    except CertificateRejected as error:
+        return finding(done, error.what)
+    return passed(done, f"signed by {path[-1].subject.rfc4514_string()}")
+
+
 def _purpose(subject: Subject) -> Evidence:
     done = "looked at basic constraints and usages of the leaf"
     if subject.leaf is None:
-        return not_examined(_NO_TLS13)
+        return not_examined(_NO_HANDSHAKE)
     try:
         check_purpose(subject.leaf, Purpose.SERVER)
         constraints = subject.leaf.extensions.get_extension_for_class(x509.BasicConstraints).value
@@ -144,7 +161,7 @@ def _purpose(subject: Subject) -> Evidence:
 def _identity(subject: Subject) -> Evidence:
     done = "read the SPIFFE ID in the leaf and looked its role up in the channel table"
     if subject.leaf is None:
-        return not_examined(_NO_TLS13)
+        return not_examined(_NO_HANDSHAKE)
     channel = subject.listener.channel
     if channel is None:
         return not_examined("nobody said which channel this is")
@@ -234,6 +251,16 @@ CHECKS = (
         references=("RFC 5280, 4.2.1.9 and 4.2.1.12 (constraints, extended key usage)", ref.X509_SVID),
         remedy="Issue it again by its profile: `sluice pki issue`.",
         run=_purpose,
+    ),
+    Check(
+        id="CRT-09",
+        title="An authority of this cluster vouches for the listener",
+        severity=Severity.HIGH,
+        kinds=TLS_KINDS,
+        expected="a path of signatures from the leaf to a trusted authority of this side",
+        references=("RFC 5280, 6.1 (path validation)", ref.ASVS_CERTIFICATES),
+        remedy="Issue it by the cluster's authority (`sluice pki issue`); clients that accept this one check nothing.",
+        run=_vouched_for,
     ),
     Check(
         id="CRT-08",

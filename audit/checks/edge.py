@@ -182,6 +182,26 @@ def _cookies(subject: Subject) -> Evidence:
     return passed(done, "none, or with Secure, HttpOnly and SameSite")
 
 
+def _fails_closed(subject: Subject) -> Evidence:
+    edge = subject.edge
+    if edge.without_auth is None:
+        return not_examined("the auth service is taken away only when --intrusive asks for it")
+    readable = next((each for each in edge.operations if each.method == "GET" and "{" not in each.path), None)
+    if readable is None:
+        return not_examined("nobody said which operations there are")
+    done = f"stopped the auth service and asked for {readable.method} {readable.path}, "
+    with edge.without_auth():
+        answers = [_ask(subject, readable.method, readable.path)]
+        if edge.weak_token:
+            header = {"authorization": f"Bearer {edge.weak_token}"}
+            answers.append(_ask(subject, readable.method, readable.path, header, secret=True))
+    done += "without a credential and with a token" if edge.weak_token else "without a credential"
+    told = ", ".join(str(answer.status) for answer in answers)
+    if any(answer.status < 400 for answer in answers):
+        return finding(done, f"answered with {told}")
+    return passed(done, f"refused with {told}")
+
+
 def _open_api(subject: Subject) -> Evidence:
     done = f"asked without a credential for {', '.join(_OPEN_PATHS)}"
     answered = []
@@ -286,6 +306,19 @@ CHECKS = (
         references=(ref.ASVS_COOKIES,),
         remedy="Set Secure, HttpOnly and SameSite on every cookie.",
         run=_cookies,
+    ),
+    Check(
+        id="EDG-10",
+        title="Without the auth service nothing passes",
+        severity=Severity.CRITICAL,
+        kinds=_KINDS,
+        channels=_CHANNELS,
+        expected="4xx or 5xx while nobody can be asked who somebody is",
+        references=(ref.ASVS_ACCESS,),
+        remedy="Have the gateway refuse when the auth service does not answer (failure_mode_allow: false), and what "
+        "stands behind it refuse what it does not vouch for.",
+        run=_fails_closed,
+        last=True,
     ),
     Check(
         id="EDG-09",

@@ -1,32 +1,38 @@
 """The files of a local cluster, as far as they decide what its listeners are worth. Reads, and changes nothing.
 
-Kept small on purpose: whoever has more to say about a home adds checks for :attr:`audit.model.Kind.HOME`.
+What is wrong with files the doctor knows (:mod:`pki.doctor`): its findings are evidence here, each under the check that
+they belong to. What an audit asks beyond that stands here itself.
 """
 
 from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-
-from cryptography import x509
 
 from audit.checks import references as ref
 from audit.model import Check, Evidence, Kind, Severity, finding, not_examined, passed
 from audit.subject import Subject
-from pki.crl import load_crls
 from pki.crl_files import CRL_FILE, identity_directories
+from pki.doctor.examine import judge
+from pki.doctor.scan import read_home
 from pki.errors import PkiError
 from pki.files import read_bounded
 from pki.home import Home
 from pki.identity_files import CHAIN_FILE, read_certificates
+from pki.problem import Problem
+from pki.problem import Severity as ProblemSeverity
 
 MAX_FILES = 100_000
 MAX_TOLD = 5
 _SECRET_NAMES = frozenset({"key.pem", "token", "tokens.json", "edge.json"})
 _SECRET_SUFFIXES = frozenset({".p12", ".pass", ".jks", ".key"})
 _HOME = frozenset({Kind.HOME})
+# Codes of the doctor, by the check that they belong to.
+_OUT_OF_TIME = frozenset({"expired", "not-yet-valid", "not-renewed", "clock-skew"})
+_OF_LISTS = frozenset({"list-bad", "list-expired", "list-not-renewed"})
+_OF_MODES = frozenset({"directory-open", "file-writable", "foreign-owner"})
 
 
 def _home(subject: Subject) -> Home:
@@ -50,15 +56,41 @@ def _secrets_private(subject: Subject) -> Evidence:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
             bad.append(f"{path.relative_to(root)} ({mode:04o})")
+    told = {str(root / each.rpartition(" (")[0]) for each in bad}
+    readable = [each for each in _doctor(subject) if each.code == "key-readable" and each.path not in told]
+    bad += [f"{_relative(each.path, root)} ({stat.S_IMODE(Path(each.path).stat().st_mode):04o})" for each in readable]
     if bad:
         more = f" and {len(bad) - MAX_TOLD} more" if len(bad) > MAX_TOLD else ""
         return finding(done, f"others can read {', '.join(sorted(bad)[:MAX_TOLD])}{more}")
     return passed(done, f"{count} files, each for its owner alone")
 
 
-def _leaves(home: Home) -> Iterator[tuple[Path, x509.Certificate]]:
-    for directory in identity_directories(home):
-        yield directory, read_certificates(directory / CHAIN_FILE)[0]
+def _doctor(subject: Subject) -> list[Problem]:
+    """What the doctor finds in the files."""
+    facts = read_home(_home(subject), running=True)
+    return [
+        problem for problem in judge(facts, subject.options.clock()) if problem.severity is not ProblemSeverity.NOTE
+    ]
+
+
+def _told(problems: Sequence[Problem], root: Path) -> str:
+    told = [f"{_relative(each.path, root)}: {each.what}" for each in problems[:MAX_TOLD]]
+    more = f"; and {len(problems) - MAX_TOLD} more" if len(problems) > MAX_TOLD else ""
+    return "; ".join(told) + more
+
+
+def _relative(path: str, root: Path) -> str:
+    return str(Path(path).relative_to(root)) if Path(path).is_relative_to(root) else path
+
+
+def _diagnosed(done: str, codes: frozenset[str], well: str) -> Callable[[Subject], Evidence]:
+    """A check of whether the doctor finds nothing with one of ``codes``."""
+
+    def run(subject: Subject) -> Evidence:
+        found = [problem for problem in _doctor(subject) if problem.code in codes]
+        return finding(done, _told(found, _home(subject).root)) if found else passed(done, well)
+
+    return run
 
 
 def _leaves_short_lived(subject: Subject) -> Evidence:
@@ -66,40 +98,38 @@ def _leaves_short_lived(subject: Subject) -> Evidence:
     done = f"read the certificate in every identity directory; at most {longest.total_seconds() / 86400:.1f} days"
     count = 0
     try:
-        for directory, leaf in _leaves(home):
+        for directory in identity_directories(home):
             count += 1
+            leaf = read_certificates(directory / CHAIN_FILE)[0]
             lifetime = leaf.not_valid_after_utc - leaf.not_valid_before_utc
             if lifetime > longest:
                 return finding(done, f"{directory.relative_to(home.root)}: {lifetime.total_seconds() / 86400:.1f} days")
-            if leaf.not_valid_after_utc < subject.options.clock():
-                return finding(done, f"{directory.relative_to(home.root)} expired on {leaf.not_valid_after_utc}")
     except PkiError as error:
         return finding(done, str(error))
-    return passed(done, f"{count} identities")
+    late = [problem for problem in _doctor(subject) if problem.code in _OUT_OF_TIME]
+    return finding(done, _told(late, home.root)) if late else passed(done, f"{count} identities")
 
 
 def _lists_fresh(subject: Subject) -> Evidence:
-    home, now = _home(subject), subject.options.clock()
-    done = "read the revocation list in every identity directory"
-    count = 0
+    home = _home(subject)
+    done = "read the revocation list in every identity directory, and those of the authorities"
     for directory in identity_directories(home):
-        path = directory / CRL_FILE
-        where = directory.relative_to(home.root)
-        if not path.exists():
-            return finding(done, f"{where} has none: it would learn of no revocation")
-        try:
-            lists = load_crls(read_bounded(path))
-        except PkiError as error:
-            return finding(done, f"{where}: {error}")
-        for each in lists:
-            count += 1
-            if each.next_update_utc is None or each.next_update_utc < now:
-                return finding(done, f"{where}: expired on {each.next_update_utc}")
-    return passed(done, f"{count} lists, none expired")
+        if not (directory / CRL_FILE).exists():
+            return finding(done, f"{directory.relative_to(home.root)} has none: it would learn of no revocation")
+    found = [problem for problem in _doctor(subject) if problem.code in _OF_LISTS]
+    return finding(done, _told(found, home.root)) if found else passed(done, "all signed by their authority, none late")
+
+
+def _sound(subject: Subject) -> Evidence:
+    done = "had the doctor examine identities, keystores, authorities and the ledger (sluice pki doctor --offline)"
+    found = [
+        each for each in _doctor(subject) if each.code not in _OUT_OF_TIME | _OF_LISTS | _OF_MODES | {"key-readable"}
+    ]
+    return finding(done, _told(found, _home(subject).root)) if found else passed(done, "it finds nothing else")
 
 
 def _fails_closed(subject: Subject) -> Evidence:
-    path = _home(subject).run / "envoy" / "bootstrap.json"
+    path = _home(subject).run / "envoy" / "configuration.json"
     done = f"looked for failure_mode_allow in {path}"
     if not path.exists():
         return not_examined("there is no Envoy here")
@@ -160,6 +190,28 @@ CHECKS = (
         references=("RFC 5280, 5.1.2.5 (nextUpdate)", ref.ASVS_REVOCATION),
         remedy="Sign them anew: `sluice pki crl refresh`; keep `sluice up` or a timer running that does.",
         run=_lists_fresh,
+    ),
+    Check(
+        id="HOM-06",
+        title="Nobody else looks into the home or changes it",
+        severity=Severity.HIGH,
+        kinds=_HOME,
+        expected="directories of mode 0700, no file that others can write, everything of one owner",
+        references=(ref.ASVS_SECRETS, ref.ASVS_ACCESS),
+        remedy="chmod 700 the directory, chmod go-w the file; `sluice pki doctor` tells it for each.",
+        run=_diagnosed(
+            "had the doctor look at modes and owners in the home", _OF_MODES, "the home is its owner's alone"
+        ),
+    ),
+    Check(
+        id="HOM-07",
+        title="Identities and authorities on disk are sound",
+        severity=Severity.MEDIUM,
+        kinds=_HOME,
+        expected="nothing damaged, mismatched, orphaned or of a foreign authority",
+        references=(ref.RFC5280, ref.X509_SVID),
+        remedy="`sluice pki doctor` names each with its own remedy.",
+        run=_sound,
     ),
     Check(
         id="HOM-04",

@@ -33,6 +33,8 @@ def _bound_as_declared(subject: Subject) -> Evidence:
         return not_examined("the kernel's socket table was not looked at")
     done = "compared the address in the kernel's socket table with the declared one"
     wide = [host for host in listener.bound if host != listener.host and ipaddress.ip_address(host).is_unspecified]
+    if listener.container:
+        return passed(done, f"bound to {', '.join(listener.bound)} in the container's own networks")
     if wide and listener.kind is not Kind.UNDECLARED:
         return finding(done, f"declared {listener.place}, bound to {', '.join(wide)}: every interface")
     return passed(done, f"bound to {', '.join(listener.bound)}")
@@ -92,7 +94,8 @@ def _socket_private(subject: Subject) -> Evidence:
     except OSError as error:
         return finding(done, f"cannot be looked at: {error.strerror}")
     modes = f"socket {stat.S_IMODE(found.st_mode):04o}, directory {stat.S_IMODE(directory.st_mode):04o}"
-    if found.st_uid != os.geteuid():
+    owner = directory.st_uid if subject.listener.container else os.geteuid()
+    if found.st_uid != owner:
         return finding(done, f"the socket belongs to user id {found.st_uid}; {modes}")
     # Who may not enter the directory cannot connect, whatever the socket's own mode.
     open_directory = directory.st_mode & 0o077

@@ -12,9 +12,6 @@ from audit.checks import references as ref
 from audit.model import Check, Evidence, Kind, Severity, finding, not_examined, passed
 from audit.subject import Case, Subject
 from audit.wire.client import Credential
-from audit.wire.hello import ClientHello
-from audit.wire.numbers import GOOD_TLS12_SUITES, WEAK_TLS12_SUITES, Version
-from audit.wire.probe import Flight
 
 REVOCATION_SECONDS = 10.0
 """How long a listener may take to learn of a revocation; the cluster promises 5."""
@@ -24,27 +21,17 @@ _REQUIRE = (
     "Require and verify client certificates "
     "(ssl.CERT_REQUIRED; needClientAuth in Java; require_client_certificate in Envoy)."
 )
-_NO_TLS13 = "no TLS 1.3 handshake is possible here"
+_NO_HANDSHAKE = "no handshake is possible here"
 _NOBODY_ASKED = "it asks nobody for a certificate"
 
 
 def _requested(subject: Subject) -> Evidence:
     done = "TLS 1.3 handshake; looked for a CertificateRequest in the server's flight"
     if subject.handshake is None:
-        return _requested_by_tls12(subject)
-    if subject.handshake.certificate_requested:
-        return passed(done, "a CertificateRequest")
-    return finding(done, "no CertificateRequest: client certificates are not requested")
-
-
-def _requested_by_tls12(subject: Subject) -> Evidence:
-    """A server of TLS 1.2 asks in clear text."""
-    done = "TLS 1.2 hello; looked for a CertificateRequest in the server's flight"
-    hello = ClientHello(versions=(Version.TLS12,), suites=(*GOOD_TLS12_SUITES, *WEAK_TLS12_SUITES))
-    flight = subject.old_flight(hello)
-    if not isinstance(flight, Flight):
-        return not_examined(f"no handshake is possible here: {flight}")
-    if flight.certificate_requested:
+        done = "TLS 1.2 hello; looked for a CertificateRequest in the server's flight"
+    if subject.certificate_requested is None:
+        return not_examined(_NO_HANDSHAKE)
+    if subject.certificate_requested:
         return passed(done, "a CertificateRequest")
     return finding(done, "no CertificateRequest: client certificates are not requested")
 
@@ -102,9 +89,9 @@ def _welcome(subject: Subject) -> Evidence:
     credential = _audit_identity(subject, Case.WELCOME)
     if isinstance(credential, Evidence):
         return credential
-    if subject.handshake is None:
-        return not_examined(_NO_TLS13)
-    done = f"TLS 1.3 handshake as {subject.peer_uri}, which the channel table admits"
+    if subject.certificate_requested is None:
+        return not_examined(_NO_HANDSHAKE)
+    done = f"{_handshake(subject)} as {subject.peer_uri}, which the channel table admits"
     verdict = subject.attempt(credential)
     if verdict.refused:
         return finding(done, f"refused: {verdict}; then what the refusals of the others prove is little")
@@ -115,7 +102,7 @@ def _revoked(subject: Subject) -> Evidence:
     credential = _audit_identity(subject, Case.REVOKED)
     if isinstance(credential, Evidence):
         return credential
-    if subject.identities is None or subject.handshake is None or not subject.handshake.certificate_requested:
+    if subject.identities is None or not subject.certificate_requested:
         return not_examined(_NOBODY_ASKED)
     if (before := subject.attempt(credential)).refused:
         return not_examined(f"it was refused before it was revoked: {before}")
@@ -131,11 +118,11 @@ def _revoked(subject: Subject) -> Evidence:
 
 def _must_refuse(subject: Subject, credential: Credential | None, how: str) -> Evidence:
     """Connect and read on: TLS 1.3 tells of a refusal after the client's handshake is complete."""
-    if subject.handshake is None:
-        return not_examined(_NO_TLS13)
-    if not subject.handshake.certificate_requested:
+    if subject.certificate_requested is None:
+        return not_examined(_NO_HANDSHAKE)
+    if not subject.certificate_requested:
         return not_examined(_NOBODY_ASKED)
-    done = f"TLS 1.3 handshake {how}, then read for up to {subject.options.patience:.1f} s"
+    done = f"{_handshake(subject)} {how}, then read for up to {subject.options.patience:.1f} s"
     verdict = subject.attempt(credential)
     if verdict.refused:
         return passed(done, f"refused: {verdict}")
@@ -143,8 +130,11 @@ def _must_refuse(subject: Subject, credential: Credential | None, how: str) -> E
 
 
 def _issuer_shown(subject: Subject) -> x509.Certificate | None:
-    certificates = subject.handshake.certificates if subject.handshake else ()
-    return certificates[1] if len(certificates) > 1 else None
+    return subject.certificates[1] if len(subject.certificates) > 1 else None
+
+
+def _handshake(subject: Subject) -> str:
+    return "TLS 1.2 handshake" if subject.handshake is None else "TLS 1.3 handshake"
 
 
 CHECKS = (

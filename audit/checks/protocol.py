@@ -113,6 +113,23 @@ def _renegotiation(subject: Subject) -> Evidence:
     return passed(done, "answered with renegotiation_info")
 
 
+def _client_renegotiation(subject: Subject) -> Evidence:
+    done = "completed a TLS 1.2 handshake and asked for another one within it"
+    answer = subject.offer(_tls12())
+    if not isinstance(answer, ServerHello):
+        return passed("offered TLS 1.2", f"refused: {answer}; TLS 1.3 has no renegotiation")
+    with subject.old_client(subject.welcome) as client:
+        try:
+            client.connect()
+        except ConnectionEnded as ended:
+            return not_examined(f"the audit is not admitted to a TLS 1.2 handshake here: {ended.ending}")
+        try:
+            client.renegotiate(subject.options.listen)
+        except ConnectionEnded as ended:
+            return passed(done, f"refused: {ended.ending}")
+    return finding(done, "the server took part: a client can make it compute handshakes without end")
+
+
 def _signatures(subject: Subject) -> Evidence:
     if subject.handshake is None:
         return not_examined("no TLS 1.3 handshake is possible here")
@@ -201,7 +218,9 @@ CHECKS = (
         kinds=TLS_KINDS,
         expected="a TLS 1.3 handshake is possible",
         references=(ref.NIST_VERSIONS, ref.MOZILLA),
-        remedy="Use a TLS library that speaks TLS 1.3 and allow it (minimum_version TLSv1.3).",
+        remedy="Switch TLS on (Flink: security.ssl.internal.enabled: true, security.ssl.rest.enabled: true; Spark: "
+        "spark.ssl.rpc.enabled true), with a TLS library that speaks TLS 1.3, and allow that "
+        "(minimum_version TLSv1.3).",
         run=_modern,
     ),
     Check(
@@ -264,6 +283,17 @@ CHECKS = (
         references=(ref.RFC5746, ref.NIST_SUITES),
         remedy="Speak TLS 1.3 only, or update the TLS library.",
         run=_renegotiation,
+    ),
+    Check(
+        id="TLS-18",
+        title="Clients cannot renegotiate",
+        severity=Severity.MEDIUM,
+        kinds=TLS_KINDS,
+        expected="no TLS 1.2, or alert no_renegotiation, silence or the end of the connection",
+        references=(ref.RFC9325_RENEGOTIATION, ref.NIST_SUITES, ref.ASVS_LIMITS),
+        remedy="Speak TLS 1.3 only, or refuse it (OP_NO_RENEGOTIATION; "
+        "-Djdk.tls.rejectClientInitiatedRenegotiation=true in Java).",
+        run=_client_renegotiation,
     ),
     Check(
         id="TLS-13",

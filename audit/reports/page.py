@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
-from audit.model import ListenerReport, Report, Result
+from audit.model import ListenerReport, Outcome, Report, Result
 from audit.reports.picture import render_picture
 from audit.reports.text import summary
 
@@ -17,10 +18,16 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
   max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; } td, th { text-align: left; vertical-align: top;
   padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--soft); overflow-wrap: anywhere; }
-article { border-left: 4px solid var(--bad); padding: .2rem 1rem; margin: 1rem 0; background: var(--soft); }
-article.accepted { border-color: var(--known); } dt { font-weight: 600; } dd { margin: 0 0 .4rem 0; }
+th { white-space: nowrap; } td { font-size: .92em; }
+article { border-left: 4px solid var(--bad); padding: .1rem 1rem; margin: 1rem 0; background: var(--soft); }
+article.accepted { border-color: var(--known); } h3 { margin: .6rem 0 .3rem; font-size: 1.05rem; }
+h3 b { color: var(--bad); text-transform: uppercase; font-size: .8em; letter-spacing: .04em; margin-right: .5em; }
+article.accepted h3 b { color: var(--known); }
+dl { display: grid; grid-template-columns: 6.5rem 1fr; gap: .15rem .8rem; margin: .3rem 0 .6rem; }
+dt { font-weight: 600; } dd { margin: 0; overflow-wrap: anywhere; min-width: 0; } dd small { opacity: .75; }
+summary { cursor: pointer; margin: .6rem 0; }
 svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--ink); }
-svg text.head { font-weight: 600; } svg text.place, svg text.spoken { font-size: 10px; }
+svg text.head { font-weight: 600; } svg text.place, svg text.spoken, svg text.many { font-size: 10px; }
 svg rect { fill: var(--soft); stroke: var(--line); } svg line { stroke-width: 2; }
 svg .good line { stroke: var(--good); } svg .good path { fill: var(--good); }
 svg .good .listener { stroke: var(--good); }
@@ -35,7 +42,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 def render_page(report: Report) -> str:
     """The page; it loads nothing from anywhere and runs no script."""
     accepted = [result for result in report.results if result.accepted is not None]
-    findings = [*map(_finding, report.findings()), *map(_finding, accepted)]
+    findings = [*map(_finding, _alike(report.findings())), *map(_finding, _alike(accepted))]
     return "\n".join(
         [
             '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
@@ -53,30 +60,52 @@ def render_page(report: Report) -> str:
                 [_negotiated(each) for each in report.listeners if each.negotiated],
             ),
             "<h2>Everything that was done</h2>",
-            _table(
-                ("check", "listener", "outcome", "done", "seen"),
-                [(f"{r.check} {r.title}", r.listener, str(r.outcome), r.done, r.seen) for r in report.results],
-            ),
+            *(_results(report, outcome) for outcome in (Outcome.FINDING, Outcome.PASSED, Outcome.NOT_EXAMINED)),
             "</body></html>",
         ]
     )
 
 
-def _finding(result: Result) -> str:
-    known = result.accepted
-    rows = [
-        ("done", result.done),
-        ("seen", result.seen),
-        ("expected", f"{result.expected} ({'; '.join(result.references)})"),
-        ("remedy", result.remedy),
-        *([("accepted", f"{known.reason} (until {known.expires})")] if known else []),
+def _alike(results: Sequence[Result]) -> list[list[Result]]:
+    """The same finding at several listeners is told once; the order stays."""
+    groups: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        reason = result.accepted.reason if result.accepted else ""
+        groups.setdefault((result.check, reason), []).append(result)
+    return list(groups.values())
+
+
+def _finding(results: list[Result]) -> str:
+    first = results[0]
+    known = first.accepted
+    rows = [("done", escape(first.done))]
+    rows += [("seen", f"<strong>{escape(r.listener)}</strong> ({escape(r.place)}): {escape(r.seen)}") for r in results]
+    rows += [
+        ("expected", f"{escape(first.expected)} <small>({escape('; '.join(first.references))})</small>"),
+        ("remedy", escape(first.remedy)),
+        *([("accepted", escape(f"{known.reason} (until {known.expires})"))] if known else []),
     ]
-    told = "".join(f"<dt>{label}</dt><dd>{escape(text)}</dd>" for label, text in rows)
+    told = "".join(f"<dt>{label}</dt><dd>{text}</dd>" for label, text in rows)
     kind = ' class="accepted"' if known else ""
     return (
-        f"<article{kind}><h3>{escape(result.severity)}: {escape(result.check)} at {escape(result.listener)}</h3>"
-        f"<p>Not so: {escape(result.title)} ({escape(result.place)})</p><dl>{told}</dl></article>"
+        f"<article{kind}><h3><b>{escape(first.severity)}</b>{escape(first.check)}, not so: {escape(first.title)}</h3>"
+        f"<dl>{told}</dl></article>"
     )
+
+
+def _results(report: Report, outcome: Outcome) -> str:
+    """One fold for each outcome; only findings are open at first."""
+    rows = [
+        (f"{result.check} {result.title}", result.listener, result.done, result.seen)
+        for result in report.results
+        if result.outcome is outcome
+    ]
+    if not rows:
+        return ""
+    opened = " open" if outcome is Outcome.FINDING else ""
+    label = {Outcome.FINDING: "findings", Outcome.PASSED: "passed"}.get(outcome, str(outcome))
+    table = _table(("check", "listener", "done", "seen"), rows)
+    return f"<details{opened}><summary>{len(rows)} {label}</summary>{table}</details>"
 
 
 def _negotiated(each: ListenerReport) -> tuple[str, ...]:
@@ -94,7 +123,7 @@ def _negotiated(each: ListenerReport) -> tuple[str, ...]:
     )
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     cells = "".join(f"<th>{escape(cell)}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"

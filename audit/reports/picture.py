@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from html import escape
 
 from audit.model import Kind, ListenerReport, Report
@@ -9,9 +10,10 @@ from pki.channels import MAY_CONNECT
 
 ROW = 46
 TOP = 34
-LEFT_WIDTH = 250
-ARROW_END = 560
-WIDTH = 900
+LEFT_WIDTH = 290
+ARROW_END = 570
+WIDTH = 920
+WHO_CHARACTERS, SMALL_WHO_CHARACTERS = 40, 52
 _SVG = "http://www.w3.org/2000/svg"
 MAX_LABEL_CHARACTERS = 44
 
@@ -45,13 +47,25 @@ def _row(each: ListenerReport, top: int, state: str) -> str:
     return (
         f'<g class="{state}"><title>{escape(title)}</title>'
         f'<rect class="who" x="2" y="{top}" width="{LEFT_WIDTH}" height="36" rx="6"/>'
-        f'<text x="12" y="{middle + 4}">{_short(_who(each), 38)}</text>'
+        f"{_label(_who(each), middle)}"
         f'<line x1="{LEFT_WIDTH + 4}" y1="{middle}" x2="{ARROW_END - 10}" y2="{middle}"/>'
         f'<path d="M{ARROW_END - 10} {middle - 5} L{ARROW_END} {middle} L{ARROW_END - 10} {middle + 5} Z"/>'
         f'<text class="spoken" x="{LEFT_WIDTH + 14}" y="{middle - 6}">{_short(_spoken(each))}</text>'
         f'<rect class="listener" x="{ARROW_END + 4}" y="{top}" width="{WIDTH - ARROW_END - 8}" height="36" rx="6"/>'
         f'<text x="{ARROW_END + 14}" y="{middle - 2}">{_short(listener.name)}</text>'
         f'<text class="place" x="{ARROW_END + 14}" y="{middle + 12}">{_short(listener.place[-52:], 52)}</text></g>'
+    )
+
+
+def _label(who: str, middle: int) -> str:
+    """On one line, or in small type on two."""
+    if len(who) <= WHO_CHARACTERS:
+        return f'<text x="12" y="{middle + 4}">{escape(who)}</text>'
+    first, *rest = textwrap.wrap(who, SMALL_WHO_CHARACTERS)
+    second = _short(" ".join(rest), SMALL_WHO_CHARACTERS)
+    return (
+        f'<text class="many" x="12" y="{middle - 3}">{escape(first)}</text>'
+        f'<text class="many" x="12" y="{middle + 11}">{second}</text>'
     )
 
 
@@ -76,10 +90,10 @@ def _who(each: ListenerReport) -> str:
 def _spoken(each: ListenerReport) -> str:
     shown = each.negotiated
     if shown is None:
-        return {Kind.SOCKET: "unix socket", Kind.LOCAL: "no TLS, loopback"}.get(each.listener.kind, "no TLS 1.3")
+        return {Kind.SOCKET: "unix socket", Kind.LOCAL: "no TLS, loopback"}.get(each.listener.kind, "no TLS")
     mutual = "mutual " if shown.client_certificate_requested else ""
     group = ", post-quantum" if shown.post_quantum_groups else ""
-    return f"{mutual}{shown.version}, {shown.group}{group}"
+    return ", ".join(filter(None, (f"{mutual}{shown.version}", f"{shown.group}{group}")))
 
 
 def _short(text: str, limit: int = MAX_LABEL_CHARACTERS) -> str:

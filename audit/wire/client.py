@@ -24,6 +24,7 @@ from audit.wire.connection import (
     Ending,
     MessageReader,
     NotTls,
+    Refusal,
     Silent,
     WireConnection,
     alert_of,
@@ -91,7 +92,7 @@ class Verdict:
         """Whether the server ended the connection before it had said anything to the application."""
         if self.data or self.tickets:
             return False
-        return isinstance(self.ending, Alert | Closed)
+        return isinstance(self.ending, Alert | Closed | Refusal)
 
     def __str__(self) -> str:
         said = [f"{len(self.tickets)} session tickets"] if self.tickets else []

@@ -51,6 +51,16 @@ class Silent:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """The peer ended a handshake below TLS 1.3; ``reason`` in OpenSSL's words."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True)
 class NotTls:
     """What came is not a TLS record."""
 
@@ -69,7 +79,7 @@ class Record:
     data: bytes
 
 
-Ending = Alert | Closed | Silent | NotTls
+Ending = Alert | Closed | Silent | Refusal | NotTls
 
 
 class ConnectionEnded(WireError):

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cryptography import x509
+
 from audit.errors import WireError
+from audit.wire.client import MAX_CHAIN_CERTIFICATES
+from audit.wire.codec import Reader
 from audit.wire.connection import ConnectionEnded, Ending, MessageReader, NotTls, WireConnection, alert_of
 from audit.wire.hello import ClientHello, ServerHello, parse_server_hello
 from audit.wire.numbers import Content, Message, Version
@@ -26,6 +30,20 @@ class Flight:
         """The named curve of its key exchange; 0 when there is none."""
         exchange = self.messages.get(Message.SERVER_KEY_EXCHANGE, b"")
         return int.from_bytes(exchange[1:3], "big") if exchange[:1] == _NAMED_CURVE else 0
+
+    @property
+    def certificates(self) -> tuple[x509.Certificate, ...]:
+        """The chain, leaf first; raises :class:`WireError` when it cannot be read."""
+        entries = Reader(Reader(self.messages.get(Message.CERTIFICATE, b"\x00\x00\x00")).vector(3))
+        found: list[x509.Certificate] = []
+        while entries.left:
+            if len(found) >= MAX_CHAIN_CERTIFICATES:
+                raise WireError(f"a chain of more than {MAX_CHAIN_CERTIFICATES} certificates")
+            try:
+                found.append(x509.load_der_x509_certificate(entries.vector(3)))
+            except ValueError as error:
+                raise WireError("the server's certificate cannot be read") from error
+        return tuple(found)
 
     @property
     def certificate_requested(self) -> bool:

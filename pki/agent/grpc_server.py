@@ -1,4 +1,4 @@
-"""gRPC on a unix socket for callers that the kernel vouches for.
+"""gRPC for callers that somebody vouches for: the kernel on a unix socket, mutual TLS on a port.
 
 grpclib's HTTP/2 connection with a handler of our own in the place of its server: the size of a request is checked
 before it is buffered, a connection of a user that the policy does not know is closed before a byte of it is read,
@@ -25,6 +25,8 @@ from h2.config import H2Configuration
 from h2.exceptions import ProtocolError
 
 from pki.errors import PkiError
+from pki.identity import SpiffeId
+from pki.tls import peer_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,11 +55,27 @@ class CallRefused(PkiError):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who is on the other end of a unix socket (SO_PEERCRED, unix(7))."""
+    """Who is on the other end of a unix socket (SO_PEERCRED, unix(7)), or of mutual TLS: then without ids (-1)."""
 
     pid: int
     uid: int
     gid: int
+    spiffe_id: SpiffeId | None = None
+
+    def __str__(self) -> str:
+        return str(self.spiffe_id) if self.spiffe_id else f"user id {self.uid} (process {self.pid})"
+
+    @property
+    def account(self) -> str:
+        """What several connections of one caller have in common."""
+        return str(self.spiffe_id) if self.spiffe_id else str(self.uid)
+
+    @classmethod
+    def behind(cls, transport: asyncio.BaseTransport) -> Caller:
+        """Who is at the other end; over TLS whom the listener has admitted."""
+        if transport.get_extra_info("ssl_object") is not None:
+            return cls(-1, -1, -1, peer_of(transport))
+        return cls.of(transport.get_extra_info("socket"))
 
     @classmethod
     def of(cls, connection: socket.socket) -> Caller:
@@ -137,8 +155,11 @@ class Method:
     max_request_bytes: int
 
 
-class UnixGrpcServer:
-    """Serves ``methods`` (full path -> method) to callers that ``admits`` lets in, on a bound socket."""
+class GrpcServer:
+    """Serves ``methods`` (full path -> method) to callers that ``admits`` lets in.
+
+    Connections come from a bound unix socket (:meth:`start`), or from a listener that is given :meth:`protocol`.
+    """
 
     def __init__(self, methods: Mapping[str, Method], admits: Callable[[Caller], bool]) -> None:
         self._methods = dict(methods)
@@ -152,6 +173,10 @@ class UnixGrpcServer:
         """Serve on a bound unix socket, which belongs to the server from now on."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(lambda: _Connection(self), sock=listening)
+
+    def protocol(self) -> asyncio.Protocol:
+        """The protocol of one new connection, for a :class:`~pki.listener.MutualTlsListener`."""
+        return _Connection(self)
 
     async def close(self) -> None:
         """Stop listening and drop all connections."""
@@ -169,13 +194,12 @@ class UnixGrpcServer:
 
     def admit(self, connection: _Connection, caller: Caller) -> bool:
         """Whether a new connection may stay."""
-        open_now = Counter(other.caller.uid for other in self._connections)[caller.uid]
+        open_now = Counter(other.caller.account for other in self._connections)[caller.account]
         if not self._admits(caller) or open_now >= MAX_CONNECTIONS_PER_USER:
             self.refused += 1
             _LOG.warning(
-                "refused user id %d (process %d): %s",
-                caller.uid,
-                caller.pid,
+                "refused %s: %s",
+                caller,
                 "too many connections" if open_now >= MAX_CONNECTIONS_PER_USER else "not in the policy",
             )
             return False
@@ -190,7 +214,7 @@ class UnixGrpcServer:
 class _Connection(H2Protocol):
     caller: Caller
 
-    def __init__(self, server: UnixGrpcServer) -> None:
+    def __init__(self, server: GrpcServer) -> None:
         self._owner = server
         self._transport: asyncio.Transport | None = None
         self.acceptor = _Acceptor(server, self)
@@ -208,9 +232,9 @@ class _Connection(H2Protocol):
         """The kernel says who it is, before anything is read."""
         self._transport = cast("asyncio.Transport", transport)
         try:
-            self.caller = Caller.of(transport.get_extra_info("socket"))
+            self.caller = Caller.behind(transport)
             admitted = self._owner.admit(self, self.caller)
-        except OSError:
+        except (OSError, PkiError):
             admitted = False
         if not admitted:
             self._transport.abort()
@@ -225,11 +249,11 @@ class _Connection(H2Protocol):
         try:
             super().data_received(data)
         except Exception as error:  # noqa: BLE001  # of h2, hpack or grpclib, caused by what the peer sent
-            _LOG.warning("user id %d broke HTTP/2: %s", self.caller.uid, type(error).__name__)
+            _LOG.warning("%s broke HTTP/2: %s", self.caller, type(error).__name__)
             transport.abort()
             return
         if not transport.is_closing() and transport.get_write_buffer_size() > MAX_WRITE_BUFFER_BYTES:
-            _LOG.warning("user id %d does not read", self.caller.uid)
+            _LOG.warning("%s does not read", self.caller)
             transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -247,7 +271,7 @@ class _Connection(H2Protocol):
 class _Acceptor(AbstractHandler):
     """Starts a task for each call of one connection."""
 
-    def __init__(self, server: UnixGrpcServer, connection: _Connection) -> None:
+    def __init__(self, server: GrpcServer, connection: _Connection) -> None:
         self._server = server
         self._connection = connection
         self._by_stream: dict[Stream, asyncio.Task[None]] = {}
@@ -267,7 +291,7 @@ class _Acceptor(AbstractHandler):
             with contextlib.suppress(KeyError, ProtocolError):
                 release_stream()
             if not finished.cancelled() and (error := finished.exception()) is not None:
-                _LOG.error("a call of user id %d failed", self._connection.caller.uid, exc_info=error)
+                _LOG.error("a call of %s failed", self._connection.caller, exc_info=error)
 
         task.add_done_callback(done)
 
@@ -290,12 +314,12 @@ class _Acceptor(AbstractHandler):
         try:
             await method.serve(call)
         except CallRefused as error:
-            _LOG.info("user id %d, %s: %s", call.caller.uid, path, error)
+            _LOG.info("%s, %s: %s", call.caller, path, error)
             await _finish(call, error.status, str(error))
         except ProtocolError:
             return  # the caller is gone in the middle of an answer
         except Exception:
-            await _finish(call, Status.INTERNAL, "the agent failed; see its log")
+            await _finish(call, Status.INTERNAL, "the server failed; see its log")
             raise
         else:
             await _finish(call, Status.OK)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pki.agent.board import Board
 from pki.agent.endpoint import bind_socket
-from pki.agent.grpc_server import Caller, UnixGrpcServer
+from pki.agent.grpc_server import Caller, GrpcServer
 from pki.agent.jwt_keys import JwtAuthority
 from pki.agent.keeper import Keeper, keep_forever
 from pki.agent.policy import AgentPolicy
@@ -58,7 +58,7 @@ class Agent:
             Keeper(identity, issuer, self._board, clock, draw, threads=self._threads, reporter=reporter)
             for identity, reporter in zip(policy.identities, self._reporters, strict=True)
         ]
-        self.server = UnixGrpcServer(
+        self.server = GrpcServer(
             {
                 **WorkloadApi(policy, self._board, jwt, trust_domain).methods(),
                 **SecretDiscovery(policy, self._board, trust_domain).methods(),

@@ -45,7 +45,8 @@ _ROLES = {"ca": Role.CA, "jobmanager": Role.JOBMANAGER, "envoy": Role.GATEWAY}
 class _Announcement(msgspec.Struct, frozen=True):
     """What there is in the files below ``run/endpoints``, whoever wrote them; other keys are left alone."""
 
-    name: str = "envoy"
+    name: str = ""
+    """Empty where only one process of the role can be: Envoy."""
     pid: int = 0
     mutual: tuple[str, _Port] | None = None
     enrolment: tuple[str, _Port] | None = None
@@ -86,11 +87,17 @@ def announced(home: Home) -> Iterator[Announced]:
             yield Announced(
                 path,
                 role,
-                home.identity(role, found.name),
+                home.identity(role, found.name) if found.name else _edge_directory(home),
                 listeners,
                 pid=found.pid,
                 clock=None if found.enrolment is None else Address(*found.enrolment),
             )
+
+
+def _edge_directory(home: Home) -> Path:
+    """What Envoy presents; in a home of earlier versions its one identity was for both sides."""
+    directory = home.identity(Role.GATEWAY, "edge")
+    return directory if directory.exists() else home.identity(Role.GATEWAY, "envoy")
 
 
 def look_at(

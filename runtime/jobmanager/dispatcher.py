@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 
-from runtime.blob.errors import InvalidBlobName
+from pki.errors import SluiceError
+from runtime.blob.errors import BlobError, InvalidBlobName
 from runtime.blob.store import BlobStore, check_file_name
-from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory, clean_attempt_directory
+from runtime.ha.errors import EntryMissing, LeadershipLost, StorageUnavailable
+from runtime.ha.leadership import Leadership
+from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
 from runtime.jobmanager.gateways import (
     DISPATCHER,
@@ -24,14 +29,17 @@ from runtime.jobmanager.gateways import (
     ResourceManagerInternalGateway,
 )
 from runtime.jobmanager.job_master import JobMaster, JobServices
-from runtime.jobmanager.job_records import JobRecords
+from runtime.jobmanager.job_store import AcceptedJob, JobStore
+from runtime.jobmanager.records import accepted_detail, ended_record, interrupted_record
+from runtime.jobmanager.remains import end_remains, wait_for
 from runtime.jobmanager.views import Failure, JobDetail, JobRecord, JobSummary
 from runtime.log_files import read_log
-from runtime.messages import ConnectionEvidence, JobProgress, JobState, JobSubmission, LogChunk
+from runtime.messages import BlobRef, ConnectionEvidence, JobState, JobSubmission, LogChunk
 from runtime.rpc import RpcEndpoint
 from runtime.spark.conf import check_job_conf
 
 _LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 MAX_RUNNING_JOBS = 100
 MAX_JOB_NAME_CHARACTERS = 200
@@ -39,14 +47,21 @@ MAX_ARGUMENTS = 1000
 MAX_ARGUMENTS_CHARACTERS = 256 << 10
 """Longest sum of a pipeline's arguments."""
 MAX_EXECUTORS = 1000
+FIRST_RETRY_SECONDS = 0.2
+LONGEST_RETRY_SECONDS = 5.0
+"""Between tries while the HA storage is away."""
 
 _EXECUTOR_LOG = re.compile(r"executor-([1-9][0-9]{0,8})\.(stdout|stderr)")
 
 
 @dataclass(slots=True)
 class _Job:
+    """``cancelled``: somebody wants that; ``clean``: nothing of it is left but its result."""
+
     record: JobRecord
     master: JobMaster | None = None
+    cancelled: bool = False
+    clean: bool = False
 
 
 def check_submission(submission: JobSubmission) -> JobSubmission:
@@ -74,30 +89,36 @@ def check_submission(submission: JobSubmission) -> JobSubmission:
 
 
 class Dispatcher(RpcEndpoint):
-    """See the module's documentation.
+    """See the module's documentation. It exists while its process leads.
 
     Args:
-        records: where jobs are written down.
+        store: where jobs are written down.
+        term: the leadership under which it works.
         blobs: whose job folders are removed when a job is over.
         jobs: directory with the working directories and logs of jobs.
         resource_manager: for the logs of executors.
         services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.
         finished_jobs_kept: how many ended jobs, with their logs, are remembered.
+        lease: of drivers, in seconds (see :mod:`runtime.jobmanager.remains`).
     """
 
     def __init__(
         self,
         *,
-        records: JobRecords,
+        store: JobStore,
+        term: Leadership,
         blobs: BlobStore,
         jobs: Path,
         resource_manager: ResourceManagerInternalGateway,
         services: JobServices,
         finished_jobs_kept: int,
+        lease: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(DISPATCHER, DispatcherGateway)
-        self._records = records
+        self._store = store
+        self._term = term
+        self._lease = lease
         self._blobs = blobs
         self._directory = jobs
         self._resource_manager = resource_manager
@@ -105,106 +126,187 @@ class Dispatcher(RpcEndpoint):
         self._kept = finished_jobs_kept
         self._clock = clock
         self._jobs: dict[str, _Job] = {}
+        self._launching: set[asyncio.Task[None]] = set()
 
     async def on_start(self) -> None:
-        """Read the archive; jobs that an earlier JobManager left unfinished have failed with it."""
-        for record in self._records.read_all():
-            ended = record if record.detail.state.terminal else self._given_up(record)
-            self._jobs[ended.detail.id] = _Job(ended)
+        """Read what there is; jobs that an earlier leader left unfinished start again when nothing of them runs."""
+        recovered = await self._store.recover()
+        await asyncio.to_thread(end_remains, self._directory)
+        for ended in recovered.ended:
+            self._jobs[ended.summary.id] = _Job(ended_record(ended), clean=not ended.dirty)
+            if ended.dirty:
+                self.hand_off(self._clean(ended.summary.id))
+        for accepted in recovered.accepted:
+            job = self._jobs[accepted.job_id] = _Job(interrupted_record(accepted), cancelled=accepted.cancelled)
+            _LOG.info("recovering job %s (%s) of %s", accepted.job_id, accepted.name, accepted.owner)
+            self._launch(job, self._recover(accepted, job))
         for job_id in self._blobs.jobs():
             self._blobs.remove_job(job_id)
+        self._trim_directories()
         self._trim_archive()
 
     async def on_stop(self) -> None:
-        """End all running jobs, at the same time."""
-        masters = [job.master for job in self._jobs.values() if job.master is not None]
-        stopping = [asyncio.ensure_future(self.service.stop(master)) for master in masters]
-        if stopping:
-            await asyncio.wait(stopping)
+        """End all running jobs, at the same time; whoever leads next goes on with them."""
+        for task in self._launching:
+            task.cancel()
+        if self._launching:
+            await asyncio.wait(self._launching)
+        masters = {job_id: job.master for job_id, job in self._jobs.items() if job.master is not None}
+        if masters:
+            await asyncio.gather(*(self._suspend(job_id, master) for job_id, master in masters.items()))
 
-    def _given_up(self, record: JobRecord) -> JobRecord:
-        now = self._now_ms()
-        detail = msgspec.structs.replace(
-            record.detail,
-            state=JobState.FAILED,
-            end_time=now,
-            duration_ms=max(0, now - record.detail.start_time),
-            failure=Failure(error=f"the JobManager ended while the job was {record.detail.state}; submit it again"),
-            timestamps={**record.detail.timestamps, JobState.FAILED.value: now},
-            pending_reason="",
-        )
-        ended = msgspec.structs.replace(record, detail=detail)
-        clean_attempt_directory(attempt_directory(self._directory, detail.id, detail.attempt))
-        self._records.write(ended)
-        return ended
+    async def _suspend(self, job_id: str, master: JobMaster) -> None:
+        await self.service.stop(master)
+        try:
+            await self._store.end_attempt(job_id)
+        except SluiceError as error:
+            _LOG.info("the next leader will wait for the driver of job %s: %s", job_id, error)
 
     # --- jobs -------------------------------------------------------------------------------------------
 
     async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
         """See :class:`DispatcherGateway`."""
+        self._term.check()
         if job_id in self._jobs:
             raise SubmissionRejected(f"there is a job {job_id} already")
-        if sum(job.master is not None for job in self._jobs.values()) >= MAX_RUNNING_JOBS:
+        if sum(not job.record.detail.state.terminal for job in self._jobs.values()) >= MAX_RUNNING_JOBS:
             raise TooManyJobs(f"{MAX_RUNNING_JOBS} jobs are running already", "try again when one has ended")
         checked = check_submission(submission)
-        record = JobRecord(submission=checked, detail=self._accepted(job_id, checked))
-        self._records.write(record)
-        job = self._jobs[job_id] = _Job(record, JobMaster(job_id, checked, self._services))
-        _LOG.info("accepted job %s (%s) of %s", job_id, checked.name, checked.owner)
-        return self.deferred(self._start(job_id, job))
+        detail = accepted_detail(job_id, checked, self._now_ms())
+        job = self._jobs[job_id] = _Job(JobRecord(submission=checked, detail=detail))
+        return self.deferred(self._accept(job_id, job))
 
-    async def _start(self, job_id: str, job: _Job) -> None:
-        """Start the JobMaster; outside the main thread because the JobMaster reports to it."""
-        if job.master is None:
+    async def _accept(self, job_id: str, job: _Job) -> None:
+        """Make the job durable, then start it; outside the main thread because its JobMaster reports to that."""
+        submission, accepted_at = job.record.submission, job.record.detail.start_time
+        try:
+            await self._store.accept(job_id, submission, accepted_at, lambda digest: self._blobs.path(job_id, digest))
+        except BaseException:
+            del self._jobs[job_id]
+            raise
+        if job.cancelled:
+            await self._store.cancel(job_id)
+        _LOG.info("accepted job %s (%s) of %s", job_id, submission.name, submission.owner)
+        self._launch(job, self._start(job_id, job))
+
+    def _launch(self, job: _Job, work: Coroutine[Any, Any, None]) -> None:
+        """Start ``job``; one that cannot be started has failed, unless it is another leader's by now."""
+
+        def failed(error: BaseException) -> None:
+            if isinstance(error, LeadershipLost):
+                _LOG.info("job %s is left to the next leader: %s", job.record.detail.id, error)
+            elif isinstance(error, SluiceError):
+                self.hand_off(self._give_up(job, f"it cannot be started: {error}"))
+            else:
+                self.on_failure(error)
+
+        task = self.hand_off(work, failed=failed)
+        self._launching.add(task)
+        task.add_done_callback(self._launching.discard)
+
+    async def _recover(self, accepted: AcceptedJob, job: _Job) -> None:
+        """Start a job of an earlier leader again, once its driver is gone."""
+        await asyncio.sleep(
+            wait_for(
+                accepted.attempt,
+                origin=self._store.origin,
+                granted_at=self._term.granted_at,
+                lease=self._lease,
+                now=time.monotonic(),
+            )
+        )
+        if accepted.submission is None:
+            await self._give_up(job, accepted.damage)
             return
         try:
-            await self.service.start(job.master)
-        except Exception:
-            self._jobs.pop(job_id, None)
-            self._records.remove(job_id)
-            raise
+            for ref in (accepted.submission.pipeline, *accepted.submission.files):
+                await self._persistently(lambda ref=ref: self._fetch(accepted.job_id, ref), "its files")  # type: ignore[misc]
+        except (BlobError, EntryMissing) as error:
+            await self._give_up(job, f"its files in the HA storage cannot be read any more: {error}")
+            return
+        await self._start(accepted.job_id, job)
 
-    def _accepted(self, job_id: str, submission: JobSubmission) -> JobDetail:
-        now = self._now_ms()
-        return JobDetail(
-            id=job_id,
-            name=submission.name,
-            owner=submission.owner,
-            kind=submission.kind,
-            state=JobState.INITIALIZING,
-            start_time=now,
-            end_time=None,
-            duration_ms=0,
-            attempt=1,
-            progress=JobProgress(),
-            executors=(),
-            timestamps={JobState.INITIALIZING.value: now},
-            failure=None,
+    async def _fetch(self, job_id: str, ref: BlobRef) -> None:
+        def copy() -> None:
+            with self._blobs.writer(job_id, ref.name) as writer:
+                for chunk in self._store.blob_chunks(job_id, ref):
+                    writer.write(chunk)
+                writer.commit(ref.sha256)
+
+        await asyncio.to_thread(copy)
+
+    async def _start(self, job_id: str, job: _Job) -> None:
+        """Start the JobMaster with the next attempt."""
+        if job.cancelled:
+            await self._conclude(job, JobState.CANCELED)
+            return
+        attempt = await self._persistently(lambda: self._store.begin_attempt(job_id), "its attempt")
+        if job.cancelled:
+            await self._conclude(job, JobState.CANCELED)
+            return
+        self._term.check()
+        detail = job.record.detail
+        master = JobMaster(job_id, job.record.submission, self._services, attempt=attempt, started_at=detail.start_time)
+        job.master = master
+        try:
+            await self.service.start(master)
+        except SluiceError:
+            job.master = None
+            raise
+        if job.cancelled:
+            await self._cancel_master(job_id)
+
+    async def _give_up(self, job: _Job, why: str) -> None:
+        _LOG.error("job %s cannot be run: %s", job.record.detail.id, why)
+        await self._conclude(job, JobState.FAILED, Failure(error=why))
+
+    async def _conclude(self, job: _Job, state: JobState, failure: Failure | None = None) -> None:
+        """End a job that has no JobMaster."""
+        now, detail = self._now_ms(), job.record.detail
+        ended = msgspec.structs.replace(
+            detail,
+            state=state,
+            end_time=now,
+            duration_ms=max(0, now - detail.start_time),
+            failure=failure,
+            timestamps={**detail.timestamps, state.value: now},
             pending_reason="",
         )
+        await self._end(job, msgspec.structs.replace(job.record, detail=ended))
+        await self._clean(detail.id)
 
     async def cancel_job(self, job_id: str) -> None:
         """See :class:`DispatcherGateway`."""
+        job = self._job(job_id)
+        if job.record.detail.state.terminal:
+            raise JobAlreadyTerminal(f"job {job_id} is {job.record.detail.state}")
+        return self.deferred(self._cancel(job_id, job))
+
+    async def _cancel(self, job_id: str, job: _Job) -> None:
+        """The wish is made durable first: a job that was cancelled is not started by the next leader."""
+        await self._store.cancel(job_id)
+        job.cancelled = True
+        await self._cancel_master(job_id)
+
+    async def _cancel_master(self, job_id: str) -> None:
         master = self._master(job_id)
-        if master is None:
-            raise JobAlreadyTerminal(f"job {job_id} is {self._job(job_id).record.detail.state}")
-        return self.deferred(master.cancel())
+        if master is not None:
+            await master.cancel()
 
     async def job_updated(self, detail: JobDetail) -> None:
         """See :class:`DispatcherGateway`."""
         job = self._jobs.get(detail.id)
-        if job is None or job.record.detail.state.terminal:
-            return
-        changed = job.record.detail.state is not detail.state
-        job.record = msgspec.structs.replace(job.record, detail=detail)
-        if changed:
-            self._records.write(job.record)
+        if job is not None and not job.record.detail.state.terminal:
+            job.record = msgspec.structs.replace(job.record, detail=detail)
 
     async def job_ended(self, record: JobRecord) -> None:
         """See :class:`DispatcherGateway`."""
-        job = self._job(record.detail.id)
+        return self.deferred(self._end(self._job(record.detail.id), record))
+
+    async def _end(self, job: _Job, record: JobRecord) -> None:
+        """The job is terminal for everybody as soon as its result is durable, and not before."""
+        await self._persistently(lambda: self._store.put_result(record), "its result")
         job.record = record
-        self._records.write(record)
         self._blobs.remove_job(record.detail.id)
 
     async def job_released(self, job_id: str) -> None:
@@ -212,14 +314,47 @@ class Dispatcher(RpcEndpoint):
         job = self._job(job_id)
         master, job.master = job.master, None
         if master is not None:
-            self.hand_off(self.service.stop(master))
+            self.hand_off(self._remove(job_id, master))
+
+    async def _remove(self, job_id: str, master: JobMaster) -> None:
+        await self.service.stop(master)
+        await self._clean(job_id)
+
+    async def _clean(self, job_id: str) -> None:
+        await self._persistently(lambda: self._store.clean(job_id), "its cleanup")
+        job = self._jobs.get(job_id)
+        if job is not None:
+            job.clean = True
         self._trim_archive()
 
+    async def _persistently(self, work: Callable[[], Awaitable[_T]], what: str) -> _T:
+        """Try again for as long as the storage is away and this process leads."""
+        delay = FIRST_RETRY_SECONDS
+        while True:
+            try:
+                return await work()
+            except StorageUnavailable as error:
+                _LOG.warning("a job waits for the HA storage with %s: %s", what, error)
+            await asyncio.sleep(delay)
+            self._term.check()
+            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+
     def _trim_archive(self) -> None:
-        ended = [job_id for job_id, job in self._jobs.items() if job.master is None]
+        ended = [job_id for job_id, job in self._jobs.items() if job.clean]
         for job_id in ended[: max(0, len(ended) - self._kept)]:
             del self._jobs[job_id]
-            self._records.remove(job_id)
+            shutil.rmtree(self._directory / job_id, ignore_errors=True)
+            self.hand_off(self._forget(job_id))
+
+    async def _forget(self, job_id: str) -> None:
+        await self._persistently(lambda: self._store.forget(job_id), "its removal")
+
+    def _trim_directories(self) -> None:
+        """Of jobs that this home has run and nobody knows any more, keep no more logs than of those that are known."""
+        unknown = [path for path in self._directory.iterdir() if path.is_dir() and path.name not in self._jobs]
+        unknown.sort(key=lambda path: path.stat().st_mtime)
+        for path in unknown[: max(0, len(unknown) - self._kept)]:
+            shutil.rmtree(path, ignore_errors=True)
 
     # --- queries ------------------------------------------------------------------------------------------
 

@@ -61,6 +61,7 @@ class DriverHost:
     start_timeout: float
     stop_grace: float
     argv: DriverArgv
+    lease: float = 0.0
 
 
 class DriverAttempt:
@@ -109,6 +110,7 @@ class DriverAttempt:
             driver_memory_mb=self._host.driver_memory_mb,
             stop_grace_seconds=self._host.stop_grace,
             start_timeout_seconds=self._host.start_timeout,
+            lease_seconds=self._host.lease,
         ).write(self.directory / "driver.json")
 
     def _issue(self) -> None:

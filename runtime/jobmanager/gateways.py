@@ -15,6 +15,10 @@ from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Messag
 from runtime.rpc import rpc
 
 DISPATCHER = "dispatcher"
+DURABLE_SECONDS = 120.0
+"""How long it may take until something is durable."""
+RESULT_SECONDS = 86_400.0
+"""A result is not given up: its JobMaster waits until it is durable, or this process does not lead any more."""
 
 _OWN = frozenset({Role.JOBMANAGER})
 
@@ -96,7 +100,7 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
 class DispatcherGateway(Protocol):
     """Submission and queries; served to REST and to JobMasters."""
 
-    @rpc(allow=_OWN)
+    @rpc(allow=_OWN, timeout=DURABLE_SECONDS)
     async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
         """Accept a job whose blobs are stored.
 
@@ -114,7 +118,7 @@ class DispatcherGateway(Protocol):
         """One job; raises ``JobNotFound``."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(allow=_OWN, timeout=DURABLE_SECONDS)
     async def cancel_job(self, job_id: str) -> None:
         """Cancel a job; raises ``JobNotFound`` or ``JobAlreadyTerminal``."""
         ...
@@ -139,7 +143,7 @@ class DispatcherGateway(Protocol):
         """A JobMaster shows the latest state of its job."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(allow=_OWN, timeout=RESULT_SECONDS)
     async def job_ended(self, record: JobRecord) -> None:
         """A job is globally terminal."""
         ...

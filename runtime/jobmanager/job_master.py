@@ -21,6 +21,7 @@ from pki.errors import PeerRefused, SluiceError
 from pki.identity import SpiffeId
 from runtime.evidence import from_log, merge
 from runtime.gateways import DRIVER, TASK_EXECUTOR, DriverGateway, TaskExecutorGateway, jobmaster_endpoint
+from runtime.ha.errors import LeadershipLost
 from runtime.identity_renewal import LOOK_SECONDS, RenewalWatch
 from runtime.jobmanager.driver_attempt import DriverAttempt, DriverHost, describe_end
 from runtime.jobmanager.errors import ExecutorUnknown, JobAlreadyTerminal
@@ -84,12 +85,29 @@ class JobServices:
     driver_start_timeout: float
     cancel_grace: float
     clock: Callable[[], float] = time.time
+    check_leadership: Callable[[], None] = lambda: None
+    """Raises ``LeadershipLost`` when this process does not lead (any more)."""
 
 
 class JobMaster(PermanentlyFencedRpcEndpoint):
-    """See the module's documentation."""
+    """See the module's documentation.
 
-    def __init__(self, job_id: str, submission: JobSubmission, services: JobServices) -> None:
+    Args:
+        job_id, submission: the job.
+        services: of the process.
+        attempt: the number of its driver's attempt; earlier ones ran under earlier leaders.
+        started_at: when the job was accepted, in epoch milliseconds; by default now.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        submission: JobSubmission,
+        services: JobServices,
+        *,
+        attempt: int = 1,
+        started_at: int | None = None,
+    ) -> None:
         token = secrets.token_bytes(TOKEN_BYTES)
         super().__init__(jobmaster_endpoint(job_id), JobMasterInternalGateway, token, job_id=job_id)
         self.token = token
@@ -97,14 +115,14 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._services = services
         self._clock = services.clock
         self._life = JobLifecycle.begin(self._now_ms())
-        self._started_at = self._now_ms()
+        self._started_at = self._now_ms() if started_at is None else started_at
         host = services.driver_host
         self._pool = ExecutorPool(
             initial=submission.executors,
             slot_profile=SlotProfile(cores=host.executor_cores, memory_mb=host.executor_memory_mb),
             failure_budget=services.failure_budget,
         )
-        self._attempt_number = 1
+        self._attempt_number = attempt
         self._attempt = DriverAttempt(host, job_id, self._attempt_number, submission, token)
         self._child: ChildProcess | None = None
         self._driver: DriverGateway | None = None
@@ -131,9 +149,23 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         if self._life.may(JobState.SUSPENDED):
             self._life.to(JobState.SUSPENDED, self._now_ms())
         if self._child is not None and self._child.running:
-            await self._child.stop(self._services.cancel_grace)
+            await self._child.stop(self._last_grace())
             await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
         await asyncio.to_thread(self._attempt.clean_up)
+
+    def _last_grace(self) -> float:
+        """What the driver gets to end in order: nothing when another leader may start the job at any moment."""
+        try:
+            self._services.check_leadership()
+        except LeadershipLost:
+            return 0.0
+        return self._services.cancel_grace
+
+    def on_failure(self, error: BaseException) -> None:
+        """An error of its own leaves nobody to do what was to be done: better the job fails than waits for ever."""
+        super().on_failure(error)
+        if not isinstance(error, SluiceError):  # else a call failed, as calls do, and heartbeats or retries follow
+            self._fail(f"internal error of its JobMaster: {type(error).__name__}")
 
     def _driver_started(self, child: ChildProcess) -> None:
         self._child = child
@@ -245,6 +277,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     async def register_driver(self, attempt: int, pid: int) -> DriverAssignment:
         """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._services.check_leadership()
         peer = self.caller.peer
         if peer is None or attempt != self._attempt_number or self._life.state.terminal:
             raise PeerRefused(f"attempt {attempt} of job {self.job_id} is not the current one", "it must end")
@@ -263,6 +296,12 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             blob_port=self._services.blob_address[1],
             kind=self._submission.kind,
         )
+
+    async def renew_lease(self, attempt: int) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._services.check_leadership()
+        if attempt != self._attempt_number or self._life.state.terminal:
+            raise PeerRefused(f"attempt {attempt} of job {self.job_id} is not the current one", "it must end")
 
     async def spark_started(self, registration: SparkRegistration) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""

@@ -1,4 +1,4 @@
-"""The JobManager process: everything it runs, started in order and stopped in the opposite one."""
+"""The JobManager process: what it runs for the whole of its life, and its terms as a leader one after the other."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, NoReturn
 
 from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.ca.address import CaAddress, read_ca
@@ -26,16 +28,16 @@ from runtime.addresses import JobManagerAddress, publish_jobmanager, require_rea
 from runtime.blob.server import BlobServer
 from runtime.blob.store import BlobStore
 from runtime.config import RuntimeConfig
-from runtime.gateways import RESOURCE_MANAGER
+from runtime.ha.leader_endpoint import LeaderEndpoint
+from runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
+from runtime.ha.origin import origin_of
+from runtime.ha.services import make_election, make_storage
 from runtime.jobmanager.connect_sessions import ConnectSessions
-from runtime.jobmanager.dispatcher import Dispatcher
 from runtime.jobmanager.driver_attempt import DriverArgv, DriverHost
-from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
-from runtime.jobmanager.job_master import JobServices
-from runtime.jobmanager.job_records import JobRecords
-from runtime.jobmanager.resource_manager import ResourceManager
+from runtime.jobmanager.term import Gateways, Workshop, leading
 from runtime.rest.assertion_keys import fetch_forever
 from runtime.rest.handlers import ClusterFacts, Handlers
+from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
 from runtime.rpc import RpcService
 
@@ -60,7 +62,7 @@ async def run_jobmanager(
     locate_ca: Callable[[], CaAddress] | None = None,
     auth: tuple[str, int] | None = None,
 ) -> None:
-    """Run a JobManager until cancelled; then end its jobs and stop.
+    """Run a JobManager until cancelled, leading or standing by; then stop. Its jobs are left to the next leader.
 
     Its identity is at ``home.identity(Role.JOBMANAGER, name)``, prepared before. ``locate_ca`` says where the online
     authority is; by default it is announced in ``home``. ``auth`` is where the auth service of another machine is,
@@ -69,9 +71,10 @@ async def run_jobmanager(
     Raises:
         StoreError: there is no usable identity, or an address is taken.
         AddressUnusable: others could not connect to ``config.jobmanager.host``.
+        HaError: it can neither lead nor stand by.
     """
-    async with jobmanager(home, config, pki, name, locate_ca=locate_ca, auth=auth):
-        await asyncio.Event().wait()
+    async with _running(home, config, pki, name, locate_ca=locate_ca, auth=auth) as node:
+        await node.terms
 
 
 @asynccontextmanager
@@ -85,15 +88,36 @@ async def jobmanager(
     locate_ca: Callable[[], CaAddress] | None = None,
     auth: tuple[str, int] | None = None,
     argv: DriverArgv = driver_argv,
+    election: LeaderElection | None = None,
 ) -> AsyncIterator[JobManagerAddress]:
-    """A running JobManager; yields its addresses once it takes work.
+    """A running JobManager; yields its addresses once it takes work, or stands by for another one that does.
 
     Args:
         issuer: who signs the identities of jobs; by default the online authority.
         locate_ca: where that is; by default as announced in ``home``.
         auth: where the gateway's public keys are asked for; None: an auth service of ``home`` writes them there.
         argv: the command of a driver agent.
+        election: by default the one of ``config.ha``.
     """
+    async with _running(
+        home, config, pki, name, issuer=issuer, locate_ca=locate_ca, auth=auth, argv=argv, election=election
+    ) as node:
+        yield node.address
+
+
+@asynccontextmanager
+async def _running(
+    home: Home,
+    config: RuntimeConfig,
+    pki: PkiConfig,
+    name: str,
+    *,
+    issuer: Issuer | None = None,
+    locate_ca: Callable[[], CaAddress] | None = None,
+    auth: tuple[str, int] | None = None,
+    argv: DriverArgv = driver_argv,
+    election: LeaderElection | None = None,
+) -> AsyncIterator[_Node]:
     settings = config.jobmanager
     require_reachable(settings.host, "jobmanager.host")
     home.create()
@@ -102,80 +126,63 @@ async def jobmanager(
     store = BlobStore(home.blobs, settings.max_blob_bytes)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(reporting(identity, "jobmanager"))
+        elected_by = election or make_election(config.ha, home, identity)
+        stack.push_async_callback(elected_by.close)
+        storage = await asyncio.to_thread(make_storage, config.ha, home)
         blobs = BlobServer(identity, store, connections)
         stack.push_async_callback(blobs.close)
         blob_address = await blobs.start(settings.host, settings.blob_port)
         service = RpcService(identity, connections=connections)
         stack.push_async_callback(service.close)
         rpc_address = await service.listen(settings.host, settings.rpc_port)
-
-        resource_manager = ResourceManager(
-            heartbeat_interval=settings.heartbeat_interval,
-            heartbeat_timeout=settings.heartbeat_timeout,
-            blob_address=blob_address,
-            connections=connections,
-        )
-        await service.start(resource_manager)
-        slots = service.local(ResourceManagerInternalGateway, RESOURCE_MANAGER, token=resource_manager.fencing_token)
-        services = JobServices(
-            driver_host=DriverHost(
-                jobs=home.jobs,
-                issuer=issuer
-                or OnlineIssuer(identity, locate_ca or (lambda: read_ca(home)), algorithm=pki.key_algorithm),
-                trust_domain=config.trust_domain,
-                identity_lifetime=timedelta(hours=pki.job_hours),
-                jobmanager_name=name,
-                jobmanager_address=rpc_address,
-                host=settings.host,
-                executor_cores=config.taskmanager.slot_cores,
-                executor_memory_mb=config.taskmanager.slot_memory_mb,
-                driver_memory_mb=config.spark.driver_memory_mb,
-                start_timeout=settings.driver_start_timeout,
-                stop_grace=settings.cancel_grace * AGENT_SHARE_OF_GRACE,
-                argv=argv,
-            ),
-            resource_manager=slots,
-            dispatcher=service.local(DispatcherGateway, DISPATCHER),
-            blob_address=blob_address,
-            connections=connections,
-            spark_defaults=dict(config.spark.conf),
-            failure_budget=settings.executor_failure_budget,
-            driver_start_timeout=settings.driver_start_timeout,
-            cancel_grace=settings.cancel_grace,
-        )
-        dispatcher = Dispatcher(
-            records=JobRecords(home.jobs),
-            blobs=store,
+        await service.start(LeaderEndpoint(elected_by.leader))
+        lease = config.ha.lease if elected_by.across_machines else 0.0
+        driver_host = DriverHost(
             jobs=home.jobs,
-            resource_manager=slots,
-            services=services,
-            finished_jobs_kept=settings.finished_jobs_kept,
+            issuer=issuer or OnlineIssuer(identity, locate_ca or (lambda: read_ca(home)), algorithm=pki.key_algorithm),
+            trust_domain=config.trust_domain,
+            identity_lifetime=timedelta(hours=pki.job_hours),
+            jobmanager_name=name,
+            jobmanager_address=rpc_address,
+            host=settings.host,
+            executor_cores=config.taskmanager.slot_cores,
+            executor_memory_mb=config.taskmanager.slot_memory_mb,
+            driver_memory_mb=config.spark.driver_memory_mb,
+            start_timeout=settings.driver_start_timeout,
+            stop_grace=settings.cancel_grace * AGENT_SHARE_OF_GRACE,
+            argv=argv,
+            lease=lease,
         )
-        await service.start(dispatcher)
-        stack.push_async_callback(service.stop, dispatcher)
-
+        workshop = Workshop(
+            config=config,
+            service=service,
+            blobs=store,
+            blob_address=blob_address,
+            connections=connections,
+            driver_host=driver_host,
+            storage=storage,
+            origin=origin_of(home),
+            jobs=home.jobs,
+            lease=lease,
+        )
         facts = ClusterFacts(
             sluice_version=importlib.metadata.version("sluice"),
             spark_version=importlib.metadata.version("pyspark"),
             jobmanager=str(identity.spiffe_id),
             trust_domain=config.trust_domain,
         )
-        sessions = ConnectSessions(services.dispatcher, store, home.jobs, config.connect)
-        handlers = Handlers(
-            services.dispatcher, slots, store, facts, sessions, default_executors=config.spark.executors
-        )
         keys_file = assertion_keys_file(home)
         if auth is not None:
             fetching = asyncio.create_task(fetch_forever(identity, *auth, keys_file), name="fetch-assertion-keys")
             stack.callback(fetching.cancel)
-        application = make_application(handlers, AssertionKeys(keys_file).keys)
-        rest = RestServer(application, home.sockets / REST_SOCKET)
+        switch = RestSwitch(identity, workshop.origin, elected_by.leader)
+        stack.push_async_callback(switch.close)
+        rest = RestServer(make_application(switch, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
         stack.push_async_callback(rest.close)
-        await rest.start()
+        await rest.prepare()
         rest_address = None
         if settings.rest_host:
             rest_address = await rest.listen(identity, settings.rest_host, settings.rest_port, connections=connections)
-
         address = JobManagerAddress(
             name=name,
             rpc=rpc_address,
@@ -184,8 +191,86 @@ async def jobmanager(
             rest_tls=rest_address,
             pid=os.getpid(),
         )
-        stack.callback(withdraw_jobmanager, home, os.getpid())
-        publish_jobmanager(home, address)
-        _LOG.info("JobManager %s is ready: rpc %s:%d, blob %s:%d", identity.spiffe_id, *rpc_address, *blob_address)
-        yield address
+        node = _Node(home, workshop, elected_by, rest, switch, facts, address)
+        node.terms = asyncio.create_task(node.run(), name="terms")
+        stack.push_async_callback(_end, node.terms)
+        ready = asyncio.create_task(node.ready.wait())
+        await asyncio.wait({ready, node.terms}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if node.terms.done():
+            await node.terms
+        yield node
         _LOG.info("JobManager %s stops", identity.spiffe_id)
+
+
+@dataclass
+class _Node:
+    """A JobManager's terms: it stands by, leads, loses the lead, and stands by again."""
+
+    home: Home
+    workshop: Workshop
+    election: LeaderElection
+    rest: RestServer
+    switch: RestSwitch
+    facts: ClusterFacts
+    address: JobManagerAddress
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    terms: asyncio.Task[NoReturn] = field(init=False)
+
+    async def run(self) -> NoReturn:
+        """One term after the other; what keeps this process from leading ends it."""
+        while True:
+            leadership = await self.election.elect(self._stand_by)
+            _LOG.info("leading, epoch %d", leadership.epoch)
+            try:
+                why = await self._lead(leadership)
+            finally:
+                await leadership.resign()
+            _LOG.warning("not leading any more: %s", why)
+
+    def _stand_by(self) -> None:
+        if not self.ready.is_set():
+            _LOG.info("standing by: another JobManager leads")
+            self.ready.set()
+
+    async def _lead(self, leadership: Leadership) -> str:
+        async with AsyncExitStack() as stack:
+            lost = asyncio.create_task(leadership.lost())
+            stack.push_async_callback(_end, lost)
+            gateways = await stack.enter_async_context(leading(self.workshop, leadership))
+            stack.enter_context(self.switch.leading(self._handlers(gateways)))
+            await self.rest.open_socket()
+            stack.push_async_callback(self.rest.close_socket)
+            stack.callback(withdraw_jobmanager, self.home, os.getpid())
+            await leadership.publish(self._information(leadership))
+            publish_jobmanager(self.home, self.address)
+            rpc, blob = self.address.rpc, self.address.blob
+            _LOG.info("JobManager %s is ready: rpc %s:%d, blob %s:%d", self.facts.jobmanager, *rpc, *blob)
+            self.ready.set()
+            return await lost
+
+    def _handlers(self, gateways: Gateways) -> Handlers:
+        config = self.workshop.config
+        return Handlers(
+            gateways.dispatcher,
+            gateways.resource_manager,
+            self.workshop.blobs,
+            self.facts,
+            ConnectSessions(gateways.dispatcher, self.workshop.blobs, self.workshop.driver_host.jobs, config.connect),
+            default_executors=config.spark.executors,
+        )
+
+    def _information(self, leadership: Leadership) -> LeaderInformation:
+        return LeaderInformation(
+            name=self.address.name,
+            epoch=leadership.epoch,
+            origin=self.workshop.origin,
+            rpc=self.address.rpc,
+            rest=self.address.rest,
+            rest_tls=self.address.rest_tls,
+        )
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -19,6 +19,7 @@ from pki.connections import ConnectionLog
 from pki.errors import PeerRefused, SluiceError
 from runtime.evidence import from_log, merge
 from runtime.gateways import RESOURCE_MANAGER, TASK_EXECUTOR, TaskExecutorGateway
+from runtime.jobmanager.at_once import AtOnce
 from runtime.jobmanager.errors import LogNotFound, NotRegistered
 from runtime.jobmanager.gateways import (
     ExecutorLogRequest,
@@ -49,6 +50,8 @@ _LOG = logging.getLogger(__name__)
 MAX_SLOTS_PER_TASKMANAGER = 1024
 MAX_TASKMANAGERS = 10_000
 TOKEN_BYTES = 16
+MAX_REQUESTS_AT_ONCE = 512
+"""Requests to TaskManagers, for slots or to free them, that are under way at a time."""
 
 
 @dataclass(slots=True)
@@ -87,6 +90,7 @@ class ResourceManager(FencedRpcEndpoint):
         self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(heartbeat_timeout)
         self._slots = SlotManager(lambda: secrets.token_hex(16))
         self._registered: dict[str, _Registered] = {}
+        self._requests = AtOnce(MAX_REQUESTS_AT_ONCE)
         self._jobs: dict[str, SlotRequirement] = {}
 
     async def on_start(self) -> None:
@@ -222,30 +226,44 @@ class ResourceManager(FencedRpcEndpoint):
     def _reserve(self, reserve: Reserve) -> None:
         allocation_id = reserve.request.allocation_id
 
+        def acknowledged(_: None) -> None:
+            self._requests.done()
+            self._slots.acknowledged(allocation_id)
+
         def refused(error: BaseException) -> None:
+            self._requests.done()
             _LOG.warning("%s did not reserve slot %d: %s", reserve.taskmanager, reserve.request.slot, error)
             self._slots.refused(allocation_id)
             self._decide()
 
-        self.hand_off(
-            self._registered[reserve.taskmanager].gateway.request_slot(reserve.request),
-            then=lambda _: self._slots.acknowledged(allocation_id),
-            failed=refused,
-        )
+        def start() -> bool:
+            registered = self._registered.get(reserve.taskmanager)
+            if registered is None or not self._slots.awaits(allocation_id):
+                return False  # lost or given back while it waited
+            self.hand_off(registered.gateway.request_slot(reserve.request), then=acknowledged, failed=refused)
+            return True
+
+        self._requests.submit(start)
 
     def _release(self, release: Release) -> None:
         def freed(_: None) -> None:
+            self._requests.done()
             self._slots.freed(release.allocation_id)
             self._decide()
 
-        registered = self._registered.get(release.taskmanager)
-        if registered is not None:  # else the slot is gone with its TaskManager
-            # When this fails, the next heartbeat shows the slot still taken and it is tried again.
-            self.hand_off(
-                registered.gateway.free_slot(release.allocation_id),
-                then=freed,
-                failed=self._log_failure(f"freeing a slot of {release.taskmanager}"),
-            )
+        def failed(error: BaseException) -> None:
+            # The next heartbeat shows the slot still taken and it is tried again.
+            self._requests.done()
+            self._log_failure(f"freeing a slot of {release.taskmanager}")(error)
+
+        def start() -> bool:
+            registered = self._registered.get(release.taskmanager)
+            if registered is None:
+                return False  # the slot is gone with its TaskManager
+            self.hand_off(registered.gateway.free_slot(release.allocation_id), then=freed, failed=failed)
+            return True
+
+        self._requests.submit(start)
 
     # --- queries --------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ record is corrected or the TaskManager is told to free what nobody knows.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -93,20 +94,43 @@ class TaskManagerSlots:
         """How many slots a job could get."""
         return sum(slot.usable for slot in self.slots)
 
-    def fits(self, wanted: SlotProfile) -> bool:
-        """Whether the slots are at least as large as ``wanted``."""
-        return self.profile.cores >= wanted.cores and self.profile.memory_mb >= wanted.memory_mb
+
+@dataclass(slots=True)
+class _Holdings:
+    """What a job holds: its allocations, and how many of them each TaskManager has."""
+
+    allocations: set[str] = field(default_factory=set)
+    spread: Counter[str] = field(default_factory=Counter)
+
+    def add(self, allocation_id: str, taskmanager: str) -> None:
+        self.allocations.add(allocation_id)
+        self.spread[taskmanager] += 1
+
+    def discard(self, allocation_id: str, taskmanager: str) -> None:
+        if allocation_id in self.allocations:
+            self.allocations.remove(allocation_id)
+            self.spread[taskmanager] -= 1
+            if not self.spread[taskmanager]:
+                del self.spread[taskmanager]
+
+
+_NOTHING = _Holdings()
 
 
 class SlotManager:
-    """All TaskManagers, their slots, and what jobs require."""
+    """All TaskManagers, their slots, and what jobs require.
+
+    Whatever happens with each heartbeat, or for each slot, takes time that does not depend on how many TaskManagers
+    or slots there are: those with room are known by the size of their slots, and so is what each job holds where.
+    """
 
     def __init__(self, new_allocation_id: Callable[[], str]) -> None:
         self._new_allocation_id = new_allocation_id
         self._taskmanagers: dict[str, TaskManagerSlots] = {}
         self._requirements: dict[str, Requirement] = {}
         self._allocations: dict[str, tuple[str, Slot]] = {}
-        self._by_job: dict[str, set[str]] = {}
+        self._by_job: dict[str, _Holdings] = {}
+        self._room: dict[SlotProfile, dict[str, TaskManagerSlots]] = {}
 
     # --- TaskManagers come and go ---------------------------------------------------------------------
 
@@ -114,6 +138,7 @@ class SlotManager:
         """A TaskManager is there with all slots free; what an earlier one of that name held is lost."""
         lost = self.lost(name)
         self._taskmanagers[name] = TaskManagerSlots(name, host, profile, tuple(Slot(i) for i in range(slots)))
+        self._note_room(name)
         return lost
 
     def lost(self, name: str) -> list[AllocationLost]:
@@ -121,6 +146,7 @@ class SlotManager:
         taskmanager = self._taskmanagers.pop(name, None)
         if taskmanager is None:
             return []
+        self._remove_room(taskmanager)
         gone = [slot for slot in taskmanager.slots if slot.allocation_id in self._allocations]
         return [self._forget(slot) for slot in gone]
 
@@ -133,6 +159,7 @@ class SlotManager:
         for status in report.slots:
             if 0 <= status.slot < len(taskmanager.slots):
                 actions += self._reconcile(name, taskmanager.slots[status.slot], status)
+        self._note_room(name)
         return actions
 
     def _reconcile(self, name: str, slot: Slot, status: SlotStatus) -> list[Release | AllocationLost]:
@@ -184,20 +211,20 @@ class SlotManager:
         """Allocate free slots to jobs that lack some, the earliest job first, spread over TaskManagers."""
         reserved: list[Reserve] = []
         for requirement in self._requirements.values():
-            missing = requirement.count - len(self._held(requirement.job_id))
+            if not self._room:
+                break
+            missing = requirement.count - len(self._held(requirement.job_id).allocations)
             if missing > 0:
                 reserved += self._allocate(requirement, missing)
         return reserved
 
     def _allocate(self, requirement: Requirement, missing: int) -> list[Reserve]:
-        held: dict[str, int] = {}
-        for allocation_id in self._held(requirement.job_id):
-            owner = self._allocations[allocation_id][0]
-            held[owner] = held.get(owner, 0) + 1
+        held = self._held(requirement.job_id).spread
         queue = [
-            (held.get(each.name, 0), -each.free, each.name)
-            for each in self._taskmanagers.values()
-            if each.free and each.fits(requirement.profile)
+            (held[each.name], -each.free, each.name)
+            for profile, with_room in self._room.items()
+            if profile.fits(requirement.profile)
+            for each in with_room.values()
         ]
         heapq.heapify(queue)
         reserved: list[Reserve] = []
@@ -213,7 +240,8 @@ class SlotManager:
         slot.state, slot.job_id, slot.acknowledged = _ALLOCATED, requirement.job_id, False
         slot.allocation_id = self._new_allocation_id()
         self._allocations[slot.allocation_id] = (name, slot)
-        self._by_job.setdefault(requirement.job_id, set()).add(slot.allocation_id)
+        self._by_job.setdefault(requirement.job_id, _Holdings()).add(slot.allocation_id, name)
+        self._note_room(name)
         return Reserve(
             name,
             SlotRequest(
@@ -224,6 +252,11 @@ class SlotManager:
                 jobmaster_token=requirement.jobmaster_token,
             ),
         )
+
+    def awaits(self, allocation_id: str) -> bool:
+        """Whether an allocation is still to be reserved at its TaskManager."""
+        found = self._allocations.get(allocation_id)
+        return found is not None and found[1].state is _ALLOCATED and not found[1].acknowledged
 
     def acknowledged(self, allocation_id: str) -> None:
         """The TaskManager has reserved the slot."""
@@ -242,7 +275,7 @@ class SlotManager:
         if found is None or found[1].state is _RELEASING:
             return []
         name, slot = found
-        self._by_job.get(slot.job_id, set()).discard(allocation_id)
+        self._held(slot.job_id).discard(allocation_id, name)
         slot.state = _RELEASING
         return [Release(name, allocation_id)]
 
@@ -255,7 +288,7 @@ class SlotManager:
     def release_job(self, job_id: str) -> list[Release]:
         """The job is over: it wants nothing, and everything it holds goes back."""
         self._requirements.pop(job_id, None)
-        releases = [release for each in sorted(self._held(job_id)) for release in self.release(each)]
+        releases = [release for each in sorted(self._held(job_id).allocations) for release in self.release(each)]
         self._by_job.pop(job_id, None)
         return releases
 
@@ -276,14 +309,14 @@ class SlotManager:
         requirement = self._requirements.get(job_id)
         if requirement is None:
             return ""
-        held = len(self._held(job_id))
+        held = len(self._held(job_id).allocations)
         if held >= requirement.count:
             return ""
         wanted = f"{held} of {requirement.count} slots"
         if not self._taskmanagers:
             return f"{wanted}: no TaskManager is registered"
         profile = requirement.profile
-        if not any(each.fits(profile) for each in self._taskmanagers.values()):
+        if not any(each.profile.fits(profile) for each in self._taskmanagers.values()):
             largest = max((each.profile for each in self._taskmanagers.values()), key=lambda p: (p.memory_mb, p.cores))
             return (
                 f"{wanted}: no slot has {profile.cores} cores and {profile.memory_mb} MiB, "
@@ -291,16 +324,34 @@ class SlotManager:
             )
         return f"{wanted}: all fitting slots are in use"
 
-    def _held(self, job_id: str) -> set[str]:
-        return self._by_job.get(job_id, set())
+    def _held(self, job_id: str) -> _Holdings:
+        return self._by_job.get(job_id, _NOTHING)
 
     # --- bookkeeping --------------------------------------------------------------------------------------
 
     def _forget(self, slot: Slot) -> AllocationLost:
-        self._allocations.pop(slot.allocation_id, None)
-        self._by_job.get(slot.job_id, set()).discard(slot.allocation_id)
+        name, _ = self._allocations.pop(slot.allocation_id, ("", slot))
+        self._held(slot.job_id).discard(slot.allocation_id, name)
         return AllocationLost(slot.job_id, slot.allocation_id)
 
     def _free(self, slot: Slot, *, doubted: bool = False) -> None:
+        name, _ = self._allocations.get(slot.allocation_id, ("", slot))
         self._forget(slot)
         slot.clear(doubted=doubted)
+        self._note_room(name)
+
+    def _note_room(self, name: str) -> None:
+        """Whether a TaskManager has usable slots may have changed."""
+        taskmanager = self._taskmanagers.get(name)
+        if taskmanager is None:
+            return
+        if any(slot.usable for slot in taskmanager.slots):
+            self._room.setdefault(taskmanager.profile, {})[name] = taskmanager
+        else:
+            self._remove_room(taskmanager)
+
+    def _remove_room(self, taskmanager: TaskManagerSlots) -> None:
+        with_room = self._room.get(taskmanager.profile, {})
+        with_room.pop(taskmanager.name, None)
+        if not with_room:
+            self._room.pop(taskmanager.profile, None)

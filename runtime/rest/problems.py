@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 
 from pki.errors import AssertionRefused, SluiceError
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from runtime.ha.errors import LeadershipLost, StorageUnavailable
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
 from runtime.spark.errors import ForbiddenSparkConf
@@ -41,6 +42,8 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
     (TooManyJobs, 503),
+    (LeadershipLost, 503),
+    (StorageUnavailable, 503),
     (MailboxFull, 503),
     (EndpointStopped, 503),
     (EndpointNotFound, 503),
@@ -88,7 +91,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except Exception as error:  # noqa: BLE001  # the outermost place: nothing may reach the client unshaped
         problem = problem_of(error)
         if problem.status >= 500:
-            _LOG.error("%s %s failed: %s", request.method, request.path, type(error).__name__, exc_info=error)
+            unexpected = error if problem.status == 500 else None
+            _LOG.error("%s %s failed: %s", request.method, request.path, type(error).__name__, exc_info=unexpected)
         response = problem_response(problem)
         if isinstance(error, web.HTTPMethodNotAllowed):
             response.headers["allow"] = ", ".join(sorted(error.allowed_methods))

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from aiohttp import web
 
@@ -22,7 +24,7 @@ from pki.files import make_private_directory
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
 from runtime.rest.assertion import require_assertion
-from runtime.rest.handlers import Handlers
+from runtime.rest.handlers import RestHandler
 from runtime.rest.problems import problems
 from runtime.rest.routes import HEALTH_PATH, ROUTES
 
@@ -37,7 +39,19 @@ class RestUnavailable(SluiceError):
     """The REST socket cannot be made."""
 
 
-def make_application(handlers: Handlers, keys: Callable[[bool], KeySet]) -> web.Application:
+class Operations(Protocol):
+    """What serves the operations of :data:`ROUTES`, and the health resource."""
+
+    def by_operation(self) -> Mapping[str, RestHandler]:
+        """The handler of each."""
+        ...
+
+    async def health(self, request: web.Request) -> web.StreamResponse:
+        """That this process takes work; asked for without an assertion."""
+        ...
+
+
+def make_application(handlers: Operations, keys: Callable[[bool], KeySet]) -> web.Application:
     """All of :data:`ROUTES` for whom the gateway asserts, and the health resource.
 
     Args:
@@ -50,6 +64,12 @@ def make_application(handlers: Handlers, keys: Callable[[bool], KeySet]) -> web.
     for route in ROUTES:
         application.router.add_route(route.method, route.path, by_operation[route.operation])
     return application
+
+
+@dataclass(frozen=True, slots=True)
+class _Socket:
+    site: web.SockSite
+    inode: int
 
 
 class RestServer:
@@ -65,13 +85,34 @@ class RestServer:
             max_field_size=MAX_HEADER_BYTES,
         )
         self._listener: MutualTlsListener | None = None
+        self._socket: _Socket | None = None
         self.path = path
 
     async def start(self) -> None:
-        """Listen; the socket has mode 0600 from the moment it exists."""
+        """Get ready and open the socket."""
+        await self.prepare()
+        await self.open_socket()
+
+    async def prepare(self) -> None:
+        """Get ready; it listens nowhere yet."""
         make_private_directory(self.path.parent)
         await self._runner.setup()
-        await web.SockSite(self._runner, _private_socket(self.path), backlog=BACKLOG).start()
+
+    async def open_socket(self) -> None:
+        """Listen on the socket; it has mode 0600 from the moment it exists. One of another process is replaced."""
+        listening = _private_socket(self.path)
+        self._socket = _Socket(web.SockSite(self._runner, listening, backlog=BACKLOG), self.path.stat().st_ino)
+        await self._socket.site.start()
+
+    async def close_socket(self) -> None:
+        """Stop to listen on the socket, and remove it unless another process has replaced it."""
+        opened, self._socket = self._socket, None
+        if opened is None:
+            return
+        with contextlib.suppress(FileNotFoundError):
+            if self.path.stat().st_ino == opened.inode:
+                self.path.unlink()
+        await opened.site.stop()
 
     async def listen(
         self, identity: TlsIdentity, host: str, port: int, *, connections: ConnectionLog | None = None
@@ -83,13 +124,14 @@ class RestServer:
         """
         server = self._runner.server
         if server is None:
-            raise RestUnavailable("REST listens on no socket yet")
+            raise RestUnavailable("REST was not started")
         listener = MutualTlsListener(
             identity,
             Channel.REST,
             client_policy(Channel.REST, identity.spiffe_id.trust_domain),
             server,
             alpn=("http/1.1",),
+            alpn_required=False,
             connections=connections,
         )
         address = await listener.start(host, port)
@@ -97,9 +139,8 @@ class RestServer:
         return address
 
     async def close(self) -> None:
-        """Stop listening and remove the socket; requests in progress get :data:`SHUTDOWN_SECONDS`."""
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+        """Stop listening; requests in progress get :data:`SHUTDOWN_SECONDS`."""
+        await self.close_socket()
         if self._listener is not None:
             await self._listener.stop_accepting()
         await self._runner.cleanup()

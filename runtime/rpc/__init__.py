@@ -7,6 +7,7 @@ from runtime.rpc.errors import (
     CallNotPermitted,
     ContractError,
     EndpointNotFound,
+    EndpointRestarting,
     EndpointStopped,
     FencingTokenMismatch,
     InvalidArguments,
@@ -20,16 +21,21 @@ from runtime.rpc.errors import (
     RpcTimeout,
     remotable,
 )
-from runtime.rpc.exchange import Patience
 from runtime.rpc.heartbeat import HeartbeatMonitor
+from runtime.rpc.line import Patience
 from runtime.rpc.peer import RemotePeer
 from runtime.rpc.service import RpcService
+from runtime.rpc.stats import EndpointStats
+from runtime.rpc.supervision import Directive, Strategy, Terminated
 
 __all__ = [
     "CallNotPermitted",
     "Caller",
     "ContractError",
+    "Directive",
     "EndpointNotFound",
+    "EndpointRestarting",
+    "EndpointStats",
     "EndpointStopped",
     "FencedRpcEndpoint",
     "FencingTokenMismatch",
@@ -48,6 +54,8 @@ __all__ = [
     "RpcError",
     "RpcService",
     "RpcTimeout",
+    "Strategy",
+    "Terminated",
     "remotable",
     "rpc",
 ]

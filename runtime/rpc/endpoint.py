@@ -20,8 +20,11 @@ from runtime.rpc.caller import Caller
 from runtime.rpc.contract import Gateway, Method, check_implements, gateway_of
 from runtime.rpc.errors import EndpointStopped, RpcError
 from runtime.rpc.mailbox import MAILBOX_CAPACITY, Mailbox, Message
+from runtime.rpc.stats import EndpointStats
+from runtime.rpc.supervision import Terminated
 
 if TYPE_CHECKING:
+    from runtime.rpc.peer import RemotePeer
     from runtime.rpc.service import RpcService
 
 _log = logging.getLogger(__name__)
@@ -93,6 +96,10 @@ class Invocation(Message):
             await self._endpoint.serve(self)
 
     def discard(self) -> None:
+        if self.method.rules.oneway:
+            self._endpoint.service.dead_letters.add(
+                self._endpoint.name, self.method.name, str(self.caller.identity), EndpointStopped.__name__
+            )
         self.answer.fail(EndpointStopped(f"endpoint {self._endpoint.name} stopped before {self.method.name} ran"))
 
 
@@ -135,6 +142,7 @@ class RpcEndpoint:
         check_implements(self, self.gateway)
         self._mailbox = Mailbox(name, mailbox_capacity)
         self._caller: Caller | None = None
+        self._failures = 0
         self._tasks: set[asyncio.Future[Any]] = set()
         self._timers: weakref.WeakSet[asyncio.TimerHandle] = weakref.WeakSet()
 
@@ -147,7 +155,11 @@ class RpcEndpoint:
         """Runs on the main thread as the last thing."""
 
     def on_failure(self, error: BaseException) -> None:
-        """An error that nobody waits for: of a posted function, a timer, ``on_stop`` or unwatched handed-off work."""
+        """An error that nobody waits for: of a tell, a posted function, a timer, ``on_stop`` or unwatched work.
+
+        What becomes of the endpoint is up to the strategy it was started with (see ``RpcService.start``).
+        """
+        self._failures += 1
         _log.error("endpoint %s failed: %s", self.name, type(error).__name__, exc_info=error)
         self.service.endpoint_failed(self, error)
 
@@ -172,6 +184,31 @@ class RpcEndpoint:
         handle = asyncio.get_running_loop().call_later(delay_s, self._post_own, function, args)
         self._timers.add(handle)
         return handle
+
+    def watch(self, target: str | RemotePeer, then: Callable[[Terminated], object]) -> Callable[[], None]:
+        """Death watch: run ``then`` on the main thread when ``target`` is gone for good; returns what ends the watch.
+
+        ``target`` is an endpoint of this process (one that is restarted is not gone), or a peer, which is gone when its
+        session has ended: closed, broken beyond what may be resumed, or silent for too long. Whoever is not there is
+        gone already.
+        """
+        watching = True
+
+        def told(terminated: Terminated) -> None:
+            if watching:
+                self._post_own(then, (terminated,))
+
+        def end() -> None:
+            nonlocal watching
+            watching = False
+            forget()
+
+        if isinstance(target, str):
+            forget = self.service.guardian.watch(target, told)
+        else:
+            peer = target
+            forget = peer.on_close(lambda: told(Terminated(str(peer.identity), peer.close_reason)))
+        return end
 
     def hand_off(
         self,
@@ -212,6 +249,22 @@ class RpcEndpoint:
     def mailbox_depth(self) -> int:
         """Messages that wait."""
         return len(self._mailbox)
+
+    @property
+    def stats(self) -> EndpointStats:
+        """How full the mailbox is, and where the time goes."""
+        mailbox = self._mailbox
+        return EndpointStats(
+            name=self.name,
+            depth=len(mailbox),
+            deepest=mailbox.deepest,
+            capacity=mailbox.capacity,
+            processed=mailbox.processed,
+            refused=mailbox.refused,
+            failures=self._failures,
+            busy_seconds=mailbox.busy_seconds,
+            longest_seconds=mailbox.longest_seconds,
+        )
 
     def accept(self, invocation: Invocation) -> None:
         """Queue a call that was admitted; raises ``MailboxFull`` or ``EndpointStopped``."""
@@ -297,11 +350,17 @@ class RpcEndpoint:
         except asyncio.CancelledError as error:
             if _being_cancelled():
                 raise
-            self.on_failure(error)
+            self._tell_failure(error)
         except Exception as error:  # noqa: BLE001  # the main thread survives whatever a message does
-            self.on_failure(error)
+            self._tell_failure(error)
 
     # --- inside --------------------------------------------------------------------------------------
+
+    def _tell_failure(self, error: BaseException) -> None:
+        try:
+            self.on_failure(error)
+        except Exception:  # noqa: BLE001  # a handler of failures that fails must not end the main thread either
+            _log.exception("endpoint %s failed while it dealt with a failure", self.name)
 
     def _post_own(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
         with contextlib.suppress(EndpointStopped):
@@ -333,6 +392,10 @@ class RpcEndpoint:
 
     def _answer_failure(self, invocation: Invocation, error: BaseException) -> None:
         expected = isinstance(error, SluiceError)
+        if invocation.method.rules.oneway and not expected and not isinstance(error, asyncio.CancelledError):
+            invocation.answer.fail(error)
+            self._tell_failure(error)
+            return
         _log.log(
             logging.INFO if expected else logging.ERROR,
             "%s of %s failed for %s: %s",

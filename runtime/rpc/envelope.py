@@ -14,7 +14,7 @@ import msgspec
 
 from runtime.rpc.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, MessageTooLarge, ProtocolViolation
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Version of this wire format; peers of another version are turned away."""
 
 MAX_ENVELOPE_BYTES = 4 << 20
@@ -35,10 +35,14 @@ MAX_NAME_CHARS = 256
 MAX_TOKEN_BYTES = 64
 """Longest fencing token, in bytes."""
 
+SESSION_BYTES = 16
+"""Length of a session's name, in bytes."""
+
 _SLACK_CHARS = 16
 """Ellipses that shortened texts carry beyond their limit."""
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
+Session = Annotated[bytes, msgspec.Meta(max_length=SESSION_BYTES)]
 Token = Annotated[bytes, msgspec.Meta(max_length=MAX_TOKEN_BYTES)]
 Payload = Annotated[bytes, msgspec.Meta(max_length=MAX_ENVELOPE_BYTES)]
 Message = Annotated[str, msgspec.Meta(max_length=MAX_MESSAGE_CHARS + _SLACK_CHARS)]
@@ -47,9 +51,19 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=0):
-    """The first envelope in each direction."""
+    """The first envelope of each direction of each stream; the accepting side answers that of the dialing side.
+
+    Attributes:
+        version: of this wire format.
+        session: by which the dialing side may come back on another stream; empty: this one is all there is.
+        resume: whether the session exists already.
+        received: numbered envelopes of this session that the sender has received.
+    """
 
     version: Count
+    session: Session = b""
+    resume: bool = False
+    received: Count = 0
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
@@ -109,13 +123,22 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """I am."""
 
 
+class Received(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=10):
+    """So many numbered envelopes of this session have arrived here: they need not be kept any longer."""
+
+    count: Count
+
+
 class Goodbye(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=9):
     """The last envelope: why the sender closes."""
 
     reason: Message
 
 
-Envelope = Hello | Call | Tell | Reply | Failure | Cancel | Consumed | Ping | Pong | Goodbye
+Envelope = Hello | Call | Tell | Reply | Failure | Cancel | Consumed | Ping | Pong | Goodbye | Received
+
+NUMBERED = frozenset({Call, Tell, Reply, Failure, Cancel, Consumed, Goodbye})
+"""What is counted, and sent again on the next stream of a session when it has not arrived."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[list[Envelope]] = msgspec.msgpack.Decoder(

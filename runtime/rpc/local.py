@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from runtime.rpc.caller import Caller
 from runtime.rpc.contract import Method
+from runtime.rpc.dead_letters import DeadLetters
+from runtime.rpc.deadlines import Deadlines, Expired
 from runtime.rpc.endpoint import Answer, Invocation
 from runtime.rpc.errors import RpcError, RpcTimeout, describe, rebuild
 from runtime.rpc.mailbox import refuse_to_wait_on_main_thread
 
-_log = logging.getLogger(__name__)
+
+class Request(Protocol):
+    """What is to be called, and with what: ``arguments`` are still encoded when they came over the wire.
+
+    The envelopes ``Call`` and ``Tell`` are such requests as they are.
+    """
+
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def token(self) -> bytes | None: ...
+
+    @property
+    def arguments(self) -> bytes | tuple[Any, ...]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is to be called, and with what: ``arguments`` are still encoded when they came over the wire."""
+@dataclass(slots=True)
+class LocalRequest:
+    """A request whose arguments were never encoded."""
 
     endpoint: str
     method: str
     token: bytes | None = field(repr=False)
-    arguments: bytes | tuple[Any, ...] = field(repr=False)
+    arguments: tuple[Any, ...] = field(repr=False)
 
 
 Deliver = Callable[[Caller, Request, Answer], Invocation]
@@ -63,27 +81,35 @@ class _Nobody:
 class LocalLink:
     """The way to the endpoints of this process; the caller's identity is that of the process."""
 
-    def __init__(self, caller: Caller, deliver: Deliver) -> None:
+    def __init__(self, caller: Caller, deliver: Deliver, deadlines: Deadlines, dead_letters: DeadLetters) -> None:
+        self._dead_letters = dead_letters
         self._caller = caller
         self._deliver = deliver
+        self._deadlines = deadlines
 
     async def ask(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
         """Call and wait for the result."""
-        refuse_to_wait_on_main_thread(f"{method.name} of {endpoint}")
+        refuse_to_wait_on_main_thread(method.name, endpoint)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        invocation = self._deliver(self._caller, Request(endpoint, method.name, token, arguments), _Promise(future))
+        invocation = self._deliver(
+            self._caller, LocalRequest(endpoint, method.name, token, arguments), _Promise(future)
+        )
+        timeout = method.rules.timeout
+        self._deadlines.watch(future, timeout)
         try:
-            async with asyncio.timeout(method.rules.timeout):
-                return await future
-        except TimeoutError as error:
-            raise RpcTimeout(f"{method.name} of {endpoint} gave no answer in {method.rules.timeout} s") from error
+            return await future
+        except asyncio.CancelledError:
+            invocation.cancel()
+            raise
+        except Expired:
+            invocation.cancel()
+            raise RpcTimeout(f"{method.name} of {endpoint} gave no answer in {timeout} s") from None
         finally:
-            if not future.done() or future.cancelled():
-                invocation.cancel()
+            self._deadlines.forget(future, timeout)
 
     async def tell(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> None:
-        """Put the call into the mailbox; as over a stream, a refusal is logged and nothing comes back."""
+        """Put the call into the mailbox; as over a stream, one that is refused is a dead letter."""
         try:
-            self._deliver(self._caller, Request(endpoint, method.name, token, arguments), _Nobody())
+            self._deliver(self._caller, LocalRequest(endpoint, method.name, token, arguments), _Nobody())
         except RpcError as error:
-            _log.warning("refused a call of %s: %s", self._caller.identity, error.what)
+            self._dead_letters.add(endpoint, method.name, str(self._caller.identity), type(error).__name__)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from runtime.rpc.errors import EndpointStopped, MailboxFull, RpcError
 
@@ -15,14 +16,14 @@ MAILBOX_CAPACITY = 10_000
 FAIR_SHARE = 64
 """Messages taken in a row before other tasks of the process get a turn."""
 
-_MAIN_THREADS: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()
+_MAIN_THREADS: set[asyncio.Task[Any] | None] = set()
 
 
-def refuse_to_wait_on_main_thread(what: str) -> None:
+def refuse_to_wait_on_main_thread(what: str, endpoint: str) -> None:
     """Raise :class:`RpcError` when the code that asks is a handler: it would block its endpoint, and may deadlock."""
     if asyncio.current_task() in _MAIN_THREADS:
         raise RpcError(
-            f"{what} was asked from the main thread of an endpoint, which must not wait for another",
+            f"{what} of {endpoint} was asked from the main thread of an endpoint, which must not wait for another",
             "use self.hand_off(...) or return self.deferred(...)",
         )
 
@@ -49,11 +50,16 @@ class Mailbox:
 
     def __init__(self, name: str, capacity: int = MAILBOX_CAPACITY) -> None:
         self._name = name
-        self._capacity = capacity
         self._queue: deque[Message] = deque()
         self._wake = asyncio.Event()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
+        self.capacity = capacity
+        self.deepest = 0
+        self.processed = 0
+        self.refused = 0
+        self.busy_seconds = 0.0
+        self.longest_seconds = 0.0
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -77,6 +83,7 @@ class Mailbox:
         """Start draining; ``on_start`` runs before the first message."""
         self._task = asyncio.create_task(self._drain(on_start, on_stop), name=f"endpoint {self._name}")
         _MAIN_THREADS.add(self._task)
+        self._task.add_done_callback(_MAIN_THREADS.discard)
 
     def put(self, message: Message, *, bounded: bool = True) -> None:
         """Append ``message``.
@@ -86,12 +93,17 @@ class Mailbox:
         """
         if not self.running:
             raise EndpointStopped(f"endpoint {self._name} is not running")
-        if bounded and len(self._queue) >= self._capacity:
+        depth = len(self._queue)
+        if bounded and depth >= self.capacity:
+            self.refused += 1
             raise MailboxFull(
-                f"endpoint {self._name} has {self._capacity} messages waiting", "send less at a time, or retry later"
+                f"endpoint {self._name} has {self.capacity} messages waiting", "send less at a time, or retry later"
             )
         self._queue.append(message)
-        self._wake.set()
+        if depth >= self.deepest:
+            self.deepest = depth + 1
+        if not depth:
+            self._wake.set()
 
     async def stop(self) -> None:
         """Stop after the message in progress and wait until ``on_stop`` has ended (not from the main thread)."""
@@ -113,14 +125,19 @@ class Mailbox:
     async def _drain(self, on_start: Callable[[], Awaitable[None]], on_stop: Callable[[], Awaitable[None]]) -> None:
         try:
             await on_start()
-            taken = 0
+            taken, clock = 0, time.perf_counter
             while not self._stopping:
                 if not self._queue:
                     self._wake.clear()
                     await self._wake.wait()
                     taken = 0
                     continue
+                begun = clock()
                 await self._queue.popleft().run()
+                spent = clock() - begun
+                self.processed += 1
+                self.busy_seconds += spent
+                self.longest_seconds = max(self.longest_seconds, spent)
                 taken += 1
                 if taken >= FAIR_SHARE:
                     taken = 0

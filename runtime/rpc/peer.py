@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from pki.identity import SpiffeId
+from runtime.rpc.errors import RpcError
 from runtime.rpc.exchange import Exchange
 from runtime.rpc.proxy import make_proxy
 
@@ -13,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class RemotePeer:
-    """One stream to one process; a peer that reconnects is another RemotePeer."""
+    """One session with one process; a peer that begins another one is another RemotePeer."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
@@ -39,13 +40,26 @@ class RemotePeer:
         """Whether the stream has ended."""
         return self._exchange.closed
 
+    @property
+    def suspended(self) -> bool:
+        """Whether the stream broke and another one is awaited; calls wait, see ``Patience.resume``."""
+        return self._exchange.line.suspended
+
     async def wait_closed(self) -> None:
         """Wait until the stream has ended."""
-        await self._exchange.wait_closed()
+        await self._exchange.line.wait_closed()
 
-    def on_close(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once when the stream ends (soon, if it has); use ``endpoint.post`` inside it."""
-        self._exchange.on_close(callback)
+    @property
+    def close_reason(self) -> RpcError | None:
+        """Why the session has ended; None while it has not."""
+        return self._exchange.line.end_reason
+
+    def on_close(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call ``callback`` once when the session ends (soon, if it has); returns what forgets it.
+
+        Use ``endpoint.post`` inside it, or ``endpoint.watch`` instead of it.
+        """
+        return self._exchange.on_close(callback)
 
     async def close(self, reason: str = "no longer needed") -> None:
         """Send what waits and end the stream; pending asks fail with ``PeerUnreachable``."""

@@ -1,8 +1,7 @@
-"""Streams over grpclib: the only module that knows its inner names.
+"""gRPC streams over asyncio's TLS transports: one connection, one stream, whole messages in and out.
 
-grpclib's HTTP/2 connection is used with a handler of our own, one level below its ``Server`` and
-``Channel``: so the size of a message is checked before it is buffered, messages are delivered without
-a task each, and a broken peer costs its own connection only.
+The wire is gRPC's (a POST over HTTP/2, messages with a prefix of five bytes). The size of a message is checked before
+anything of it is buffered, messages are delivered without a task each, and a broken peer costs its own connection only.
 """
 
 from __future__ import annotations
@@ -12,29 +11,24 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable
-from typing import Protocol, cast
-
-from grpclib.config import Configuration
-from grpclib.protocol import AbstractHandler, Connection, H2Protocol
-from grpclib.protocol import Stream as Http2Stream
-from grpclib.utils import Wrapper
-from h2.config import H2Configuration
+from typing import Any, Protocol, cast
 
 from pki.errors import PeerRefused
 from pki.identity import SpiffeId
-from pki.tls import peer_of
+from pki.tls import peer_of, revocation_of
 from runtime.rpc.envelope import MAX_BATCH_BYTES
 from runtime.rpc.errors import PeerUnreachable
+from runtime.rpc.http2 import Headers, Http2Stream, Http2Violation
 
 ALPN = ("h2",)
 PATH = "/sluice.rpc.v1.Rpc/Exchange"
 CONTENT_TYPE = "application/grpc+msgpack"
 
-WINDOW_BYTES = 4 << 20
-"""HTTP/2 flow control window of a stream and of a connection, in bytes."""
-
 MAX_WRITE_BUFFER_BYTES = 1 << 20
 """Unsent bytes of one connection, among them answers to pings, at which it is dropped."""
+
+READ_BUFFER_BYTES = 32 << 10
+"""What is read of one connection at a time: two TLS records."""
 
 DIAL_TIMEOUT_SECONDS = 10.0
 """How long a dialed server may take to accept the connection."""
@@ -42,9 +36,12 @@ DIAL_TIMEOUT_SECONDS = 10.0
 CLOSE_TIMEOUT_SECONDS = 1.0
 """How long closing in order may take before the connection is dropped."""
 
-_HEADER_BYTES = 5
-_GRPC_OK = ("grpc-status", "0")
-_GRPC_UNIMPLEMENTED = ("grpc-status", "12")
+_PREFIX_BYTES = 5
+_REQUEST = {b":method": b"POST", b":path": PATH.encode(), b"content-type": CONTENT_TYPE.encode()}
+_RESPONSE = {b":status": b"200", b"content-type": CONTENT_TYPE.encode()}
+_RESPONSE_HEADERS = ((":status", "200"), ("content-type", CONTENT_TYPE))
+_OK = (("grpc-status", "0"),)
+_UNIMPLEMENTED = (*_RESPONSE_HEADERS, ("grpc-status", "12"))
 
 _log = logging.getLogger(__name__)
 
@@ -58,274 +55,228 @@ class Receiver(Protocol):
     def stream_ended(self, reason: str) -> None:
         """Nothing more will come; called once or more."""
 
+    def resume_sending(self) -> None:
+        """The stream is writable again."""
 
-class GrpcStream:
-    """One bidirectional gRPC stream; either end."""
 
-    def __init__(self, protocol: ExchangeProtocol, stream: Http2Stream, *, serving: bool) -> None:
-        self.peer = protocol.peer
-        self._protocol = protocol
-        self._stream = stream
-        self._serving = serving
-        self._headers_due = serving
+class GrpcStream(asyncio.Protocol):
+    """One connection and the bidirectional gRPC stream on it; either end."""
+
+    peer: SpiffeId
+
+    def __init__(self, *, accept: Callable[[GrpcStream], object] | None = None, open_timeout: float = 0.0) -> None:
+        self._accept = accept
+        self._open_timeout = open_timeout
+        self._serving = accept is not None
+        self._http2 = Http2Stream(self, serving=self._serving)
         self._receiver: Receiver | None = None
-        stream.wrapper = _Termination(self)
-        stream.buffer = _Assembler(self, protocol.connection, stream.id or 0)  # type: ignore[assignment]  # same three methods
+        self._pending = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._paused = False
+        self._answered = False
+        self._lost = asyncio.Event()
+
+    # --- for the receiver ------------------------------------------------------------------------------
 
     def attach(self, receiver: Receiver) -> None:
         """Deliver to ``receiver`` from now on; to be called before control returns to the event loop."""
         self._receiver = receiver
 
-    async def send(self, message: bytes) -> None:
-        """Send one message with the gRPC length prefix; waits for flow control."""
-        if self._headers_due:
-            self._headers_due = False
-            await self._stream.send_headers([(":status", "200"), ("content-type", CONTENT_TYPE)])
-        await self._stream.send_data(b"\x00" + len(message).to_bytes(4, "big") + message)
+    @property
+    def writable(self) -> bool:
+        """Whether what is sent now leaves at once; when it does not, ``resume_sending`` tells that it does again."""
+        return not self._paused and not self._http2.blocked
 
-    async def finish(self) -> None:
-        """End the stream and close its connection in order; waits until it is gone."""
+    def send(self, message: bytes) -> None:
+        """Send one message with the gRPC length prefix; what cannot leave yet is kept."""
+        self._respond()
+        self.send_data(b"\x00" + len(message).to_bytes(4, "big") + message)
+
+    def send_data(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self._http2.send_data(data)
+        self._flush()
+
+    def finish(self) -> None:
+        """End the stream, and its connection when all is sent."""
         if self._serving:
-            await self._stream.send_headers([_GRPC_OK], end_stream=True)
+            self._respond()
+            self._http2.send_headers(_OK, end=True)
         else:
-            await self._stream.end()
-        self._protocol.close()
-        await self.gone()
+            self._http2.send_end()
+        self._close()
 
     async def gone(self) -> None:
         """Wait, for a bounded time, until the connection is gone."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
-                await self._protocol.lost.wait()
+                await self._lost.wait()
+
+    @property
+    def revoked(self) -> bool:
+        """Whether the peer's certificate is revoked by now."""
+        return self._transport is not None and bool(revocation_of(self._transport))
 
     def abort(self) -> None:
         """Drop the connection."""
-        self._protocol.abort()
+        self._http2.stop()
+        self._pending.clear()
+        if self._transport is not None:
+            self._transport.abort()
 
-    def headers_wrong(self) -> str:
-        """What is wrong with the peer's response headers; empty when nothing is."""
+    def open(self, authority: str) -> None:
+        """As the dialing end, send the request."""
+        self._http2.send_headers(
+            (
+                (":method", "POST"),
+                (":scheme", "https"),
+                (":path", PATH),
+                (":authority", authority),
+                ("te", "trailers"),
+                ("content-type", CONTENT_TYPE),
+            )
+        )
+        self._flush()
+
+    # --- for asyncio -------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The TLS handshake is complete and the peer admitted."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.peer = peer_of(self._transport)
+        _shrink_buffers(self._transport)
         if self._serving:
-            return ""
-        headers = dict(self._stream.headers or ())
-        if headers.get(":status") != "200" or headers.get("content-type") != CONTENT_TYPE:
-            return "it does not speak sluice.rpc.v1"
-        return ""
+            self._timer = asyncio.get_running_loop().call_later(self._open_timeout, self.abort)
+        self._flush()
 
-    def deliver(self, message: bytes) -> None:
-        """Called with each whole message."""
-        if self._receiver is not None:
-            self._receiver.message_received(message)
+    def data_received(self, data: bytes) -> None:
+        """Bytes of HTTP/2. Whatever is wrong with them concerns this connection alone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        try:
+            self._http2.receive(data)
+        except Http2Violation as violation:
+            _log.warning("rpc peer %s broke HTTP/2: %s", self.peer, violation)
+            self._give_up(f"it broke HTTP/2: {violation}")
+            return
+        self._flush()
+        if transport.is_closing():
+            return
+        if transport.get_write_buffer_size() > MAX_WRITE_BUFFER_BYTES:
+            _log.warning("rpc peer %s does not read", self.peer)
+            self.abort()
+        elif self._receiver is not None and not self._paused and not self._http2.blocked:
+            self._receiver.resume_sending()
 
-    def ended(self, reason: str) -> None:
-        """Called when nothing more can come."""
+    def pause_writing(self) -> None:
+        """The transport's buffer is full."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The transport's buffer has room."""
+        self._paused = False
+        if self._receiver is not None and self.writable:
+            self._receiver.resume_sending()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._lost.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tell_end(f"connection lost: {exc}" if exc else "connection lost")
+
+    # --- for HTTP/2 --------------------------------------------------------------------------------------
+
+    def headers_received(self, headers: Headers) -> None:
+        """The peer opened its direction."""
+        given = dict(headers)
+        if not self._serving:
+            if any(given.get(name) != value for name, value in _RESPONSE.items()):
+                self._give_up("it does not speak sluice.rpc.v1")
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        if any(given.get(name) != value for name, value in _REQUEST.items()):
+            _log.warning("rpc peer %s asked for something else than %s", self.peer, PATH)
+            self._http2.send_headers(_UNIMPLEMENTED, end=True)
+            self._http2.stop()
+            self._close()
+        elif self._accept is not None:
+            self._accept(self)
+
+    def end_received(self, reason: str) -> None:
+        """The peer ended its direction."""
+        self._tell_end(reason)
+
+    def content_received(self, content: memoryview) -> None:
+        """Cut the stream into messages and pass them on."""
+        pending = self._pending
+        pending += content
+        start = 0
+        while len(pending) - start >= _PREFIX_BYTES:
+            size = int.from_bytes(pending[start + 1 : start + _PREFIX_BYTES], "big")
+            # 1. Checked before anything of the message is buffered. 2. Compression is never negotiated.
+            if size > MAX_BATCH_BYTES or pending[start] != 0:
+                self._give_up(f"it sent a message of {size} bytes, at most {MAX_BATCH_BYTES} uncompressed are accepted")
+                return
+            end = start + _PREFIX_BYTES + size
+            if len(pending) < end:
+                break
+            message = bytes(memoryview(pending)[start + _PREFIX_BYTES : end])
+            start = end
+            if self._receiver is not None:
+                self._receiver.message_received(message)
+            if not pending:  # passing it on has closed the connection
+                return
+        if start:
+            del pending[:start]
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _respond(self) -> None:
+        if self._serving and not self._answered:
+            self._answered = True
+            self._http2.send_headers(_RESPONSE_HEADERS)
+
+    def _flush(self) -> None:
+        if self._transport is not None and (output := self._http2.take_output()):
+            self._transport.write(output)
+
+    def _close(self) -> None:
+        """Send what is buffered, then close."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _give_up(self, reason: str) -> None:
+        self._tell_end(reason)
+        self.abort()
+
+    def _tell_end(self, reason: str) -> None:
         if self._receiver is not None:
             self._receiver.stream_ended(reason)
 
 
-class _Termination(Wrapper):
-    """grpclib cancels this when a stream breaks."""
+def _shrink_buffers(transport: asyncio.Transport) -> None:
+    """Have asyncio's TLS read in small pieces: its 256 KiB for each connection are most of what an idle peer costs.
 
-    def __init__(self, stream: GrpcStream) -> None:
-        super().__init__()
-        self._target = stream
-
-    def cancel(self, error: Exception) -> None:
-        self._target.ended(str(error))
-
-
-class _Assembler:
-    """In the place of grpclib's ``Buffer``: cuts DATA frames into messages and passes them on at once."""
-
-    def __init__(self, stream: GrpcStream, connection: Connection, stream_id: int) -> None:
-        self._target = stream
-        self._stream_id = stream_id
-        self._connection = connection
-        self._pending = bytearray()
-        self._checked = False
-
-    def add(self, data: bytes, ack_size: int) -> None:
-        if not self._checked:
-            self._checked = True
-            wrong = self._target.headers_wrong()
-            if wrong:
-                self._refuse(wrong)
-                return
-        self._pending += data
-        self._cut()
-        # What was passed on is bounded by the exchange, so the window is opened again right away. Passing it on may
-        # also have closed the connection.
-        if not self._connection.is_closing():
-            self._connection.ack(self._stream_id, ack_size)
-
-    def eof(self) -> None:
-        wrong = self._target.headers_wrong()
-        self._target.ended(wrong or "the peer ended the stream")
-
-    def unacked_size(self) -> int:
-        return 0
-
-    def _refuse(self, reason: str) -> None:
-        self._pending.clear()
-        self._target.ended(reason)
-        self._target.abort()
-
-    def _cut(self) -> None:
-        start = 0
-        pending = self._pending
-        while len(pending) - start >= _HEADER_BYTES:
-            size = int.from_bytes(pending[start + 1 : start + _HEADER_BYTES], "big")
-            # 1. Checked before anything of the message is buffered. 2. Compression is never negotiated.
-            if size > MAX_BATCH_BYTES or pending[start] != 0:
-                self._refuse(f"it sent a message of {size} bytes, at most {MAX_BATCH_BYTES} uncompressed are accepted")
-                return
-            end = start + _HEADER_BYTES + size
-            if len(pending) < end:
-                break
-            self._target.deliver(bytes(memoryview(pending)[start + _HEADER_BYTES : end]))
-            start = end
-        if start:
-            del pending[:start]
+    There is no public way to say so. Where the inner names are others, nothing happens.
+    """
+    protocol: Any = getattr(transport, "_ssl_protocol", None)
+    if isinstance(getattr(protocol, "_ssl_buffer", None), bytearray):
+        buffer = bytearray(READ_BUFFER_BYTES)
+        protocol.max_size = READ_BUFFER_BYTES
+        protocol._ssl_buffer, protocol._ssl_buffer_view = buffer, memoryview(buffer)  # noqa: SLF001  # see above
 
 
-class ExchangeProtocol(H2Protocol):
-    """One HTTP/2 connection that carries exactly one stream."""
-
-    peer: SpiffeId
-
-    def __init__(self, handler: AbstractHandler, *, serving: bool) -> None:
-        super().__init__(
-            handler,
-            Configuration(
-                _keepalive_time=None,
-                http2_connection_window_size=WINDOW_BYTES,
-                http2_stream_window_size=WINDOW_BYTES,
-            ).__for_server__(),
-            H2Configuration(
-                client_side=not serving,
-                header_encoding="ascii",
-                validate_inbound_headers=True,
-                validate_outbound_headers=False,
-                normalize_inbound_headers=True,
-                normalize_outbound_headers=False,
-            ),
-        )
-        self.lost = asyncio.Event()
-        self.transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The TLS handshake is complete and the peer admitted."""
-        self.transport = cast("asyncio.Transport", transport)
-        self.peer = peer_of(self.transport)
-        super().connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        """Whatever goes wrong in here concerns this connection alone."""
-        transport = self.transport
-        if transport is None or transport.is_closing():
-            return
-        try:
-            super().data_received(data)
-        except Exception as error:  # noqa: BLE001  # of h2, hpack or grpclib, caused by what the peer sent
-            _log.warning("rpc peer %s broke HTTP/2: %s", self.peer, type(error).__name__)
-            self.abort()
-            return
-        if not transport.is_closing() and transport.get_write_buffer_size() > MAX_WRITE_BUFFER_BYTES:
-            _log.warning("rpc peer %s does not read", self.peer)
-            self.abort()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """The connection is gone."""
-        self.lost.set()
-        if hasattr(self, "processor"):
-            super().connection_lost(exc)
-
-    def close(self) -> None:
-        """Send what is buffered, then close."""
-        if self.transport is not None and hasattr(self, "processor"):
-            self.connection.close()
-
-    def abort(self) -> None:
-        """Close without sending what is buffered."""
-        if self.transport is not None:
-            self.transport.abort()
-
-
-class _Acceptor(AbstractHandler):
-    """The serving end: takes the first request for :data:`PATH`, turns everything else away."""
-
-    def __init__(self, accept: Callable[[GrpcStream], object], open_timeout: float) -> None:
-        self._accept = accept
-        self._open_timeout = open_timeout
-        self._protocol: ExchangeProtocol | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._taken = False
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def protocol(self) -> ExchangeProtocol:
-        """The protocol of a new connection."""
-        self._protocol = ExchangeProtocol(self, serving=True)
-        self._timer = asyncio.get_running_loop().call_later(self._open_timeout, self._expire)
-        return self._protocol
-
-    def accept(self, stream: Http2Stream, headers: list[tuple[str, str]], release_stream: Callable[[], None]) -> None:
-        """A request arrived."""
-        protocol = self._protocol
-        if protocol is None or self._taken:
-            self._expire()
-            return
-        self._taken = True
-        values = dict(headers)
-        if (values.get(":method"), values.get(":path"), values.get("content-type")) != ("POST", PATH, CONTENT_TYPE):
-            _log.warning("rpc peer %s asked for something else than %s", protocol.peer, PATH)
-            task = asyncio.create_task(self._turn_away(protocol, stream, release_stream))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._accept(GrpcStream(protocol, stream, serving=True))
-
-    def cancel(self, stream: Http2Stream) -> None:
-        """The peer reset its stream; the stream's own termination has told that."""
-
-    def close(self) -> None:
-        """The connection is gone."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _expire(self) -> None:
-        if self._protocol is not None:
-            self._protocol.abort()
-
-    async def _turn_away(
-        self, protocol: ExchangeProtocol, stream: Http2Stream, release_stream: Callable[[], None]
-    ) -> None:
-        headers = [(":status", "200"), ("content-type", CONTENT_TYPE), _GRPC_UNIMPLEMENTED]
-        await stream.send_headers(headers, end_stream=True)
-        release_stream()
-        protocol.close()
-
-
-class _Dialer(AbstractHandler):
-    """The dialing end: nothing is requested of it."""
-
-    def accept(self, stream: Http2Stream, headers: list[tuple[str, str]], release_stream: Callable[[], None]) -> None:
-        """A server does not open streams."""
-        raise NotImplementedError("a server opened a stream")
-
-    def cancel(self, stream: Http2Stream) -> None:
-        """The server reset the stream; the stream's own termination has told that."""
-
-    def close(self) -> None:
-        """The connection is gone; the stream's own termination has told that."""
-
-
-def accepting_protocol(accept: Callable[[GrpcStream], object], open_timeout: float) -> ExchangeProtocol:
+def accepting_protocol(accept: Callable[[GrpcStream], object], open_timeout: float) -> GrpcStream:
     """The protocol for one accepted connection; ``accept`` gets its stream, and attaches a receiver at once.
 
     A client that opens none within ``open_timeout`` seconds is dropped.
     """
-    return _Acceptor(accept, open_timeout).protocol()
+    return GrpcStream(accept=accept, open_timeout=open_timeout)
 
 
 async def dial(host: str, port: int, context: ssl.SSLContext) -> tuple[GrpcStream, asyncio.BaseTransport]:
@@ -333,8 +284,8 @@ async def dial(host: str, port: int, context: ssl.SSLContext) -> tuple[GrpcStrea
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(DIAL_TIMEOUT_SECONDS):
-            transport, protocol = await loop.create_connection(
-                lambda: ExchangeProtocol(_Dialer(), serving=False),
+            transport, stream = await loop.create_connection(
+                GrpcStream,
                 host,
                 port,
                 ssl=context,
@@ -347,20 +298,5 @@ async def dial(host: str, port: int, context: ssl.SSLContext) -> tuple[GrpcStrea
         raise PeerUnreachable(f"{host}:{port} did not answer within {DIAL_TIMEOUT_SECONDS} s") from error
     except OSError as error:
         raise PeerUnreachable(f"cannot connect to {host}:{port}: {error.strerror or error}") from error
-    try:
-        stream = protocol.connection.create_stream()
-        await stream.send_request(
-            [
-                (":method", "POST"),
-                (":scheme", "https"),
-                (":path", PATH),
-                (":authority", f"{host}:{port}"),
-                ("te", "trailers"),
-                ("content-type", CONTENT_TYPE),
-            ],
-            _processor=protocol.processor,
-        )
-        return GrpcStream(protocol, stream, serving=False), transport
-    except BaseException:
-        protocol.abort()
-        raise
+    stream.open(f"{host}:{port}")
+    return stream, transport

@@ -47,6 +47,14 @@ class SendWindow:
         self._waiting: deque[Waiting] = deque()
         self._live = 0
 
+    def take(self, size: int) -> bool:
+        """Count one more call as under way if it may be sent at once; False: it has to wait, see :meth:`submit`."""
+        if self._waiting or not has_room(self._calls, self._size):
+            return False
+        self._calls += 1
+        self._size += size
+        return True
+
     def submit(self, size: int, send: Callable[[], None]) -> Waiting:
         """Call ``send`` now, or when there is room; raises :class:`MailboxFull` when too many wait."""
         waiting = Waiting(size, send)
@@ -72,7 +80,8 @@ class SendWindow:
             raise RpcError(f"{calls} calls of {size} bytes are said to be done, more than are under way")
         self._calls -= calls
         self._size -= size
-        self._advance()
+        if self._waiting:
+            self._advance()
 
     def _advance(self) -> None:
         while self._waiting:

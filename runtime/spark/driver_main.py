@@ -29,6 +29,7 @@ from runtime.spark.driver_agent import DriverAgent
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
 from runtime.spark.jobmaster_link import JobMasterLink
+from runtime.spark.lease import DriverLease
 from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
 
 _log = logging.getLogger(__name__)
@@ -91,7 +92,13 @@ async def run_driver(spec: DriverSpec) -> int:
         await fetch_blob(identity, assignment.blob_host, assignment.blob_port, spec.job_id, ref, target)
 
     temp_dir = make_temp_dir()
-    link = JobMasterLink(dial, attempt=spec.attempt, pid=os.getpid(), patience_seconds=spec.reconnect_seconds)
+    link = JobMasterLink(
+        dial,
+        attempt=spec.attempt,
+        pid=os.getpid(),
+        patience_seconds=spec.reconnect_seconds,
+        lease=DriverLease(spec.lease_seconds),
+    )
     agent = DriverAgent(spec, spark, link, fetch, temp_dir)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.cancel, spec.stop_grace_seconds)
     try:

@@ -38,6 +38,8 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         reconnect_seconds: how long a lost JobManager is waited for before the driver stops itself.
         stop_grace_seconds: how long Python and the JVM get to end by themselves.
         start_timeout_seconds: how long the driver's JVM may take to come up.
+        lease_seconds: how long the driver may go on without word from a JobManager that leads; 0: there is no other
+            that could lead.
     """
 
     job_id: str
@@ -58,6 +60,7 @@ class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reconnect_seconds: float = 30.0
     stop_grace_seconds: float = 15.0
     start_timeout_seconds: float = 120.0
+    lease_seconds: float = 0.0
 
     @property
     def token(self) -> bytes:

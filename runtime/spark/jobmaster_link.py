@@ -3,7 +3,9 @@
 Calls leave in the order they were queued, each one until it is answered. After a reconnection the
 driver introduces itself again and repeats what the JobMaster has to know, so it does not matter what the other side
 remembers. A JobMaster that stays away for too long, or that says it is not ours, ends the link: whoever waits on
-:attr:`JobMasterLink.lost` must stop the driver (fencing).
+:attr:`JobMasterLink.lost` must stop the driver (fencing). Where another JobManager could take over, the driver holds a
+lease besides: it counts from the moment at which the last answered renewal was *sent*, for only then did the JobManager
+surely lead (:mod:`runtime.spark.lease`).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from runtime.gateways import JobMasterGateway
 from runtime.messages import DriverAssignment, DriverExit, ExecutorTargets, JobProgress, SparkRegistration
 from runtime.rpc import MailboxFull, PeerUnreachable, RpcError, RpcTimeout
 from runtime.spark.errors import DriverFailed
+from runtime.spark.lease import DriverLease
 
 MAX_QUEUED_CALLS = 10_000
 """Most calls that wait for the JobMaster; more mean that it has been away for too long."""
@@ -65,15 +68,23 @@ class JobMasterLink:
         dial: makes a connection; raises an :class:`RpcError` or :class:`OSError` when it cannot.
         attempt, pid: what the driver introduces itself with.
         patience_seconds: how long the JobMaster may be away.
+        lease: of the driver; by default one that is never over.
     """
 
     def __init__(
-        self, dial: Callable[[], Awaitable[JobMasterPeer]], *, attempt: int, pid: int, patience_seconds: float
+        self,
+        dial: Callable[[], Awaitable[JobMasterPeer]],
+        *,
+        attempt: int,
+        pid: int,
+        patience_seconds: float,
+        lease: DriverLease | None = None,
     ) -> None:
         self._dial = dial
         self._attempt = attempt
         self._pid = pid
         self._patience = patience_seconds
+        self._lease = lease or DriverLease(0)
         self._queue: deque[_Queued] = deque()
         self._waiting = asyncio.Event()
         self._registration: SparkRegistration | None = None
@@ -110,6 +121,19 @@ class JobMasterLink:
 
     async def run(self) -> None:
         """Keep the link up until it is lost; cancel it to end it."""
+        watch = asyncio.ensure_future(self._watch_lease())
+        try:
+            await self._keep_up()
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+    async def _watch_lease(self) -> None:
+        await self._lease.over()
+        _log.error("no word from a leading JobManager for as long as the lease")
+        self._lose("the lease is over: another JobManager may have started the job again")
+
+    async def _keep_up(self) -> None:
         try:
             while True:
                 peer = await self._connect()
@@ -153,15 +177,17 @@ class JobMasterLink:
         """Introduce ourselves, then deliver until the connection is gone."""
         closed = asyncio.ensure_future(peer.wait_closed())
         delivery = asyncio.ensure_future(self._introduce_and_deliver(peer.jobmaster))
+        renewal = asyncio.ensure_future(self._lease.keep(lambda: peer.jobmaster.renew_lease(self._attempt)))
         try:
-            await first_of(closed, delivery)
-            if delivery.done():
-                with contextlib.suppress(PeerUnreachable, RpcTimeout):
-                    delivery.result()
+            await first_of(closed, delivery, renewal)
+            for task in (delivery, renewal):
+                if task.done():
+                    with contextlib.suppress(PeerUnreachable, RpcTimeout):
+                        task.result()
         finally:
-            for task in (closed, delivery):
+            for task in (closed, delivery, renewal):
                 task.cancel()
-            await asyncio.gather(closed, delivery, return_exceptions=True)
+            await asyncio.gather(closed, delivery, renewal, return_exceptions=True)
 
     async def _introduce_and_deliver(self, jobmaster: JobMasterGateway) -> None:
         assignment = await _accepted(lambda: jobmaster.register_driver(self._attempt, self._pid))

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -28,8 +28,17 @@ FIRST_RETRY_SECONDS = 0.1
 LONGEST_RETRY_SECONDS = 1.0
 RETRY_FACTOR = 1.5
 
-Dial = Callable[[], Awaitable[RemotePeer]]
-"""Connects to whoever is the JobManager now."""
+
+class Leader(Protocol):
+    """Whoever leads now (:mod:`runtime.taskmanager.leader_finder`)."""
+
+    async def dial(self) -> RemotePeer:
+        """Connect to it."""
+        ...
+
+    async def superseded(self, peer: RemotePeer) -> bool:
+        """Whether another one leads than ``peer``, which does not answer."""
+        ...
 
 
 class LinkedTaskExecutor(Protocol):
@@ -58,7 +67,7 @@ class JobManagerLink:
     """See the module's documentation.
 
     Args:
-        dial: makes a connection.
+        leader: makes a connection to whoever leads.
         executor: this process's TaskExecutor.
         registration: what it introduces itself with.
         slots_changed: set when the ResourceManager should hear of the slots before the next interval.
@@ -68,7 +77,7 @@ class JobManagerLink:
 
     def __init__(
         self,
-        dial: Dial,
+        leader: Leader,
         executor: LinkedTaskExecutor,
         registration: TaskManagerRegistration,
         *,
@@ -76,7 +85,7 @@ class JobManagerLink:
         fence_after: float,
         registered: Callable[[SpiffeId | None], None] = lambda _: None,
     ) -> None:
-        self._dial = dial
+        self._leader = leader
         self._executor = executor
         self._registration = registration
         self._fence_after = fence_after
@@ -110,7 +119,7 @@ class JobManagerLink:
         delay, said = FIRST_RETRY_SECONDS, ""
         while True:
             try:
-                return await self._register(await self._dial())
+                return await self._register(await self._leader.dial())
             except (SluiceError, OSError) as error:
                 if str(error) != said:
                     said = str(error)
@@ -142,6 +151,9 @@ class JobManagerLink:
                     heard = time.monotonic()
                 except RpcTimeout:
                     if time.monotonic() - heard > session.accepted.heartbeat_timeout:
+                        return
+                    if await self._leader.superseded(session.peer):
+                        _LOG.warning("%s does not answer, and another JobManager leads", session.peer.identity)
                         return
                 except SluiceError as error:
                     _LOG.warning("the JobManager does not take our heartbeat: %s", error)

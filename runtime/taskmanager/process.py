@@ -6,7 +6,7 @@ import asyncio
 import importlib.metadata
 import logging
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from pki.connections import ConnectionLog
@@ -18,34 +18,32 @@ from pki.tls import TlsIdentity
 from runtime.addresses import (
     Registration,
     publish_registration,
-    read_jobmanager,
     require_reachable,
     withdraw_registration,
 )
 from runtime.config import RuntimeConfig
 from runtime.messages import SlotProfile, TaskManagerRegistration
-from runtime.rpc import RemotePeer, RpcService
+from runtime.rpc import RpcService
 from runtime.taskmanager.jobmanager_link import JobManagerLink
 from runtime.taskmanager.launcher import ExecutorLauncher, SparkExecutorLauncher
+from runtime.taskmanager.leader_finder import Address, AnnouncedLeader, AskedLeader
 from runtime.taskmanager.task_executor import TaskExecutor, TaskManagerShape
 
 _LOG = logging.getLogger(__name__)
 
 
-async def run_taskmanager(
-    home: Home, config: RuntimeConfig, name: str, *, jobmanager: tuple[str, int] | None = None
-) -> None:
+async def run_taskmanager(home: Home, config: RuntimeConfig, name: str, *, jobmanagers: Sequence[Address] = ()) -> None:
     """Run a TaskManager until cancelled; then end its executors and stop.
 
-    Its identity is at ``home.identity(Role.TASKMANAGER, name)``, prepared before. It finds the JobManager at
-    ``jobmanager``, by default by the address published in ``home``, each time it connects.
+    Its identity is at ``home.identity(Role.TASKMANAGER, name)``, prepared before. It asks the JobManagers at
+    ``jobmanagers`` who leads, by default it takes the address published in ``home``, each time it connects.
 
     Raises:
         StoreError: there is no usable identity.
         JavaNotFound: there is no Java that executors could run on.
         AddressUnusable: others could not connect to ``config.taskmanager.host``.
     """
-    async with taskmanager(home, config, name, jobmanager=jobmanager) as link:
+    async with taskmanager(home, config, name, jobmanagers=jobmanagers) as link:
         await link
 
 
@@ -55,13 +53,13 @@ async def taskmanager(
     config: RuntimeConfig,
     name: str,
     *,
-    jobmanager: tuple[str, int] | None = None,
+    jobmanagers: Sequence[Address] = (),
     launcher: ExecutorLauncher | None = None,
 ) -> AsyncIterator[asyncio.Task[None]]:
     """A running TaskManager; yields the task that keeps it connected, which ends only with an error.
 
     Args:
-        jobmanager: where the JobManager listens; by default as published in ``home``.
+        jobmanagers: where JobManagers listen; by default where the leader is published in ``home``.
         launcher: composes the commands of executors; by default Spark's.
     """
     settings = config.taskmanager
@@ -85,11 +83,7 @@ async def taskmanager(
             work=make_private_directory(home.work(name)),
         )
 
-        async def dial() -> RemotePeer:
-            if jobmanager is not None:
-                return await service.connect(*jobmanager, role=Role.JOBMANAGER)
-            address = read_jobmanager(home)
-            return await service.connect(*address.rpc, role=Role.JOBMANAGER, name=address.name)
+        leader = AskedLeader(service, jobmanagers) if jobmanagers else AnnouncedLeader(service, home)
 
         def registered(jobmanager_id: SpiffeId | None) -> None:
             if jobmanager_id is None:
@@ -101,7 +95,7 @@ async def taskmanager(
         slots_changed = asyncio.Event()
         executor = TaskExecutor(shape, spark, connections, slots_changed.set)
         link = JobManagerLink(
-            dial,
+            leader,
             executor,
             TaskManagerRegistration(
                 name=name,

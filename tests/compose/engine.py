@@ -6,12 +6,15 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from http.client import HTTPSConnection
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +23,26 @@ IMAGE = os.environ.get("SLUICE_IMAGE", "sluice:local")
 COMMAND_SECONDS = 180
 HEALTHY_SECONDS = 240
 JOB_SECONDS = 600
+REQUEST_SECONDS = 30
+KILLED = "killed"
+CUT_OFF = "cut off"
 
 
-def run(*argv: str | Path, timeout: float = COMMAND_SECONDS, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; a failure shows what it said."""
+def run(
+    *argv: str | Path,
+    timeout: float = COMMAND_SECONDS,
+    check: bool = True,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; a failure shows what it said. ``environment`` is beside the one that is there."""
     done = subprocess.run(
-        [str(each) for each in argv], capture_output=True, text=True, errors="replace", timeout=timeout, check=False
+        [str(each) for each in argv],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+        env={**os.environ, **(environment or {})},
     )
     assert not check or done.returncode == 0, f"{argv[0]} {argv[1:]}: {done.stdout}\n{done.stderr}"
     return done
@@ -72,10 +89,11 @@ class Stack:
         """All of them."""
         return ("ca", "jobmanager", *self.taskmanagers, "auth", "envoy")
 
-    def compose(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run compose on this project."""
+    def compose(self, *arguments: str, check: bool = True, version: str = "") -> subprocess.CompletedProcess[str]:
+        """Run compose on this project: the one that is installed, or ``v2`` of it."""
         place = ("--project-directory", str(self.directory), "--file", str(self.directory / "compose.yaml"))
-        return run(ROOT / "scripts" / "compose", *place, "--project-name", self.name, *arguments, check=check)
+        command = (str(ROOT / "scripts" / "compose"), *place, "--project-name", self.name, *arguments)
+        return run(*command, check=check, environment={"SLUICE_COMPOSE": version})
 
     def container(self, service: str) -> str:
         """The id of a service's container."""
@@ -99,14 +117,30 @@ class Stack:
         """The address of a container in a network."""
         return str(self.inspect(service)["NetworkSettings"]["Networks"][self.network(network)]["IPAddress"])
 
+    def listening(self, service: str) -> dict[int, str]:
+        """Ports on which a container listens, by the kernel's tables, each with the address it is bound to.
+
+        Loopback is left out: a container's own resolver is there, and py4j.
+        """
+        table = self.inside(service, "cat", "/proc/net/tcp", "/proc/net/tcp6").splitlines()
+        bound = [line.split()[1].rsplit(":", 1) for line in table if " 0A " in line]
+        # 127.x.x.x is written with its bytes turned round; ::1 ends in 01000000.
+        inner = [(address, port) for address, port in bound if len(address) == 8 and address.endswith("7F")]
+        assert all(len(address) == 8 for address, _ in bound), bound
+        return {
+            int(port, 16): socket.inet_ntoa(bytes.fromhex(address)[::-1])
+            for address, port in bound
+            if (address, port) not in inner
+        }
+
     def healthy(self, service: str) -> bool:
         """Whether its health check says so."""
         state = self.inspect(service)["State"]
         return bool(state["Running"]) and state["Health"]["Status"] == "healthy"
 
-    def up(self) -> None:
+    def up(self, version: str = "") -> None:
         """Start it, and wait until everything is healthy."""
-        self.compose("up", "-d")
+        self.compose("up", "-d", version=version)
         for service in self.services:
             eventually(partial(self.healthy, service), f"{service} is healthy")
 
@@ -135,9 +169,34 @@ class Stack:
         done = self.client("submit", "--json", "--executors", "3", pipeline, "--", *arguments)
         return str(json.loads(done.stdout)["job_id"])
 
+    def request(self, path: str, *, token: bool = True) -> tuple[int, Any]:
+        """Status and body of GET ``path``, as somebody outside gets them.
+
+        It starts no process: what is asked every moment would leave the containers too little of a small machine.
+        """
+        headers = {"authorization": f"Bearer {(self.directory / 'token').read_text().strip()}"} if token else {}
+        context = ssl.create_default_context(cafile=str(self.directory / "edge.pem"))
+        # The edge authority is an anchor by itself; it is not signed by itself.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        connection = HTTPSConnection("localhost", self.port, timeout=REQUEST_SECONDS, context=context)
+        with closing(connection):
+            connection.request("GET", path, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, json.load(answer)
+
+    def answered(self, path: str) -> Any:
+        """The body of GET ``path``, once the gateway answers."""
+
+        def good() -> Any:
+            status, body = self.request(path)
+            assert status in {200, 503}, (status, body)
+            return {"body": body} if status == 200 else None
+
+        return eventually(good, f"{path} is answered")["body"]
+
     def job(self, job_id: str) -> Any:
         """What the cluster says of a job."""
-        return json.loads(self.client("jobs", "show", "--json", job_id).stdout)
+        return self.answered(f"/v1/jobs/{job_id}")
 
     def until_finished(self, job_id: str) -> str:
         """Wait for the end of a job, which must be a good one; returns its standard output."""
@@ -150,6 +209,47 @@ class Stack:
         assert job["state"] == "FINISHED", job
         return str(self.client("jobs", "logs", job_id, "--source", "driver.stdout").stdout)
 
+    def starts(self, *without: str) -> dict[str, tuple[str, int]]:
+        """When each service's container was started and how often again, to be compared with later."""
+        found = {}
+        for service in self.services:
+            if service not in without:
+                inspected = self.inspect(service)
+                found[service] = inspected["State"]["StartedAt"], inspected["RestartCount"]
+        return found
+
     def kill(self, service: str) -> None:
         """SIGKILL to everything in the container, from outside, as the kernel would when memory is short."""
         os.kill(int(self.inspect(service)["State"]["Pid"]), signal.SIGKILL)
+
+    @contextmanager
+    def cut_off(self, service: str) -> Iterator[None]:
+        """The container runs on, and no packet gets in or out, on none of its networks."""
+        container = self.container(service)
+        aliases = {
+            name: settings["Aliases"] or ()
+            for name, settings in self.inspect(service)["NetworkSettings"]["Networks"].items()
+        }
+        for network in aliases:
+            run("docker", "network", "disconnect", network, container)
+        try:
+            yield
+        finally:
+            for network, names in aliases.items():
+                again = [word for name in names for word in ("--alias", name)]
+                run("docker", "network", "connect", *again, network, container)
+
+    @contextmanager
+    def away(self, service: str, how: str) -> Iterator[None]:
+        """The service is killed and stays away, or is cut off, until the end of the block; then it is healthy again."""
+        if how == KILLED:
+            container = self.container(service)
+            run("docker", "kill", container)
+            try:
+                yield
+            finally:
+                run("docker", "start", container)
+        else:
+            with self.cut_off(service):
+                yield
+        eventually(partial(self.healthy, service), f"{service} is healthy again")

@@ -1,34 +1,17 @@
-"""Containers killed and networks cut while a job runs."""
+"""Containers killed and networks cut while a job runs: one service at a time, each that has a spare or may be away."""
 
 from __future__ import annotations
 
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.compose.engine import ROOT, Stack, eventually, run
+from tests.compose.engine import CUT_OFF, KILLED, ROOT, Stack, eventually
+from tests.compose.jobs import ONE_FAULT_SECONDS, TOTAL, TWO_FAULTS_SECONDS, finished_tasks, goes_on, under_way
 
 pytestmark = pytest.mark.timeout(1500)
-TOTAL = f"keys 7 total {sum(range(1, 91))}"
-
-
-def on(stack: Stack, job_id: str, taskmanager: str) -> Any:
-    """The job's executor on ``taskmanager`` once the job is well under way there; else None."""
-    job = stack.job(job_id)
-    assert job["state"] in {"CREATED", "INITIALIZING", "RUNNING"}, job
-    running = [each for each in job["executors"] if each["state"] == "RUNNING"]
-    here = [each for each in running if each["taskmanager"] == taskmanager]
-    return here if here and job["progress"]["tasks_finished"] >= 5 else None
-
-
-def under_way(stack: Stack, pipeline: Path, taskmanager: str) -> str:
-    """Submit the pipeline and wait until some of it was done, and ``taskmanager`` has a part in it."""
-    job_id = stack.submit(pipeline, "1.0")
-    eventually(lambda: on(stack, job_id, taskmanager), f"{taskmanager} works on the job")
-    return job_id
 
 
 def all_registered(stack: Stack) -> bool:
@@ -44,51 +27,66 @@ def test_a_job_from_outside_finds_what_is_there(stack: Stack) -> None:
 
 
 def test_a_killed_taskmanager_costs_no_result(stack: Stack, slow_sum: Path) -> None:
-    job_id = under_way(stack, slow_sum, "taskmanager-2")
+    others = stack.starts("taskmanager-2")
+    job_id = under_way(stack, slow_sum, "taskmanager-2", ONE_FAULT_SECONDS)
     before = stack.inspect("taskmanager-2")["RestartCount"]
+
     stack.kill("taskmanager-2")
+
     assert TOTAL in stack.until_finished(job_id)
     eventually(lambda: stack.inspect("taskmanager-2")["RestartCount"] > before, "the engine has started it again")
     eventually(lambda: all_registered(stack), "it is registered again, with the identity it had")
     assert stack.job(job_id)["progress"]["executors_removed"] >= 1
+    assert stack.starts("taskmanager-2") == others
 
 
-def test_a_taskmanager_whose_network_is_cut_costs_no_result(stack: Stack, slow_sum: Path) -> None:
-    job_id = under_way(stack, slow_sum, "taskmanager-3")
-    run("docker", "network", "disconnect", stack.network("cluster"), stack.container("taskmanager-3"))
-    try:
+def test_a_taskmanager_that_is_cut_off_costs_no_result(stack: Stack, slow_sum: Path) -> None:
+    others = stack.starts()
+    job_id = under_way(stack, slow_sum, "taskmanager-3", ONE_FAULT_SECONDS)
+
+    with stack.cut_off("taskmanager-3"):
         assert TOTAL in stack.until_finished(job_id)
-    finally:
-        alias = ("--alias", "taskmanager-3")
-        run("docker", "network", "connect", *alias, stack.network("cluster"), stack.container("taskmanager-3"))
+
+    assert stack.job(job_id)["progress"]["executors_removed"] >= 1
     eventually(lambda: all_registered(stack), "it is registered again")
+    assert stack.starts() == others
 
 
 def test_without_the_auth_service_requests_are_refused_and_nothing_else(stack: Stack, slow_sum: Path) -> None:
-    job_id = under_way(stack, slow_sum, "taskmanager-1")
-    run("docker", "kill", stack.container("auth"))
-    try:
-        refused = stack.client("jobs", "list", check=False)
-        assert refused.returncode != 0
-        assert "cannot answer now" in refused.stderr
-        for service in ("jobmanager", *stack.taskmanagers, "envoy", "ca"):
-            assert stack.healthy(service)
-    finally:
-        run("docker", "start", stack.container("auth"))
-    eventually(lambda: stack.client("jobs", "list", check=False).returncode == 0, "requests are answered again")
+    others = stack.starts("auth")
+    job_id = under_way(stack, slow_sum, "taskmanager-1", TWO_FAULTS_SECONDS)
+    jobs = stack.answered("/v1/jobs")
+
+    for how in (KILLED, CUT_OFF):
+        done = finished_tasks(stack, job_id)
+        with stack.away("auth", how):
+            for path in ("/v1/jobs", f"/v1/jobs/{job_id}", "/v1/overview"):
+                for token in (True, False):
+                    status, body = stack.request(path, token=token)
+                    assert status == 503, (how, path, token, body)
+            refused = stack.client("submit", slow_sum, "--", "0", check=False)
+            assert refused.returncode != 0
+            assert "cannot answer now" in refused.stderr
+            for service in ("jobmanager", *stack.taskmanagers, "envoy", "ca"):
+                assert stack.healthy(service), (how, service)
+        # What was refused has left nothing behind, and the job did not notice.
+        assert {job["id"] for job in stack.answered("/v1/jobs")["jobs"]} == {job["id"] for job in jobs["jobs"]}
+        assert goes_on(stack, job_id, done)
+
     assert TOTAL in stack.until_finished(job_id)
+    assert stack.job(job_id)["progress"]["executors_removed"] == 0
+    assert stack.starts("auth") == others
 
 
-def test_the_whole_cluster_stops_in_order_and_comes_back_with_its_identities(stack: Stack) -> None:
-    for service in stack.services:
-        eventually(partial(stack.healthy, service), f"{service} is healthy")
-    stack.compose("stop", "--timeout", "30")
-    assert {service: stack.inspect(service)["State"]["ExitCode"] for service in stack.services} == dict.fromkeys(
-        stack.services, 0
-    )
-    stack.up()
-    since = stack.inspect("ca")["State"]["StartedAt"]
-    said = run("docker", "logs", "--since", since, stack.container("ca"))
-    assert "is ready" in said.stderr
-    assert "invited" not in said.stdout + said.stderr
-    assert stack.client("jobs", "list").returncode == 0
+def test_nobody_notices_that_the_authority_is_away(stack: Stack, slow_sum: Path) -> None:
+    others = stack.starts("ca")
+    job_id = under_way(stack, slow_sum, "taskmanager-1", TWO_FAULTS_SECONDS)
+
+    for how in (KILLED, CUT_OFF):
+        with stack.away("ca", how):
+            done = finished_tasks(stack, job_id)
+            eventually(partial(goes_on, stack, job_id, done), "the job goes on")
+
+    assert TOTAL in stack.until_finished(job_id)
+    assert stack.job(job_id)["progress"]["executors_removed"] == 0
+    assert stack.starts("ca") == others

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from audit.catalogue import CHECKS
 from cli.errors import UnreachableError, UsageError
 from cli.main import app
+from tests.hostile import TestPki
 from tests.weak_servers import http_answer, server_context, serving
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -67,6 +68,26 @@ def test_a_target_file_that_means_nothing_is_wrong_usage(content: str, tmp_path:
     done = CliRunner().invoke(app, ["audit", "--targets", str(path)])
     assert isinstance(done.exception, UsageError)
     assert done.exception.exit_code == 2
+
+
+@pytest.mark.parametrize(("side", "expected"), [("internal", "passed"), ("edge", "finding")])
+def test_a_target_file_says_which_authority_vouches_for_a_listener(
+    side: str, expected: str, pki: TestPki, server_directory: Path, tmp_path: Path
+) -> None:
+    with serving(context=server_context(server_directory, client=ssl.CERT_NONE)) as address:
+        path = targets(tmp_path, address, "server")
+        (tmp_path / "authority.pem").write_bytes((pki.home.pki / "authorities" / side / "cert.pem").read_bytes())
+        path.write_text(path.read_text() + 'ca_file = "authority.pem"\n')
+        done = CliRunner().invoke(app, ["audit", "--targets", str(path), "--handshake-limit", "0.5", "--json"])
+    outcomes = {each["check"]: each["outcome"] for each in json.loads(done.stdout)["results"]}
+    assert outcomes["CRT-09"] == expected
+
+
+def test_a_ca_file_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
+    path = targets(tmp_path, ("127.0.0.1", 1), "server")
+    path.write_text(path.read_text() + 'ca_file = "missing.pem"\n')
+    done = CliRunner().invoke(app, ["audit", "--targets", str(path)])
+    assert isinstance(done.exception, UsageError)
 
 
 def test_a_home_without_a_cluster_cannot_be_reached(tmp_path: Path) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from audit.catalogue import CHECKS
-from audit.model import Kind, Report
+from audit.model import Kind, Outcome, Report
 from audit.runner import examine
 from audit.subject import EdgeAccess, Subject
 from pki.channels import Channel
@@ -20,7 +21,8 @@ from tests.weak_servers import Answer, http, http_answer, server_context, servin
 
 GOOD, VIEWER = "slc_good", "slc_viewer"
 PROBLEM = "content-type: application/problem+json\r\nserver: sluice\r\n"
-EDGE_CHECKS = [check for check in CHECKS if check.id.startswith("EDG")]
+INTRUSIVE = "EDG-10"
+EDGE_CHECKS = [check for check in CHECKS if check.id.startswith("EDG") and check.id != INTRUSIVE]
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,32 @@ def test_a_token_is_sent_to_nobody_whom_the_authority_does_not_vouch_for(pki: Te
     assert seen
     assert not any(VIEWER in authorization for authorization in seen)
     assert found(report) == {"EDG-03"}  # what it was meant to prove could not be proven
+
+
+@pytest.mark.parametrize(("status", "expected"), [("503 Service Unavailable", set()), ("200 OK", {INTRUSIVE})])
+def test_whether_a_gateway_fails_closed_is_seen_by_taking_its_auth_service_away(
+    status: str, expected: set[str], pki: TestPki
+) -> None:
+    away: list[bool] = []
+
+    @contextlib.contextmanager
+    def without_auth() -> Iterator[None]:
+        away.append(True)
+        yield
+        away.clear()
+
+    def answer(method: str, target: str, headers: Mapping[str, str]) -> tuple[str, str, str]:
+        return (status, PROBLEM, "{}") if away else honest(method, target, headers)
+
+    directory = pki.edge_server()
+    access = EdgeAccess(OPERATIONS, VIEWER, ca_file=directory / "ca.pem", without_auth=without_auth)
+    with serving(http(answer), server_context(directory, client=ssl.CERT_NONE)) as address:
+        subject = Subject(listener_at(address, Kind.SERVER, Channel.EDGE), OPTIONS, edge=access)
+        assert found(examine("a test", [subject], checks=only(INTRUSIVE))) == expected
+        assert not away
+        unasked = Subject(listener_at(address, Kind.SERVER, Channel.EDGE), OPTIONS, edge=EdgeAccess(OPERATIONS))
+        (result,) = examine("a test", [unasked], checks=only(INTRUSIVE)).results
+        assert result.outcome is Outcome.NOT_EXAMINED
 
 
 def test_an_open_api_is_found_as_a_stock_flink_has_it() -> None:

@@ -25,6 +25,8 @@ from tests.hostile import TestPki
 from tests.integration.audit.conftest import OPTIONS, QUICK, audited, found, listener_at, only
 from tests.weak_servers import drain, http_answer, server_context, serving, speak
 
+ALLOW_CLIENT_RENEGOTIATION = 1 << 8
+"""SSL_OP_ALLOW_CLIENT_RENEGOTIATION, for which Python has no name."""
 MODERN_CIPHERS = "ECDHE+AESGCM"
 
 
@@ -39,8 +41,8 @@ def test_our_own_listener_gives_no_finding_and_every_check_has_something_to_say(
     report = audited(listener_at(honest), identities=identities)
     assert found(report) == set(), [result for result in report.results if result.outcome is Outcome.FINDING]
     silent = {result.check: result.seen for result in report.results if result.outcome is Outcome.NOT_EXAMINED}
-    # no kernel table was read, and rpc is not the channel of one job
-    assert set(silent) == {"LSN-02", "MTL-16"}, silent
+    # no kernel table was read, nobody said which authorities are trusted, and rpc is not the channel of one job
+    assert set(silent) == {"LSN-02", "CRT-09", "MTL-16"}, silent
 
 
 def test_what_is_negotiated_is_told(honest: tuple[str, int]) -> None:
@@ -202,6 +204,32 @@ def test_a_tls12_server_that_requests_no_client_certificate_is_found(server_dire
     )
     with serving(context=context) as address:
         assert found(audited(listener_at(address), checks=only("MTL-01", "MTL-02"))) == {"MTL-01"}
+
+
+def test_a_tls12_server_is_asked_who_is_admitted_as_well(server_directory: Path) -> None:
+    tls12 = ssl.TLSVersion.TLSv1_2
+    clients = only("MTL-01", "MTL-02", "MTL-03", "MTL-04", "CRT-02", "CRT-06", "CRT-09")
+    for verify, expected in ((ssl.CERT_REQUIRED, set()), (ssl.CERT_OPTIONAL, {"MTL-02"})):
+        context = server_context(server_directory, client=verify, minimum=tls12, maximum=tls12)
+        with serving(context=context) as address:
+            report = audited(listener_at(address), checks=clients)
+        assert found(report) == expected
+        assert {"MTL-03", "MTL-04", "CRT-02", "CRT-06"} <= passed(report)
+        (listener,) = report.listeners
+        assert listener.negotiated is not None
+        assert listener.negotiated.version == "TLS 1.2"
+        assert len(listener.negotiated.chain) == 2
+
+
+@pytest.mark.parametrize(("allowed", "expected"), [(False, set()), (True, {"TLS-18"})])
+def test_a_client_that_may_renegotiate_is_found(allowed: bool, expected: set[str], server_directory: Path) -> None:
+    tls12 = ssl.TLSVersion.TLSv1_2
+    context = server_context(server_directory, client=ssl.CERT_NONE, minimum=tls12, maximum=tls12)
+    context.options |= ALLOW_CLIENT_RENEGOTIATION if allowed else ssl.OP_NO_RENEGOTIATION
+    with serving(context=context) as address:
+        report = audited(listener_at(address, Kind.SERVER, None), checks=only("TLS-18"))
+    assert found(report) == expected
+    assert found(report) | passed(report) == {"TLS-18"}
 
 
 def _weak(weakness: str, pki: TestPki, directory: Path) -> ssl.SSLContext:

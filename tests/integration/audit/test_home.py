@@ -17,6 +17,7 @@ from audit.errors import AuditError
 from audit.model import Kind, Listener
 from audit.runner import examine
 from audit.subject import Options, Subject
+from pki.files import make_private_directory
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN, TestPki
@@ -36,9 +37,9 @@ def home(tmp_path: Path) -> Home:
 
 
 def _bootstrap(home: Home, *, allow: object) -> None:
-    (home.run / "envoy").mkdir(parents=True, exist_ok=True)
+    make_private_directory(home.run / "envoy")
     document = {"http_filters": [{"typed_config": {"failure_mode_allow": allow}}]}
-    (home.run / "envoy" / "bootstrap.json").write_text(json.dumps(document))
+    (home.run / "envoy" / "configuration.json").write_text(json.dumps(document))
 
 
 def findings(home: Home, options: Options | None = None, unreadable: tuple[str, ...] = ()) -> set[str]:

@@ -317,7 +317,15 @@ def short_home() -> Iterator[Home]:
 @pytest.fixture(scope="session")
 def running_gateway(edge_authority: EdgeAuthority, background: BackgroundLoop) -> Iterator[Gateway]:
     directory = Path(tempfile.mkdtemp(prefix="slc"))
-    config = GatewayConfig(port=0, max_request_bytes=64 << 20, authorization_timeout=5.0)
+    config = GatewayConfig(
+        port=0,
+        max_request_bytes=64 << 20,
+        authorization_timeout=5.0,
+        header_timeout=2.0,
+        idle_timeout=3.0,
+        address_requests_per_second=1e6,
+        principal_requests_per_second=1e6,
+    )
     gateway = Gateway(Home.at(directory), edge_authority, background, config)
     gateway.start()
     yield gateway

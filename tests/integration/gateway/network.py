@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from aiohttp import ClientSession, UnixConnector, web
 
 from gateway.bootstrap import EnvoyPaths
@@ -136,7 +137,14 @@ class NetworkGateway(Gateway):
         elsewhere: tuple[str, int] | None = None,
     ) -> None:
         """``elsewhere``: who stands there in REST's place."""
-        super().__init__(home, authority, loop, GatewayConfig(port=0, auth_host=LOOPBACK, auth_port=0))
+        config = GatewayConfig(
+            port=0,
+            auth_host=LOOPBACK,
+            auth_port=0,
+            authorization_timeout=DEADLINE_SECONDS,
+            max_upstream_seconds=0.2,
+        )
+        super().__init__(home, authority, loop, config)
         self.generation = generation
         self.envoy_identity = home.identity(Role.GATEWAY, ENVOY_NAME)
         self.auth_identity = home.identity(Role.AUTH, AUTH_NAME)
@@ -158,18 +166,12 @@ class NetworkGateway(Gateway):
             serving = self._loop.start(self.rest.serve())
             self._others.append(serving)
             self._await(serving, lambda: self.rest.address)
-        self._auth = self._loop.start(run_auth(self.home, self._config, TRUST_DOMAIN))
+        self._auth = self._loop.start(run_auth(self.home, self._config, TRUST_DOMAIN, rest=self.rest.address))
         announced = self.home.run / "endpoints" / "auth.json"
         self._await(self._auth, announced.exists)
         document = json.loads(announced.read_bytes())
         self.auth_address = (document["host"], document["port"])
-        config = GatewayConfig(
-            port=0,
-            auth_host=LOOPBACK,
-            auth_port=self.auth_address[1],
-            authorization_timeout=DEADLINE_SECONDS,
-            max_upstream_seconds=0.2,
-        )
+        config = msgspec.structs.replace(self._config, auth_port=self.auth_address[1])
         envoy = self._loop.start(run_envoy(self.home, config, TRUST_DOMAIN, rest=self.rest.address))
         self._others.append(envoy)
         endpoint = self.home.run / "endpoints" / "envoy.json"

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from gateway.audit_log import audit_file, verify_file
+from gateway.audit_log import audit_file
+from gateway.audit_verify import verify_file
 from gateway.principal import AccessRole
 from gateway.process import route_file
 from gateway.tokens import TokenStore, token_file
@@ -187,7 +188,8 @@ def test_every_decision_is_in_the_audit_log_without_any_secret(gateway: Gateway)
     denied = gateway.send("POST", "/v1/jobs", token=token, body=b"")
     gateway.send("GET", f"/v1/jobs/{token}", token=token)
     log = audit_file(gateway.home)
-    records = {record["request_id"]: record for record in map(json.loads, log.read_bytes().splitlines())}
+    lines = [json.loads(line) for line in log.read_bytes().splitlines()]
+    records = {record["request_id"]: record for record in lines if record["event"] == "decision"}
     first, second = records[allowed.headers["x-request-id"]], records[denied.headers["x-request-id"]]
     assert (first["principal"], first["operation"], first["decision"]) == ("grace", "jobs.list", "allow")
     assert (second["principal"], second["operation"], second["decision"]) == ("grace", "jobs.submit", "deny")
@@ -201,7 +203,7 @@ def test_every_decision_is_in_the_audit_log_without_any_secret(gateway: Gateway)
 
 def test_access_log_has_the_request_and_no_query(gateway: Gateway) -> None:
     reply = gateway.send("GET", "/v1/jobs?secret=hunter2", token=gateway.token(AccessRole.VIEWER, "alan"))
-    log = gateway.home.logs / "access.jsonl"
+    log = gateway.home.gateway / "access.jsonl"
     identifier = reply.headers["x-request-id"].encode()
     eventually(lambda: identifier in log.read_bytes(), "the request does not appear in the access log")
     (entry,) = (json.loads(line) for line in log.read_bytes().splitlines() if identifier in line)

@@ -9,14 +9,14 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from gateway.config import EDGE_NAME, ENVOY_NAME, GatewayConfig
-from gateway.errors import AuditLogError, EnvoyFailed, EnvoyIdentityError, GatewayError, ListenError
+from gateway.errors import EnvoyFailed, EnvoyIdentityError, GatewayError, ListenError
 from gateway.listening import listen_unix
 from gateway.process import route_file, run_auth, run_envoy
 from gateway.tokens import token_file
@@ -31,9 +31,14 @@ RUN_ENVOY = """
 import asyncio, sys
 from pathlib import Path
 from gateway.config import GatewayConfig
-from gateway.process import run_envoy
+from gateway.process import run_auth, run_envoy
 from pki.home import Home
-asyncio.run(run_envoy(Home.at(Path(sys.argv[1])), GatewayConfig(port=0), sys.argv[2]))
+
+async def main(home, trust_domain):
+    config = GatewayConfig(port=0)
+    await asyncio.gather(run_auth(home, config, trust_domain), run_envoy(home, config, trust_domain))
+
+asyncio.run(main(Home.at(Path(sys.argv[1])), sys.argv[2]))
 """
 
 
@@ -65,6 +70,16 @@ async def test_envoy_does_not_start_without_its_certificate(short_home: Home) ->
         await run_envoy(short_home, ANY_PORT, TRUST_DOMAIN)
 
 
+@pytest.fixture
+async def auth(home: Home) -> AsyncIterator[None]:
+    """The auth service: Envoy has its configuration from there."""
+    running = asyncio.create_task(run_auth(home, ANY_PORT, TRUST_DOMAIN))
+    yield
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.usefixtures("auth")
 async def test_home_of_earlier_versions_keeps_working(home: Home) -> None:
     """There the public certificate was where the internal one is now."""
     home.identity(Role.GATEWAY, EDGE_NAME).rename(home.identity(Role.GATEWAY, ENVOY_NAME))
@@ -93,12 +108,13 @@ async def test_envoy_does_not_start_without_an_identity_for_the_network(home: Ho
         await run_envoy(home, ANY_PORT, TRUST_DOMAIN, rest=("127.0.0.1", 1))
 
 
+@pytest.mark.usefixtures("auth")
 async def test_second_envoy_leaves_the_files_of_the_first_alone(home: Home) -> None:
     first = asyncio.create_task(run_envoy(home, ANY_PORT, TRUST_DOMAIN))
     await until(lambda: (home.run / "endpoints" / "envoy.json").exists() or first.done())
     with pytest.raises(ListenError, match="another process listens"):
         await run_envoy(home, ANY_PORT, TRUST_DOMAIN)
-    assert (home.run / "envoy" / "edge.json").exists()
+    assert (home.sockets / "sds.sock").exists()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -114,6 +130,7 @@ async def test_envoy_does_not_start_with_a_certificate_of_another_trust_domain(h
         await run_envoy(home, ANY_PORT, "elsewhere.test")
 
 
+@pytest.mark.usefixtures("auth")
 async def test_envoy_that_ends_by_itself_is_an_error_and_its_address_is_withdrawn(home: Home) -> None:
     running = asyncio.create_task(run_envoy(home, ANY_PORT, TRUST_DOMAIN))
     endpoint = home.run / "endpoints" / "envoy.json"
@@ -122,9 +139,10 @@ async def test_envoy_that_ends_by_itself_is_an_error_and_its_address_is_withdraw
     with pytest.raises(EnvoyFailed, match="ended by itself"):
         await running
     assert not endpoint.exists()
-    assert not (home.run / "envoy" / "edge.json").exists()
+    assert not (home.sockets / "sds.sock").exists()
 
 
+@pytest.mark.usefixtures("auth")
 async def test_cancelling_ends_envoy(home: Home) -> None:
     running = asyncio.create_task(run_envoy(home, ANY_PORT, TRUST_DOMAIN))
     await until(lambda: (home.run / "endpoints" / "envoy.json").exists() or running.done())
@@ -150,7 +168,7 @@ def test_envoy_dies_when_its_parent_is_killed(home: Home) -> None:
 
 async def test_leftovers_of_a_killed_process_are_no_obstacle(home: Home) -> None:
     """Sockets stay behind after SIGKILL."""
-    for name in ("auth.sock", "envoy-admin.sock"):
+    for name in ("auth.sock", "xds.sock", "sds.sock", "envoy-admin.sock"):
         listen_unix(home.sockets / name).close()
     auth = asyncio.create_task(run_auth(home, ANY_PORT, TRUST_DOMAIN))
     envoy = asyncio.create_task(run_envoy(home, ANY_PORT, TRUST_DOMAIN))
@@ -165,7 +183,7 @@ async def test_leftovers_of_a_killed_process_are_no_obstacle(home: Home) -> None
 async def test_second_auth_service_does_not_start(home: Home) -> None:
     first = asyncio.create_task(run_auth(home, ANY_PORT, TRUST_DOMAIN))
     await until(lambda: (home.sockets / "auth.sock").exists() or first.done())
-    with pytest.raises(AuditLogError, match="another process is writing"):
+    with pytest.raises(ListenError, match="another process listens"):
         await run_auth(home, ANY_PORT, TRUST_DOMAIN)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):

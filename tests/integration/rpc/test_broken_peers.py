@@ -13,8 +13,9 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 
 from pki.channels import Channel, server_policy
-from runtime.rpc import Patience
+from runtime.rpc import Patience, PeerUnreachable, Terminated
 from runtime.rpc import envelope as wire
+from runtime.rpc.line import MAX_UNSENT_BYTES
 from runtime.rpc.transport import ALPN, CONTENT_TYPE, PATH, GrpcStream, dial
 from runtime.rpc.window import MAX_OPEN_CALLS
 from tests.hostile import TRUST_DOMAIN
@@ -37,12 +38,15 @@ class Raw:
     def stream_ended(self, reason: str) -> None:
         self.ended.append(reason)
 
+    def resume_sending(self) -> None:
+        """Nothing waits here."""
+
     async def send(self, *envelopes: wire.Envelope) -> None:
-        await self.stream.send(wire.join_batch([wire.encode_envelope(each) for each in envelopes]))
+        self.stream.send(wire.join_batch([wire.encode_envelope(each) for each in envelopes]))
 
     async def send_frame(self, data: bytes) -> None:
         """Send bytes that are no proper gRPC message."""
-        await self.stream._stream.send_data(data)
+        self.stream.send_data(data)
 
 
 @contextlib.asynccontextmanager
@@ -151,8 +155,8 @@ async def test_a_cancelled_call_is_skipped_and_makes_room(pair: Pair) -> None:
     async with raw_peer(pair) as raw:
         for number in range(3 * MAX_OPEN_CALLS):
             await raw.send(call(number), wire.Cancel(number))
-        await raw.send(call(0, "add", b"\x92\x01\x02"))
-        await eventually(lambda: wire.Reply(0, b"\x03") in raw.received)
+        await raw.send(call(3 * MAX_OPEN_CALLS, "add", b"\x92\x01\x02"))
+        await eventually(lambda: wire.Reply(3 * MAX_OPEN_CALLS, b"\x03") in raw.received)
         assert raw.ended == []
 
 
@@ -328,3 +332,30 @@ async def test_a_flood_of_pings_from_a_peer_that_does_not_read_is_cut(world: Wor
                 peer.writer.write(ping * 8192)
                 await peer.writer.drain()
         await eventually(lambda: server.peers() == ())
+
+
+async def test_a_peer_that_asks_for_much_and_lets_nothing_come_is_given_up(pair: Pair) -> None:
+    """Its answers pile up here, but only so far; the others do not notice."""
+    size = wire.MAX_ENVELOPE_BYTES - 4096
+    async with raw_peer(pair) as raw:
+        await eventually(lambda: len(pair.server.peers()) == 2)
+        slow = next(each for each in pair.server.peers() if each.identity.name == "broken")
+        raw.stream._http2._open_window = lambda *_: None  # type: ignore[method-assign]  # it never lets more come
+        for number in range(MAX_UNSENT_BYTES // size + 5):
+            await raw.send(call(number, "blob", _MSGPACK.encode((bytes(size),))))
+            if number % 4 == 3:  # no more under way at a time than agreed
+                await eventually(lambda: pair.echo.stats.processed > number or slow.closed)  # noqa: B023  # awaited here
+        await eventually(lambda: slow.closed)
+        assert "does not read" in str(slow.close_reason)
+        assert await pair.gateway.add(1) == 2
+
+
+async def test_death_watch_notices_a_peer_that_goes(pair: Pair) -> None:
+    told: list[Terminated] = []
+    pair.echo.watch(pair.server.peers()[0], told.append)
+    pair.echo.watch(pair.server.peers()[0], told.append)()
+    await pair.client.close()
+    await eventually(lambda: told != [])
+    assert told[0].name == str(taskmanager())
+    assert isinstance(told[0].error, PeerUnreachable)
+    assert len(told) == 1

@@ -134,7 +134,7 @@ class Cluster:
                 where,
                 self.config,
                 name,
-                jobmanager=None if home is None else self.address.rpc,
+                jobmanagers=() if home is None else (self.address.rpc,),
                 launcher=FakeLauncher(behaviour),
             )
         )

@@ -2,6 +2,7 @@
 
 ``{"executors": 2, "end": "when-told" | "fail" | "crash" | "sleep-before-register", "flag": path}``
 
+With ``alone``, a directory, it is noted there how often the job runs, and whether it ever does twice at a time.
 ``when-told``: asks for executors, and succeeds when the file ``flag`` exists. Run as a program by the JobMaster.
 """
 
@@ -9,12 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 
+from pki.errors import SluiceError
 from pki.identity import Role
 from pki.tls import TlsIdentity
 from runtime.blob.client import fetch_blob
@@ -30,6 +34,7 @@ from runtime.messages import (
 )
 from runtime.rpc import RpcEndpoint, RpcService
 from runtime.spark.driver_spec import DriverSpec
+from runtime.spark.lease import DriverLease
 
 POLL_SECONDS = 0.02
 
@@ -70,14 +75,41 @@ async def run(spec: DriverSpec) -> None:
         spec.jobmanager_host, spec.jobmanager_port, role=Role.JOBMANAGER, name=spec.jobmanager_name
     )
     master = peer.gateway(JobMasterGateway, jobmaster_endpoint(spec.job_id), token=spec.token)
+    lease = DriverLease(spec.lease_seconds)
     assignment = await master.register_driver(spec.attempt, os.getpid())
+    guards = [
+        asyncio.create_task(_die_after(lease.over())),
+        asyncio.create_task(_die_after(lease.keep(lambda: master.renew_lease(spec.attempt)))),
+    ]
     target = Path(spec.work_dir) / "pipeline.json"
     await fetch_blob(identity, assignment.blob_host, assignment.blob_port, spec.job_id, assignment.pipeline, target)
     script = json.loads(target.read_bytes())
     print(f"args {list(assignment.args)}", flush=True)  # noqa: T201
+    if "alone" in script:
+        be_alone(Path(script["alone"]), spec.attempt)
     await _start_spark(master, spec, script.get("executors", 0), spec.executor_memory_mb)
     await _end(master, endpoint, script)
+    for guard in guards:
+        guard.cancel()
     await service.close()
+
+
+async def _die_after(end: Awaitable[None]) -> None:
+    """As a real driver does: nothing is left of it when its lease is over or refused."""
+    with contextlib.suppress(SluiceError):
+        await end
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def be_alone(place: Path, attempt: int) -> None:
+    """Note this run in ``place``, and there for ever if another driver of the job runs at the same time."""
+    descriptor = os.open(place / "lock", os.O_RDWR | os.O_CREAT)  # held until the process ends
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        (place / "twice").touch()
+    with (place / "runs").open("a") as file:
+        file.write(f"{attempt}\n")
 
 
 async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: int, memory_mb: int) -> None:

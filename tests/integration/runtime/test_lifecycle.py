@@ -15,7 +15,9 @@ from pki.issuer import LocalIssuer
 from pki.tls import TlsIdentity
 from runtime.addresses import AddressUnknown, read_jobmanager
 from runtime.gateways import RESOURCE_MANAGER, JobMasterGateway, ResourceManagerGateway, jobmaster_endpoint
+from runtime.jobmanager import job_master
 from runtime.jobmanager.errors import ExecutorUnknown, NotRegistered
+from runtime.jobmanager.job_master import JobMaster
 from runtime.messages import (
     CsrToSign,
     DriverExit,
@@ -68,7 +70,7 @@ async def test_a_stopping_jobmanager_ends_drivers_and_executors(cluster: Cluster
 
 
 async def test_taskmanagers_find_a_jobmanager_that_came_back_and_run_its_jobs(cluster: Cluster) -> None:
-    """It listens on other ports, and an unfinished job of its earlier life is shown as failed, with the reason."""
+    """It listens on other ports; an unfinished job of its earlier life starts again."""
     await cluster.start_taskmanager("tm-1")
     old = await cluster.submit()
     await cluster.until_running(old, 2)
@@ -79,11 +81,11 @@ async def test_taskmanagers_find_a_jobmanager_that_came_back_and_run_its_jobs(cl
     assert before is not None
     assert cluster.address.rpc != before.rpc
     await cluster.until_registered("tm-1")
-    assert "submit it again" in (await cluster.until(old, "FAILED"))["failure"]["error"]
-    assert list(cluster.home.blobs.iterdir()) == []
-    new = await cluster.submit()
-    await cluster.until_running(new, 2)
+    await cluster.until_running(old, 2)
+    assert (await cluster.job(old))["attempt"] == 2
     cluster.flag.touch()
+    await cluster.until(old, "FINISHED")
+    new = await cluster.submit()
     await cluster.until(new, "FINISHED")
 
 
@@ -241,3 +243,23 @@ async def test_an_attempt_that_is_not_the_current_one_gets_no_work(cluster: Clus
     with pytest.raises(PeerRefused, match="attempt 2"):
         await master.register_driver(2, 1)
     await service.close()
+
+
+async def test_an_error_of_a_jobmaster_fails_its_job_and_nothing_else(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A timer that raises: nobody waits for it, and the job must not wait for ever."""
+
+    def broken(master: JobMaster, watch: object) -> None:
+        raise KeyError(master.job_id, watch)
+
+    monkeypatch.setattr(job_master, "LOOK_SECONDS", 0.1)
+    await cluster.start_taskmanager("tm-1")
+    monkeypatch.setattr(JobMaster, "_look_at_driver_identity", broken)
+    job_id = await cluster.submit()
+    job = await cluster.until(job_id, "FAILED")
+    assert "internal error of its JobMaster: KeyError" in job["failure"]["error"]
+    monkeypatch.undo()
+    cluster.flag.touch()
+    again = await cluster.submit()
+    await cluster.until(again, "FINISHED")

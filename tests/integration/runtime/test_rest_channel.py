@@ -64,6 +64,21 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
         yield Served(pki, pki.home, address)
 
 
+@pytest.mark.parametrize(("offered", "admitted"), [([], True), (["http/1.1"], True), (["h2"], False)])
+async def test_gateway_may_name_no_protocol_but_no_other(served: Served, offered: list[str], admitted: bool) -> None:
+    """nginx names none to what it forwards to."""
+    policy = server_policy(Channel.REST, TRUST_DOMAIN)
+    context = served.pki.identity(GATEWAY).client_context(policy, alpn=offered)
+    if not admitted:
+        await assert_refused(*served.rest, context)
+        return
+    reader, writer = await asyncio.open_connection(*served.rest, ssl=context, server_hostname="")
+    writer.write(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 ")
+    writer.close()
+    await writer.wait_closed()
+
+
 async def test_gateway_is_served_and_seen(served: Served) -> None:
     gateway = served.pki.identity(GATEWAY)
     assert read_jobmanager(served.home).rest_tls == served.rest
@@ -83,7 +98,7 @@ async def test_older_tls_and_other_roles_are_refused(served: Served) -> None:
     old = served.pki.hostile(Hostile.NO_CERTIFICATE, pretending=GATEWAY).client_context(tls12=True)
     await assert_refused(*served.rest, old)
     policy = server_policy(Channel.REST, TRUST_DOMAIN)
-    for role in (Role.TASKMANAGER, Role.AUTH, Role.JOBMANAGER):
+    for role in (Role.TASKMANAGER, Role.AUTH, Role.ZOOKEEPER):
         await assert_refused(*served.rest, served.pki.process(role).client_context(policy, alpn=["http/1.1"]))
 
 

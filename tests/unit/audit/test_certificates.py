@@ -111,7 +111,7 @@ def _curve(curve: ec.EllipticCurve) -> Chain:
             id="long-lived",
         ),
         pytest.param(lambda: chain(signer=_rsa_authority(1024)), {"CRT-04"}, id="RSA of 1024 bits"),
-        pytest.param(lambda: _curve(ec.SECP192R1()), {"CRT-04"}, id="P-192"),
+        pytest.param(lambda: _curve(ec.SECP192R1()), {"CRT-04", "CRT-09"}, id="P-192"),
         pytest.param(_said_to_be_sha1, {"CRT-05", "CRT-06"}, id="SHA-1"),
         pytest.param(lambda: chain()[:1], {"CRT-06"}, id="intermediate missing"),
         pytest.param(lambda: (chain()[0], chain()[1]), {"CRT-06"}, id="the wrong intermediate"),
@@ -142,11 +142,24 @@ def test_an_executor_of_another_job_is_found_on_a_data_channel() -> None:
 
 
 def test_a_self_signed_leaf_shows_a_whole_chain_and_an_authority_as_leaf_is_found() -> None:
-    assert found(self_signed(Wish.at(NOW, JOBMANAGER)).chain) == set()
+    assert found(self_signed(Wish.at(NOW, JOBMANAGER)).chain) == {"CRT-09"}
     assert "CRT-07" in found((foreign_authority(NOW).certificate,))
+
+
+def test_only_an_authority_that_is_trusted_vouches_for_a_listener() -> None:
+    def seen(anchors: Chain) -> Outcome:
+        subject = Subject(listener, Options(clock=lambda: NOW), anchors=anchors, _shown=[shown])
+        return run_check(subject, next(check for check in CHECKS if check.id == "CRT-09")).outcome
+
+    listener = Listener(name="x", kind=Kind.MUTUAL, host="h", port=1)
+    certificates = chain()
+    shown = Handshake(version=0x0304, certificates=certificates)
+    assert seen(certificates[1:]) is Outcome.PASSED
+    assert seen((foreign_authority(NOW).certificate,)) is Outcome.FINDING
+    assert seen(()) is Outcome.NOT_EXAMINED
 
 
 def test_without_a_handshake_nothing_passes() -> None:
     listener = Listener(name="x", kind=Kind.MUTUAL, channel=Channel.RPC, host="h", port=1)
-    subject = Subject(listener, Options(), _shown=[None])
+    subject = Subject(listener, Options(), _shown=[None], _shown_before=[None])
     assert {run_check(subject, check).outcome for check in CHECKS} == {Outcome.NOT_EXAMINED}

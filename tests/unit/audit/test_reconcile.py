@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from audit.discovery import KernelSocket, reconcile
+from audit.discovery import reconcile
 from audit.model import Kind, Listener
+from audit.sockets import KernelSocket
 from pki.channels import Channel
 
 RPC = Listener(name="rpc", kind=Kind.MUTUAL, channel=Channel.RPC, host="127.0.0.1", port=1000)

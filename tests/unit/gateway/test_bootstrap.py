@@ -9,19 +9,18 @@ from typing import Any
 
 import pytest
 
-from gateway.bootstrap import (
-    REMOVED_HEADERS,
-    REMOVED_PREFIXES,
-    EnvoyPaths,
-    domains,
-    legs_of,
-    load_source,
-    local_replies,
-    render,
-)
+from gateway.bootstrap import SOURCE, EnvoyPaths, legs_of, render
 from gateway.config import GatewayConfig
 from gateway.errors import BootstrapError
-from gateway.service import REQUEST_ID_HEADER
+from gateway.routes import Route
+from gateway.service import OPERATION_HEADER, REQUEST_ID_HEADER
+from gateway.xds.clusters import edge_clusters
+from gateway.xds.headers import REMOVED_HEADERS, REMOVED_PREFIXES
+from gateway.xds.listeners import SOURCE as LISTENER_SOURCE
+from gateway.xds.listeners import edge_listener
+from gateway.xds.replies import local_replies
+from gateway.xds.routes import Grants, domains, route_configuration
+from gateway.xds.source import fill, load_source
 from pki.assertions import HEADER
 from pki.home import Home
 
@@ -32,7 +31,16 @@ def rendered(
     config: GatewayConfig | None = None, trust_domain: str = "test", rest: tuple[str, int] | None = None
 ) -> Any:
     config = config or GatewayConfig()
-    return render(load_source(), config, trust_domain, PATHS, legs_of(config, PATHS, rest))
+    return render(load_source(SOURCE), config, trust_domain, PATHS, legs_of(config, PATHS, rest))
+
+
+def listener(config: GatewayConfig | None = None) -> Any:
+    return edge_listener(load_source(LISTENER_SOURCE), config or GatewayConfig())
+
+
+def clusters(config: GatewayConfig | None = None, rest: tuple[str, int] | None = None) -> Any:
+    config = config or GatewayConfig()
+    return edge_clusters(config, "td", legs_of(config, PATHS, rest))
 
 
 def nodes(node: object) -> Iterator[dict[str, Any]]:
@@ -51,18 +59,18 @@ def found(document: object, key: str) -> list[Any]:
 
 
 def test_no_placeholder_is_left() -> None:
-    assert found(rendered(), "$value") == []
-    json.dumps(rendered())
+    for document in (rendered(), listener()):
+        assert found(document, "$value") == []
+        json.dumps(document)
 
 
 def test_values_arrive() -> None:
     config = GatewayConfig(host="127.0.0.9", port=9443, authorization_timeout=0.25, max_connections=7)
     document = rendered(config, "cluster.test")
     assert document["node"]["cluster"] == "cluster.test"
-    assert document["static_resources"]["listeners"][0]["address"] == {
-        "socket_address": {"address": "127.0.0.9", "port_value": 9443}
-    }
-    assert found(document, "server_uri")[0]["timeout"] == "0.250s"
+    edge = listener(config)
+    assert edge["address"] == {"socket_address": {"address": "127.0.0.9", "port_value": 9443}}
+    assert {uri["timeout"] for uri in found(edge, "server_uri")} == {"0.250s"}
     assert found(document, "max_active_downstream_connections") == [7]
 
 
@@ -73,18 +81,27 @@ def test_hostile_value_stays_a_value() -> None:
     assert document["admin"] == rendered()["admin"]
 
 
-def test_only_one_listener_and_it_is_the_edge() -> None:
+def test_bootstrap_listens_on_nothing_but_a_private_socket() -> None:
     document = rendered()
-    assert [listener["name"] for listener in document["static_resources"]["listeners"]] == ["edge"]
+    assert "listeners" not in document["static_resources"]
     assert list(document["admin"]["address"]) == ["pipe"]
     assert document["admin"]["address"]["pipe"]["mode"] == 0o600
     for cluster in document["static_resources"]["clusters"]:
         assert found(cluster, "socket_address") == []
 
 
+def test_configuration_from_another_host_comes_over_mutual_tls_and_keys_from_this_one() -> None:
+    xds, sds = rendered(GatewayConfig(auth_host="auth.internal"), "td")["static_resources"]["clusters"]
+    assert (xds["name"], sds["name"]) == ("xds", "sds")
+    prefix = {"san_type": "URI", "matcher": {"prefix": "spiffe://td/auth/"}}
+    assert found(xds, "match_typed_subject_alt_names") == [[prefix]]
+    assert found(xds, "alpn_protocols") == [["h2"]]
+    assert found(sds, "pipe") == [{"path": str(PATHS.sds_socket)}]
+
+
 def test_legs_across_hosts_are_mutual_tls_and_nothing_else() -> None:
-    document = rendered(GatewayConfig(auth_host="auth.internal"), "td", ("192.0.2.7", 8081))
-    auth, rest, _ = document["static_resources"]["clusters"]
+    auth, rest, relay = clusters(GatewayConfig(auth_host="auth.internal"), ("192.0.2.7", 8081))
+    assert found(relay, "pipe") == [{"path": str(PATHS.connect_socket)}]
     assert (auth["type"], rest["type"]) == ("STRICT_DNS", "STATIC")
     for cluster, role in ((auth, "auth"), (rest, "jobmanager")):
         tls = cluster["transport_socket"]["typed_config"]
@@ -100,7 +117,7 @@ def test_legs_across_hosts_are_mutual_tls_and_nothing_else() -> None:
 
 
 def test_legs_on_one_machine_are_sockets_of_the_home() -> None:
-    for cluster in rendered()["static_resources"]["clusters"]:
+    for cluster in clusters():
         assert cluster["transport_socket"]["name"] == "envoy.transport_sockets.raw_buffer"
         assert found(cluster, "pipe")[0]["path"].startswith("/")
 
@@ -120,7 +137,7 @@ def test_leg_to_no_port_is_refused(port: int) -> None:
 @pytest.mark.parametrize(
     ("key", "expected"),
     [
-        ("failure_mode_allow", [False]),
+        ("failure_mode_allow", [False, False]),
         ("tls_minimum_protocol_version", ["TLSv1_3"]),
         ("normalize_path", [True]),
         ("merge_slashes", [True]),
@@ -131,20 +148,82 @@ def test_leg_to_no_port_is_refused(port: int) -> None:
         ("upgrade_configs", []),
         ("preserve_external_request_id", []),
         ("with_request_body", []),
-        ("dynamic_resources", []),
     ],
 )
 def test_safe_setting_is_as_it_must_be(key: str, expected: list[object]) -> None:
-    assert found(rendered(), key) == expected
+    assert found(listener(), key) == expected
 
 
-def test_authorization_comes_before_the_router_and_nothing_switches_it_off() -> None:
-    filters = [entry["name"] for entry in found(rendered(), "http_filters")[0]]
-    assert filters == ["envoy.filters.http.ext_authz", "envoy.filters.http.router"]
-    assert found(rendered(), "typed_per_filter_config") == []
+def test_filters_come_in_their_order() -> None:
+    filters = [entry["name"] for entry in found(listener(), "http_filters")[0]]
+    assert filters == [
+        "pass",
+        "revocations",
+        "rate-limit",
+        "cookie",
+        "ask",
+        "ask-always",
+        "authorization",
+        "envoy.filters.http.router",
+    ]
 
 
-@pytest.mark.parametrize("header", ["x-sluice-principal", HEADER, REQUEST_ID_HEADER, "x-forwarded-host"])
+def test_policy_without_a_route_allows_nothing() -> None:
+    assert found(listener(), "rules")[-1] == {"action": "ALLOW", "policies": {}}
+
+
+ROUTES = (
+    Route("GET", "/v1/jobs", "jobs.list"),
+    Route("POST", "/v1/jobs", "jobs.submit"),
+    Route("PATCH", "/v1/jobs/{id}", "jobs.cancel"),
+)
+GRANTS = Grants({"viewer": {"jobs.list"}, "admin": {"jobs.list", "jobs.submit", "jobs.cancel"}}, {"jobs.cancel"})
+
+
+def edge_routes() -> list[dict[str, Any]]:
+    document: Any = route_configuration(GatewayConfig(), ROUTES, GRANTS)
+    routes: list[dict[str, Any]] = document["virtual_hosts"][0]["routes"]
+    return routes
+
+
+def test_only_logging_in_is_open_to_everybody() -> None:
+    """No other route switches the question who it is off."""
+    unasked = [route for route in edge_routes() if found(route, "disabled")]
+    assert {route["match"]["path_separated_prefix"] for route in unasked} == {"/auth"}
+
+
+def test_every_way_to_rest_names_its_operation_and_who_may() -> None:
+    for route in edge_routes():
+        if route.get("route", {}).get("cluster") == "rest":
+            operation = route["metadata"]["filter_metadata"]["sluice"]["operation"]
+            (policies,) = found(route["typed_per_filter_config"]["authorization"], "policies")
+            assert list(policies) == [operation]
+            assert "cookie" in route["request_headers_to_remove"]
+            assert "authorization" in route["request_headers_to_remove"]
+
+
+def roles_of(route: dict[str, Any]) -> list[str]:
+    """Whom Envoy lets through by itself."""
+    return [
+        matcher["value"]["string_match"]["exact"]
+        for matcher in found(route["typed_per_filter_config"]["authorization"], "metadata_matcher")
+        if matcher["filter"] == "envoy.filters.http.jwt_authn"
+    ]
+
+
+def test_roles_of_the_policy_arrive_and_owners_are_asked_about() -> None:
+    with_operation = [route for route in edge_routes() if "metadata" in route]
+    listed_by_cookie, listed, submit_by_cookie, submit, cancel = with_operation
+    assert roles_of(listed_by_cookie) == roles_of(listed) == ["admin", "viewer"]
+    assert roles_of(submit) == ["admin"]
+    for route in (submit_by_cookie, cancel):
+        assert roles_of(route) == []
+        assert "ask-always" in route["typed_per_filter_config"]
+
+
+@pytest.mark.parametrize(
+    "header", ["x-sluice-principal", HEADER, REQUEST_ID_HEADER, OPERATION_HEADER, "x-forwarded-host"]
+)
 def test_identity_headers_are_among_those_removed(header: str) -> None:
     assert header.startswith(REMOVED_PREFIXES) or header in REMOVED_HEADERS
 
@@ -172,13 +251,13 @@ def test_every_local_reply_is_a_problem_document() -> None:
 
 def test_source_that_asks_for_something_unknown_is_refused() -> None:
     with pytest.raises(BootstrapError, match="asks for"):
-        render({"$value": "secret"}, GatewayConfig(), "test", PATHS, legs_of(GatewayConfig(), PATHS))
+        fill({"$value": "secret"}, {})
 
 
 def test_source_that_forgets_a_value_is_refused() -> None:
     """A setting that silently has no effect is worse than none."""
-    with pytest.raises(BootstrapError, match=r"leaves out .*auth_transport"):
-        render({}, GatewayConfig(), "test", PATHS, legs_of(GatewayConfig(), PATHS))
+    with pytest.raises(BootstrapError, match=r"leaves out .*http_filters"):
+        fill({}, {"http_filters": []})
 
 
 def test_comments_are_whole_lines(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ import datetime as dt
 
 import pytest
 
+from gateway.authenticator import Authenticated
 from gateway.decision import CheckRequest, Decision, decide
 from gateway.operations import known_operations
 from gateway.policy_file import DEFAULT_POLICY, read_policy
-from gateway.principal import AccessRole
+from gateway.principal import AccessRole, Principal
 from gateway.routes import Route, RouteTable
-from gateway.token_book import TokenBook
+from gateway.token_book import Refusal, TokenBook, Unauthenticated
 from runtime.rest.routes import published_routes
 
 NOW = 1_800_000_000.0
@@ -26,9 +27,20 @@ POLICY = read_policy(
 BEARER = f"Bearer {TOKEN}"
 
 
+def shown(*authorization: str, now: float = NOW) -> Authenticated | Unauthenticated:
+    """Who shows these values of the header, by the tokens alone."""
+    if not authorization:
+        return Unauthenticated(Refusal.MISSING)
+    try:
+        principal = BOOK.authenticate(authorization[0].removeprefix("Bearer "), now=now)
+    except Unauthenticated as error:
+        return error
+    return Authenticated(principal, NOW + 3600)
+
+
 def decided(*authorization: str, method: str = "GET", target: str = "/v1/jobs", now: float = NOW) -> Decision:
-    request = CheckRequest(method, target, authorization)
-    return decide(request, tokens=BOOK, policy=POLICY, routes=ROUTES, realm="test", now=now)
+    who = shown(*authorization, now=now)
+    return decide(CheckRequest(method, target), who, policy=POLICY, routes=ROUTES, realm="test")
 
 
 def test_good_request_is_granted_with_all_that_the_audit_log_needs() -> None:
@@ -42,13 +54,6 @@ def test_good_request_is_granted_with_all_that_the_audit_log_needs() -> None:
     ("decision", "status"),
     [
         pytest.param(decided(), 401, id="no credential"),
-        pytest.param(decided(""), 401, id="empty credential"),
-        pytest.param(decided(TOKEN), 401, id="no scheme"),
-        pytest.param(decided(f"Basic {TOKEN}"), 401, id="other scheme"),
-        pytest.param(decided(f"Bearer  {TOKEN}"), 401, id="two blanks"),
-        pytest.param(decided(f"{BEARER},{BEARER}"), 401, id="joined headers"),
-        pytest.param(decided(BEARER, BEARER), 401, id="two headers"),
-        pytest.param(decided("Bearer " + "a" * 10_000), 401, id="too long"),
         pytest.param(decided(BEARER, now=NOW + 3600), 401, id="expired"),
         pytest.param(decided(BEARER, target="/v1//jobs"), 400, id="unsafe path"),
         pytest.param(decided(BEARER, target="/v1/nothing"), 404, id="no route"),
@@ -68,11 +73,28 @@ def test_everything_else_is_refused(decision: Decision, status: int) -> None:
     assert TOKEN not in f"{decision}"
 
 
-def test_scheme_is_case_insensitive() -> None:
-    """RFC 9110 section 11.1."""
-    assert decided(f"bEARER {TOKEN}").allowed
-
-
 def test_expired_token_is_named_in_the_audit_log_but_a_forged_one_is_not() -> None:
     assert decided(BEARER, now=NOW + 3600).credential == RECORD.id
     assert decided(f"Bearer slc_{RECORD.id}_{'0' * 64}").credential == ""
+
+
+def with_cookie(method: str, *given: str, csrf: str = "c5rf") -> Decision:
+    ada = Authenticated(Principal("ada", ("admin",), "session", "5e55"), NOW + 60, csrf=csrf)
+    return decide(CheckRequest(method, "/v1/jobs", csrf=given), ada, policy=POLICY, routes=ROUTES, realm="test")
+
+
+@pytest.mark.parametrize(
+    ("decision", "status"),
+    [
+        pytest.param(with_cookie("GET"), 200, id="reading needs none"),
+        pytest.param(with_cookie("POST", "c5rf"), 200, id="the session's own"),
+        pytest.param(with_cookie("POST"), 403, id="none"),
+        pytest.param(with_cookie("POST", ""), 403, id="empty"),
+        pytest.param(with_cookie("POST", "other"), 403, id="another"),
+        pytest.param(with_cookie("POST", "c5rf", "c5rf"), 403, id="two headers"),
+        pytest.param(with_cookie("POST", "", csrf=""), 403, id="a session without one"),
+        pytest.param(with_cookie("POST", "\u00e4"), 403, id="not ASCII"),
+    ],
+)
+def test_a_cookie_alone_changes_nothing(decision: Decision, status: int) -> None:
+    assert decision.status == status

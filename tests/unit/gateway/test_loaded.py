@@ -33,7 +33,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Given:
     directory: Path = root / "envoy"
     issuer.issue_to(directory, SpiffeId.process("test", Role.GATEWAY, "envoy"))
     material, _ = read_identity(directory)
-    return Given(material, material.anchors, (current,))
+    return Given(Side.INTERNAL, material, material.anchors, (current,))
 
 
 def answers(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -56,7 +56,7 @@ def answers(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_everything_as_given_counts(given: Given) -> None:
-    assert has_loaded(Side.INTERNAL, given, *answers(given))
+    assert has_loaded(given, *answers(given))
 
 
 @pytest.mark.parametrize("missing", ["internal", "internal-trust", "trusted_ca", "crl", "certificates"])
@@ -66,18 +66,18 @@ def test_anything_missing_does_not(given: Given, missing: str) -> None:
     for entry in secrets["configs"]:
         entry["secret"].get("validation_context", {}).pop(missing, None)
     certificates.pop(missing, None)
-    assert not has_loaded(Side.INTERNAL, given, secrets, certificates)
+    assert not has_loaded(given, secrets, certificates)
 
 
 @pytest.mark.parametrize(
     "answer", [None, [], {}, {"configs": 1}, {"configs": ["x"], "certificates": [{"cert_chain": 0}]}]
 )
 def test_answer_of_another_shape_does_not(given: Given, answer: object) -> None:
-    assert not has_loaded(Side.INTERNAL, given, answer, answer)
+    assert not has_loaded(given, answer, answer)
 
 
 def test_list_that_was_withdrawn_from_what_was_given_does_not(given: Given) -> None:
-    assert not has_loaded(Side.INTERNAL, Given(given.material, given.anchors, ()), *answers(given))
+    assert not has_loaded(Given(Side.INTERNAL, given.material, given.anchors, ()), *answers(given))
 
 
 def test_report_names_what_was_loaded(given: Given) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.errors import EnvoyIdentityError
-from gateway.secret_feed import Given, SecretFeed
-from gateway.upstreams import InternalSecrets
+from gateway.secret_feed import Given, SecretFeed, Side
+from gateway.xds.api import to_json
 from pki.authority import to_pem
 from pki.config import PkiConfig
 from pki.crl_files import install_crls
@@ -40,75 +40,64 @@ def directory(issuer: LocalIssuer, tmp_path: Path) -> Path:
     return tmp_path / "envoy"
 
 
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    return tmp_path / "edge.json"
+def edge_feed(directory: Path, trust_domain: str = "test") -> SecretFeed:
+    return SecretFeed(directory, Side.EDGE, trust_domain)
 
 
-def test_chain_and_key_arrive_together_and_in_private(directory: Path, target: Path) -> None:
-    given = SecretFeed.edge(directory, target, "test").update(NOW)
+def test_chain_and_key_arrive_together(directory: Path) -> None:
+    given = edge_feed(directory).update(NOW)
     assert given is not None
     assert given.material.spiffe_id == GATEWAY
-    (secret,) = json.loads(target.read_bytes())["resources"]
-    assert secret["name"] == "edge"
-    assert secret["tls_certificate"]["certificate_chain"]["inline_string"] == (directory / "chain.pem").read_text()
-    assert secret["tls_certificate"]["private_key"]["inline_string"] == (directory / "key.pem").read_text()
-    assert target.stat().st_mode & 0o777 == 0o600
+    assert given.secrets.keys() == {"edge", "edge-trust"}
+    secret, trust = given.secrets["edge"], given.secrets["edge-trust"]
+    assert trust.validation_context.trusted_ca.inline_bytes == (directory / "ca.pem").read_bytes()
+    assert secret.tls_certificate.certificate_chain.inline_bytes == (directory / "chain.pem").read_bytes()
+    assert secret.tls_certificate.private_key.inline_bytes == (directory / "key.pem").read_bytes()
 
 
-def test_unchanged_pair_is_not_given_again(directory: Path, target: Path, issuer: LocalIssuer) -> None:
-    feed = SecretFeed.edge(directory, target, "test")
+def test_unchanged_pair_is_not_given_again(directory: Path, issuer: LocalIssuer) -> None:
+    feed = edge_feed(directory)
     feed.update(NOW)
-    target.unlink()
     assert feed.update(NOW) is None
-    assert not target.exists()
     issuer.issue_edge_server(directory, GATEWAY, dns=["localhost"])
     assert feed.update(NOW) is not None
-    assert target.exists()
 
 
 def test_mixed_pair_is_told_once_and_healed_by_the_other_half(
-    directory: Path, target: Path, issuer: LocalIssuer, tmp_path: Path
+    directory: Path, issuer: LocalIssuer, tmp_path: Path
 ) -> None:
-    feed = SecretFeed.edge(directory, target, "test")
+    feed = edge_feed(directory)
     feed.update(NOW)
-    before = target.read_bytes()
     issuer.issue_edge_server(tmp_path / "next", GATEWAY, dns=["localhost"])
     write_public(directory / "chain.pem", (tmp_path / "next" / "chain.pem").read_bytes())
     with pytest.raises(StoreError, match="is not the key of"):
         feed.update(NOW)
     assert feed.update(NOW) is None
-    assert target.read_bytes() == before
     (tmp_path / "next" / "key.pem").replace(directory / "key.pem")
     assert feed.update(NOW) is not None
-    assert target.read_bytes() != before
 
 
 @pytest.mark.parametrize("days", [-1, 400])
-def test_pair_that_is_not_valid_now_is_refused(directory: Path, target: Path, days: int) -> None:
+def test_pair_that_is_not_valid_now_is_refused(directory: Path, days: int) -> None:
     with pytest.raises(StoreError, match=r"expired|not valid before"):
-        SecretFeed.edge(directory, target, "test").update(NOW + dt.timedelta(days=days))
-    assert not target.exists()
+        edge_feed(directory).update(NOW + dt.timedelta(days=days))
 
 
-def test_pair_of_another_trust_domain_is_refused(directory: Path, target: Path) -> None:
+def test_pair_of_another_trust_domain_is_refused(directory: Path) -> None:
     with pytest.raises(EnvoyIdentityError, match="not of a gateway in elsewhere"):
-        SecretFeed.edge(directory, target, "elsewhere").update(NOW)
-    assert not target.exists()
+        edge_feed(directory, "elsewhere").update(NOW)
 
 
-def test_pair_of_another_role_is_refused(issuer: LocalIssuer, tmp_path: Path, target: Path) -> None:
+def test_pair_of_another_role_is_refused(issuer: LocalIssuer, tmp_path: Path) -> None:
     issuer.issue_to(tmp_path / "jm", SpiffeId.process("test", Role.JOBMANAGER, "jm"), dns=["localhost"])
     with pytest.raises(EnvoyIdentityError, match="not of a gateway"):
-        SecretFeed.edge(tmp_path / "jm", target, "test").update(NOW)
-    assert not target.exists()
+        edge_feed(tmp_path / "jm").update(NOW)
 
 
-def test_key_that_others_can_read_is_refused(directory: Path, target: Path) -> None:
+def test_key_that_others_can_read_is_refused(directory: Path) -> None:
     (directory / "key.pem").chmod(0o644)
     with pytest.raises(StoreError, match="others can read"):
-        SecretFeed.edge(directory, target, "test").update(NOW)
-    assert not target.exists()
+        edge_feed(directory).update(NOW)
 
 
 @pytest.fixture
@@ -117,69 +106,58 @@ def inner(issuer: LocalIssuer, tmp_path: Path) -> Path:
     return tmp_path / "inner"
 
 
-@pytest.fixture
-def targets(tmp_path: Path) -> InternalSecrets:
-    return InternalSecrets(tmp_path / "internal.json", tmp_path / "internal-trust.json")
+def trust_in(given: Given | None) -> dict[str, Any]:
+    assert given is not None
+    secret = given.secrets["internal-trust"]
+    assert secret.name == "internal-trust"
+    return to_json(secret.validation_context)
 
 
-def trust_in(targets: InternalSecrets) -> dict[str, Any]:
-    (secret,) = json.loads(targets.trust.read_bytes())["resources"]
-    assert secret["name"] == "internal-trust"
-    return dict(secret["validation_context"])
+def inline(pem: bytes) -> dict[str, str]:
+    return {"inline_bytes": base64.b64encode(pem).decode()}
 
 
-def test_internal_identity_comes_with_its_anchors(inner: Path, targets: InternalSecrets) -> None:
-    given = internal_feed(inner, targets).update(NOW)
+def test_internal_identity_comes_with_its_anchors(inner: Path) -> None:
+    given = internal_feed(inner).update(NOW)
     assert given is not None
     assert given.anchors == given.material.anchors
-    assert trust_in(targets) == {"trusted_ca": {"inline_string": (inner / "ca.pem").read_text()}}
-    (secret,) = json.loads(targets.certificate.read_bytes())["resources"]
-    assert secret["tls_certificate"]["certificate_chain"]["inline_string"] == (inner / "chain.pem").read_text()
-    for path in (targets.certificate, targets.trust):
-        assert path.stat().st_mode & 0o777 == 0o600
+    assert trust_in(given) == {"trusted_ca": inline((inner / "ca.pem").read_bytes())}
+    secret = given.secrets["internal"]
+    assert secret.tls_certificate.certificate_chain.inline_bytes == (inner / "chain.pem").read_bytes()
 
 
-def test_list_arrives_alone_and_only_leaves_are_looked_up_in_it(
-    issuer: LocalIssuer, inner: Path, targets: InternalSecrets
-) -> None:
-    feed = internal_feed(inner, targets)
+def test_list_arrives_alone_and_only_leaves_are_looked_up_in_it(issuer: LocalIssuer, inner: Path) -> None:
+    feed = internal_feed(inner)
     feed.update(NOW)
-    targets.certificate.unlink()
     pem = listed(issuer)
     install_crls(inner, pem, NOW)
     given = updated(feed)
     assert [each.pem for each in given.lists] == [pem]
-    assert trust_in(targets)["crl"] == {"inline_string": pem.decode()}
-    assert trust_in(targets)["only_verify_leaf_cert_crl"] is True
-    assert not targets.certificate.exists(), "the certificate did not change"
+    assert trust_in(given)["crl"] == inline(pem)
+    assert trust_in(given)["only_verify_leaf_cert_crl"] is True
 
 
 @pytest.mark.parametrize("damage", [b"", b"no list", b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n"])
-def test_damaged_list_never_reaches_envoy(
-    issuer: LocalIssuer, inner: Path, targets: InternalSecrets, damage: bytes
-) -> None:
+def test_damaged_list_never_reaches_envoy(issuer: LocalIssuer, inner: Path, damage: bytes) -> None:
     """Envoy would take it, and then refuse everybody."""
-    install_crls(inner, pem := listed(issuer), NOW)
-    feed = internal_feed(inner, targets)
+    install_crls(inner, listed(issuer), NOW)
+    feed = internal_feed(inner)
     feed.update(NOW)
     write_public(inner / "crl.pem", damage)
     assert feed.update(NOW) is None
-    assert trust_in(targets)["crl"] == {"inline_string": pem.decode()}
 
 
-def test_authority_without_a_list_waits_while_another_has_one(
-    issuer: LocalIssuer, inner: Path, targets: InternalSecrets, tmp_path: Path
-) -> None:
+def test_authority_without_a_list_waits_while_another_has_one(issuer: LocalIssuer, inner: Path, tmp_path: Path) -> None:
     following = LocalIssuer(tmp_path / "next", PkiConfig(trust_domain="test"), clock=lambda: NOW)
     following.ensure_authorities()
     anchor = to_pem(AuthorityStore(tmp_path / "next").certificate(AuthorityKind.INTERNAL))
     first = (inner / "ca.pem").read_bytes()
     install_crls(inner, listed(issuer), NOW)
     write_public(inner / "ca.pem", first + anchor)
-    feed = internal_feed(inner, targets)
+    feed = internal_feed(inner)
     given = updated(feed)
     assert to_pem(*given.anchors) == first
-    assert trust_in(targets)["trusted_ca"]["inline_string"].encode() == first
+    assert trust_in(given)["trusted_ca"] == inline(first)
     install_crls(inner, listed(following), NOW)
     given = updated(feed)
     assert to_pem(*given.anchors) == first + anchor
@@ -190,23 +168,11 @@ def test_authority_without_a_list_waits_while_another_has_one(
     assert [each.pem for each in given.lists] == [listed(following)]
 
 
-def test_public_and_internal_certificate_are_not_mistaken_for_each_other(
-    directory: Path, inner: Path, target: Path, targets: InternalSecrets
-) -> None:
+def test_public_and_internal_certificate_are_not_mistaken_for_each_other(directory: Path, inner: Path) -> None:
     with pytest.raises(EnvoyIdentityError, match="internal certificate"):
-        SecretFeed.edge(inner, target, "test").update(NOW)
+        edge_feed(inner).update(NOW)
     with pytest.raises(EnvoyIdentityError, match="public certificate"):
-        internal_feed(directory, targets).update(NOW)
-    assert not any(path.exists() for path in (target, targets.certificate, targets.trust))
-
-
-def test_withdrawn_secrets_are_gone(inner: Path, targets: InternalSecrets) -> None:
-    feed = internal_feed(inner, targets)
-    feed.update(NOW)
-    feed.withdraw()
-    feed.withdraw()
-    assert not targets.certificate.exists()
-    assert not targets.trust.exists()
+        internal_feed(directory).update(NOW)
 
 
 def listed(issuer: LocalIssuer) -> bytes:
@@ -217,9 +183,9 @@ def listed(issuer: LocalIssuer) -> bytes:
     return current.pem
 
 
-def internal_feed(directory: Path, targets: InternalSecrets) -> SecretFeed:
+def internal_feed(directory: Path) -> SecretFeed:
     """One for which enough time passes between any two looks."""
-    return SecretFeed.internal(directory, targets, "test", monotonic=itertools.count(0.0, 10.0).__next__)
+    return SecretFeed(directory, Side.INTERNAL, "test", monotonic=itertools.count(0.0, 10.0).__next__)
 
 
 def updated(feed: SecretFeed) -> Given:
@@ -228,6 +194,6 @@ def updated(feed: SecretFeed) -> Given:
     return given
 
 
-def test_missing_directory_is_refused(tmp_path: Path, target: Path) -> None:
+def test_missing_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot read"):
-        SecretFeed.edge(tmp_path / "none", target, "test").update(NOW)
+        edge_feed(tmp_path / "none").update(NOW)

@@ -21,7 +21,7 @@ MAY_CONNECT = {
     },
     Channel.DATA: {Role.DRIVER, Role.EXECUTOR},
     Channel.BLOB: {Role.JOBMANAGER, Role.TASKMANAGER, Role.DRIVER, Role.EXECUTOR},
-    Channel.REST: {Role.GATEWAY},
+    Channel.REST: {Role.GATEWAY, Role.JOBMANAGER},
     Channel.AUTH: {Role.GATEWAY},
     Channel.EDGE: {Role.USER},
     Channel.CA: {
@@ -34,6 +34,7 @@ MAY_CONNECT = {
         Role.ZOOKEEPER,
     },
     Channel.ENROLMENT: set[Role](),
+    Channel.ZOOKEEPER: {Role.JOBMANAGER},
 }
 
 

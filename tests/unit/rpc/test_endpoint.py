@@ -232,7 +232,9 @@ async def test_a_full_mailbox_refuses_asks_and_posts_and_drops_tells(
         actor.post(actor.diary.append, 4)
     with caplog.at_level(logging.WARNING):
         await gateway.drop(5)
-    assert "2 messages waiting" in caplog.text
+    assert "nobody handles drop of actor" in caplog.text
+    (letter,) = service.dead_letters.latest
+    assert (letter.endpoint, letter.method, letter.reason) == ("actor", "drop", "MailboxFull")
     actor.gate.set()
     assert await asyncio.gather(*accepted) == [1, 2]
     assert await gateway.put(6) == 6

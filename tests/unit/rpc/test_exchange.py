@@ -14,7 +14,8 @@ from runtime.rpc import envelope as wire
 from runtime.rpc.caller import Caller
 from runtime.rpc.contract import gateway_of
 from runtime.rpc.endpoint import Answer, Invocation
-from runtime.rpc.exchange import MAX_UNSENT_BYTES, Exchange
+from runtime.rpc.exchange import Exchange
+from runtime.rpc.line import MAX_UNSENT_BYTES, Leg
 from runtime.rpc.local import Request
 from runtime.rpc.proxy import make_proxy
 from runtime.rpc.window import MAX_OPEN_CALLS
@@ -43,19 +44,26 @@ class MemoryStream:
 
     def __init__(self) -> None:
         self.messages: list[list[wire.Envelope]] = []
-        self.open = asyncio.Event()
-        self.open.set()
+        self.receiver: Leg
+        self.writable = True
+        self.revoked = False
         self.finished = False
         self.aborted = False
         self.broken: Exception | None = None
 
-    async def send(self, message: bytes) -> None:
-        await self.open.wait()
+    def attach(self, receiver: Leg) -> None:
+        self.receiver = receiver
+
+    def open(self) -> None:
+        self.writable = True
+        self.receiver.resume_sending()
+
+    def send(self, message: bytes) -> None:
         if self.broken is not None:
             raise self.broken
         self.messages.append(wire.decode_batch(message))
 
-    async def finish(self) -> None:
+    def finish(self) -> None:
         self.finished = True
 
     def abort(self) -> None:
@@ -95,7 +103,7 @@ class Fixture:
             self.receive(wire.Hello(wire.PROTOCOL_VERSION))
 
     def receive(self, *envelopes: wire.Envelope) -> None:
-        self.exchange.message_received(wire.join_batch([wire.encode_envelope(each) for each in envelopes]))
+        self.stream.receiver.message_received(wire.join_batch([wire.encode_envelope(each) for each in envelopes]))
 
     def sent(self, kind: type[wire.Envelope]) -> list[Any]:
         return [each for each in self.stream.sent if isinstance(each, kind)]
@@ -117,23 +125,23 @@ async def test_hello_comes_first_and_what_waits_shares_a_message() -> None:
     assert [METHODS["get"].decode_arguments(call.arguments) for call in calls] == [(n,) for n in range(100)]
     fixture.receive(*(wire.Reply(call.id, call.arguments[1:]) for call in reversed(calls)))
     assert await asyncio.gather(*asks) == list(range(100))
-    fixture.exchange.end(PeerUnreachable("done"))
+    fixture.exchange.line.end(PeerUnreachable("done"))
 
 
 async def test_a_batch_stays_within_its_target_and_a_large_envelope_travels_alone() -> None:
     fixture = Fixture()
-    fixture.stream.open.clear()
+    fixture.stream.writable = False
     for _ in range(20):
         await fixture.things.note(bytes(wire.BATCH_TARGET_BYTES // 4))
     await fixture.things.note(bytes(2 * wire.BATCH_TARGET_BYTES))
-    fixture.stream.open.set()
+    fixture.stream.open()
     await eventually(lambda: len(fixture.sent(wire.Tell)) == 21)
     sizes = [
         sum(len(each.arguments) for each in batch if isinstance(each, wire.Tell)) for batch in fixture.stream.messages
     ]
     assert all(size <= wire.BATCH_TARGET_BYTES for size in sizes[:-1])
     assert len(fixture.stream.messages[-1]) == 1
-    fixture.exchange.end(PeerUnreachable("done"))
+    fixture.exchange.line.end(PeerUnreachable("done"))
 
 
 async def test_tells_wait_for_room_until_the_peer_has_consumed_some() -> None:
@@ -148,7 +156,7 @@ async def test_tells_wait_for_room_until_the_peer_has_consumed_some() -> None:
     await waiting
     await eventually(lambda: len(fixture.sent(wire.Tell)) == MAX_OPEN_CALLS + 1)
     assert b"sent later" in fixture.sent(wire.Tell)[-1].arguments
-    fixture.exchange.end(PeerUnreachable("done"))
+    fixture.exchange.line.end(PeerUnreachable("done"))
 
 
 async def test_what_was_told_here_is_reported_consumed() -> None:
@@ -161,7 +169,7 @@ async def test_what_was_told_here_is_reported_consumed() -> None:
     await eventually(lambda: fixture.sent(wire.Consumed) != [])
     assert sum(each.tells for each in fixture.sent(wire.Consumed)) == 6
     assert sum(each.size for each in fixture.sent(wire.Consumed)) == 5 * 5 + len(b"refused")
-    fixture.exchange.end(PeerUnreachable("done"))
+    fixture.exchange.line.end(PeerUnreachable("done"))
 
 
 async def test_a_timeout_sends_cancel_and_a_late_reply_is_ignored() -> None:
@@ -173,7 +181,7 @@ async def test_a_timeout_sends_cancel_and_a_late_reply_is_ignored() -> None:
     assert fixture.sent(wire.Cancel) == [wire.Cancel(call.id)]
     fixture.receive(wire.Reply(call.id, b"\x01"))
     assert not fixture.exchange.closed
-    fixture.exchange.end(PeerUnreachable("done"))
+    fixture.exchange.line.end(PeerUnreachable("done"))
 
 
 async def test_an_ask_that_never_left_sends_no_cancel() -> None:
@@ -186,7 +194,7 @@ async def test_an_ask_that_never_left_sends_no_cancel() -> None:
     await eventually(lambda: fixture.sent(wire.Pong) != [])
     assert fixture.sent(wire.Cancel) == []
     assert len(fixture.sent(wire.Call)) == MAX_OPEN_CALLS
-    fixture.exchange.end(PeerUnreachable("done"))
+    fixture.exchange.line.end(PeerUnreachable("done"))
     results = await asyncio.gather(*asks, return_exceptions=True)
     assert {type(result) for result in results} == {PeerUnreachable}
 
@@ -196,13 +204,13 @@ async def test_cancel_drops_the_answer_and_makes_room() -> None:
     fixture.receive(wire.Call(1, "things", "get", None, b"\x91\x01"), wire.Cancel(1))
     (answer,) = fixture.served.answers
     answer.succeed(1)
-    for number in range(MAX_OPEN_CALLS):
+    for number in range(2, MAX_OPEN_CALLS + 2):
         fixture.receive(wire.Call(number, "things", "get", None, b"\x91\x01"))
     assert not fixture.exchange.closed
     fixture.receive(wire.Ping())
     await eventually(lambda: fixture.sent(wire.Pong) != [])
     assert fixture.sent(wire.Reply) == []
-    fixture.exchange.end(PeerUnreachable("done"))
+    fixture.exchange.line.end(PeerUnreachable("done"))
 
 
 async def test_a_refusal_is_answered_at_once() -> None:
@@ -211,7 +219,7 @@ async def test_a_refusal_is_answered_at_once() -> None:
     await eventually(lambda: fixture.sent(wire.Failure) != [])
     (failure,) = fixture.sent(wire.Failure)
     assert (failure.id, failure.error, failure.what) == (5, "runtime.rpc.errors.MailboxFull", "no room")
-    fixture.exchange.end(PeerUnreachable("done"))
+    fixture.exchange.line.end(PeerUnreachable("done"))
 
 
 async def test_a_result_that_cannot_be_encoded_is_a_failure() -> None:
@@ -219,12 +227,12 @@ async def test_a_result_that_cannot_be_encoded_is_a_failure() -> None:
     fixture.receive(wire.Call(5, "things", "get", None, b""))
     fixture.served.answers[0].succeed(object())
     await eventually(lambda: fixture.sent(wire.Failure) != [])
-    fixture.exchange.end(PeerUnreachable("done"))
+    fixture.exchange.line.end(PeerUnreachable("done"))
 
 
 async def test_a_peer_that_does_not_read_is_given_up() -> None:
     fixture = Fixture()
-    fixture.stream.open.clear()
+    fixture.stream.writable = False
     answers = MAX_UNSENT_BYTES // (1 << 20) + 2
     fixture.receive(*(wire.Call(number, "things", "get", None, b"") for number in range(answers)))
     for answer in fixture.served.answers:
@@ -235,7 +243,7 @@ async def test_a_peer_that_does_not_read_is_given_up() -> None:
 
 async def test_silence_is_asked_about_and_then_given_up() -> None:
     fixture = Fixture(Patience(hello=1, ping_interval=0.01, ping_timeout=0.05))
-    await fixture.exchange.wait_closed()
+    await fixture.exchange.line.wait_closed()
     assert fixture.sent(wire.Ping) != []
     with pytest.raises(PeerUnreachable, match="no sign of life"):
         await fixture.things.get(1)
@@ -249,7 +257,7 @@ async def test_who_answers_pings_lives() -> None:
         answered = len(fixture.sent(wire.Ping))
         fixture.receive(wire.Pong())
     assert not fixture.exchange.closed
-    fixture.exchange.end(PeerUnreachable("done"))
+    fixture.exchange.line.end(PeerUnreachable("done"))
 
 
 async def test_who_says_no_hello_is_given_up() -> None:
@@ -265,7 +273,7 @@ async def test_ready_waits_for_hello_and_survives_being_cancelled() -> None:
     first.cancel()
     fixture.receive(wire.Hello(wire.PROTOCOL_VERSION))
     await fixture.exchange.ready()
-    fixture.exchange.end(PeerUnreachable("done"))
+    fixture.exchange.line.end(PeerUnreachable("done"))
 
 
 async def test_goodbye_ends_the_stream_with_its_reason() -> None:
@@ -289,7 +297,7 @@ async def test_close_sends_what_waits_then_goodbye_then_finishes() -> None:
 
 async def test_close_does_not_wait_for_a_peer_that_does_not_read() -> None:
     fixture = Fixture()
-    fixture.stream.open.clear()
+    fixture.stream.writable = False
     await fixture.exchange.close("enough")
     assert fixture.stream.aborted
     assert not fixture.stream.finished
@@ -310,3 +318,62 @@ async def test_a_violation_ends_the_stream_and_what_follows_is_ignored() -> None
     assert fixture.served.answers == []
     with pytest.raises(PeerUnreachable, match="second hello"):
         await fixture.things.get(1)
+
+
+SESSIONS = Patience(hello=3600, ping_interval=3600, ping_timeout=3600, goodbye=0.05, resume=0.3)
+
+
+async def test_streams_that_break_before_they_are_greeted_gain_no_time_and_are_not_dialed_in_a_hurry() -> None:
+    """A server that accepts and hangs up, again and again."""
+    streams: list[MemoryStream] = []
+
+    async def redial() -> MemoryStream:
+        streams.append(MemoryStream())
+        return streams[-1]
+
+    first = MemoryStream()
+    exchange = Exchange(LOCAL, PEER, first, Served(), SESSIONS, redial=redial)
+    await eventually(lambda: first.sent != [])
+    (hello,) = first.sent
+    assert isinstance(hello, wire.Hello)
+    first.receiver.message_received(wire.join_batch([wire.encode_envelope(hello)]))
+    asking = asyncio.create_task(make_proxy(Things, exchange, "things", None).get(1))
+    await eventually(lambda: len(first.sent) == 2)
+    first.receiver.stream_ended("cut")
+    seen = 0
+    while not exchange.closed:
+        if len(streams) > seen:
+            seen = len(streams)
+            streams[-1].receiver.stream_ended("hung up")
+        await asyncio.sleep(0)
+    assert 1 <= seen <= 5
+    with pytest.raises(PeerUnreachable):
+        await asking
+
+
+async def test_what_had_not_arrived_is_sent_again_on_the_next_stream_and_nothing_else() -> None:
+    streams: list[MemoryStream] = []
+
+    async def redial() -> MemoryStream:
+        streams.append(MemoryStream())
+        return streams[-1]
+
+    first = MemoryStream()
+    exchange = Exchange(LOCAL, PEER, first, Served(), SESSIONS, redial=redial)
+    await eventually(lambda: first.sent != [])
+    session = exchange.line.session
+    first.receiver.message_received(wire.join_batch([wire.encode_envelope(wire.Hello(wire.PROTOCOL_VERSION, session))]))
+    things = make_proxy(Things, exchange, "things", None)
+    for number in range(4):
+        await things.note(bytes([number]))
+    await eventually(lambda: len(first.sent) == 5)
+    first.receiver.stream_ended("cut")
+    await things.note(b"meanwhile")
+    await eventually(lambda: streams != [] and streams[0].sent != [])
+    assert streams[0].sent == [wire.Hello(wire.PROTOCOL_VERSION, session, True, 0)]
+    answer = wire.Hello(wire.PROTOCOL_VERSION, session, True, 3)
+    streams[0].receiver.message_received(wire.join_batch([wire.encode_envelope(answer)]))
+    await eventually(lambda: len(streams[0].sent) == 3)
+    told = [each.arguments for each in streams[0].sent if isinstance(each, wire.Tell)]
+    assert told == [METHODS["note"].encode_arguments((data,)) for data in (b"\x03", b"meanwhile")]
+    exchange.line.end(PeerUnreachable("done"))

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runtime.jobmanager.slots import AllocationLost, Release, Requirement, Reserve, SlotManager
+from runtime.jobmanager.slots import AllocationLost, Release, Requirement, Reserve, Slot, SlotManager
 from runtime.messages import SlotProfile, SlotReport, SlotRequest, SlotState, SlotStatus
 from runtime.taskmanager.errors import SlotNotAvailable
 from runtime.taskmanager.slot_table import SlotTable
@@ -188,16 +188,21 @@ class SlotModel(RuleBasedStateMachine):
         self.requests: list[Reserve] = []
         self.releases: list[Release] = []
         self.jobs: dict[str, int] = {}
+        self.profiles: dict[str, SlotProfile] = {}
 
     @initialize()
     def one_taskmanager(self) -> None:
         """Start with something to allocate."""
         self.register("tm-1", 2)
 
-    @rule(name=st.sampled_from(["tm-1", "tm-2", "tm-3"]), count=st.integers(1, 3))
-    def register(self, name: str, count: int) -> None:
+    @rule(
+        name=st.sampled_from(["tm-1", "tm-2", "tm-3"]),
+        count=st.integers(1, 3),
+        profile=st.sampled_from([SMALL, LARGE]),
+    )
+    def register(self, name: str, count: int, profile: SlotProfile = SMALL) -> None:
         """A TaskManager (re-)registers with empty slots; messages to its earlier life are void."""
-        self.slots.register(name, "h", count, SMALL)
+        self.slots.register(name, "h", count, profile)
         self.tables[name] = SlotTable(count)
         self.drop(name)
 
@@ -215,17 +220,40 @@ class SlotModel(RuleBasedStateMachine):
         self.requests = [each for each in self.requests if each.taskmanager != name]
         self.releases = [each for each in self.releases if each.taskmanager != name]
 
-    @rule(job=st.sampled_from([ONE, TWO]), count=st.integers(0, 5))
-    def require(self, job: str, count: int) -> None:
-        """A job states a total."""
+    @rule(job=st.sampled_from([ONE, TWO]), count=st.integers(0, 5), profile=st.sampled_from([SMALL, LARGE]))
+    def require(self, job: str, count: int, profile: SlotProfile) -> None:
+        """A job states a total, and may change its mind."""
         self.jobs[job] = count
-        self.slots.require(wants(job, count))
+        self.profiles[job] = profile
+        self.slots.require(wants(job, count, profile))
         self.decide()
 
     @rule()
     def decide(self) -> None:
-        """The ResourceManager acts."""
-        self.requests += self.slots.decide()
+        """The ResourceManager acts: it gives what a search through everything would give, and no more."""
+        before = Counter(each.job_id for each in self.held())
+        room = {each.name: (sum(slot.usable for slot in each.slots), each.profile) for each in self.slots.taskmanagers}
+        reserved = self.slots.decide()
+        self.requests += reserved
+        given = Counter(each.request.job_id for each in reserved)
+        for each in reserved:
+            free, profile = room[each.taskmanager]
+            assert profile.fits(self.profiles[each.request.job_id])
+            room[each.taskmanager] = (free - 1, profile)
+        assert all(free >= 0 for free, _ in room.values())
+        for job, count in self.jobs.items():
+            assert given[job] <= max(0, count - before[job]), "more than was asked for"
+            if before[job] + given[job] < count:
+                assert not any(free and profile.fits(self.profiles[job]) for free, profile in room.values())
+
+    def held(self) -> list[Slot]:
+        """The slots that count for a job."""
+        return [
+            slot
+            for each in self.slots.taskmanagers
+            for slot in each.slots
+            if slot.state in {SlotState.ALLOCATED, SlotState.ACTIVE}
+        ]
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), lost=st.booleans())
@@ -284,6 +312,25 @@ class SlotModel(RuleBasedStateMachine):
                 if slot.state is SlotState.FREE:
                     assert (slot.allocation_id, slot.job_id, slot.acknowledged) == ("", "", False)
 
+    @invariant()
+    def what_is_known_by_index_is_what_a_search_finds(self) -> None:
+        """Decisions look into indexes, which every change of a slot has to keep."""
+        with_room = {each.name for each in self.slots.taskmanagers if any(slot.usable for slot in each.slots)}
+        assert {name for names in self.slots._room.values() for name in names} == with_room
+        for profile, names in self.slots._room.items():
+            assert names
+            assert all(each.profile == profile for each in names.values())
+        for job in (ONE, TWO):
+            held = self.slots._held(job)
+            owners = Counter(
+                each.name
+                for each in self.slots.taskmanagers
+                for slot in each.slots
+                if slot.allocation_id in held.allocations
+            )
+            assert held.spread == owners
+            assert held.allocations == {slot.allocation_id for slot in self.held() if slot.job_id == job}
+
     def teardown(self) -> None:
         """When messages arrive again, records and TaskManagers agree, and no free slot is withheld."""
         for _ in range(4):
@@ -305,9 +352,9 @@ class SlotModel(RuleBasedStateMachine):
             truth = self.tables[each.name].report().slots
             assert [slot.allocation_id for slot in each.slots] == [status.allocation_id for status in truth]
             assert not any(slot.state is SlotState.RELEASING for slot in each.slots), "a release was forgotten"
-        free = sum(each.free for each in self.slots.taskmanagers)
-        missing = sum(bool(self.slots.pending_reason(job)) for job in self.jobs)
-        assert not (free and missing)
+        for job in self.jobs:
+            if self.slots.pending_reason(job):
+                assert not any(each.free and each.profile.fits(self.profiles[job]) for each in self.slots.taskmanagers)
 
 
 SlotModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

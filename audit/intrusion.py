@@ -1,0 +1,24 @@
+"""What an audit does to a cluster only when it was asked to: take a part of it away for some seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+_WAKE = 'read -r _; kill -s CONT "$0"'
+"""Waits for the end of its input, which comes however the audit ends."""
+
+
+@contextlib.contextmanager
+def paused(pid: int) -> Iterator[None]:
+    """The process ``pid`` stands still meanwhile: who asks it gets no answer. It goes on even if the audit is killed.
+
+    Raises:
+        OSError: there is no such process, or it is not ours to stop.
+    """
+    with subprocess.Popen(["/bin/sh", "-c", _WAKE, str(pid)], stdin=subprocess.PIPE, start_new_session=True):
+        os.kill(pid, signal.SIGSTOP)
+        yield

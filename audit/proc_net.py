@@ -1,0 +1,113 @@
+"""The kernel's socket tables of one network namespace, as a process inside shows them in ``/proc/PID/net``.
+
+For containers, whose sockets the tables of the host leave out. Parsing is apart from reading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from audit.errors import AuditError
+from audit.sockets import KernelSocket
+
+PROC = Path("/proc")
+MAX_TABLE_BYTES = 64 << 20
+_LISTENING_TCP = "0A"
+_UNCONNECTED_UDP = "07"
+_ACCEPTS_CONNECTIONS = 0x10000
+"""Flag of a listening unix socket (__SO_ACCEPTCON)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a table; ``path`` is set for unix sockets, the rest for the others."""
+
+    inode: int
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    udp: bool = False
+
+
+def parse_inet(table: str, *, udp: bool) -> Iterator[Entry]:
+    """Listening sockets in the text of ``tcp``, ``tcp6``, ``udp`` or ``udp6``."""
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 10 or fields[3] != (_UNCONNECTED_UDP if udp else _LISTENING_TCP):
+            continue
+        address, _, port = fields[1].partition(":")
+        yield Entry(int(fields[9]), _address(address), int(port, 16), udp=udp)
+
+
+def _address(digits: str) -> str:
+    """Words of 32 bits, each in the byte order of the machine; every machine that this runs on is little-endian."""
+    raw = bytes.fromhex(digits)
+    swapped = b"".join(raw[start : start + 4][::-1] for start in range(0, len(raw), 4))
+    address = ipaddress.ip_address(swapped)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def parse_unix(table: str) -> Iterator[Entry]:
+    """Listening sockets in the text of ``unix``; names in the abstract namespace begin with ``@``."""
+    for line in table.splitlines()[1:]:
+        fields = line.split(maxsplit=7)
+        if len(fields) == 8 and int(fields[3], 16) & _ACCEPTS_CONNECTIONS:
+            yield Entry(int(fields[6]), path=fields[7])
+
+
+def namespace_sockets(pid: int, proc: Path = PROC) -> tuple[KernelSocket, ...]:
+    """Every listening socket in the network namespace of ``pid``; without owner, its process is empty and its pid 0.
+
+    Raises:
+        AuditError: the kernel does not show it.
+    """
+    try:
+        entries = list(_entries(proc / str(pid) / "net"))
+        owners = _owners(proc, (proc / str(pid) / "ns" / "net").stat().st_ino)
+    except OSError as error:
+        raise AuditError(f"the sockets of process {pid} cannot be read: {error.strerror}", "run as root") from error
+    return tuple(_socket(proc, each, owners.get(each.inode, 0)) for each in entries)
+
+
+def _entries(tables: Path) -> Iterator[Entry]:
+    for name in ("tcp", "tcp6", "udp", "udp6"):
+        table = tables / name
+        if table.exists():  # without IPv6 there are no such tables
+            yield from parse_inet(_text(table), udp=name.startswith("udp"))
+    yield from parse_unix(_text(tables / "unix"))
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as file:
+        return file.read(MAX_TABLE_BYTES).decode(errors="replace")
+
+
+def _owners(proc: Path, namespace: int) -> dict[int, int]:
+    """The process that has each socket, of those inside the namespace; what has ended meanwhile has none."""
+    owners: dict[int, int] = {}
+    for directory in proc.iterdir():
+        if not directory.name.isdecimal():
+            continue
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+            if (directory / "ns" / "net").stat().st_ino != namespace:
+                continue
+            for descriptor in (directory / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    target = str(descriptor.readlink())
+                    if target.startswith("socket:["):
+                        owners.setdefault(int(target[8:-1]), int(directory.name))
+    return owners
+
+
+def _socket(proc: Path, entry: Entry, pid: int) -> KernelSocket:
+    name, command = "", ""
+    with contextlib.suppress(OSError):
+        if pid:
+            name = (proc / str(pid) / "comm").read_text(errors="replace").strip()
+            command = (proc / str(pid) / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ").strip()
+    return KernelSocket(name or "nobody", pid, command, entry.host, entry.port, entry.path, entry.udp)

@@ -1,0 +1,117 @@
+"""What the door costs: Envoy with passes and policy, beside bare Envoy, nginx with auth_request, and gRPC ext_authz.
+
+    scripts/get-load-programs
+    .venv/bin/python -m benchmarks.gateway [--quick] [--json]
+
+wrk keeps connections busy (HTTP/1.1, TLS 1.3) and is never the bottleneck: it takes a fraction of a proxy's time for
+each request. The upstream is an nginx that answers at once, the same for all. The doors take turns, in an order that
+rotates, and each ratio is the median over the rounds. ``nginx`` and ``gRPC`` get an API token, the cheapest credential
+for the auth service; ours gets a pass, which such a token is exchanged for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import statistics
+import sys
+from dataclasses import dataclass
+
+from benchmarks.gateway_doors import LOAD, PATH, Door, doors
+from benchmarks.report import Result, arguments, emit, progress
+
+GOAL = (
+    "requests/s at least 0.75 of bare Envoy, 1.2 times nginx with auth_request, 3 times gRPC ext_authz; "
+    "p99 at most 1.5 times bare Envoy's"
+)
+BAR, NGINX_BAR, GRPC_BAR, P99_BAR = 0.75, 1.2, 3.0, 1.5
+CONNECTIONS = 32
+_UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One door for some seconds."""
+
+    requests_per_second: float
+    p99_ms: float
+    proxy_us: float
+    asked_us: float
+
+
+async def load(door: Door, seconds: int) -> Round:
+    """Keep ``door`` busy."""
+    before = door.cpu()
+    process = await asyncio.create_subprocess_exec(
+        str(LOAD / "usr/bin/wrk"),
+        *("-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "--latency"),
+        *("-H", "Host: localhost", "-H", f"Authorization: Bearer {door.credential}"),
+        f"https://127.0.0.1:{door.port}{PATH}",
+        env={**os.environ, "LD_LIBRARY_PATH": str(LOAD / "usr/lib/x86_64-linux-gnu")},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    text = (await process.communicate())[0].decode()
+    after = door.cpu()
+    if "Non-2xx" in text or "Socket errors" in text:
+        raise RuntimeError(f"{door.name} failed requests:\n{text}")
+    count = int(_found(r"(\d+) requests in", text)[0])
+    value, unit = _found(r"99%\s+([\d.]+)(us|ms|s)", text)
+    proxy, asked = ((now - then) * 1e6 / count for now, then in zip(after, before, strict=True))
+    return Round(float(_found(r"Requests/sec:\s+([\d.]+)", text)[0]), float(value) * _UNITS[unit], proxy, asked)
+
+
+def _found(pattern: str, text: str) -> tuple[str, ...]:
+    match = re.search(pattern, text)
+    if match is None:
+        raise RuntimeError(f"wrk says something else:\n{text}")
+    return match.groups()
+
+
+async def measure(rounds: int, seconds: int) -> dict[str, list[Round]]:
+    """All doors, alternately."""
+    async with doors() as (opened, _):
+        measured: dict[str, list[Round]] = {door.name: [] for door in opened}
+        for door in opened:
+            await load(door, 1)
+        for number in range(rounds):
+            turn = number % len(opened)
+            for door in [*opened[turn:], *opened[:turn]]:
+                found = await load(door, seconds)
+                measured[door.name].append(found)
+                progress(
+                    f"{number + 1}/{rounds} {door.name}: {found.requests_per_second:.0f}/s, p99 {found.p99_ms:.1f} ms, "
+                    f"proxy {found.proxy_us:.0f} us, asked {found.asked_us:.0f} us"
+                )
+        return measured
+
+
+def result_of(measured: dict[str, list[Round]]) -> Result:
+    """Medians and ratios."""
+    ours, bare, nginx, grpc = (measured[name] for name in measured)
+
+    def speed(peer: list[Round]) -> float:
+        return statistics.median(a.requests_per_second / b.requests_per_second for a, b in zip(ours, peer, strict=True))
+
+    ratio, over_nginx, over_grpc = speed(bare), speed(nginx), speed(grpc)
+    p99 = statistics.median(a.p99_ms / b.p99_ms for a, b in zip(ours, bare, strict=True))
+    figures = {"times_nginx": over_nginx, "times_grpc": over_grpc, "p99_over_bare": p99}
+    for name, rounds in zip(("sluice", "bare", "nginx", "grpc"), measured.values(), strict=True):
+        for key in ("requests_per_second", "p99_ms", "proxy_us", "asked_us"):
+            figures[f"{name}_{key}"] = statistics.median(getattr(each, key) for each in rounds)
+    holds = ratio >= BAR and over_nginx >= NGINX_BAR and over_grpc >= GRPC_BAR and p99 <= P99_BAR
+    return Result("gateway", figures, ratio, GOAL, BAR, holds)
+
+
+def main() -> int:
+    """Measure and report."""
+    options = arguments(__doc__)
+    if not (LOAD / "usr/bin/wrk").exists():
+        progress("wrk and nginx are missing: run scripts/get-load-programs")
+        return 2
+    rounds, seconds = (3, 3) if options.quick else (7, 5)
+    return emit(result_of(asyncio.run(measure(rounds, seconds))), as_json=options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""``sluice audit --compose``: every container of a compose project, each from inside its own network."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+
+from audit.containers import Container, containers_of, listeners_of
+from audit.model import Kind, Listener, Report
+from audit.network import in_network_of
+from audit.runner import examine, joined
+from audit.subject import EdgeAccess, Options, Subject
+from pki.channels import Channel
+from pki.errors import StoreError
+from pki.profiles import AuthorityKind
+from pki.trust import TrustStore
+
+
+@dataclass(frozen=True, slots=True)
+class _Trust:
+    """Who may vouch for listeners, as far as some container has the authorities' certificates."""
+
+    internal: tuple[x509.Certificate, ...] = ()
+    edge: tuple[x509.Certificate, ...] = ()
+
+    def of(self, listener: Listener) -> tuple[x509.Certificate, ...]:
+        """The authorities of the side of ``listener``."""
+        return self.edge if listener.channel is Channel.EDGE else self.internal
+
+
+def examine_project(directory: Path, project: str, options: Options) -> Report:
+    """Examine all containers of the project that was started from ``directory``.
+
+    No identities are certified: a container's authorities are its own.
+
+    Raises:
+        AuditError: there are none, or this process may not look into them.
+    """
+    containers = containers_of(directory, project)
+    trust = _trust_of(containers)
+    with ThreadPoolExecutor(len(containers), thread_name_prefix="container") as pool:
+        reports = list(pool.map(lambda each: _examine(each, trust, options), containers))
+    return joined(f"the containers of {containers[0].project} ({directory})", reports)
+
+
+def _examine(container: Container, trust: _Trust, options: Options) -> Report:
+    from runtime.rest.routes import ROUTES
+
+    def look() -> Report:
+        edge = EdgeAccess(operations=ROUTES)
+        subjects = [Subject(each, options, edge=edge, anchors=trust.of(each)) for each in listeners_of(container)]
+        if container.files.root.is_dir():
+            files = Listener(
+                name=f"{container.service}/home",
+                kind=Kind.HOME,
+                path=str(container.files.root),
+                container=container.service,
+            )
+            subjects.append(Subject(files, options))
+        return examine(container.service, subjects)
+
+    return in_network_of(container.pid, look)
+
+
+def _trust_of(containers: tuple[Container, ...]) -> _Trust:
+    for container in containers:
+        store = TrustStore(container.files.pki)
+        try:
+            return _Trust(store.anchors(AuthorityKind.INTERNAL), store.anchors(AuthorityKind.EDGE))
+        except StoreError:
+            continue
+    return _Trust()

@@ -1,0 +1,150 @@
+"""The services of a cluster of containers, as values, and each as a piece of ``compose.yaml``. No I/O.
+
+A new kind of service is one more function that returns a :class:`Service`: invitations, volumes and health checks
+follow from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+UID = 10001
+"""User and group in the image; see ``compose/Dockerfile``."""
+HOME = "/var/lib/sluice"
+JOIN = "/run/join"
+"""Where a service finds its token; the authority sees those of all below it, by name."""
+CA_PORT = 8444
+SETTINGS_VOLUME = "./sluice.toml:/etc/sluice/sluice.toml:ro"
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """An identity that a service gets with a token.
+
+    Attributes:
+        who: role and name in the SPIFFE ID.
+        hosts: names and addresses in the certificate.
+        place: directory with the token, in the service.
+    """
+
+    who: str
+    hosts: tuple[str, ...] = ()
+    place: str = JOIN
+
+    @property
+    def name(self) -> str:
+        """Of the volume that the token comes in, without what all have in front."""
+        return self.who.partition("/")[2]
+
+    @property
+    def invitation(self) -> str:
+        """As the authority is told it."""
+        return self.who + (f"={','.join(self.hosts)}" if self.hosts else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a service may use where the default is not enough; ``why`` is said beside the memory."""
+
+    memory: str
+    cpus: str = "2.0"
+    pids: int = 2048
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One service.
+
+    Attributes:
+        name: of the service, and of the volume with its home.
+        command: what the image is started with.
+        endpoint: the file below ``run/endpoints`` that says that it takes work.
+        networks: with the names that it has there besides its own.
+        joining: the identities that it needs a token for.
+        environment: besides what all services of its kind have.
+        limits: where the default is not enough.
+        image: another one than that of all services.
+        ports: that are published.
+        comment: said above it.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    endpoint: str
+    networks: Mapping[str, tuple[str, ...]]
+    joining: tuple[Joining, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    limits: Limits | None = None
+    image: str = ""
+    ports: tuple[str, ...] = ()
+    comment: str = ""
+
+    def render(self) -> str:
+        """As a part of ``services``."""
+        lines = [f"  # {self.comment}"] if self.comment else []
+        lines += [f"  {self.name}:", "    <<: *service"]
+        if self.image:
+            lines.append(f"    image: {self.image}")
+        lines.append(f"    command: [{', '.join(self.command)}]")
+        if self.environment:
+            lines += ["    environment:", "      <<: *joining"]
+            lines += [f"      {name}: {value}" for name, value in self.environment.items()]
+        else:
+            lines.append("    environment: *joining")
+        lines.append("    depends_on: *after-ca")
+        if self.limits is not None:
+            lines += [f"    pids_limit: {self.limits.pids}", f"    cpus: {self.limits.cpus}"]
+            lines.append(f"    mem_limit: {self.limits.memory}  # {self.limits.why}")
+        lines += _networks(self.networks)
+        if self.ports:
+            lines += ["    ports:", *(f'      - "{port}"' for port in self.ports)]
+        tokens = [f"join-{each.name}:{each.place}" for each in self.joining]
+        lines += volumes(self.name, *tokens)
+        lines += health(self.endpoint)
+        return "\n".join((*lines, ""))
+
+
+def volumes(home: str, *others: str) -> list[str]:
+    """The home, the settings, and what else there is."""
+    return ["    volumes:", *(f"      - {each}" for each in (f"{home}:{HOME}", SETTINGS_VOLUME, *others))]
+
+
+def health(endpoint: str) -> list[str]:
+    """Healthy: the process has announced that it takes work. One that ends is started again by the engine."""
+    return [
+        "    healthcheck:",
+        "      <<: *health",
+        f"      test: [CMD, test, -f, {HOME}/run/endpoints/{endpoint}.json]",
+    ]
+
+
+def _networks(networks: Mapping[str, tuple[str, ...]]) -> list[str]:
+    if not any(networks.values()):
+        return [f"    networks: [{', '.join(networks)}]"]
+    return [
+        "    networks:",
+        *(f"      {name}: {{aliases: [{', '.join(aliases)}]}}" for name, aliases in networks.items()),
+    ]
+
+
+def render_authority(joining: tuple[Joining, ...]) -> str:
+    """The service that all others ask for their certificates."""
+    return "\n".join(
+        (
+            "  # Makes the authorities at its first start, and a token, good once, for each service that is to join.",
+            "  ca:",
+            "    <<: *service",
+            "    command:",
+            "      - compose",
+            "      - ca",
+            f"      - --tokens={JOIN}",
+            *(f"      - --invite={each.invitation}" for each in joining),
+            "    environment: *environment",
+            "    networks: [gateway, cluster]",
+            *volumes("ca", *(f"join-{each.name}:{JOIN}/{each.name}" for each in joining)),
+            *health("ca"),
+            "",
+        )
+    )

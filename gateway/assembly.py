@@ -1,0 +1,127 @@
+"""The auth service put together from a home and its configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from gateway.assertion import AssertionSigner, publish_keys
+from gateway.audit_log import AuditLog, audit_file
+from gateway.authenticator import Authenticator
+from gateway.config import GatewayConfig, IssuerConfig
+from gateway.connect.envoy import connect_operations
+from gateway.fetch import Fetcher
+from gateway.jwks import KeyCache
+from gateway.operations import known_operations
+from gateway.pass_keys import PassKeys
+from gateway.policy_file import policy_file
+from gateway.policy_record import RecordedPolicy
+from gateway.revocations import Revocations
+from gateway.routes import RouteTable
+from gateway.service import AuthService
+from gateway.session_store import SessionStore
+from gateway.sessions import Limits
+from gateway.signin.api import AuthApi
+from gateway.signin.desk import Desk
+from gateway.signin.oidc import Directory, Provider, key_cache
+from gateway.snapshot import FileSnapshot
+from gateway.token_use import TokenUse
+from gateway.tokens import token_snapshot
+from gateway.users import user_snapshot
+from pki.assertion_keys import assertion_keys_file
+from pki.errors import SluiceError
+from pki.home import Home
+
+_LOG = logging.getLogger(__name__)
+
+MAX_ROUTE_LIST_BYTES = 1 << 20
+UPKEEP_SECONDS = 10.0
+"""How often pass keys are looked after, and what is kept in memory is written."""
+
+
+def route_file(home: Home) -> Path:
+    """Where the launcher puts the routes that REST publishes."""
+    return home.run / "routes.json"
+
+
+@contextlib.asynccontextmanager
+async def auth_service(home: Home, config: GatewayConfig, trust_domain: str) -> AsyncIterator[AuthService]:
+    """The auth service of ``home``, ready to answer, and looked after until the end.
+
+    Raises :class:`~pki.errors.SluiceError` when tokens, users, routes, the policy, the revocations or the audit log are
+    not in order: an auth service that cannot decide does not start.
+    """
+    routes = FileSnapshot(route_file(home), decode_routes, limit=MAX_ROUTE_LIST_BYTES)
+    keys = PassKeys.of(home)
+    _refresh_keys(home, keys)
+    async with contextlib.AsyncExitStack() as stack:
+        audit = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
+        policy = RecordedPolicy(
+            lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes), audit
+        )
+        authenticator = Authenticator(
+            tokens=token_snapshot(home),
+            users=user_snapshot(home),
+            sessions=SessionStore(home, Limits(config.session_lifetime, config.session_idle)),
+            revocations=Revocations.of(home),
+            pass_keys=keys,
+            policy=policy,
+            trust_domain=trust_domain,
+            issuers={each.issuer: (each, _keys_of(each)) for each in config.issuers},
+        )
+        authenticator.tokens.get()
+        authenticator.users.get()
+        authenticator.revocations.current()
+        policy.get()
+        use = TokenUse(home)
+        provider = None if config.oidc is None else Provider(config.oidc, config.origin)
+        desk = Desk(config, authenticator, audit, trust_domain, provider, use)
+        for _, cache in authenticator.issuers.values():
+            stack.push_async_callback(cache.close)
+        if provider is not None:
+            stack.push_async_callback(provider.keys.close)
+        stack.callback(authenticator.sessions.flush)
+        stack.callback(use.flush)
+        upkeep = asyncio.create_task(_look_after(home, authenticator, use))
+        stack.push_async_callback(_ended, upkeep)
+        yield AuthService(authenticator, routes, audit, desk, AuthApi(desk), AssertionSigner(keys))
+
+
+def decode_routes(data: bytes) -> RouteTable:
+    """REST's routes, and the methods of Spark Connect."""
+    return RouteTable([*RouteTable.decode(data).routes, *connect_operations()])
+
+
+def _keys_of(config: IssuerConfig) -> KeyCache:
+    fetcher = Fetcher(config.ca_file)
+    return key_cache(config, fetcher, Directory(config.issuer, fetcher))
+
+
+async def _look_after(home: Home, authenticator: Authenticator, use: TokenUse) -> None:
+    for _, cache in authenticator.issuers.values():
+        with contextlib.suppress(SluiceError):
+            # Ahead of the first token, which would have to wait for it.
+            await cache.get()
+    while True:
+        await asyncio.sleep(UPKEEP_SECONDS)
+        try:
+            await asyncio.to_thread(_refresh_keys, home, authenticator.pass_keys)
+            use.flush()
+        except (SluiceError, OSError) as error:
+            _LOG.warning("cannot look after the auth service's files: %s", error)
+
+
+def _refresh_keys(home: Home, keys: PassKeys) -> None:
+    """Make and retire keys, and publish the set where processes of this machine look for it."""
+    if keys.refresh(time.time()) or not assertion_keys_file(home).exists():
+        publish_keys(home, keys)
+        _LOG.info("the keys that passes and assertions are signed with have changed")
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,94 @@
+"""The session file: written by the auth service alone, read by the command."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.errors import SessionError
+from gateway.revocations import Revocations
+from gateway.sessions import Client, Limits, SessionBook, SessionRecord, SignedIn
+from pki.files import make_private_directory, read_secret, write_secret
+from pki.home import Home
+
+MAX_SESSION_FILE_BYTES = 16 << 20
+FLUSH_SECONDS = 60.0
+"""How much of "last seen" a crash may lose: sessions may then end for idleness this much too early."""
+
+
+def session_file(home: Home) -> Path:
+    """Where the sessions of ``home``'s cluster are kept."""
+    return home.gateway / "sessions.json"
+
+
+def read_sessions(home: Home) -> SessionBook:
+    """The sessions as the auth service last wrote them; no file means none."""
+    path = session_file(home)
+    return SessionBook.decode(read_secret(path, MAX_SESSION_FILE_BYTES)) if path.exists() else SessionBook()
+
+
+def revoke_sessions(
+    home: Home, wanted: Callable[[SessionRecord], bool], *, by: str = "", now: float | None = None
+) -> list[SessionRecord]:
+    """Revoke the sessions that are ``wanted``, from outside of the auth service; returns them.
+
+    They end at the auth service, and the passes got for them wherever those are checked.
+    """
+    moment = time.time() if now is None else now
+    revocations = Revocations.of(home)
+    known = revocations.current()
+    found = [
+        record
+        for record in read_sessions(home).records
+        if wanted(record) and moment < record.expires_at and not known.is_revoked("session", record.id, now=moment)
+    ]
+    for record in found:
+        revocations.revoke("session", record.id, until=record.expires_at, by=by)
+    return found
+
+
+class SessionStore:
+    """The sessions of a running auth service: in memory, and on disk before a client gets one."""
+
+    def __init__(self, home: Home, limits: Limits, clock: Callable[[], float] = time.time) -> None:
+        """Continue with the sessions of ``home``; raises when they cannot be read."""
+        self._path = session_file(home)
+        self._limits = limits
+        self._clock = clock
+        self._book = read_sessions(home)
+        self._written_at = clock()
+
+    def authenticate(self, presented: str) -> SessionRecord:
+        """The session that ``presented`` is; raises :class:`~gateway.sessions.NoSession`."""
+        return self._book.authenticate(presented, self._limits, now=self._clock())
+
+    def begin(self, who: SignedIn, client: Client, address: str = "") -> tuple[SessionRecord, str]:
+        """A new session, and what its client is to hold."""
+        book, record, text = self._book.begin(who, client, self._limits, now=self._clock(), address=address)
+        self._write(book)
+        return record, text
+
+    def end(self, identifier: str) -> None:
+        """End a session: it is gone from the disk when this returns."""
+        self._write(self._book.end(identifier))
+
+    def used(self, identifier: str) -> None:
+        """A session was used; written to disk now and then."""
+        now = self._clock()
+        self._book = self._book.seen(identifier, now=now)
+        if now - self._written_at >= FLUSH_SECONDS:
+            self._write(self._book)
+
+    def flush(self) -> None:
+        """Write what has not been written."""
+        self._write(self._book)
+
+    def _write(self, book: SessionBook) -> None:
+        data = book.encode()
+        if len(data) > MAX_SESSION_FILE_BYTES:
+            raise SessionError(f"the session file would be larger than {MAX_SESSION_FILE_BYTES} bytes")
+        make_private_directory(self._path.parent)
+        write_secret(self._path, data)
+        self._book = book
+        self._written_at = self._clock()

@@ -1,0 +1,1 @@
+"""Everything under ``/auth/``: signing in and out, passes, and the command's device code."""

@@ -1,0 +1,40 @@
+"""The gateway's cookies: of this host alone, over HTTPS alone, and never sent along by other sites' requests.
+
+Source: RFC 6265bis (``__Host-`` prefix, ``SameSite``).
+"""
+
+from __future__ import annotations
+
+from gateway.passes import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+
+LOGIN_COOKIE = "__Host-sluice-login"
+"""Binds a sign-in to the browser that began it, before there is a session."""
+
+
+def set_cookie(name: str, value: str, *, max_age: float, script: bool = False) -> str:
+    """A ``Set-Cookie`` value; ``script``: the page's own script may read it."""
+    hidden = "" if script else "; HttpOnly"
+    return f"{name}={value}; Path=/; Secure; SameSite=Lax; Max-Age={max(0, int(max_age))}{hidden}"
+
+
+def clear_cookie(name: str) -> str:
+    """A ``Set-Cookie`` value that removes the cookie."""
+    return set_cookie(name, "", max_age=0)
+
+
+def session_cookies(session: str, csrf: str, *, max_age: float) -> list[str]:
+    """What a browser gets when it has signed in."""
+    return [
+        set_cookie(SESSION_COOKIE, session, max_age=max_age),
+        set_cookie(CSRF_COOKIE, csrf, max_age=max_age, script=True),
+    ]
+
+
+def pass_cookie(text: str, *, max_age: float) -> str:
+    """What a browser gets with its session, every few minutes anew."""
+    return set_cookie(PASS_COOKIE, text, max_age=max_age)
+
+
+def cleared() -> list[str]:
+    """What a browser gets when it has signed out."""
+    return [clear_cookie(name) for name in (PASS_COOKIE, SESSION_COOKIE, CSRF_COOKIE, LOGIN_COOKIE)]

@@ -1,0 +1,131 @@
+"""Signing in a command, with the help of a browser (RFC 8628)."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+import msgspec
+from aiohttp import web
+
+from gateway.authenticator import Authenticated
+from gateway.sessions import SignedIn
+from gateway.signin import pages
+from gateway.signin.desk import Asked, Desk, Note, Refused, answer, page, redirect
+from gateway.signin.device_codes import LIFETIME_SECONDS, Answer, DeviceCodes, Pending
+from gateway.signin.throttle import Throttle
+from gateway.token_book import Unauthenticated
+
+GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
+
+
+class Device:
+    """The handlers of device codes."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._codes = DeviceCodes()
+        self._guesses = Throttle()
+
+    async def begin(self, asked: Asked, note: Note) -> web.Response:
+        """``POST /auth/device``: a command asks to be signed in."""
+        code, pending = self._codes.begin(asked.address or "an unknown address", self._desk.clock())
+        note.reason = "a command asks to be signed in"
+        return _json(
+            200,
+            {
+                "device_code": code,
+                "user_code": pending.user_code,
+                # Paths: the command knows the gateway by the very URL that it has just used.
+                "verification_uri": "/auth/device",
+                "verification_uri_complete": f"/auth/device?{urlencode({'user_code': pending.user_code})}",
+                "expires_in": int(LIFETIME_SECONDS),
+                "interval": int(pending.interval),
+            },
+        )
+
+    async def token(self, asked: Asked, note: Note) -> web.Response:
+        """``POST /auth/device/token``: a command asks whether it has been signed in."""
+        if asked.form.get("grant_type") != GRANT_TYPE:
+            return _error(note, "unsupported_grant_type")
+        found = self._codes.ask(asked.form.get("device_code", ""), self._desk.clock())
+        if isinstance(found, Answer):
+            return _error(note, found)
+        record, text = self._desk.authenticator.sessions.begin(found, "command", asked.address)
+        note.principal, note.credential, note.reason = record.name, record.id, "a command was signed in"
+        seconds = int(record.expires_at - self._desk.clock())
+        return _json(
+            200,
+            {
+                "access_token": text,
+                "token_type": "Bearer",
+                "expires_in": seconds,
+                "name": record.name,
+                "session": record.id,
+            },
+        )
+
+    async def show(self, asked: Asked, note: Note) -> web.Response:
+        """``GET /auth/device``: somebody types the code that a command shows."""
+        code = asked.query.get("user_code", "")
+        try:
+            who = await self._desk.who(asked)
+        except Unauthenticated:
+            note.reason = "nobody is signed in"
+            query = f"?{urlencode({'user_code': code})}" if code else ""
+            return redirect(f"/auth/login?{urlencode({'return_to': f'/auth/device{query}'})}")
+        _require_browser(who)
+        note.principal, note.credential, note.reason = who.principal.name, who.principal.credential, "looked"
+        name, csrf = who.principal.name, who.csrf or ""
+        if not code:
+            return page(pages.device(name=name, csrf=csrf))
+        pending = self._find(code, who, note)
+        if pending is None:
+            text = "No command waits with this code."
+            return page(pages.device(name=name, csrf=csrf, error=text), status=404)
+        html = pages.device(name=name, csrf=csrf, user_code=pending.user_code, address=pending.address)
+        return page(html)
+
+    async def decide(self, asked: Asked, note: Note) -> web.Response:
+        """``POST /auth/device/decide``: yes or no."""
+        self._desk.check_origin(asked)
+        who = await self._desk.who(asked)
+        session = _require_browser(who)
+        note.principal, note.credential = who.principal.name, who.principal.credential
+        pending = self._find(asked.form.get("user_code", ""), who, note)
+        if pending is None:
+            raise Refused(404, "no command waits with this code", "No command waits with this code.")
+        if asked.form.get("decision") != "approve":
+            pending.denied = True
+            note.reason = "did not sign in a command"
+            return page(pages.message("Not signed in", "The command was refused. You can close this page."))
+        pending.who = session
+        note.reason = f"signed in a command at {pending.address}"
+        return page(pages.message("Signed in", "The command goes on. You can close this page."))
+
+    def _find(self, code: str, who: Authenticated, note: Note) -> Pending | None:
+        now, key = self._desk.clock(), who.principal.name
+        if self._guesses.wait(key, now) > 0:
+            note.reason = "too many wrong codes"
+            raise Refused(429, note.reason, "Too many wrong codes. Wait a little.")
+        pending = self._codes.find(code, now)
+        if pending is None:
+            self._guesses.failed(key, now)
+            note.reason = "a code that no command waits with"
+        return pending
+
+
+def _require_browser(who: Authenticated) -> SignedIn:
+    """Whom a command may act as: somebody who is here with a session; a token's narrower rights must not widen."""
+    if who.csrf is None or who.principal.method not in {"session", "user"}:
+        raise Refused(403, "not a session of a browser", "Sign in with a browser to sign in a command.")
+    return SignedIn(who.principal.name, who.principal.method, who.principal.groups)
+
+
+def _error(note: Note, code: str) -> web.Response:
+    """RFC 6749 section 5.2: not a problem document, because clients of this standard look for ``error``."""
+    note.reason = code
+    return _json(400, {"error": str(code)})
+
+
+def _json(status: int, document: object) -> web.Response:
+    return answer(status, msgspec.json.encode(document), "application/json")

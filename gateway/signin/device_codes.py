@@ -1,0 +1,102 @@
+"""Device codes: how a command without a browser signs in with the help of one. Decisions only; times passed in.
+
+Source: RFC 8628. Both codes are random; the one that people type has 34 bits, counts for minutes, and can be tried by
+somebody who has signed in only.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import secrets
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from gateway.sessions import SignedIn
+
+MAX_OPEN = 500
+LIFETIME_SECONDS = 600.0
+INTERVAL_SECONDS = 2.0
+_ALPHABET = "BCDFGHJKLMNPQRSTVWXZ"
+"""Consonants: no words, and nothing that reads like something else (RFC 8628 section 6.1)."""
+
+
+class Answer(enum.StrEnum):
+    """Error codes of RFC 8628 section 3.5."""
+
+    PENDING = "authorization_pending"
+    SLOW_DOWN = "slow_down"
+    DENIED = "access_denied"
+    EXPIRED = "expired_token"
+
+
+@dataclass(slots=True)
+class Pending:
+    """One command that waits; ``who`` is set when somebody has approved it."""
+
+    user_code: str
+    address: str
+    began_at: float
+    interval: float = INTERVAL_SECONDS
+    asked_at: float = float("-inf")
+    who: SignedIn | None = None
+    denied: bool = False
+
+
+class DeviceCodes:
+    """Commands that wait, by the hash of their device code."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[str, Pending] = OrderedDict()
+
+    def begin(self, address: str, now: float) -> tuple[str, Pending]:
+        """The device code for the command, and what is remembered of it."""
+        self._forget(now)
+        while len(self._open) >= MAX_OPEN:
+            self._open.popitem(last=False)
+        letters = "".join(secrets.choice(_ALPHABET) for _ in range(8))
+        code = secrets.token_urlsafe(32)
+        pending = Pending(f"{letters[:4]}-{letters[4:]}", address, now)
+        self._open[_digest(code)] = pending
+        return code, pending
+
+    def find(self, user_code: str, now: float) -> Pending | None:
+        """The command that shows this code and still waits for a decision."""
+        self._forget(now)
+        wanted = normalized(user_code)
+        waiting = (each for each in self._open.values() if each.who is None and not each.denied)
+        return next((each for each in waiting if each.user_code == wanted), None)
+
+    def ask(self, device_code: str, now: float) -> SignedIn | Answer:
+        """What the command learns: who it is now, once, or why not yet."""
+        self._forget(now)
+        key = _digest(device_code)
+        pending = self._open.get(key)
+        if pending is None:
+            return Answer.EXPIRED
+        early = now - pending.asked_at < pending.interval
+        pending.asked_at = now
+        if pending.denied:
+            del self._open[key]
+            return Answer.DENIED
+        if early:
+            pending.interval += 5
+            return Answer.SLOW_DOWN
+        if pending.who is None:
+            return Answer.PENDING
+        del self._open[key]
+        return pending.who
+
+    def _forget(self, now: float) -> None:
+        for key in [key for key, each in self._open.items() if now - each.began_at > LIFETIME_SECONDS]:
+            del self._open[key]
+
+
+def normalized(user_code: str) -> str:
+    """As people may type it: small letters, blanks, without the dash."""
+    letters = "".join(each for each in user_code.upper() if each in _ALPHABET)
+    return f"{letters[:4]}-{letters[4:8]}" if len(letters) == 8 else ""
+
+
+def _digest(code: str) -> str:
+    return hashlib.sha256(code.encode()).hexdigest()

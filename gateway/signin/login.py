@@ -1,0 +1,177 @@
+"""Signing in and out with a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from gateway.errors import IssuerError, LoginError
+from gateway.sessions import SignedIn
+from gateway.signin import pages
+from gateway.signin.attempts import Attempts
+from gateway.signin.cookies import LOGIN_COOKIE, clear_cookie
+from gateway.signin.desk import Asked, Desk, Note, Refused, page, redirect, return_path, signed_out
+from gateway.signin.throttle import Throttle
+from gateway.token_book import Unauthenticated
+from gateway.users import MAX_PASSWORD_BYTES
+
+_LOG = logging.getLogger(__name__)
+
+CONCURRENT_HASHES = 2
+"""Passwords checked at the same time: each takes 32 MiB and a core."""
+MAX_WAITING_HASHES = 16
+FREE_FAILURES_PER_ADDRESS = 20
+
+
+class Login:
+    """The handlers of signing in and out."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._attempts = Attempts()
+        self._by_name = Throttle()
+        self._by_address = Throttle(FREE_FAILURES_PER_ADDRESS)
+        self._hashing = asyncio.Semaphore(CONCURRENT_HASHES)
+        self._waiting = 0
+
+    async def show(self, asked: Asked, note: Note) -> web.Response:
+        """``GET /auth/login``: the form, or straight to the provider when there is nothing to choose."""
+        note.reason = "asked to sign in"
+        back = return_path(asked.query.get("return_to", "/"))
+        with_users = bool(self._desk.authenticator.users.get().records)
+        if self._desk.provider is not None and (asked.query.get("with") == "provider" or not with_users):
+            return await self._to_provider(asked, back)
+        return self._form(asked, back)
+
+    async def submit(self, asked: Asked, note: Note) -> web.Response:
+        """``POST /auth/login``: name and password."""
+        desk, now = self._desk, self._desk.clock()
+        desk.check_origin(asked)
+        back = return_path(asked.form.get("return_to", "/"))
+        if not desk.holds_login_token(asked):
+            # Another page made the browser send this, or the page is old: nothing is even looked at.
+            note.reason = "a sign-in form that is not of this browser"
+            return self._form(asked, back, "The page was too old. Please try again.", status=403)
+        name, password = asked.form.get("name", "")[:200], asked.form.get("password", "")
+        keys = (f"{name}\n{asked.address}", asked.address)
+        wait = max(self._by_name.wait(keys[0], now), self._by_address.wait(keys[1], now))
+        if wait > 0 or self._waiting >= MAX_WAITING_HASHES:
+            note.reason = "too many failed sign-ins"
+            return self._form(asked, back, f"Too many tries. Wait {int(wait) + 1} seconds.", status=429)
+        user = None
+        if len(password) <= MAX_PASSWORD_BYTES:
+            self._waiting += 1
+            try:
+                async with self._hashing:
+                    user = await asyncio.to_thread(desk.authenticator.users.get().check, name, password)
+            finally:
+                self._waiting -= 1
+        if user is None or self._locked_out(name):
+            self._by_name.failed(keys[0], now)
+            self._by_address.failed(keys[1], now)
+            note.reason = "wrong name or password, or locked out"
+            return self._form(asked, back, "Name or password is wrong.", status=403)
+        self._by_name.succeeded(keys[0])
+        who = SignedIn(user.name, "user", user.groups)
+        session, cookies = desk.begin_browser_session(who, asked)
+        note.principal, note.credential, note.reason = user.name, session, "signed in with a password"
+        return redirect(back, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
+
+    async def callback(self, asked: Asked, note: Note) -> web.Response:
+        """``GET /auth/callback``: back from the provider with a code."""
+        desk, provider = self._desk, self._desk.provider
+        if provider is None:
+            raise Refused(404, "no identity provider", "There is no such resource here.")
+        # 1. Begun here, by this browser, not long ago, and not finished before.
+        attempt = self._attempts.finish(asked.query.get("state", ""), asked.cookies.get(LOGIN_COOKIE, ""), desk.clock())
+        if attempt is None:
+            note.reason = "no sign-in of this browser is under way with this state"
+            return _failed(400)
+        # 2. The provider says who it is.
+        try:
+            redeemed = await provider.redeem(asked.query, attempt, now=desk.clock())
+        except (LoginError, IssuerError) as error:
+            note.reason = f"sign-in failed: {error}"
+            _LOG.warning("%s", note.reason)
+            return _failed(403 if isinstance(error, LoginError) else 503)
+        name = redeemed.identity.name
+        if self._locked_out(name):
+            note.principal, note.reason = name, "the user is locked out"
+            return _failed(403)
+        # 3. A session with an id that nobody knew before (no fixation).
+        who = SignedIn(name, "session", redeemed.identity.groups, provider.config.issuer)
+        session, cookies = desk.begin_browser_session(who, asked)
+        desk.remember_id_token(session, redeemed.id_token)
+        note.principal, note.credential, note.reason = name, session, "signed in with the identity provider"
+        return redirect(attempt.return_to, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
+
+    async def logout(self, asked: Asked, note: Note) -> web.Response:
+        """``POST /auth/logout``: end the session, here and at the provider."""
+        desk = self._desk
+        desk.check_origin(asked)
+        try:
+            who = await desk.who(asked)
+        except Unauthenticated:
+            # Nobody is signed in: then there is nothing to protect, and cookies that are left can go.
+            note.reason = "signed out, had no session"
+            return signed_out("/auth/signed-out")
+        if who.principal.method not in {"session", "user"}:
+            raise Refused(403, "not a session", "Only sessions are signed out; see `sluice token revoke`.")
+        identifier = who.principal.credential
+        desk.end_session(identifier, who.principal.name)
+        note.principal, note.credential, note.reason = who.principal.name, identifier, "signed out"
+        id_token = desk.id_tokens.pop(identifier, None)
+        url = None
+        if desk.provider is not None and who.principal.method == "session":
+            url = await desk.provider.logout_url(id_token)
+        return signed_out(url or "/auth/signed-out")
+
+    async def account(self, asked: Asked, note: Note) -> web.Response:
+        """``GET /auth/``: who one is."""
+        desk = self._desk
+        try:
+            who = await desk.who(asked)
+        except Unauthenticated:
+            note.reason = "nobody is signed in"
+            return redirect("/auth/login?return_to=/auth/account")
+        note.principal, note.credential, note.reason = who.principal.name, who.principal.credential, "looked"
+        targets = []
+        if desk.provider is not None and (url := await desk.provider.logout_url(None)):
+            parts = urlsplit(url)
+            targets = [f"{parts.scheme}://{parts.netloc}"]
+        html = pages.account(name=who.principal.name, roles=who.principal.roles, csrf=who.csrf or "")
+        return page(html, form_targets=targets)
+
+    async def signed_out_page(self, _: Asked, note: Note) -> web.Response:
+        """``GET /auth/signed-out``."""
+        note.reason = "looked"
+        return page(pages.message("Signed out", "You have signed out of Sluice.", link="/auth/login"))
+
+    async def _to_provider(self, asked: Asked, back: str) -> web.Response:
+        desk = self._desk
+        if desk.provider is None:
+            raise Refused(404, "no identity provider", "There is no such resource here.")
+        token, cookies = desk.login_token(asked)
+        attempt = self._attempts.begin(token, back, desk.clock())
+        try:
+            return redirect(await desk.provider.authorization_url(attempt), cookies=cookies)
+        except IssuerError as error:
+            _LOG.warning("nobody can sign in: %s", error)
+            raise Refused(503, f"no answer from the provider: {error}", "The identity provider is away.") from error
+
+    def _form(self, asked: Asked, back: str, error: str = "", *, status: int = 200) -> web.Response:
+        token, cookies = self._desk.login_token(asked)
+        html = pages.sign_in(token=token, return_to=back, provider=self._desk.provider is not None, error=error)
+        return page(html, status=status, cookies=cookies)
+
+    def _locked_out(self, name: str) -> bool:
+        return self._desk.authenticator.revocations.is_revoked("user", name)
+
+
+def _failed(status: int) -> web.Response:
+    """The caller learns no more; the log does."""
+    text = "Signing in did not work. Please try again, or ask whoever runs this cluster."
+    return page(pages.message("Not signed in", text, link="/auth/login"), status=status)

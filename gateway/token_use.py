@@ -1,0 +1,60 @@
+"""When each API token was last used: beside the tokens, so that using one never writes the file that others change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from gateway.token_book import MAX_TOKENS
+from pki.errors import StoreError
+from pki.files import make_private_directory, read_secret, write_secret
+from pki.home import Home
+
+MAX_USE_FILE_BYTES = 1 << 20
+FLUSH_SECONDS = 5.0
+"""How much of it a crash may lose."""
+
+
+def read_token_use(home: Home) -> dict[str, float]:
+    """Token id -> seconds since the epoch; what cannot be read is no use known, and nothing depends on it."""
+    try:
+        return msgspec.json.decode(read_secret(_file(home), MAX_USE_FILE_BYTES), type=dict[str, float])
+    except (StoreError, msgspec.MsgspecError):
+        return {}
+
+
+class TokenUse:
+    """Notes uses in memory and writes them now and then."""
+
+    def __init__(self, home: Home, clock: Callable[[], float] = time.time) -> None:
+        self._path = _file(home)
+        self._clock = clock
+        self._used = read_token_use(home)
+        self._written_at = clock()
+        self._dirty = False
+
+    def used(self, identifier: str) -> None:
+        """The token with this id was accepted."""
+        now = self._clock()
+        self._used[identifier] = now
+        self._dirty = True
+        if now - self._written_at >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has not been written."""
+        if not self._dirty:
+            return
+        if len(self._used) > MAX_TOKENS:
+            newest = sorted(self._used.items(), key=lambda entry: entry[1])[-MAX_TOKENS:]
+            self._used = dict(newest)
+        make_private_directory(self._path.parent)
+        write_secret(self._path, msgspec.json.encode(self._used))
+        self._dirty, self._written_at = False, self._clock()
+
+
+def _file(home: Home) -> Path:
+    return home.gateway / "token-use.json"

@@ -1,0 +1,61 @@
+"""Everything that Envoy is told but secrets, made from values: the one place where the parts come together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gateway.config import GatewayConfig
+from gateway.routes import Route
+from gateway.upstreams import Legs
+from gateway.xds.api import CLUSTER, EXTENSION, LISTENER, ROUTES, from_json
+from gateway.xds.clusters import edge_clusters
+from gateway.xds.filters import PASS, REVOCATIONS, pass_filter
+from gateway.xds.listeners import EDGE, edge_listener
+from gateway.xds.revocations import revocation_filter
+from gateway.xds.routes import Grants, route_configuration
+from gateway.xds.snapshot import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeInputs:
+    """What the configuration follows from.
+
+    Attributes:
+        listener_source: ``envoy/listener.jsonc``.
+        routes: what REST publishes.
+    """
+
+    config: GatewayConfig
+    trust_domain: str
+    legs: Legs
+    listener_source: object
+    routes: tuple[Route, ...]
+    grants: Grants
+
+
+def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]]:
+    """Clusters, listener and routes in JSON, by kind and name. There is no secret in them."""
+    listener = edge_listener(inputs.listener_source, inputs.config)
+    routes = route_configuration(inputs.config, inputs.routes, inputs.grants)
+    clusters = edge_clusters(inputs.config, inputs.trust_domain, inputs.legs)
+    return {
+        CLUSTER: {str(each["name"]): each for each in clusters},
+        LISTENER: {EDGE: listener},
+        ROUTES: {EDGE: routes},
+    }
+
+
+def edge_resources(documents: Mapping[str, Mapping[str, Mapping[str, object]]]) -> dict[str, Resources]:
+    """As messages; raises :class:`~gateway.errors.XdsError` for what Envoy could not read."""
+    return {
+        kind: Resources.of({name: from_json(kind, document) for name, document in by_name.items()})
+        for kind, by_name in documents.items()
+    }
+
+
+def extension_resources(jwks: Mapping[str, object], revoked: Iterable[tuple[str, str]]) -> dict[str, Resources]:
+    """What changes on open connections: the keys of passes, and who is refused, as (kind, id) pairs."""
+    passes = from_json(EXTENSION, pass_filter(json.dumps(jwks)))
+    return {EXTENSION: Resources.of({PASS: passes, REVOCATIONS: revocation_filter(revoked)})}

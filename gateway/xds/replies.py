@@ -1,0 +1,55 @@
+"""Envoy's own answers: problem documents that tell nothing about what is behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.problem import CONTENT_TYPE, problem
+
+LOCAL_DETAILS = {
+    400: "The request is not valid HTTP for this gateway.",
+    403: "The request was refused.",
+    404: "There is no such resource here.",
+    408: "The request did not arrive in time.",
+    411: "Declare the length of the body (Content-Length).",
+    413: "The body is larger than this gateway accepts.",
+    426: "This version of HTTP is not served.",
+    429: "Too many requests.",
+    431: "The headers are larger than this gateway accepts.",
+    502: "The cluster gave no valid answer.",
+    503: "The cluster cannot answer now; try again.",
+    504: "The cluster did not answer in time.",
+}
+
+
+def local_replies() -> dict[str, object]:
+    """Problem documents for Envoy's own answers; those of the auth service keep their body."""
+    from_auth = {
+        "filter": {
+            "and_filter": {
+                "filters": [
+                    {"response_flag_filter": {"flags": ["UAEX"]}},
+                    _status_filter("LE", 499),
+                ]
+            }
+        },
+        "body_format_override": {
+            "text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"},
+            "content_type": CONTENT_TYPE,
+        },
+    }
+    by_status = [
+        {"filter": _status_filter("EQ", status), "body_format_override": _json_format(problem(status, detail))}
+        for status, detail in LOCAL_DETAILS.items()
+    ]
+    other: dict[str, object] = {"type": "about:blank", "title": "Refused", "status": "%RESPONSE_CODE%"}
+    return {"mappers": [from_auth, *by_status], "body_format": _json_format(other)}
+
+
+def _status_filter(operation: str, status: int) -> dict[str, object]:
+    value = {"default_value": status, "runtime_key": "sluice.unset"}
+    return {"status_code_filter": {"comparison": {"op": operation, "value": value}}}
+
+
+def _json_format(document: Mapping[str, object]) -> dict[str, object]:
+    return {"json_format": dict(document), "content_type": CONTENT_TYPE}

@@ -1,0 +1,117 @@
+"""How far Envoy has followed: what it was sent, what it took, what it or the checks before it refused, and why."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from gateway.errors import XdsError
+from gateway.xds.api import SHORT_NAMES
+from pki.files import SECRET_MODE, make_private_directory, read_bounded, write_atomic
+from pki.home import Home
+
+MAX_STATUS_BYTES = 64 << 10
+
+
+class KindStatus(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One kind of resources."""
+
+    sent: str = ""
+    accepted: str = ""
+    rejected: str = ""
+    """Version that Envoy refused last, and has got no better one for."""
+    reason: str = ""
+    at: float = 0.0
+    """When the last of these happened (Unix time)."""
+
+
+class StatusDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The status file."""
+
+    kinds: dict[str, KindStatus] = {}
+    refused: dict[str, str] = {}
+    """Input (``policy``, ``routes``, ``edge certificate``…) -> why it never got to Envoy; what it had before stays."""
+
+    @property
+    def problems(self) -> list[str]:
+        """What is not as somebody wanted it; empty when all is well."""
+        found = [f"{name} refused: {reason}" for name, reason in sorted(self.refused.items())]
+        found += [
+            f"Envoy rejected {name} {kind.rejected}: {kind.reason}"
+            for name, kind in sorted(self.kinds.items())
+            if kind.rejected
+        ]
+        return found
+
+
+def status_file(home: Home, server: str) -> Path:
+    """Where ``server`` (``auth``: listeners, routes, policy; ``envoy``: secrets) reports."""
+    return home.run / f"xds-{server}.json"
+
+
+def read_status(path: Path) -> StatusDocument | None:
+    """What is reported at ``path``; None when nobody does. Raises :class:`~gateway.errors.XdsError`."""
+    if not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(read_bounded(path, MAX_STATUS_BYTES), type=StatusDocument)
+    except msgspec.MsgspecError as error:
+        raise XdsError(f"{path} is damaged: {error}", "restart the process that writes it") from error
+
+
+class XdsStatus:
+    """Kept in memory, and in a file that is replaced with every change."""
+
+    def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        self.document = StatusDocument()
+        self._write()
+
+    def sent(self, kind: str, version: str) -> None:
+        """Envoy was sent this version."""
+        self._kind(kind).sent = version
+        self._write()
+
+    def accepted(self, kind: str, version: str) -> None:
+        """Envoy works with this version."""
+        status = self._kind(kind)
+        if status.accepted == version and not status.rejected:
+            return
+        status.accepted, status.rejected, status.reason = version, "", ""
+        self._write()
+
+    def rejected(self, kind: str, version: str, reason: str) -> None:
+        """Envoy refused this version and keeps what it had."""
+        status = self._kind(kind)
+        status.rejected, status.reason = version, reason
+        self._write()
+
+    def refused(self, what: str, reason: str) -> None:
+        """An input did not pass the checks before Envoy."""
+        if self.document.refused.get(what) != reason:
+            self.document.refused[what] = reason
+            self._write()
+
+    def fine(self, what: str) -> None:
+        """The input is in order (again)."""
+        if self.document.refused.pop(what, None) is not None:
+            self._write()
+
+    def close(self) -> None:
+        """The server ends: nobody reports any more."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _kind(self, kind: str) -> KindStatus:
+        status = self.document.kinds.setdefault(SHORT_NAMES[kind], KindStatus())
+        status.at = self._clock()
+        return status
+
+    def _write(self) -> None:
+        if self._path is not None:
+            make_private_directory(self._path.parent)
+            write_atomic(self._path, msgspec.json.encode(self.document), mode=SECRET_MODE)

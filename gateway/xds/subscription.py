@@ -1,0 +1,89 @@
+"""One kind of resources on one stream of the xDS protocol, state of the world. No I/O.
+
+Source: https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol, "ACK and NACK semantics".
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from gateway.xds.api import CLUSTER, LISTENER, TYPE_PREFIX, Message, encode, message_class
+from gateway.xds.snapshot import Resources
+
+REQUEST = TYPE_PREFIX + "envoy.service.discovery.v3.DiscoveryRequest"
+RESPONSE = TYPE_PREFIX + "envoy.service.discovery.v3.DiscoveryResponse"
+
+MAX_NAMES = 256
+"""Most resources of one kind on one stream."""
+MAX_REASON_CHARACTERS = 1000
+
+_WILDCARDS = frozenset({CLUSTER, LISTENER})
+"""Kinds of which a client that names none gets all."""
+
+
+class Heard(enum.Enum):
+    """What a request was about."""
+
+    SUBSCRIBED = "subscribed"
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+    STALE = "stale"
+    """An answer to a response that was overtaken."""
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What is asked for, and what was sent last."""
+
+    kind: str
+    names: tuple[str, ...] = ()
+    sent_version: str = ""
+    """Version of the response that was sent last."""
+    rejected: str = ""
+    """Why Envoy did not take it; empty when it did, or has not said yet."""
+    _nonce: int = 0
+    _sent: dict[str, bytes] = field(default_factory=dict)
+    _due: bool = True
+
+    def hear(self, request: Message) -> Heard:
+        """Take in a request for this kind; more names than allowed is the caller's to refuse."""
+        names = tuple(dict.fromkeys(request.resource_names))
+        if request.response_nonce and request.response_nonce != str(self._nonce):
+            return Heard.STALE
+        if names != self.names:
+            self.names = names
+            self._due = True
+        if not request.response_nonce:
+            self._due = True
+            return Heard.SUBSCRIBED
+        if request.HasField("error_detail"):
+            self.rejected = readable(request.error_detail.message) or "no reason given"
+            return Heard.REJECTED
+        self.rejected = ""
+        return Heard.ACCEPTED
+
+    def answer(self, resources: Resources | None) -> bytes | None:
+        """The next response when there is anything new, else None; what was rejected is not sent again."""
+        if resources is None:
+            return None
+        everything = not self.names and self.kind in _WILDCARDS
+        wanted = resources.by_name.keys() if everything else self.names
+        selected = {name: resources.by_name[name] for name in wanted if name in resources.by_name}
+        if selected == self._sent and not self._due:
+            return None
+        if not selected and not everything:
+            return None  # not there yet: Envoy goes on waiting, or with what it has
+        self._nonce += 1
+        self._sent, self._due, self.sent_version = selected, False, resources.version
+        response = message_class(RESPONSE)(version_info=resources.version, type_url=self.kind, nonce=str(self._nonce))
+        for data in selected.values():
+            response.resources.add(type_url=self.kind, value=data)
+        return encode(response)
+
+
+def readable(text: str) -> str:
+    """Bounded, without control characters that the other end may have chosen. Envoy's reasons stand at the end."""
+    half = MAX_REASON_CHARACTERS // 2
+    bounded = text if len(text) <= 2 * half else f"{text[:half]} ... {text[-half:]}"
+    return " ".join("".join(character if character.isprintable() else " " for character in bounded).split())

@@ -1,0 +1,72 @@
+"""Settings of high availability (section ``[ha]`` of ``sluice.toml``)."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+
+from runtime.ha.errors import HaMisconfigured
+
+SHORTEST_SESSION_SECONDS = 2.0
+LONGEST_SESSION_SECONDS = 300.0
+MAX_JOBMANAGERS = 16
+
+_Seconds = Annotated[float, msgspec.Meta(ge=SHORTEST_SESSION_SECONDS, le=LONGEST_SESSION_SECONDS)]
+_ROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9_.-]{0,63}){1,8}")
+_CLUSTER = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,51}")
+"""A subject has at most 64 characters: a longer name would be cut, and could be another's."""
+_HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
+
+
+class HaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a leader is elected, and where the next one finds its jobs. Times are in seconds."""
+
+    mode: Literal["embedded", "zookeeper"] = "embedded"
+    """``embedded``: JobManagers of one home; ``zookeeper``: of any machines."""
+    storage: str = ""
+    """Directory, or URL that fsspec knows, for submissions and results; empty: in the home (``embedded`` only)."""
+    cluster: str = "default"
+    """Which cluster of the ZooKeeper ensemble and the storage this is."""
+    session_timeout: _Seconds = 10.0
+    """Seconds after which a leader that is not heard of is replaced."""
+    lease: _Seconds = 10.0
+    """Seconds that a driver runs on without word from a JobManager that leads; a new leader on another machine
+    waits as long before it starts its predecessor's jobs again."""
+    zookeeper_hosts: tuple[str, ...] = ()
+    """``host:port`` of each server, the port being for TLS."""
+    zookeeper_root: str = "/sluice"
+    jobmanagers: tuple[str, ...] = ()
+    """Names of the JobManagers that may write in ZooKeeper."""
+
+
+def check_ha(config: HaConfig) -> HaConfig:
+    """``config`` when its values go together; raises :class:`HaMisconfigured` naming the key."""
+    if not _CLUSTER.fullmatch(config.cluster):
+        raise HaMisconfigured(f"ha.cluster is {config.cluster!r}", "1 to 40 lower-case letters, digits and '-'")
+    if config.mode == "zookeeper":
+        _check_zookeeper(config)
+    return config
+
+
+def _check_zookeeper(config: HaConfig) -> None:
+    if not config.zookeeper_hosts:
+        raise HaMisconfigured("ha.mode is 'zookeeper' without ha.zookeeper_hosts", 'as in ["zk1:2281", "zk2:2281"]')
+    for host in config.zookeeper_hosts:
+        if not _HOST.fullmatch(host) or not 0 < int(host.rpartition(":")[2]) < 65536:
+            raise HaMisconfigured(f"ha.zookeeper_hosts has {host!r}", "host:port, the port being for TLS")
+    if not config.storage:
+        raise HaMisconfigured("ha.mode is 'zookeeper' without ha.storage", "a directory or URL that all machines share")
+    if not _ROOT.fullmatch(config.zookeeper_root):
+        raise HaMisconfigured(f"ha.zookeeper_root is {config.zookeeper_root!r}", "a path such as /sluice")
+    if not 1 <= len(config.jobmanagers) <= MAX_JOBMANAGERS:
+        raise HaMisconfigured(
+            "ha.mode is 'zookeeper' without ha.jobmanagers", 'the names of all of them, as in ["jobmanager-1"]'
+        )
+    for name in config.jobmanagers:
+        if not _NAME.fullmatch(name):
+            raise HaMisconfigured(
+                f"ha.jobmanagers has {name[:80]!r}", "names of at most 52 characters: ZooKeeper knows them by a subject"
+            )

@@ -1,0 +1,215 @@
+"""Leadership among the JobManagers of one home: a lock that the kernel releases when its holder dies.
+
+The lock (flock(2) on a file of a local file system) is held for the whole of a term, and nobody can take it from a
+process that lives: a write under it needs no further check than that it was not given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from pki.errors import StoreError
+from pki.files import make_private_directory, read_bounded, remove_leftovers, sync_directory, write_secret
+from runtime.ha.errors import EntryDamaged, LeadershipLost, PointerConflict, PointerExists, StorageUnavailable
+from runtime.ha.leadership import MAX_INFORMATION_BYTES, LeaderInformation, Leadership
+from runtime.ha.pointers import FOLDERS, MAX_POINTER_BYTES, Pointer, check_pointer
+
+LOCK_POLL_SECONDS = 0.2
+"""How often a standby tries to get the lock."""
+
+_LOCK, _EPOCH, _LEADER = "leader.lock", "epoch", "leader.json"
+_MAX_FILE_BYTES = 4 * MAX_POINTER_BYTES
+
+
+class _PointerFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A pointer on disk; the digest is over version and value."""
+
+    version: int
+    value: bytes
+    sha256: str
+
+
+def _digest(version: int, value: bytes) -> str:
+    return hashlib.sha256(b"%d:" % version + value).hexdigest()
+
+
+class EmbeddedElection:
+    """See the module's documentation; everything is below ``root``."""
+
+    across_machines = False
+
+    def __init__(self, root: Path) -> None:
+        self._root = make_private_directory(root)
+
+    async def elect(self, standing_by: Callable[[], None]) -> Leadership:
+        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            while not _locked(descriptor):
+                standing_by()
+                await asyncio.sleep(LOCK_POLL_SECONDS)
+            return EmbeddedLeadership(self._root, descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    async def leader(self) -> LeaderInformation | None:
+        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        try:
+            return LeaderInformation.decode(read_bounded(self._root / _LEADER, MAX_INFORMATION_BYTES))
+        except (StoreError, EntryDamaged):
+            return None
+
+    async def close(self) -> None:
+        """Nothing is kept open between terms."""
+
+
+class EmbeddedLeadership:
+    """One term; see :class:`~runtime.ha.leadership.Leadership`."""
+
+    def __init__(self, root: Path, lock: int) -> None:
+        self._root = root
+        self._lock: int | None = lock
+        self.granted_at = time.monotonic()
+        self.epoch = _next_epoch(root / _EPOCH)
+        self.pointers = FilePointers(root / "pointers")
+
+    def check(self) -> None:
+        """The lock cannot be lost while the process lives."""
+        if self._lock is None:
+            raise LeadershipLost("this process has given up its leadership")
+
+    async def lost(self) -> str:
+        """Never happens by itself."""
+        await asyncio.Event().wait()
+        return ""
+
+    async def publish(self, information: LeaderInformation) -> None:
+        """See :class:`~runtime.ha.leadership.Leadership`."""
+        self.check()
+        write_secret(self._root / _LEADER, information.encode())
+
+    async def resign(self) -> None:
+        """See :class:`~runtime.ha.leadership.Leadership`."""
+        if self._lock is not None:
+            lock, self._lock = self._lock, None
+            await asyncio.to_thread(self.pointers.close)
+            (self._root / _LEADER).unlink(missing_ok=True)
+            os.close(lock)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _next_epoch(path: Path) -> int:
+    """Count one up, durably. A damaged count is no reason not to lead: time goes upwards, too."""
+    try:
+        epoch = int(read_bounded(path, 32)) + 1
+    except (StoreError, ValueError):
+        epoch = int(time.time()) if path.exists() else 1
+    write_secret(path, b"%d" % epoch)
+    return epoch
+
+
+class FilePointers:
+    """Pointers as files; none is written once :meth:`close` has returned."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = make_private_directory(root)
+        self._writing = threading.Lock()
+        self._closed = False
+        for folder in FOLDERS:
+            remove_leftovers(make_private_directory(root / folder))
+
+    async def names(self, folder: str) -> list[str]:
+        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        return await asyncio.to_thread(
+            lambda: sorted(path.name for path in (self._root / folder).iterdir() if not path.name.startswith("."))
+        )
+
+    async def get(self, folder: str, name: str) -> Pointer | None:
+        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        return await asyncio.to_thread(self._get, folder, name)
+
+    async def create(self, folder: str, name: str, value: bytes) -> None:
+        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        await asyncio.to_thread(self._create, folder, name, value)
+
+    async def replace(self, folder: str, name: str, value: bytes, version: int) -> None:
+        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        await asyncio.to_thread(self._replace, folder, name, value, version)
+
+    async def remove(self, folder: str, name: str) -> None:
+        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        await asyncio.to_thread(self._remove, folder, name)
+
+    def close(self) -> None:
+        """Wait for the write in progress, and take no more."""
+        with self._writing:
+            self._closed = True
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[None]:
+        with self._writing:
+            if self._closed:
+                raise LeadershipLost("this process has given up its leadership")
+            yield
+
+    def _remove(self, folder: str, name: str) -> None:
+        check_pointer(folder, name)
+        with self._open():
+            (self._root / folder / name).unlink(missing_ok=True)
+            sync_directory(self._root / folder)
+
+    def _get(self, folder: str, name: str) -> Pointer | None:
+        check_pointer(folder, name)
+        path = self._root / folder / name
+        if not path.exists():
+            return None
+        try:
+            stored = msgspec.json.decode(read_bounded(path, _MAX_FILE_BYTES), type=_PointerFile)
+        except StoreError as error:
+            raise StorageUnavailable(error.what, "see the home directory") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise EntryDamaged(f"the pointer {path} cannot be read: {error}", "restore it, or remove it") from error
+        if stored.sha256 != _digest(stored.version, stored.value):
+            raise EntryDamaged(f"the pointer {path} is not what was written", "restore it, or remove it")
+        return Pointer(stored.value, stored.version)
+
+    def _create(self, folder: str, name: str, value: bytes) -> None:
+        check_pointer(folder, name, value)
+        with self._open():
+            if (self._root / folder / name).exists():
+                raise PointerExists(f"there is a pointer {folder}/{name}")
+            self._write(folder, name, Pointer(value, 0))
+
+    def _replace(self, folder: str, name: str, value: bytes, version: int) -> None:
+        check_pointer(folder, name, value)
+        with self._open():
+            present = self._get(folder, name)
+            if present is None or present.version != version:
+                raise PointerConflict(f"the pointer {folder}/{name} is not at version {version} any more")
+            self._write(folder, name, Pointer(value, version + 1))
+
+    def _write(self, folder: str, name: str, pointer: Pointer) -> None:
+        digest = _digest(pointer.version, pointer.value)
+        file = _PointerFile(version=pointer.version, value=pointer.value, sha256=digest)
+        try:
+            write_secret(self._root / folder / name, msgspec.json.encode(file))
+        except StoreError as error:
+            raise StorageUnavailable(error.what, error.remedy) from error

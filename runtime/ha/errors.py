@@ -1,0 +1,48 @@
+"""Errors of high availability."""
+
+from __future__ import annotations
+
+from pki.errors import SluiceError
+from runtime.rpc import remotable
+
+
+class HaError(SluiceError):
+    """Base of the errors of package ``runtime.ha``."""
+
+
+class HaMisconfigured(HaError):
+    """The settings of section ``[ha]`` do not go together."""
+
+
+class StorageUnavailable(HaError):
+    """The HA storage directory cannot be read or written now, or is not the one it was."""
+
+
+class EntryMissing(HaError):
+    """The storage directory has no entry of that name."""
+
+
+class EntryDamaged(HaError):
+    """An entry is not what was written: truncated, changed, or of an unknown form."""
+
+
+class PointerExists(HaError):
+    """There is a pointer of that name already."""
+
+
+class PointerConflict(HaError):
+    """The pointer was changed or removed by somebody else since it was read."""
+
+
+class ElectionUnavailable(HaError):
+    """The service that elects leaders cannot be reached, or refuses this process."""
+
+
+@remotable
+class LeadershipLost(HaError):
+    """This process does not lead (any more): it decides nothing and writes nothing."""
+
+
+@remotable
+class OutcomeUnknown(LeadershipLost):
+    """Leadership was lost while a write was under way: it may have been done."""

@@ -1,0 +1,49 @@
+"""The RPC endpoint by which a TaskManager asks any JobManager who leads."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from pki.identity import Role
+from runtime.ha.leadership import LeaderInformation
+from runtime.messages import Message
+from runtime.rpc import RpcEndpoint, rpc
+
+LEADER = "leader"
+
+
+class LeaderAddress(Message, frozen=True):
+    """Where the leader listens; ``name`` is that in its certificate."""
+
+    name: str
+    host: str
+    port: int
+    epoch: int
+
+
+class LeaderGateway(Protocol):
+    """Served by every JobManager, whether it leads or not."""
+
+    @rpc(allow={Role.TASKMANAGER, Role.JOBMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER})
+    async def leader(self) -> LeaderAddress | None:
+        """Who leads as far as this JobManager knows."""
+        ...
+
+
+class LeaderEndpoint(RpcEndpoint):
+    """See :class:`LeaderGateway`; ``ask`` tells who leads."""
+
+    def __init__(self, ask: Callable[[], Awaitable[LeaderInformation | None]]) -> None:
+        super().__init__(LEADER, LeaderGateway)
+        self._ask = ask
+
+    async def leader(self) -> LeaderAddress | None:
+        """See :class:`LeaderGateway`."""
+        return self.deferred(self._answer())
+
+    async def _answer(self) -> LeaderAddress | None:
+        found = await self._ask()
+        if found is None:
+            return None
+        return LeaderAddress(name=found.name, host=found.rpc[0], port=found.rpc[1], epoch=found.epoch)

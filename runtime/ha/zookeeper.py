@@ -1,0 +1,290 @@
+"""Leadership through ZooKeeper: after its recipe for leader election, with writes fenced by the latch.
+
+Each candidate has an ephemeral, sequential node, its *latch*; the one with the lowest number leads. A latch lives as
+long as its session, and no path is ever used twice: a transaction that checks the latch's existence can only succeed
+while its owner leads, however late it arrives. A leader also counts for itself: it goes by the moment at which its last
+answered request was *sent*, and gives up before the ensemble could have ended its session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.exceptions import (  # type: ignore[import-untyped]  # has no types
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+)
+from kazoo.security import make_acl  # type: ignore[import-untyped]
+
+from pki.identity import Role
+from pki.tls import TlsIdentity
+from runtime.ha.belief import SAFE_SHARE, Belief
+from runtime.ha.config import HaConfig
+from runtime.ha.errors import ElectionUnavailable, EntryDamaged, LeadershipLost
+from runtime.ha.leadership import LeaderInformation, Leadership
+from runtime.ha.pointers import FOLDERS
+from runtime.ha.zookeeper_client import LOST, ZooKeeperSession
+from runtime.ha.zookeeper_pointers import ZooKeeperPointers
+
+_LOG = logging.getLogger(__name__)
+
+CONFIRMATIONS_PER_SESSION = 6
+RETRY_SECONDS = 0.5
+ASK_SECONDS = 3.0
+"""How long the question who leads may take."""
+_LATCHES, _LEADER = "latches", "leader"
+_SEQUENCE_DIGITS = 10
+_SILENCE = f"ZooKeeper has not answered within {SAFE_SHARE:.0%} of the session's time-out"
+
+
+def access_list(jobmanagers: Sequence[str]) -> list[Any]:
+    """Everything for these JobManagers, nothing for anybody else.
+
+    ZooKeeper knows a client by the subject of its certificate (scheme ``x509``), which is ``CN=<role>/<name>``; see
+    :meth:`pki.profiles.Names.subject`.
+    """
+    return [make_acl("x509", f"CN={Role.JOBMANAGER.value}/{name}", all=True) for name in jobmanagers]
+
+
+class ZooKeeperElection:
+    """See the module's documentation."""
+
+    across_machines = True
+
+    def __init__(self, config: HaConfig, identity: TlsIdentity) -> None:
+        self._config = config
+        self._identity = identity
+        self._root = f"{config.zookeeper_root}/{config.cluster}"
+        self._acl = access_list(config.jobmanagers)
+        self._session: ZooKeeperSession | None = None
+        self._moved = asyncio.Event()
+        self._over = False
+
+    async def elect(self, standing_by: Callable[[], None]) -> Leadership:
+        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        said = ""
+        while True:
+            try:
+                return await self._try(standing_by)
+            except (KazooException, ElectionUnavailable) as error:
+                if isinstance(error, ElectionUnavailable | NoAuthError):
+                    text = str(error)
+                    if text != said:
+                        said = text
+                        _LOG.error("cannot take part in the election: %s", text or type(error).__name__)
+                else:
+                    _LOG.info("the election starts again: %s", type(error).__name__)
+                await self.close()
+                standing_by()
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def leader(self) -> LeaderInformation | None:
+        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        session = self._session
+        if session is None or not session.connected:
+            return None
+        try:
+            value, _ = await asyncio.wait_for(session.get(f"{self._root}/{_LEADER}"), ASK_SECONDS)
+            return LeaderInformation.decode(value)
+        except (KazooException, EntryDamaged, TimeoutError):
+            return None
+
+    async def close(self) -> None:
+        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def _try(self, standing_by: Callable[[], None]) -> Leadership:
+        """One session: connect, queue up, wait until first."""
+        await self.close()
+        self._over = False
+        self._moved.clear()
+        config = self._config
+        session = ZooKeeperSession(config.zookeeper_hosts, self._identity, config.session_timeout, self._changed)
+        self._session = session
+        session.start()
+        while not session.connected:
+            self._moved.clear()
+            if not session.connected:
+                await self._moved.wait()
+        await self._prepare(session)
+        latch = await self._queue_up(session)
+        while not await self._first(session, latch):
+            standing_by()
+            await self._moved.wait()
+            self._check_session()
+        asked_at = time.monotonic()
+        if not await session.exists(latch):
+            raise NoNodeError
+        await self._secure_pointers(session)
+        return ZooKeeperLeadership(session, root=self._root, latch=latch, acl=self._acl, confirmed_at=asked_at)
+
+    def _changed(self, state: str) -> None:
+        self._over = self._over or state == LOST
+        self._moved.set()
+
+    def _check_session(self) -> None:
+        if self._over:
+            raise ElectionUnavailable("the session with ZooKeeper is over")
+
+    async def _queue_up(self, session: ZooKeeperSession) -> str:
+        """Make our latch; found again by its random part when the answer was lost on the way."""
+        parent, prefix = f"{self._root}/{_LATCHES}", f"{secrets.token_hex(8)}-"
+        name = self._identity.spiffe_id.name.encode()
+        while True:
+            try:
+                return await session.create(f"{parent}/{prefix}", name, self._acl, ephemeral=True, sequence=True)
+            except NoAuthError:
+                raise
+            except KazooException:
+                self._check_session()
+                await asyncio.sleep(RETRY_SECONDS)
+                found = [child for child in await session.children(parent) if child.startswith(prefix)]
+                if found:
+                    return f"{parent}/{found[0]}"
+
+    async def _first(self, session: ZooKeeperSession, latch: str) -> bool:
+        """Whether ours is the lowest latch; if not, look at the one before it."""
+        parent, _, own = latch.rpartition("/")
+        self._moved.clear()
+        queue = sorted(await session.children(parent), key=sequence_of)
+        if own not in queue:
+            raise NoNodeError
+        place = queue.index(own)
+        if place == 0:
+            return True
+        if not await session.exists(f"{parent}/{queue[place - 1]}", self._moved.set):
+            self._moved.set()
+        return False
+
+    # --- nodes that nobody else may touch -------------------------------------------------------------------
+
+    async def _prepare(self, session: ZooKeeperSession) -> None:
+        """Make the nodes above everything; refuse to work below one that others may write."""
+        path = ""
+        for segment in self._root.strip("/").split("/"):
+            path += f"/{segment}"
+            await self._ensure(session, path)
+        for folder in (_LATCHES, *FOLDERS):
+            await self._ensure(session, f"{self._root}/{folder}")
+
+    async def _ensure(self, session: ZooKeeperSession, path: str) -> None:
+        with contextlib.suppress(NodeExistsError):
+            await session.create(path, b"", self._acl)
+        await self._secure(session, path)
+
+    async def _secure(self, session: ZooKeeperSession, path: str) -> None:
+        try:
+            if set(await session.access(path)) == set(self._acl):
+                return
+            await session.set_access(path, self._acl)
+        except NoAuthError as error:
+            raise ElectionUnavailable(
+                f"ZooKeeper does not give {self._identity.spiffe_id} access to {path}",
+                "is its name in ha.jobmanagers, and was a JobManager that is in charge restarted since?",
+            ) from error
+        _LOG.info("set who may use %s in ZooKeeper", path)
+
+    async def _secure_pointers(self, session: ZooKeeperSession) -> None:
+        """The list of JobManagers may have changed since a pointer was written."""
+        for folder in FOLDERS:
+            for name in await session.children(f"{self._root}/{folder}"):
+                with contextlib.suppress(NoNodeError):
+                    await self._secure(session, f"{self._root}/{folder}/{name}")
+
+
+def sequence_of(latch: str) -> int:
+    """The number that ZooKeeper has given to a latch; what is no latch comes last."""
+    digits = latch[-_SEQUENCE_DIGITS:]
+    return int(digits) if digits.isdigit() else 1 << 40
+
+
+class ZooKeeperLeadership:
+    """One term; see :class:`~runtime.ha.leadership.Leadership`.
+
+    Args:
+        session: with ZooKeeper; closed when the term ends.
+        root, latch: nodes.
+        acl: of new nodes.
+        confirmed_at: when the request was sent whose answer proved the leadership.
+        clock: monotonic.
+    """
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        *,
+        root: str,
+        latch: str,
+        acl: Sequence[Any],
+        confirmed_at: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.granted_at = clock()
+        self.epoch = sequence_of(latch) + 1
+        self.pointers = ZooKeeperPointers(session, root, latch, acl, self.check)
+        self._session = session
+        self._leader = f"{root}/{_LEADER}"
+        self._latch = latch
+        self._belief = Belief(lambda: session.timeout, confirmed_at, clock)
+        self._clock = clock
+        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._confirming = asyncio.create_task(self._confirm(), name="leadership")
+
+    def check(self) -> None:
+        """See :class:`~runtime.ha.leadership.Leadership`."""
+        if self._lost.done():
+            raise LeadershipLost(f"this process does not lead any more: {self._lost.result()}")
+        if self._belief.left <= 0:
+            self._lose(_SILENCE)
+            self.check()
+
+    async def lost(self) -> str:
+        """See :class:`~runtime.ha.leadership.Leadership`."""
+        return await asyncio.shield(self._lost)
+
+    async def publish(self, information: LeaderInformation) -> None:
+        """See :class:`~runtime.ha.leadership.Leadership`."""
+        await self.pointers.publish(self._leader, information.encode())
+
+    async def resign(self) -> None:
+        """Close the session: the latch goes, and what is still under way in it is never carried out."""
+        self._lose("it has given up its leadership")
+        self._confirming.cancel()
+        await asyncio.gather(self._confirming, return_exceptions=True)
+        await self._session.close()
+
+    def _lose(self, why: str) -> None:
+        if not self._lost.done():
+            self._lost.set_result(why)
+
+    async def _confirm(self) -> None:
+        """Ask for our latch again and again; stop leading when it is gone, or when no answer comes in time."""
+        while not self._lost.done():
+            asked_at = self._clock()
+            try:
+                there = await asyncio.wait_for(self._session.exists(self._latch), max(0.01, self._belief.left))
+            except KazooException:
+                pass  # no answer: what counts is the time of the last one
+            except TimeoutError:
+                self._lose(_SILENCE)
+                return
+            else:
+                if not there:
+                    self._lose("the session with ZooKeeper was ended")
+                    return
+                self._belief.confirm(asked_at)
+            left = self._belief.left
+            if left <= 0:
+                self._lose(_SILENCE)
+                return
+            await asyncio.sleep(min(left, self._session.timeout / CONFIRMATIONS_PER_SESSION))

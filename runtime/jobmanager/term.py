@@ -1,0 +1,117 @@
+"""What a JobManager runs while it leads: ResourceManager, Dispatcher, and through it the JobMasters."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pki.connections import ConnectionLog
+from runtime.blob.store import BlobStore
+from runtime.config import RuntimeConfig
+from runtime.gateways import RESOURCE_MANAGER
+from runtime.ha.leadership import Leadership
+from runtime.ha.storage import HaStorage
+from runtime.ha.storage_identity import check_storage
+from runtime.jobmanager.dispatcher import Dispatcher
+from runtime.jobmanager.driver_attempt import DriverHost
+from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
+from runtime.jobmanager.job_master import JobServices
+from runtime.jobmanager.job_store import JobStore
+from runtime.jobmanager.resource_manager import ResourceManager
+from runtime.rpc import RpcService
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What a JobManager has whether it leads or not.
+
+    ``lease`` is of its drivers in seconds, 0 where no JobManager of another machine could take over.
+    """
+
+    config: RuntimeConfig
+    service: RpcService
+    blobs: BlobStore
+    blob_address: tuple[str, int]
+    connections: ConnectionLog
+    driver_host: DriverHost
+    storage: HaStorage
+    origin: str
+    jobs: Path
+    lease: float
+
+
+@dataclass(frozen=True, slots=True)
+class Gateways:
+    """How REST reaches the endpoints of this term."""
+
+    dispatcher: DispatcherGateway
+    resource_manager: ResourceManagerInternalGateway
+
+
+@asynccontextmanager
+async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[Gateways]:
+    """Everything that a leader runs, with the jobs of its predecessor; ended when the block is left.
+
+    Raises:
+        StorageUnavailable: the HA storage cannot be read, or is another one.
+        RemainsLeft: something of an earlier leader does not end.
+    """
+    await check_storage(leadership.pointers, workshop.storage)
+    settings, service = workshop.config.jobmanager, workshop.service
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_say_goodbye, service)
+        resource_manager = ResourceManager(
+            heartbeat_interval=settings.heartbeat_interval,
+            heartbeat_timeout=settings.heartbeat_timeout,
+            blob_address=workshop.blob_address,
+            connections=workshop.connections,
+        )
+        await service.start(resource_manager)
+        stack.push_async_callback(service.stop, resource_manager)
+        slots = service.local(ResourceManagerInternalGateway, RESOURCE_MANAGER, token=resource_manager.fencing_token)
+        dispatcher_gateway = service.local(DispatcherGateway, DISPATCHER)
+        dispatcher = Dispatcher(
+            store=JobStore(leadership.pointers, workshop.storage, epoch=leadership.epoch, origin=workshop.origin),
+            term=leadership,
+            blobs=workshop.blobs,
+            jobs=workshop.jobs,
+            resource_manager=slots,
+            services=_services(workshop, slots, dispatcher_gateway, leadership.check),
+            finished_jobs_kept=settings.finished_jobs_kept,
+            lease=workshop.lease,
+        )
+        await service.start(dispatcher)
+        stack.push_async_callback(service.stop, dispatcher)
+        yield Gateways(dispatcher_gateway, slots)
+
+
+def _services(
+    workshop: Workshop,
+    slots: ResourceManagerInternalGateway,
+    dispatcher: DispatcherGateway,
+    check_leadership: Callable[[], None],
+) -> JobServices:
+    settings = workshop.config.jobmanager
+    return JobServices(
+        driver_host=workshop.driver_host,
+        resource_manager=slots,
+        dispatcher=dispatcher,
+        blob_address=workshop.blob_address,
+        connections=workshop.connections,
+        spark_defaults=dict(workshop.config.spark.conf),
+        failure_budget=settings.executor_failure_budget,
+        driver_start_timeout=settings.driver_start_timeout,
+        cancel_grace=settings.cancel_grace,
+        check_leadership=check_leadership,
+    )
+
+
+async def _say_goodbye(service: RpcService) -> None:
+    """TaskManagers and drivers look for the next leader, once nothing here could answer them any more."""
+    for peer in service.peers():
+        await peer.close("this JobManager does not lead any more")

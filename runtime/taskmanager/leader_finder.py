@@ -1,0 +1,105 @@
+"""Finding the JobManager that leads: any JobManager tells who that is, and its certificate proves it.
+
+TaskManagers have no business with ZooKeeper: they know the addresses of the JobManagers, or the home in which the
+leader announces itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from pki.errors import SluiceError
+from pki.home import Home
+from pki.identity import Role
+from runtime.addresses import read_jobmanager
+from runtime.ha.leader_endpoint import LEADER, LeaderAddress, LeaderGateway
+from runtime.rpc import PeerUnreachable, RemotePeer, RpcService
+
+_LOG = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+
+
+class AnnouncedLeader:
+    """The leader announces itself in this home."""
+
+    def __init__(self, service: RpcService, home: Home) -> None:
+        self._service = service
+        self._home = home
+
+    async def dial(self) -> RemotePeer:
+        """Connect to the leader; raises ``AddressUnknown`` when none is announced, or what connecting raises."""
+        address = read_jobmanager(self._home)
+        return await self._service.connect(*address.rpc, role=Role.JOBMANAGER, name=address.name)
+
+    async def superseded(self, peer: RemotePeer) -> bool:
+        """Whether another JobManager than ``peer`` is announced."""
+        try:
+            return read_jobmanager(self._home).name != peer.identity.name
+        except SluiceError:
+            return False
+
+
+class AskedLeader:
+    """Every JobManager at ``addresses`` knows who leads, when somebody does."""
+
+    def __init__(self, service: RpcService, addresses: Sequence[Address]) -> None:
+        self._service = service
+        self._addresses = list(addresses)
+
+    async def dial(self) -> RemotePeer:
+        """Connect to the leader; raises the last reason why there is no way to it."""
+        reason: Exception = PeerUnreachable("no JobManager leads at the moment", "it is asked for again and again")
+        for address in tuple(self._addresses):
+            try:
+                found = await self._by(address)
+            except (SluiceError, OSError) as error:
+                reason = error
+                self._last(address)
+                continue
+            if found is not None:
+                return found
+        raise reason
+
+    async def superseded(self, peer: RemotePeer) -> bool:
+        """Whether one of them says that another JobManager than ``peer`` leads."""
+        for address in tuple(self._addresses):
+            try:
+                asked = await self._service.connect(*address, role=Role.JOBMANAGER)
+            except (SluiceError, OSError):
+                continue
+            if asked.identity == peer.identity:
+                await asked.close()
+                continue
+            leader = await self._ask(asked)
+            await asked.close()
+            if leader is not None:
+                return leader.name != peer.identity.name
+        return False
+
+    async def _by(self, address: Address) -> RemotePeer | None:
+        peer = await self._service.connect(*address, role=Role.JOBMANAGER)
+        try:
+            leader = await peer.gateway(LeaderGateway, LEADER).leader()
+        except BaseException:
+            await peer.close()
+            raise
+        if leader is not None and leader.name == peer.identity.name:
+            return peer
+        await peer.close()
+        if leader is None:
+            return None
+        return await self._service.connect(leader.host, leader.port, role=Role.JOBMANAGER, name=leader.name)
+
+    async def _ask(self, peer: RemotePeer) -> LeaderAddress | None:
+        try:
+            return await peer.gateway(LeaderGateway, LEADER).leader()
+        except SluiceError as error:
+            _LOG.info("%s does not tell who leads: %s", peer.identity, error)
+            return None
+
+    def _last(self, address: Address) -> None:
+        """Ask it after the others from now on."""
+        self._addresses.remove(address)
+        self._addresses.append(address)

@@ -1,0 +1,85 @@
+"""``sluice audit`` of the running containers: every port that the kernel has open in any of them, and no finding."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.compose.engine import Stack, sluice
+from tests.compose.jobs import ONE_FAULT_SECONDS, TOTAL, under_way
+
+pytestmark = pytest.mark.timeout(600)
+PORTS = {
+    ("ca", 8444): ("mutual", "ca", "cluster"),
+    ("ca", 8445): ("server", "enrolment", "gateway"),
+    ("jobmanager", 6123): ("mutual", "rpc", "cluster"),
+    ("jobmanager", 6124): ("mutual", "blob", "cluster"),
+    ("jobmanager", 8081): ("mutual", "rest", "gateway"),
+    ("auth", 8082): ("mutual", "auth", "gateway"),
+    ("envoy", 8443): ("server", "edge", "front"),
+}
+"""What each port is to be, on which channel, and the network on which it is examined."""
+
+
+def target(stack: Stack, service: str, port: int) -> str:
+    """An entry of the target file."""
+    expected, channel, network = PORTS[service, port]
+    name = "localhost" if service == "envoy" else ""
+    return "\n".join(
+        (
+            "[[target]]",
+            f'name = "{service}-{port}"',
+            f'host = "{stack.address(service, network)}"',
+            f"port = {port}",
+            f'expected = "{expected}"',
+            f'channel = "{channel}"',
+            f'server_name = "{name}"',
+            "",
+        )
+    )
+
+
+def findings(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str, str]]:
+    """Check, listener and what was seen, of each finding in a report that has looked at something."""
+    report = json.loads(done.stdout)
+    assert any(result["outcome"] == "passed" for result in report["results"]), done.stderr
+    assert len(report["listeners"]) >= len(PORTS)
+    return [
+        (result["check"], result["listener"], result["seen"])
+        for result in report["results"]
+        if result["outcome"] == "finding"
+    ]
+
+
+def test_the_audit_finds_nothing_in_any_container_while_a_job_runs(stack: Stack, slow_sum: Path) -> None:
+    """From inside each: what is open there and who declared it, the home, and every handshake."""
+    job_id = under_way(stack, slow_sum, "taskmanager-1", ONE_FAULT_SECONDS)
+
+    done = sluice(
+        *("audit", "--compose", stack.directory, "--project", stack.name),
+        *("--fail-on", "info", "--json"),
+        check=False,
+    )
+
+    assert findings(done) == []
+    assert done.returncode == 0, done.stderr
+    examined = {each["listener"]["name"] for each in json.loads(done.stdout)["listeners"]}
+    assert any(name.startswith("jobmanager/driver-") for name in examined), examined
+    assert any(name.startswith("taskmanager-1/executor-") for name in examined), examined
+    assert TOTAL in stack.until_finished(job_id)
+
+
+def test_the_audit_finds_nothing_at_any_open_port(stack: Stack, tmp_path: Path) -> None:
+    """From outside, with nothing but addresses."""
+    open_ports = [(service, port) for service in stack.services for port in stack.listening(service)]
+    assert set(open_ports) == set(PORTS)
+    targets = tmp_path / "targets.toml"
+    targets.write_text("\n".join(target(stack, service, port) for service, port in open_ports))
+
+    done = sluice("audit", "--targets", targets, "--fail-on", "info", "--json", check=False)
+
+    assert findings(done) == []
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,44 @@
+"""Stopping and starting everything, with the compose that is installed and with docker compose v2."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+
+from tests.compose.engine import Stack, eventually, run
+
+pytestmark = pytest.mark.timeout(600)
+INSTALLED, V2 = "", "v2"
+
+
+@pytest.mark.parametrize("version", [INSTALLED, V2])
+def test_the_whole_cluster_stops_in_order_and_comes_back_with_its_identities(stack: Stack, version: str) -> None:
+    """Containers that another version has made are replaced, and keep their volumes."""
+    stack.up(version)
+    for service in stack.services:
+        eventually(partial(stack.healthy, service), f"{service} is healthy")
+
+    stack.compose("stop", "--timeout", "30", version=version)
+
+    codes = {service: stack.inspect(service)["State"]["ExitCode"] for service in stack.services}
+    assert codes == dict.fromkeys(stack.services, 0)
+    stack.up(version)
+    since = stack.inspect("ca")["State"]["StartedAt"]
+    said = run("docker", "logs", "--since", since, stack.container("ca"))
+    assert "is ready" in said.stderr
+    assert "invited" not in said.stdout + said.stderr
+    assert stack.client("jobs", "list").returncode == 0
+
+
+def test_both_versions_read_the_same_in_the_files(stack: Stack) -> None:
+    services = stack.compose("config", "--services").stdout.split()
+    document = json.loads(stack.compose("config", "--format", "json", version=V2).stdout)
+    assert set(services) == set(document["services"]) == set(stack.services)
+    assert {name for name, network in document["networks"].items() if network.get("internal")} == {"gateway", "cluster"}
+    for name, service in document["services"].items():
+        host = stack.inspect(name)["HostConfig"]
+        assert int(service["mem_limit"]) == host["Memory"], name
+        assert service["cpus"] * 1e9 == host["NanoCpus"], name
+        assert service["pids_limit"] == host["PidsLimit"], name

@@ -1,0 +1,197 @@
+"""Local users, and commands that are signed in with the help of a browser."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+
+import pytest
+
+from gateway.passes import CSRF_COOKIE, SESSION_COOKIE
+from gateway.session_store import SessionStore
+from gateway.sessions import MAX_SESSIONS_PER_NAME, Limits, SignedIn
+from gateway.signin.cookies import LOGIN_COOKIE
+from gateway.signin.device import GRANT_TYPE
+from gateway.signin.throttle import FREE_FAILURES
+from gateway.tokens import TokenStore
+from gateway.users import UserStore
+
+from .conftest import Browser, House, Start, hidden
+
+PASSWORD = "correct horse battery"  # noqa: S105  of the test's own user
+
+
+@pytest.fixture
+async def local(start: Start) -> House:
+    """Without a provider: the embedded default, with one user."""
+    house = await start(oidc=None)
+    UserStore(house.home).add("grace", PASSWORD, roles=("submitter",), groups=())
+    return house
+
+
+async def test_a_user_signs_in_with_a_password(local: House) -> None:
+    browser = local.browser()
+    reply = await browser.submit_password("grace", PASSWORD, "/v1/jobs")
+    assert (reply.status, reply.location) == (303, "/v1/jobs")
+    me = (await browser.get("/auth/whoami")).json
+    assert (me["name"], me["roles"], me["method"]) == ("grace", ["submitter"], "user")
+    assert (await browser.post("/v1/jobs", x_sluice_csrf=browser.cookies[CSRF_COOKIE])).status == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [("grace", "not the right one"), ("grace", ""), ("nobody", PASSWORD), ("", ""), ("grace", PASSWORD + "x" * 5000)],
+)
+async def test_a_wrong_name_and_a_wrong_password_are_answered_alike(local: House, name: str, password: str) -> None:
+    browser = local.browser()
+    reply = await browser.submit_password(name, password)
+    assert reply.status == 403
+    assert "Name or password is wrong." in reply.text
+    assert SESSION_COOKIE not in browser.cookies
+    assert password == "" or password not in (local.home.gateway / "audit.jsonl").read_text()
+
+
+async def test_a_form_that_is_not_of_this_browser_is_not_even_looked_at(local: House) -> None:
+    good = {"name": "grace", "password": PASSWORD}
+    browser = local.browser()
+    assert (await browser.post("/auth/login", good)).status == 403
+    form = await browser.get("/auth/login")
+    token = hidden(form.text, "token")
+    other = local.browser()
+    assert (await other.post("/auth/login", {**good, "token": token})).status == 403
+    assert (await browser.post("/auth/login", {**good, "token": token}, sec_fetch_site="cross-site")).status == 403
+    assert (await browser.post("/auth/login", {**good, "token": token}, origin="https://evil.example")).status == 403
+    assert SESSION_COOKIE not in browser.cookies | other.cookies
+    assert (await browser.post("/auth/login", {**good, "token": token})).status == 303
+
+
+async def test_guessing_is_slowed_down_for_the_guesser(local: House) -> None:
+    now = time.time()
+    local.service.desk.clock = lambda: now
+    browser = local.browser()
+    for _ in range(FREE_FAILURES):
+        assert (await browser.submit_password("grace", "wrong password")).status == 403
+    assert (await browser.submit_password("grace", PASSWORD)).status == 429
+    form = await browser.get("/auth/login")
+    good = {"name": "grace", "password": PASSWORD, "token": hidden(form.text, "token")}
+    assert (await browser.post("/auth/login", good, x_forwarded_for="192.0.2.7")).status == 303
+
+
+async def test_another_password_and_removal_end_every_session(local: House) -> None:
+    browser = local.browser()
+    await browser.submit_password("grace", PASSWORD)
+    assert (await browser.get("/v1/jobs")).status == 200
+    UserStore(local.home).set_password("grace", "another good password")
+    assert (await browser.get("/v1/jobs")).status == 401
+    browser.cookies.clear()
+    await browser.submit_password("grace", "another good password")
+    assert (await browser.get("/v1/jobs")).status == 200
+    UserStore(local.home).remove("grace")
+    assert (await browser.get("/v1/jobs")).status == 401
+
+
+async def test_logout_without_a_provider_ends_on_our_own_page(local: House) -> None:
+    browser = local.browser()
+    await browser.submit_password("grace", PASSWORD)
+    reply = await browser.post("/auth/logout", {"csrf": browser.cookies[CSRF_COOKIE]})
+    assert reply.location == "/auth/signed-out"
+    assert browser.cookies == {}
+
+
+async def test_sessions_of_one_name_are_bounded(local: House) -> None:
+    store = local.service.authenticator.sessions
+    texts = [store.begin(SignedIn("grace", "user"), "browser")[1] for _ in range(MAX_SESSIONS_PER_NAME + 1)]
+    first, second = (Browser(local.base, local.client, {SESSION_COOKIE: text}) for text in texts[:2])
+    assert (await first.get("/v1/jobs")).status == 401
+    assert (await second.get("/v1/jobs")).status == 200
+
+
+async def test_sessions_survive_a_restart_of_the_auth_service(local: House) -> None:
+    browser = local.browser()
+    await browser.submit_password("grace", PASSWORD)
+    again = SessionStore(local.home, Limits(3600, 3600))
+    assert again.authenticate(browser.cookies[SESSION_COOKIE]).name == "grace"
+
+
+async def waiting_command(house: House) -> tuple[str, str]:
+    answer = (await house.browser().post("/auth/device", x_forwarded_for="192.0.2.9")).json
+    assert answer["verification_uri_complete"] == f"/auth/device?user_code={answer['user_code']}"
+    return answer["device_code"], answer["user_code"]
+
+
+async def asked(house: House, code: str) -> dict[str, object]:
+    form = {"grant_type": GRANT_TYPE, "device_code": code}
+    document: dict[str, object] = (await house.browser().post("/auth/device/token", form)).json
+    return document
+
+
+async def test_a_command_is_signed_in_by_somebody_with_a_browser(local: House) -> None:
+    code, user_code = await waiting_command(local)
+    now = time.time()
+    local.service.desk.clock = lambda: now
+    assert await asked(local, code) == {"error": "authorization_pending"}
+    browser = local.browser()
+    led = await browser.get(f"/auth/device?user_code={user_code}")
+    assert led.location.startswith("/auth/login?return_to=%2Fauth%2Fdevice%3Fuser_code")
+    await browser.submit_password("grace", PASSWORD)
+    typed = user_code.lower().replace("-", " ")
+    shown = await browser.get(f"/auth/device?user_code={typed.replace(' ', '%20')}")
+    assert "192.0.2.9" in shown.text
+    form = {"user_code": hidden(shown.text, "user_code"), "csrf": hidden(shown.text, "csrf"), "decision": "approve"}
+    assert (await browser.post("/auth/device/decide", form)).status == 200
+    # Asking again before its interval is over makes the interval longer (RFC 8628 section 3.5).
+    assert await asked(local, code) == {"error": "slow_down"}
+
+
+async def test_a_command_gets_its_credential_once(local: House) -> None:
+    moved = [0.0]
+    real = local.service.desk.clock
+    local.service.desk.clock = lambda: real() + moved[0]
+    code, user_code = await waiting_command(local)
+    browser = local.browser()
+    await browser.submit_password("grace", PASSWORD)
+    form = {"user_code": user_code, "csrf": browser.cookies[CSRF_COOKIE], "decision": "approve"}
+    assert (await browser.post("/auth/device/decide", form)).status == 200
+    got = await asked(local, code)
+    assert got["name"] == "grace"
+    moved[0] += 60
+    assert await asked(local, code) == {"error": "expired_token"}
+    credential = str(got["access_token"])
+    assert await local.bearer(credential, "POST") == 200
+    # It is a bearer and no cookie; and it can be given back.
+    assert (await local.check(cookie=f"{SESSION_COOKIE}={credential}")).status == 401
+    assert (await local.browser().post("/auth/logout", authorization=f"Bearer {credential}")).status == 303
+    assert await local.bearer(credential) == 401
+
+
+async def test_only_a_session_of_a_browser_signs_in_a_command_and_only_with_its_csrf_token(local: House) -> None:
+    _, user_code = await waiting_command(local)
+    form = {"user_code": user_code, "decision": "approve"}
+    _, token = TokenStore(local.home).create("ada", "admin", dt.timedelta(hours=1))
+    assert (await local.browser().post("/auth/device/decide", form, authorization=f"Bearer {token}")).status == 403
+    assert (await local.browser().post("/auth/device/decide", form)).status == 401
+    browser = local.browser()
+    await browser.submit_password("grace", PASSWORD)
+    assert (await browser.post("/auth/device/decide", form)).status == 403
+
+
+async def test_a_command_that_is_refused_is_told_and_codes_cannot_be_guessed(local: House) -> None:
+    code, user_code = await waiting_command(local)
+    browser = local.browser()
+    await browser.submit_password("grace", PASSWORD)
+    form = {"user_code": user_code, "csrf": browser.cookies[CSRF_COOKIE], "decision": "deny"}
+    assert (await browser.post("/auth/device/decide", form)).status == 200
+    assert await asked(local, code) == {"error": "access_denied"}
+    statuses = [(await browser.get(f"/auth/device?user_code=BBBB-BBB{letter}")).status for letter in "BCDFGH"]
+    assert statuses == [404] * FREE_FAILURES + [429]
+
+
+async def test_pages_run_no_script_and_show_nothing_unescaped(local: House) -> None:
+    page = await local.browser().get("/auth/login?return_to=/v1/jobs?x=%27")
+    policy = page.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "frame-ancestors 'none'" in policy
+    assert "<script" not in page.text
+    assert "x='" not in page.text
+    assert page.headers["cache-control"] == "no-store"
+    assert LOGIN_COOKIE in page.headers["set-cookie"]

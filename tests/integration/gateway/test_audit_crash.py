@@ -1,0 +1,37 @@
+"""kill -9 at every write of the audit log: what was acknowledged is on record once, and the chain has no hole."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = Path(__file__).with_name("audit_crash.py")
+ROOT = Path(__file__).parents[3]
+
+
+def test_log_killed_at_every_step_has_everything_that_was_acknowledged(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path)],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert sum(report["died"] for report in reports) >= 3 * 12, "the crashes did not hit the steps"
+    for report in reports:
+        what = (report["when"], report["step"])
+        found = report["found"]
+        assert found == sorted(set(found)), (what, "twice or out of order", found)
+        assert set(report["told"]) <= set(found), (what, "acknowledged and lost")
+        # A crash between writing and acknowledging may leave one record more each time.
+        assert len(found) - len(report["told"]) <= report["died"] + report["again"], what
+        assert report["offsets"] == list(range(1, len(report["offsets"]) + 1)), (what, "positions")
+        assert report["unsigned"] == 0, what
+    assert any(report["recovered"] for report in reports if report["when"] == "torn")
+    assert not any(report["recovered"] for report in reports if report["when"] != "torn")

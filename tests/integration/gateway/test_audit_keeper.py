@@ -1,0 +1,90 @@
+"""What runs beside the auth service: the access log taken over, checkpoints signed, segments compressed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+from gateway import audit_keeper
+from gateway.access_tail import access_file
+from gateway.audit_chain import AuditRecord
+from gateway.audit_keeper import keeping
+from gateway.audit_log import AuditLog, Limits, audit_directory, audit_file
+from gateway.audit_segments import CHECKPOINT, segments
+from gateway.audit_verify import read_records, verify_log
+from pki.home import Home
+
+DEADLINE_SECONDS = 20.0
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit_keeper, "MAINTENANCE_SECONDS", 0.02)
+    monkeypatch.setattr(audit_keeper, "ACCESS_POLL_SECONDS", 0.01)
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.01)
+
+
+async def test_access_log_is_taken_over_across_restarts_and_rotation(short_home: Home) -> None:
+    access = access_file(short_home)
+
+    def taken() -> list[str]:
+        return [each.request_id for each in read_records(audit_directory(short_home)) if each.event == "traffic"]
+
+    def write(*ids: str) -> None:
+        with access.open("a") as file:
+            file.write("".join(json.dumps({"request_id": each, "principal": "ada"}) + "\n" for each in ids))
+
+    with contextlib.closing(AuditLog(audit_file(short_home))) as log:
+        async with keeping(short_home, log):
+            write("1", "2")
+            await until(lambda: taken() == ["1", "2"], "the lines do not appear in the audit log")
+    write("3")
+    access.rename(access.with_name("access.jsonl.1"))
+    write("4")
+    with contextlib.closing(AuditLog(audit_file(short_home))) as log:
+        async with keeping(short_home, log):
+            await until(lambda: taken() == ["1", "2", "3", "4"], "not every line once")
+    assert verify_log(audit_directory(short_home)).unsigned == 0
+
+
+async def test_what_is_written_is_signed_and_put_aside_and_closed_segments_are_compressed(short_home: Home) -> None:
+    directory = audit_directory(short_home)
+    limits = Limits(checkpoint_age=dt.timedelta(0), segment_bytes=1000)
+    log = AuditLog(audit_file(short_home), limits=limits)
+    async with keeping(short_home, log):
+        for _ in range(5):
+            log.append(AuditRecord(event="decision", decision="allow"))
+        await until(lambda: verify_log(directory).unsigned == 0, "no checkpoint")
+        aside = directory / CHECKPOINT
+        last = f'"sequence":{log.state.count},'.encode()
+        await until(lambda: aside.exists() and last in aside.read_bytes(), "the last checkpoint is not put aside")
+        closed = segments(directory)
+        assert closed
+        await until(lambda: all(not each.path.exists() for each in closed), "not compressed")
+    log.close()
+    verify_log(directory)
+
+
+async def test_access_log_that_cannot_be_read_stops_nothing_else(
+    short_home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    access_file(short_home).mkdir()
+    with contextlib.closing(AuditLog(audit_file(short_home))) as log:
+        async with keeping(short_home, log):
+            await until(lambda: "not taken over" in caplog.text, "nobody is told")
+            log.append(AuditRecord(event="decision", decision="deny"))
+            access_file(short_home).rmdir()
+            access_file(short_home).write_text('{"request_id":"1"}\n')
+            await until(lambda: b'"traffic"' in audit_file(short_home).read_bytes(), "not tried again")

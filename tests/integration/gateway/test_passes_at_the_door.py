@@ -1,0 +1,117 @@
+"""Passes: what Envoy decides alone, what it asks about, and how fast it forgets whom it let in."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.pass_keys import PassKeys
+from gateway.passes import Pass, issue
+from gateway.policy_file import PolicyFile, policy_file
+from gateway.principal import Principal
+from gateway.revocations import Revocations
+from pki.files import write_secret
+from tests.integration.gateway.conftest import ROUTES, Gateway, eventually
+
+
+def known() -> frozenset[str]:
+    return frozenset(route["operation"] for route in ROUTES) | {"connect.use"}
+
+
+def pass_of(gateway: Gateway, role: str, name: str = "ada", credential: str = "cred-1") -> tuple[str, Pass]:
+    """A pass as the auth service issues it."""
+    keys = PassKeys.of(gateway.home)
+    keys.load()
+    policy = PolicyFile(lambda: policy_file(gateway.home), known).get()
+    return issue(Principal(name, (role,), "token", credential), keys, policy, now=time.time())
+
+
+@pytest.fixture
+def without_auth(gateway: Gateway) -> Iterator[Gateway]:
+    """The same gateway while its auth service is away."""
+    gateway.stop_auth()
+    yield gateway
+    gateway.start_auth()
+
+
+def test_pass_needs_no_auth_service(without_auth: Gateway) -> None:
+    text, _ = pass_of(without_auth, "viewer")
+    reply = without_auth.send("GET", "/v1/jobs", token=text)
+    assert reply.status == 200
+    (seen,) = without_auth.reached()
+    assert seen.values("x-sluice-principal") == ["ada"]
+    assert seen.values("x-sluice-assertion") == [f"Bearer {text}"]
+    assert seen.values("authorization") == []
+    assert without_auth.send("POST", "/v1/jobs", token=text, body=b"{}").status == 403
+    assert without_auth.send("GET", "/v1/overview").status == 503
+    assert [seen.target for seen in without_auth.reached()] == []
+
+
+def test_cookie_is_a_pass_too_and_ends_here(gateway: Gateway) -> None:
+    text, _ = pass_of(gateway, "viewer")
+    reply = gateway.send("GET", "/v1/jobs", ("Cookie", f"theme=dark; __Host-sluice-pass={text}"))
+    assert reply.status == 200
+    (seen,) = gateway.reached()
+    assert seen.values("cookie") == []
+    assert seen.values("x-sluice-assertion") == [text]
+
+
+def test_role_that_does_not_grant_is_refused_without_a_word(gateway: Gateway) -> None:
+    text, _ = pass_of(gateway, "viewer")
+    reply = gateway.send("POST", "/v1/jobs", token=text, body=b"{}")
+    assert reply.status == 403
+    assert reply.problem == {
+        "type": "about:blank",
+        "title": "Forbidden",
+        "status": 403,
+        "detail": "The request was refused.",
+    }
+    assert gateway.reached() == []
+
+
+@pytest.mark.parametrize("kind", ["pass", "token", "user"])
+def test_revocation_counts_on_an_open_connection_within_a_second(gateway: Gateway, kind: str) -> None:
+    text, made = pass_of(gateway, "viewer", f"eve-{kind}", f"cred-{kind}")
+    identifier = {"pass": made.id, "token": f"cred-{kind}", "user": f"eve-{kind}"}[kind]
+    request = f"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {text}\r\n\r\n".encode()
+    with gateway.connect() as connection:
+        connection.sendall(request)
+        assert gateway.read(connection).status == 200
+        Revocations.of(gateway.home).revoke(kind, identifier)  # type: ignore[arg-type]  # one of the kinds
+        revoked_at = time.monotonic()
+
+        def refused() -> bool:
+            connection.sendall(request)
+            return gateway.read(connection).status == 403
+
+        eventually(refused, "the revoked pass goes on working")
+    assert time.monotonic() - revoked_at < 1.0
+    other, _ = pass_of(gateway, "viewer", "someone-else", "another")
+    assert gateway.send("GET", "/v1/jobs", token=other).status == 200
+
+
+def test_policy_changes_without_a_restart_and_a_bad_one_changes_nothing(gateway: Gateway) -> None:
+    path = gateway.home.gateway / "policy.toml"
+    text, _ = pass_of(gateway, "viewer")
+
+    def status() -> int:
+        return gateway.send("GET", "/v1/jobs", token=text).status
+
+    def reported() -> str:
+        document = json.loads((gateway.home.run / "xds-auth.json").read_bytes())
+        return str(document.get("refused", {}).get("policy", ""))
+
+    assert status() == 200
+    try:
+        write_secret(path, b'version = 1\n[roles.viewer]\ndescription = "x"\nallow = ["jobs.nonsense"]\n')
+        eventually(lambda: "nonsense" in reported(), "the bad policy is not reported")
+        assert status() == 200
+        write_secret(path, b'version = 1\n[roles.viewer]\ndescription = "x"\nallow = ["overview.read"]\n')
+        eventually(lambda: status() == 403, "the new policy does not arrive")
+        assert reported() == ""
+    finally:
+        path.unlink()
+    eventually(lambda: status() == 200, "the policy before does not come back")

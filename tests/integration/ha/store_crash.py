@@ -1,0 +1,134 @@
+"""Takes one job through its life in the store over and over, killed a step later each time; for test_store_crash.py.
+
+    python store_crash.py DIRECTORY
+
+A step is anything that the interpreter audits (open, rename, unlink …): the process gets SIGKILL right before it.
+Prints one JSON object per crash: what the store had confirmed by then, and what the next leader finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from runtime.blob.store import BlobStore
+from runtime.ha.embedded import EmbeddedElection
+from runtime.ha.storage import LocalStorage
+from runtime.jobmanager.job_store import JobStore
+from runtime.jobmanager.records import accepted_detail
+from runtime.jobmanager.views import JobRecord
+from runtime.messages import JobState, JobSubmission
+
+STEPS = frozenset({"open", "os.mkdir", "os.rename", "os.chmod", "os.remove", "os.rmdir", "os.link", "shutil.rmtree"})
+JOB = "0123456789abcdef" * 2
+CONTENT = b"print(1)"
+
+
+def submission(blobs: BlobStore) -> JobSubmission:
+    """A submission with its pipeline stored."""
+    with blobs.writer(JOB, "p.py") as writer:
+        writer.write(CONTENT)
+        return JobSubmission(name="p.py", owner="alice", pipeline=writer.commit())
+
+
+def result(wanted: JobSubmission) -> JobRecord:
+    """What became of it."""
+    detail = accepted_detail(JOB, wanted, 1)
+    ended = msgspec.structs.replace(detail, state=JobState.FINISHED, end_time=2, duration_ms=1)
+    return JobRecord(submission=wanted, detail=ended)
+
+
+async def live(directory: Path, confirm: int) -> None:
+    """The whole life of a job; each confirmed stage is written to the descriptor ``confirm``."""
+    blobs = BlobStore(directory / "blobs", 1 << 20)
+    wanted = submission(blobs)
+    election = EmbeddedElection(directory / "ha")
+    leadership = await election.elect(lambda: None)
+    store = JobStore(leadership.pointers, LocalStorage(directory / "storage"), epoch=leadership.epoch, origin="o")
+    await store.accept(JOB, wanted, 1, lambda digest: blobs.path(JOB, digest))
+    os.write(confirm, b"accepted\n")
+    number = await store.begin_attempt(JOB)
+    os.write(confirm, b"attempt %d\n" % number)
+    await store.put_result(result(wanted))
+    os.write(confirm, b"ended\n")
+    await store.clean(JOB)
+    os.write(confirm, b"clean\n")
+    await store.forget(JOB)
+    os.write(confirm, b"forgotten\n")
+
+
+def live_and_die(directory: Path, step: int) -> tuple[bool, list[str]]:
+    """Run :func:`live` in a child that is killed before its ``step``-th step; whether it was, and what it confirmed."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        steps = itertools.count(1)
+
+        def hook(event: str, _arguments: tuple[object, ...]) -> None:
+            if event in STEPS and next(steps) == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(hook)
+        try:
+            asyncio.run(live(directory, writing))
+        except BaseException:  # noqa: BLE001  the child must end here and not run the parent's code
+            os._exit(1)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as confirmed:
+        stages = confirmed.read().split("\n")[:-1]
+    _, status = os.waitpid(child, 0)
+    if not os.WIFSIGNALED(status) and os.WEXITSTATUS(status) != 0:
+        raise SystemExit(f"the operation failed at step {step}")
+    return os.WIFSIGNALED(status), stages
+
+
+async def look(directory: Path) -> dict[str, object]:
+    """What the next leader finds, and what is left when it has cleaned up."""
+    leadership = await EmbeddedElection(directory / "ha").elect(lambda: None)
+    storage = LocalStorage(directory / "storage")
+    store = JobStore(leadership.pointers, storage, epoch=leadership.epoch, origin="o")
+    found = await store.recover()
+    submissions = [job.submission for job in found.accepted if job.submission is not None]
+    blobs = [b"".join(store.blob_chunks(JOB, each.pipeline)) == CONTENT for each in submissions]
+    attempts = [await store.begin_attempt(job.job_id) for job in found.accepted]
+    for ended in found.ended:
+        await store.clean(ended.summary.id)
+    left = storage.names("jobs")
+    again = await store.recover()
+    await leadership.resign()
+    return {
+        "epoch": leadership.epoch,
+        "accepted": len(found.accepted),
+        "blobs": blobs,
+        "attempts": attempts,
+        "ended": [str(ended.summary.state) for ended in found.ended if ended.record is not None],
+        "dirty": [ended.dirty for ended in found.ended],
+        "damaged": list(found.damaged),
+        "left": len(left),
+        "again": len(again.accepted),
+        "still dirty": any(ended.dirty for ended in again.ended),
+    }
+
+
+def main(directory: Path) -> None:
+    """Entry point."""
+    for step in itertools.count(1):
+        place = directory / str(step)
+        place.mkdir()
+        killed, confirmed = live_and_die(place, step)
+        report = {"step": step, "killed": killed, "confirmed": confirmed, **asyncio.run(look(place))}
+        sys.stdout.write(json.dumps(report) + "\n")
+        if not killed:
+            return
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

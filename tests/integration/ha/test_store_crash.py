@@ -1,0 +1,71 @@
+"""Whatever the instant at which a leader is killed, the next one finds each job in exactly one condition."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("store_crash.py")
+
+
+@pytest.fixture(scope="module")
+def crashes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """One report per step of a job's life at which its leader was killed; the last one was not."""
+    done = subprocess.run(
+        [sys.executable, SCRIPT, tmp_path_factory.mktemp("crash")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        env={"PYTHONPATH": str(SCRIPT.parents[3]), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_every_stage_was_hit(crashes: list[dict[str, Any]]) -> None:
+    stages = {each["confirmed"][-1] if each["confirmed"] else "" for each in crashes if each["killed"]}
+    assert stages == {"", "accepted", "attempt 1", "ended", "clean"}
+    assert crashes[-1]["confirmed"][-1] == "forgotten"
+
+
+def test_a_confirmed_submission_is_never_lost(crashes: list[dict[str, Any]]) -> None:
+    for each in crashes:
+        if "accepted" in each["confirmed"] and "clean" not in each["confirmed"]:
+            assert each["accepted"] + len(each["ended"]) == 1, each
+
+
+def test_a_recovered_submission_is_whole(crashes: list[dict[str, Any]]) -> None:
+    for each in crashes:
+        assert each["blobs"] == [True] * each["accepted"], each
+        assert each["damaged"] == [], each
+
+
+def test_a_job_with_a_confirmed_result_is_not_run_again_and_its_result_stays(crashes: list[dict[str, Any]]) -> None:
+    for each in crashes:
+        if "ended" in each["confirmed"]:
+            assert each["accepted"] == 0, each
+            if "clean" not in each["confirmed"]:
+                assert each["ended"] == ["FINISHED"], each
+
+
+def test_no_two_attempts_have_the_same_number(crashes: list[dict[str, Any]]) -> None:
+    for each in crashes:
+        if each["attempts"] and "attempt 1" in each["confirmed"]:
+            assert each["attempts"] == [2], each
+
+
+def test_what_was_left_is_removed_by_the_next_leader(crashes: list[dict[str, Any]]) -> None:
+    for each in crashes:
+        assert each["left"] == each["accepted"], each
+        assert not each["still dirty"], each
+        assert each["again"] == each["accepted"], each
+
+
+def test_terms_are_counted_upwards(crashes: list[dict[str, Any]]) -> None:
+    assert {each["epoch"] for each in crashes if each["confirmed"]} == {2}

@@ -1,0 +1,44 @@
+"""The access report as a user runs it: on a cluster, about that cluster's own audit log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.audit_log import audit_directory
+from pki.home import Home
+from tests.integration.cluster.conftest import REPOSITORY, LocalCluster, start_cluster
+
+PIPELINE = REPOSITORY / "pipelines" / "access_report.py"
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    running = start_cluster(tmp_path / "home", "--taskmanagers", "1")
+    yield running
+    running.sluice("down")
+
+
+def test_report_about_the_cluster_it_runs_on(cluster: LocalCluster, tmp_path: Path) -> None:
+    """The log goes on being written meanwhile: what is proved and read is what was there at the start."""
+    refused = cluster.sluice("jobs", "list", SLUICE_TOKEN="slc_000000000000_" + "0" * 64)
+    assert refused.returncode == 3, refused.stdout
+    log = audit_directory(Home.at(cluster.home))
+    output = tmp_path / "report.json"
+    done = cluster.sluice(
+        *("submit", "--wait", str(PIPELINE), "--"),
+        *("--log", str(log), "--format", "json", "--output", str(output)),
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(output.read_text())
+    assert "written to" in done.stdout
+    did = {(each["principal"], each["operation"]) for each in report["did"]}
+    assert ("tester", "jobs.submit") in did, "the very job that made the report"
+    assert {each["kind"]: each["acts"] for each in report["acts_by_kind"]}["token.created"] == 1
+    assert sum(each["refused"] for each in report["by_reason"]) == report["refused"] >= 1

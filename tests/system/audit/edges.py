@@ -1,0 +1,123 @@
+"""Weaknesses of the edge: Envoy itself, with one thing changed in its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_GOOD_TLS12 = ["ECDHE-ECDSA-AES128-GCM-SHA256"]
+
+
+def configured(change: Callable[[Any], None]) -> Callable[[], None]:
+    """``change`` is given Envoy's configuration before Envoy is."""
+
+    def apply() -> None:
+        from gateway import process
+
+        original: Any = vars(process)["render"]
+
+        def render(*arguments: Any) -> Any:
+            document = original(*arguments)
+            change(document)
+            return document
+
+        vars(process)["render"] = render
+
+    return apply
+
+
+def parts(node: Any, key: str) -> Iterator[Any]:
+    """Every mapping in ``node`` that has ``key``."""
+    if isinstance(node, dict):
+        if key in node:
+            yield node
+        for value in list(node.values()):
+            yield from parts(value, key)
+    elif isinstance(node, list):
+        for value in node:
+            yield from parts(value, key)
+
+
+def _tls(document: Any) -> Any:
+    return next(each for each in parts(document, "@type") if str(each["@type"]).endswith(".DownstreamTlsContext"))
+
+
+def _parameters(document: Any) -> Any:
+    return _tls(document)["common_tls_context"]["tls_params"]
+
+
+def _manager(document: Any) -> Any:
+    return next(each for each in parts(document, "http_filters"))
+
+
+def _tls12(document: Any) -> None:
+    _parameters(document).update(tls_minimum_protocol_version="TLSv1_2", cipher_suites=_GOOD_TLS12)
+
+
+def _tls12_only(document: Any) -> None:
+    _tls12(document)
+    _parameters(document).update(tls_maximum_protocol_version="TLSv1_2", ecdh_curves=["P-256"])
+
+
+def _cbc(document: Any) -> None:
+    _tls12(document)
+    _parameters(document).update(cipher_suites=[*_GOOD_TLS12, "ECDHE-ECDSA-AES128-SHA"])
+
+
+def _resumable(document: Any) -> None:
+    _tls(document).update(disable_stateless_session_resumption=False)
+
+
+def _patient(document: Any) -> None:
+    for chain in parts(document, "transport_socket_connect_timeout"):
+        chain["transport_socket_connect_timeout"] = "1000s"
+
+
+def _unasked(document: Any) -> None:
+    manager = _manager(document)
+    manager["http_filters"] = [each for each in manager["http_filters"] if "ext_authz" not in each["name"]]
+
+
+def _fails_open(document: Any) -> None:
+    for each in parts(document, "failure_mode_allow"):
+        each["failure_mode_allow"] = True
+
+
+def _adds(name: str, value: str) -> Callable[[Any], None]:
+    def change(document: Any) -> None:
+        for each in parts(document, "virtual_hosts"):
+            each["response_headers_to_add"] = [{"header": {"key": name, "value": value}}]
+
+    return change
+
+
+def _open_route(document: Any) -> None:
+    for each in parts(document, "virtual_hosts"):
+        for host in each["virtual_hosts"]:
+            host["routes"].insert(
+                0,
+                {
+                    "match": {"path": "/stats"},
+                    "direct_response": {"status": 200, "body": {"inline_string": "42"}},
+                    "typed_per_filter_config": {
+                        "envoy.filters.http.ext_authz": {
+                            "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute",
+                            "disabled": True,
+                        }
+                    },
+                },
+            )
+
+
+WEAKNESSES: dict[str, Callable[[], None]] = {
+    "edge: TLS 1.2": configured(_tls12),
+    "edge: TLS 1.2 only": configured(_tls12_only),
+    "edge: CBC": configured(_cbc),
+    "edge: resumable": configured(_resumable),
+    "edge: endless handshake": configured(_patient),
+    "edge: nobody is asked": configured(_unasked),
+    "edge: fails open": configured(_fails_open),
+    "edge: telling header": configured(_adds("x-powered-by", "Express")),
+    "edge: cookie without flags": configured(_adds("set-cookie", "session=1; Path=/")),
+    "edge: open route": configured(_open_route),
+}

@@ -1,0 +1,103 @@
+"""``python -m tests.system.audit.sabotage WEAKNESS run jobmanager``: the real command with one thing broken in it.
+
+Each weakness is what a careless change could do: something that is not asked, not checked or not limited any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from gateway.principal import AccessRole, Principal
+from gateway.token_book import TokenBook, Unauthenticated
+from pki.assertions import Asserted
+from pki.channels import Channel, PeerPolicy
+from pki.identity import Role
+from pki.listener import MutualTlsListener
+from pki.tls import TlsIdentity
+from runtime.rest import assertion, handlers, server
+from tests.system.audit import edges, listeners
+
+
+def every_token() -> None:
+    """A token must be there, and is compared with nothing."""
+    original = TokenBook.authenticate
+
+    def authenticate(self: TokenBook, presented: str, *, now: float) -> Principal:
+        try:
+            return original(self, presented, now=now)
+        except Unauthenticated:
+            return Principal("anybody", (AccessRole.ADMIN,), "token", "none")
+
+    TokenBook.authenticate = authenticate  # type: ignore[method-assign]
+
+
+def every_right() -> None:
+    """Whoever has a token may do everything."""
+    original = TokenBook.authenticate
+
+    def authenticate(self: TokenBook, presented: str, *, now: float) -> Principal:
+        return replace(original(self, presented, now=now), roles=(AccessRole.ADMIN,))
+
+    TokenBook.authenticate = authenticate  # type: ignore[method-assign]
+
+
+def rest_believes_everybody() -> None:
+    """REST takes whoever brings no assertion of the gateway for an administrator."""
+    everybody = Asserted("anybody", ("admin",), (), "token", "none", "none")
+
+    @web.middleware
+    async def believe(request: web.Request, handler: Any) -> web.StreamResponse:
+        answer: web.StreamResponse = await handler(request)
+        return answer
+
+    vars(assertion)["asserted"] = vars(handlers)["asserted"] = lambda _: everybody
+    vars(server)["require_assertion"] = lambda _: believe
+
+
+def other_jobs(directory: str, port_file: str, *_: str) -> None:
+    """A stand-in for an executor, right in everything but that it admits executors of every job."""
+    identity = TlsIdentity(Path(directory))
+    policy = PeerPolicy(identity.spiffe_id.trust_domain, frozenset({Role.DRIVER, Role.EXECUTOR}))
+
+    def announce(port: int) -> None:
+        Path(port_file).write_text(str(port))
+
+    async def serve() -> None:
+        listening = MutualTlsListener(identity, Channel.DATA, policy, listeners.Greeting, handshake_timeout=5.0)
+        _, port = await listening.start("127.0.0.1", 0)
+        announce(port)
+        await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
+WEAKNESSES: dict[str, listeners.Weakness] = {
+    "none": lambda: None,
+    "every token": every_token,
+    "REST believes everybody": rest_believes_everybody,
+    "every right": every_right,
+    **listeners.WEAKNESSES,
+    **edges.WEAKNESSES,
+}
+
+
+def main() -> None:
+    """Break what is named first, then be ``sluice`` with the rest."""
+    weakness = sys.argv.pop(1)
+    if weakness == "other jobs":
+        other_jobs(*sys.argv[1:])
+        return
+    WEAKNESSES[weakness]()
+    from cli.main import main as sluice
+
+    sluice()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""A whole gateway with the real Envoy, an identity provider on another site, and a real Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gateway.config import GatewayConfig, OidcConfig
+from pki.files import write_secret
+from pki.home import Home
+from pki.identity import Role
+from tests.identity_provider import CLIENT_ID, IdentityProvider, identity_provider, provider_tls
+from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway
+
+from .chromium import Tab, chromium, pin
+
+POLICY = b"""
+version = 1
+[roles.submitter]
+allow = ["*.read", "jobs.list", "jobs.submit"]
+[groups]
+staff = ["submitter"]
+"""
+
+
+@dataclass
+class Scene:
+    """What a test plays in."""
+
+    gateway: Gateway
+    provider: IdentityProvider
+    tab: Tab
+    url: str
+
+
+def free_port() -> int:
+    """A port that nobody has now: the redirect URI names it before Envoy listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
+    tls = provider_tls(tmp_path / "provider")
+    home = Path(tempfile.mkdtemp(prefix="slc"))
+    loop = BackgroundLoop()
+    # Another host than the gateway's: to a browser, another site.
+    async with identity_provider(tls, "127.0.0.1") as provider:
+        provider.user = None
+        port = free_port()
+        url = f"https://localhost:{port}"
+        oidc = OidcConfig(issuer=provider.issuer, client_id=CLIENT_ID, ca_file=str(provider.ca_file))
+        config = GatewayConfig(port=port, public_url=url, oidc=oidc, authorization_timeout=10.0)
+        gateway = Gateway(Home.at(home).create(), EdgeAuthority(tmp_path / "pki"), loop, config)
+        write_secret(gateway.home.gateway / "policy.toml", POLICY)
+        try:
+            await asyncio.to_thread(gateway.start)
+            own = gateway.home.identity(Role.GATEWAY, "edge") / "chain.pem"
+            pins = [pin(own), pin(tls / "tls" / "chain.pem")]
+            async with chromium(tmp_path / "profile", pins) as tab:
+                yield Scene(gateway, provider, tab, url)
+        finally:
+            await asyncio.to_thread(gateway.stop)
+            loop.close()
+            shutil.rmtree(home)

@@ -1,0 +1,124 @@
+"""Certificates, policy, pass keys and revocations change under load, the xDS server restarts: nobody notices."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from typing import Self
+
+from gateway.pass_keys import PassKeys
+from gateway.revocations import Revocations
+from pki.files import write_secret
+from tests.integration.gateway.conftest import Gateway
+from tests.integration.gateway.test_passes_at_the_door import pass_of
+
+REQUESTS = 10_000
+"""At least as many must be answered while everything changes."""
+CLIENTS = 4
+REQUESTS_PER_CONNECTION = 40
+DEADLINE_SECONDS = 150.0
+POLICY = """
+version = 1
+default_roles = []
+[roles.viewer]
+description = "variant {number}"
+allow = ["jobs.list", "jobs.{more}"]
+[roles.admin]
+description = "all"
+allow = ["*"]
+"""
+
+
+class Load:
+    """Clients that ask without a pause, on connections that they renew; remembers what failed."""
+
+    def __init__(self, gateway: Gateway, credential: str) -> None:
+        self._gateway = gateway
+        self._request = (
+            f"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {credential}\r\n\r\n".encode()
+        )
+        self._context: ssl.SSLContext = gateway.tls()
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run) for _ in range(CLIENTS)]
+        self._counts = [0] * CLIENTS
+        self.failures: list[str] = []
+
+    @property
+    def answered(self) -> int:
+        return sum(self._counts)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        mine = self._threads.index(threading.current_thread())
+        while not self._stop.is_set():
+            try:
+                with self._gateway.connect(self._context) as connection:
+                    for _ in range(REQUESTS_PER_CONNECTION):
+                        connection.sendall(self._request)
+                        reply = self._gateway.read(connection)
+                        if reply.status != 200:
+                            self.failures.append(f"{reply.status} {reply.body[:200]!r}")
+                        self._counts[mine] += 1
+                        if reply.headers["connection"] == "close":
+                            break
+            except (OSError, http.client.HTTPException) as error:
+                self.failures.append(repr(error))
+
+
+def test_no_request_fails_while_everything_changes(running_gateway: Gateway) -> None:
+    gateway = running_gateway
+    text, _ = pass_of(gateway, "viewer")
+    keys, revocations = PassKeys.of(gateway.home), Revocations.of(gateway.home)
+    policy_path = gateway.home.gateway / "policy.toml"
+
+    def policy(number: int) -> None:
+        write_secret(policy_path, POLICY.format(number=number, more=("read", "logs")[number // 4 % 2]).encode())
+
+    changes: list[Callable[[int], object]] = [
+        lambda _: gateway.authority.issue(gateway.identity),
+        policy,
+        lambda number: revocations.revoke("token", f"somebody-{number}"),
+        lambda number: keys.refresh(time.time() + number),
+    ]
+    number, deadline = 0, time.monotonic() + DEADLINE_SECONDS
+    try:
+        with Load(gateway, text) as load:
+            while load.answered < REQUESTS and not load.failures:
+                assert time.monotonic() < deadline, f"{load.answered} answered"
+                changes[number % len(changes)](number)
+                number += 1
+                if number % 40 == 20:
+                    # Its xDS server away and back again: Envoy goes on with what it has.
+                    gateway.stop_auth()
+                    gateway.start_auth()
+                time.sleep(0.05)  # a pace, not a wait for something
+    finally:
+        policy_path.unlink(missing_ok=True)
+    assert load.failures == []
+    assert load.answered >= REQUESTS
+    assert number >= len(changes) * 3
+
+
+def test_envoy_follows_the_server_after_it_was_away(running_gateway: Gateway) -> None:
+    """What was revoked meanwhile counts within a second of its return."""
+    gateway = running_gateway
+    text, made = pass_of(gateway, "viewer", "away", "away-1")
+    gateway.stop_auth()
+    assert gateway.send("GET", "/v1/jobs", token=text).status == 200
+    Revocations.of(gateway.home).revoke("pass", made.id)
+    gateway.start_auth()
+    back = time.monotonic()
+    while gateway.send("GET", "/v1/jobs", token=text).status == 200:
+        assert time.monotonic() - back < 5.0, "Envoy does not come back to the server"

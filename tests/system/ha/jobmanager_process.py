@@ -1,0 +1,94 @@
+"""A JobManager as a process of its own, by default with drivers without Spark; killed where a test wants it.
+
+    python jobmanager_process.py SETTINGS.json
+
+``die``: ``before`` or ``after`` the first file operation whose audit event and path match.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+
+from pki.config import PkiConfig
+from pki.home import Home
+from pki.issuer import LocalIssuer
+from runtime.config import RuntimeConfig
+from runtime.jobmanager.process import driver_argv, jobmanager
+
+FAKE_DRIVER = Path(__file__).resolve().parents[2] / "integration" / "runtime" / "fake_driver.py"
+
+
+class Death(msgspec.Struct, frozen=True):
+    """Where to die: an audit event of Python, a pattern in its path, and whether before or after it."""
+
+    event: str
+    path: str
+    before: bool
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process is started with; ``authorities`` is the home that signs."""
+
+    home: str
+    authorities: str
+    name: str
+    config: RuntimeConfig
+    pki: PkiConfig
+    die: Death | None = None
+    spark: bool = False
+
+
+def die_at(death: Death) -> None:
+    """Kill this process, as ``kill -9`` does, at the instant that ``death`` describes."""
+    pattern, seen = re.compile(death.path), [False]
+
+    def hook(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "os.kill":
+            return  # our own
+        if seen[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        # the last path of a rename is its target
+        paths = [os.fsdecode(each) for each in arguments if isinstance(each, str | bytes | os.PathLike)]
+        if event == death.event and paths and pattern.search(paths[-1]):
+            seen[0] = True
+            if death.before:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+async def run(settings: Settings) -> None:
+    """Until killed, or told to stop."""
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    async with jobmanager(
+        Home.at(Path(settings.home)),
+        settings.config,
+        settings.pki,
+        settings.name,
+        issuer=LocalIssuer(Home.at(Path(settings.authorities)), settings.pki),
+        argv=driver_argv if settings.spark else lambda spec: (sys.executable, str(FAKE_DRIVER), str(spec)),
+    ):
+        print("ready", flush=True)  # noqa: T201
+        await stopped.wait()
+
+
+def main() -> None:
+    """Entry point."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    settings = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Settings)
+    if settings.die is not None:
+        die_at(settings.die)
+    asyncio.run(run(settings))
+
+
+if __name__ == "__main__":
+    main()

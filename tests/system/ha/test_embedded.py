@@ -1,0 +1,113 @@
+"""A JobManager of one machine, killed at any instant: the next one of its home goes on with its jobs."""
+
+from __future__ import annotations
+
+import signal
+
+import aiohttp
+import psutil
+import pytest
+
+from tests.system.ha.jobmanager_process import Death
+from tests.system.ha.world import Master, World, eventually
+
+
+def exit_of(master: Master) -> int | None:
+    """How its process ended, None while it runs."""
+    assert master.process is not None
+    return master.process.poll()
+
+
+async def test_a_killed_jobmanager_comes_back_with_its_jobs(world: World) -> None:
+    world.start("jm-1")
+    await world.until_up()
+    await world.start_taskmanager("tm-1")
+    job_id = await world.submit()
+    await world.until(job_id, "RUNNING")
+    await eventually(lambda: _ran(world, [1]), "the pipeline runs")
+    world.masters["jm-1"].kill()
+    world.start("jm-1")
+    await world.until(job_id, "RUNNING", attempt=2)
+    await eventually(lambda: _ran(world, [1, 2]), "the pipeline runs again")
+    world.flag.touch()
+    await world.until(job_id, "FINISHED")
+    world.masters["jm-1"].kill()
+    world.start("jm-1")
+    job = await world.until(job_id, "FINISHED")
+    assert (job["attempt"], world.runs()) == (2, [1, 2])
+
+
+async def _ran(world: World, attempts: list[int]) -> bool:
+    return world.runs() == attempts
+
+
+async def test_a_standby_of_the_same_home_takes_over_at_once(world: World) -> None:
+    world.start("jm-1")
+    await world.until_up()
+    world.start("jm-2", home=world.pki.home)
+    await world.start_taskmanager("tm-1")
+    job_id = await world.submit()
+    await eventually(lambda: _ran(world, [1]), "the pipeline runs")
+    world.masters["jm-1"].kill()
+    await world.until(job_id, "RUNNING", attempt=2)
+    world.flag.touch()
+    await world.until(job_id, "FINISHED")
+    assert world.runs() == [1, 2]
+
+
+async def test_a_cancelled_job_is_not_started_again(world: World) -> None:
+    """The JobManager is killed before the driver has ended."""
+    world.start("jm-1", die=Death(event="os.rename", path="pointers/results/", before=True))
+    await world.until_up()
+    job_id = await world.submit()
+    await eventually(lambda: _ran(world, [1]), "the pipeline runs")
+    status, _ = await world.call(world.pki.home, "PATCH", f"/v1/jobs/{job_id}?mode=cancel")
+    assert status == 202
+    await eventually(lambda: _dead(world.masters["jm-1"]), "the JobManager is dead")
+    world.start("jm-1")
+    await world.until(job_id, "CANCELED")
+    assert world.runs() == [1]
+
+
+async def _dead(master: Master) -> bool:
+    return exit_of(master) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("death", "jobs", "runs"),
+    [
+        pytest.param(Death("os.rename", "storage/jobs/.*submission", before=True), 0, [], id="before-the-submission"),
+        pytest.param(Death("os.rename", "pointers/jobs/", before=True), 0, [], id="before-the-pointer"),
+        pytest.param(Death("os.rename", "pointers/jobs/", before=False), 1, [1], id="accepted-and-nobody-told"),
+        pytest.param(Death("os.rename", "pointers/attempts/", before=False), 1, [2], id="before-the-driver"),
+        pytest.param(Death("os.rename", "pointers/results/", before=True), 1, [1, 2], id="before-the-result"),
+        pytest.param(Death("os.rename", "pointers/results/", before=False), 1, [1], id="ended-and-not-cleaned"),
+        pytest.param(Death("os.remove", "pointers/jobs/", before=True), 1, [1], id="half-cleaned"),
+        pytest.param(Death("os.remove", "pointers/jobs/", before=False), 1, [1], id="nearly-cleaned"),
+    ],
+)
+async def test_killed_at_an_instant(world: World, death: Death, jobs: int, runs: list[int]) -> None:
+    """No accepted job is lost, none runs after its result is durable, and nothing of it is left in the end."""
+    world.flag.touch()
+    master = world.start("jm-1", die=death)
+    await world.until_up()
+    try:
+        await world.submit(executors=0)
+    except (aiohttp.ClientError, OSError):
+        assert death.event == "os.rename"
+    await eventually(lambda: _dead(master), "the JobManager is dead")
+    world.start("jm-1")
+    await world.until_up()
+    found = await world.jobs()
+    assert len(found) == jobs
+    for job in found:
+        await world.until(job["id"], "FINISHED")
+    storage = world.pki.home.root / "ha" / "storage" / "jobs"
+
+    async def cleaned() -> bool:
+        return not storage.exists() or not list(storage.iterdir())
+
+    await eventually(cleaned, "nothing is left in the storage")
+    assert world.runs() == runs
+    drivers = [p for p in psutil.process_iter(["cmdline"]) if str(world.tmp) in " ".join(p.info["cmdline"] or ())]
+    assert len(drivers) == 1, drivers

@@ -1,0 +1,90 @@
+"""Two JobManagers as on two machines, a real ensemble: the leader is killed, paused or stopped while a job runs."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from tests.system.ha.conftest import SESSION_SECONDS
+from tests.system.ha.ensemble import Ensemble
+from tests.system.ha.test_embedded import _ran
+from tests.system.ha.world import World, eventually
+
+TAKEOVER_SECONDS = 15.0
+
+
+async def both(machines: World) -> None:
+    """Start both; jm-1 leads."""
+    machines.start("jm-1")
+    await machines.until_up("jm-1")
+    machines.start("jm-2")
+    await machines.until_up("jm-2")
+    await machines.start_taskmanager("tm-1", jobmanagers=machines.rpc_addresses)
+
+
+async def leader_seen_by(machines: World, name: str) -> str:
+    """The identity of who answers a question put to ``name``."""
+    status, document = await machines.call(name, "GET", "/v1/overview")
+    return str(document["jobmanager"]) if status == 200 else ""
+
+
+async def test_a_standby_forwards_to_the_leader_and_takes_over_when_it_is_killed(
+    machines: World, ensemble: Ensemble
+) -> None:
+    await both(machines)
+    assert (await leader_seen_by(machines, "jm-2")).endswith("/jm-1")
+    job_id = await machines.submit(home="jm-2")
+    assert [each["id"] for each in await machines.jobs("jm-1")] == [job_id]
+    await eventually(lambda: _ran(machines, [1]), "the pipeline runs")
+
+    killed_at = time.monotonic()
+    machines.masters["jm-1"].kill()
+    ensemble.kill(1)
+
+    async def taken_over() -> bool:
+        return (await leader_seen_by(machines, "jm-2")).endswith("/jm-2")
+
+    await eventually(taken_over, "jm-2 leads")
+    assert time.monotonic() - killed_at < TAKEOVER_SECONDS
+    await machines.until(job_id, "RUNNING", attempt=2, home="jm-2")
+    machines.flag.touch()
+    await machines.until(job_id, "FINISHED", home="jm-2")
+    assert machines.runs() == [1, 2]
+    ensemble.start_server(1)
+
+    machines.start("jm-1")
+    await machines.until_up("jm-1")
+    job = await machines.until(job_id, "FINISHED", home="jm-1")
+    assert job["attempt"] == 2
+    assert (await leader_seen_by(machines, "jm-1")).endswith("/jm-2")
+
+
+async def test_a_paused_leader_does_nothing_more_when_it_wakes_up(machines: World) -> None:
+    """The process is stopped for longer than its session: its driver ends by its lease, and it leads no more."""
+    await both(machines)
+    job_id = await machines.submit(home="jm-1")
+    await eventually(lambda: _ran(machines, [1]), "the pipeline runs")
+    machines.masters["jm-1"].kill(signal.SIGSTOP)
+    await machines.until(job_id, "RUNNING", attempt=2, home="jm-2")
+    machines.masters["jm-1"].kill(signal.SIGCONT)
+
+    async def standing_by() -> bool:
+        return (await leader_seen_by(machines, "jm-1")).endswith("/jm-2")
+
+    await eventually(standing_by, "jm-1 stands by", 4 * SESSION_SECONDS)
+    machines.flag.touch()
+    await machines.until(job_id, "FINISHED", home="jm-1")
+    assert machines.runs() == [1, 2]
+
+
+async def test_an_orderly_stop_hands_over_at_once(machines: World) -> None:
+    await both(machines)
+    job_id = await machines.submit(home="jm-1")
+    await eventually(lambda: _ran(machines, [1]), "the pipeline runs")
+    process = machines.masters["jm-1"].process
+    assert process is not None
+    machines.masters["jm-1"].kill(signal.SIGTERM)
+    await machines.until(job_id, "RUNNING", attempt=2, home="jm-2")
+    machines.flag.touch()
+    await machines.until(job_id, "FINISHED", home="jm-2")
+    assert machines.runs() == [1, 2]

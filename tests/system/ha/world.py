@@ -1,0 +1,213 @@
+"""JobManagers as processes that can be killed, TaskManagers in this one, and jobs that notice running twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from pki.channels import Channel, server_policy
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from runtime.config import RuntimeConfig
+from runtime.taskmanager.process import taskmanager
+from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.integration.runtime.conftest import FakeLauncher
+from tests.system.ha.jobmanager_process import Death, Settings
+
+DEADLINE_SECONDS = 60.0
+SCRIPT = Path(__file__).with_name("jobmanager_process.py")
+PASSED = ("PATH", "HOME", "JAVA_HOME", "XDG_CACHE_HOME")
+ROOT = Path(__file__).resolve().parents[3]
+
+
+async def eventually(check: Callable[[], Awaitable[Any]], what: str, seconds: float = DEADLINE_SECONDS) -> Any:
+    """Poll ``check`` until it answers something true; an answer that cannot be had counts as none."""
+    deadline, last = time.monotonic() + seconds, None
+    while True:
+        try:
+            answer = await check()
+            if answer:
+                return answer
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            last = error
+        assert time.monotonic() < deadline, f"waited in vain until {what}: {last}"
+        await asyncio.sleep(0.05)
+
+
+@dataclass
+class Master:
+    """A JobManager's process and its home."""
+
+    name: str
+    home: Home
+    config: RuntimeConfig
+    process: subprocess.Popen[bytes] | None = None
+    log: Path = Path()
+
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        """End it as the kernel does."""
+        assert self.process is not None
+        os.kill(self.process.pid, number)
+        if number is signal.SIGKILL:
+            self.process.wait()
+
+
+@dataclass
+class World:
+    """What a test works with; everything started is ended with it."""
+
+    pki: TestPki
+    tmp: Path
+    config: RuntimeConfig
+    spark: bool = False
+    masters: dict[str, Master] = field(default_factory=dict)
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    @property
+    def alone(self) -> Path:
+        """Where jobs note that they run."""
+        place = self.tmp / "alone"
+        place.mkdir(exist_ok=True)
+        return place
+
+    @property
+    def flag(self) -> Path:
+        """The file that ends jobs."""
+        return self.tmp / "finish"
+
+    def declare(self, name: str, home: Home, *, rpc_port: int, rest_port: int) -> None:
+        """A JobManager on a machine of its own, which is not started yet."""
+        settings = msgspec.structs.replace(
+            self.config.jobmanager, rpc_port=rpc_port, rest_host="127.0.0.1", rest_port=rest_port
+        )
+        self.masters[name] = Master(name, home, msgspec.structs.replace(self.config, jobmanager=settings))
+
+    @property
+    def rpc_addresses(self) -> tuple[tuple[str, int], ...]:
+        """Where the declared JobManagers listen."""
+        return tuple(("127.0.0.1", each.config.jobmanager.rpc_port) for each in self.masters.values())
+
+    def start(self, name: str, *, home: Home | None = None, die: Death | None = None) -> Master:
+        """Start a JobManager, or start it again."""
+        known = self.masters.get(name) or Master(name, home or self.pki.home, self.config)
+        where = known.home
+        directory = where.identity(Role.JOBMANAGER, name)
+        if not directory.exists():
+            spiffe_id = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, name)
+            self.pki.issuer.issue_to(directory, spiffe_id, dns=["localhost"], ips=["127.0.0.1"])
+        settings = Settings(
+            home=str(where.root),
+            authorities=str(self.pki.home.root),
+            name=name,
+            config=known.config,
+            pki=self.pki.config,
+            die=die,
+            spark=self.spark,
+        )
+        file = self.tmp / f"{name}.json"
+        file.write_bytes(msgspec.json.encode(settings))
+        log = self.tmp / f"{name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, SCRIPT, file],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**{key: os.environ[key] for key in PASSED if key in os.environ}, "PYTHONPATH": str(ROOT)},
+            )
+        master = self.masters[name] = Master(name, where, known.config, process, log)
+        return master
+
+    async def start_taskmanager(self, name: str, *, home: Home | None = None, **options: Any) -> None:
+        """Start one in this process; it finds the leader by itself."""
+        where = home or self.pki.home
+        self.pki.issuer.issue_to(
+            where.identity(Role.TASKMANAGER, name), SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, name)
+        )
+        await self.stack.enter_async_context(
+            taskmanager(where, self.config, name, launcher=None if self.spark else FakeLauncher(), **options)
+        )
+
+    async def call(self, where: Home | str, method: str, path: str, **options: Any) -> tuple[int, Any]:
+        """A REST call on the socket of a home, or as the gateway over mutual TLS to the JobManager of that name."""
+        connector: aiohttp.BaseConnector
+        if isinstance(where, Home):
+            connector, url = aiohttp.UnixConnector(str(where.sockets / "rest.sock")), "http://rest"
+        else:
+            gateway = self.pki.identity(SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy"))
+            policy = server_policy(Channel.REST, TRUST_DOMAIN, role=Role.JOBMANAGER, name=where)
+            connector = aiohttp.TCPConnector(ssl=gateway.client_context(policy, alpn=("http/1.1",)))
+            url = f"https://127.0.0.1:{self.masters[where].config.jobmanager.rest_port}"
+        timeout = aiohttp.ClientTimeout(total=15)
+        async with (
+            aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
+            session.request(method, f"{url}{path}", **options) as response,
+        ):
+            return response.status, json.loads(await response.read())
+
+    async def jobs(self, home: Home | str | None = None) -> list[Any]:
+        """All jobs."""
+        status, document = await self.call(home or self.pki.home, "GET", "/v1/jobs")
+        assert status == 200, document
+        return list(document["jobs"])
+
+    async def job(self, job_id: str, home: Home | str | None = None) -> Any:
+        """One job."""
+        status, document = await self.call(home or self.pki.home, "GET", f"/v1/jobs/{job_id}")
+        return document if status == 200 else None
+
+    async def submit(self, *, executors: int = 1, home: Home | str | None = None) -> str:
+        """Submit a job that waits for the flag; returns its id."""
+        pipeline = {"executors": executors, "end": "when-told", "flag": str(self.flag), "alone": str(self.alone)}
+        form = aiohttp.FormData()
+        form.add_field("request", json.dumps({"executors": max(1, executors)}), content_type="application/json")
+        form.add_field("pipeline", json.dumps(pipeline).encode(), filename="pipeline.json")
+        status, document = await self.call(home or self.pki.home, "POST", "/v1/jobs", data=form)
+        assert status == 202, document
+        return str(document["job_id"])
+
+    async def until(self, job_id: str, state: str, *, attempt: int = 0, home: Home | str | None = None) -> Any:
+        """Wait until the job is in ``state``."""
+
+        async def reached() -> Any:
+            job = await self.job(job_id, home)
+            if job is None:
+                return None
+            assert job["state"] == state or job["end_time"] is None, job
+            return job if job["state"] == state and job["attempt"] >= attempt else None
+
+        return await eventually(reached, f"job is {state}")
+
+    async def until_up(self, home: Home | str | None = None, *, seconds: float = DEADLINE_SECONDS) -> None:
+        """Wait until a leader answers."""
+
+        async def answers() -> bool:
+            return (await self.call(home or self.pki.home, "GET", "/v1/overview"))[0] == 200
+
+        await eventually(answers, "a leader answers", seconds)
+
+    def runs(self) -> list[int]:
+        """The attempts that have run; fails when two ran at the same time."""
+        assert not (self.alone / "twice").exists(), "the job ran twice at the same time"
+        file = self.alone / "runs"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+    async def close(self) -> None:
+        """End everything."""
+        for master in self.masters.values():
+            if master.process is not None:
+                master.process.kill()
+                master.process.wait()
+        await self.stack.aclose()

@@ -1,0 +1,158 @@
+"""nginx's legs inwards over mutual TLS: to REST and the auth service on other machines."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.access_tail import access_file
+from gateway.bootstrap import EnvoyPaths, legs_of
+from gateway.config import AUTH_NAME, ENVOY_NAME, GatewayConfig
+from gateway.nginx import CONFIGURATION, TRUST_FILE, NginxPaths, render
+from gateway.principal import AccessRole
+from gateway.process import route_file, run_auth
+from pki.config import PkiConfig
+from pki.files import make_private_directory, write_public, write_secret
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_identity
+from pki.issuer import LocalIssuer
+from pki.openssl_trust import trusted_pem
+from tests.integration.gateway.conftest import (
+    ROUTES,
+    TRUST_DOMAIN,
+    BackgroundLoop,
+    EdgeAuthority,
+    Gateway,
+    eventually,
+)
+from tests.integration.gateway.network import LOOPBACK, Rest
+from tests.system.nginx.conftest import Nginx, free_port, superuser
+
+HOST = "localhost"
+GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, ENVOY_NAME)
+JOBMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.JOBMANAGER, "jm-1")
+
+
+class NetworkGateway(Gateway):
+    """nginx, auth service and REST, each with an identity of its own; which ones is up to the test."""
+
+    def __init__(self, home: Home, authority: EdgeAuthority, loop: BackgroundLoop, pki: Path, binary: Path) -> None:
+        super().__init__(home, authority, loop, GatewayConfig(port=free_port(), auth_host=LOOPBACK, auth_port=0))
+        self.issuer = LocalIssuer(pki, PkiConfig(trust_domain=TRUST_DOMAIN))
+        self.issuer.ensure_authorities()
+        self.rest = Rest(home.sockets / "rest.sock", home.identity(Role.JOBMANAGER, JOBMANAGER.name))
+        self.nginx_identity = home.identity(Role.GATEWAY, ENVOY_NAME)
+        self._binary = binary
+        self._nginx: Nginx | None = None
+
+    def issue(self, directory: Path, identity: SpiffeId, *dns: str, issuer: LocalIssuer | None = None) -> None:
+        (issuer or self.issuer).issue_to(directory, identity, dns=list(dns))
+
+    def prepare(self) -> None:
+        """Good identities for all; a test replaces one."""
+        self.home.create()
+        self.authority.issue(self.identity)
+        write_secret(route_file(self.home), json.dumps(ROUTES).encode())
+        self.issue(self.nginx_identity, GATEWAY)
+        auth = SpiffeId.process(TRUST_DOMAIN, Role.AUTH, AUTH_NAME)
+        self.issue(self.home.identity(Role.AUTH, AUTH_NAME), auth, HOST)
+        self.issue(self.rest.identity, JOBMANAGER, HOST)
+
+    def start(self) -> None:
+        self._run(self._loop.start(self.rest.serve()), lambda: self.rest.address)
+        announced = self.home.run / "endpoints" / "auth.json"
+        self._auth = self._loop.start(run_auth(self.home, self._config, TRUST_DOMAIN))
+        eventually(lambda: announced.exists() or (self._auth is not None and self._auth.done()), "no auth service")
+        port = json.loads(announced.read_bytes())["port"]
+        assert self.rest.address is not None
+        config = msgspec.structs.replace(self._config, auth_host=HOST, auth_port=port, authorization_timeout=10.0)
+        legs = legs_of(config, EnvoyPaths.of(self.home), (HOST, self.rest.address[1]))
+        directory = make_private_directory(self.home.gateway / "nginx")
+        write_public(directory / TRUST_FILE, trusted_pem(read_identity(self.nginx_identity)[0].anchors))
+        paths = NginxPaths(directory, self.identity, self.nginx_identity, access_file(self.home), superuser())
+        write_secret(directory / CONFIGURATION, render(config, paths, legs).encode())
+        self.port = config.port
+        self._nginx = Nginx(self._binary, directory, self.port)
+
+    def _run(self, running: concurrent.futures.Future[None], ready: object) -> None:
+        assert callable(ready)
+        self._others.append(running)
+        eventually(lambda: ready() or running.done(), "REST does not come up")
+        if running.done():
+            running.result()
+
+    @property
+    def log(self) -> str:
+        """What nginx has said."""
+        return "" if self._nginx is None else self._nginx.log
+
+    def stop(self) -> None:
+        if self._nginx is not None:
+            self._nginx.stop()
+        super().stop()
+
+
+@pytest.fixture
+def network(
+    edge_authority: EdgeAuthority, background: BackgroundLoop, binary: Path, tmp_path: Path
+) -> Iterator[NetworkGateway]:
+    directory = Path(tempfile.mkdtemp(prefix="slc"))
+    gateway = NetworkGateway(Home.at(directory), edge_authority, background, tmp_path / "pki", binary)
+    gateway.prepare()
+    try:
+        yield gateway
+    finally:
+        gateway.stop()
+        shutil.rmtree(directory)
+
+
+def test_both_legs_are_mutual_tls(network: NetworkGateway) -> None:
+    network.start()
+    reply = network.send("GET", "/v1/jobs", token=network.token(AccessRole.VIEWER, "ada"))
+    assert reply.status == 200, network.log
+    assert json.loads(reply.body) == {"principal": "ada"}
+    assert network.send("POST", "/v1/jobs", token=network.token(AccessRole.VIEWER), body=b"{}").status == 403
+    assert network.send("GET", "/v1/jobs").status == 401
+    assert network.rest.served == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "identity"),
+    [
+        ("elsewhere.example", JOBMANAGER),
+        ("", JOBMANAGER),
+    ],
+    ids=["another host's", "no host name"],
+)
+def test_rest_of_another_name_gets_nothing(network: NetworkGateway, name: str, identity: SpiffeId) -> None:
+    network.issue(network.rest.identity, identity, *([name] if name else []))
+    network.start()
+    assert network.send("GET", "/v1/jobs", token=network.token(AccessRole.ADMIN)).status == 502
+    assert network.rest.served == 0
+
+
+def test_rest_of_a_foreign_authority_gets_nothing(network: NetworkGateway, tmp_path: Path) -> None:
+    foreign = LocalIssuer(tmp_path / "foreign", PkiConfig(trust_domain=TRUST_DOMAIN))
+    foreign.ensure_authorities()
+    network.issue(network.rest.identity, JOBMANAGER, HOST, issuer=foreign)
+    network.start()
+    reply = network.send("GET", "/v1/jobs", token=network.token(AccessRole.ADMIN))
+    assert reply.status == 502
+    assert reply.problem["detail"]
+    assert network.rest.served == 0
+
+
+def test_nginx_without_the_gateways_identity_is_refused_by_rest_and_auth_service(network: NetworkGateway) -> None:
+    shutil.rmtree(network.nginx_identity)
+    network.issue(network.nginx_identity, SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1"))
+    network.start()
+    assert network.send("GET", "/v1/jobs", token=network.token(AccessRole.ADMIN)).status == 503
+    assert network.rest.served == 0

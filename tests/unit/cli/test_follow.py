@@ -1,0 +1,86 @@
+"""Waiting for a job: what happens when the cluster is away for a while."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cli.errors import AwayError, UnreachableError
+from cli.follow import OUTAGE_SECONDS, Follower
+
+JOB = "/v1/jobs/ab"
+LOGS = f"{JOB}/logs"
+RUNNING = {"id": "ab", "state": "RUNNING"}
+FINISHED = {"id": "ab", "state": "FINISHED"}
+AWAY = AwayError("GET: the cluster cannot answer now")
+
+
+class Cluster:
+    """Answers from a list, job details and output apart; the last one for ever. Time passes when somebody waits."""
+
+    def __init__(self, details: Sequence[Any], output: Sequence[Any] = ("",)) -> None:
+        self.answers = {JOB: list(details), LOGS: list(output)}
+        self.now = 0.0
+        self.asked = 0
+
+    async def get(self, path: str, **query: str | int) -> Any:
+        self.asked += 1
+        rest = self.answers[path]
+        answer = rest.pop(0) if len(rest) > 1 else rest[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if path == JOB:
+            return answer
+        return {"data": answer, "next_offset": int(query["offset"]) + len(answer), "end": True}
+
+    async def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def follower(cluster: Cluster) -> tuple[Follower, io.StringIO, list[str]]:
+    said, written = io.StringIO(), list[str]()
+    made = Follower(cluster, "ab", Console(file=said), written.append, clock=lambda: cluster.now, pause=cluster.wait)
+    return made, said, written
+
+
+async def test_a_job_is_waited_for_while_the_cluster_is_away() -> None:
+    cluster = Cluster([RUNNING, AWAY, AWAY, RUNNING, FINISHED], ["one ", AWAY, "two ", "three"])
+    waiting, said, written = follower(cluster)
+
+    assert await waiting.until_end() == FINISHED
+
+    assert "".join(written) == "one two three"
+    assert said.getvalue().count("still waiting") == 2
+
+
+async def test_an_outage_without_end_is_given_up() -> None:
+    cluster = Cluster([RUNNING, AWAY])
+    waiting, said, _ = follower(cluster)
+
+    with pytest.raises(AwayError):
+        await waiting.until_end()
+
+    assert OUTAGE_SECONDS <= cluster.now < OUTAGE_SECONDS + 5
+    assert said.getvalue().count("still waiting") == 1
+
+
+async def test_short_outages_do_not_add_up() -> None:
+    cluster = Cluster([RUNNING, *[AWAY, AWAY, RUNNING] * 200, FINISHED])
+    waiting, _, _ = follower(cluster)
+
+    assert await waiting.until_end() == FINISHED
+    assert cluster.now > OUTAGE_SECONDS
+
+
+async def test_a_refused_token_is_not_waited_for() -> None:
+    cluster = Cluster([UnreachableError("the token is revoked")])
+    waiting, _, _ = follower(cluster)
+
+    with pytest.raises(UnreachableError, match="revoked"):
+        await waiting.until_end()
+
+    assert cluster.asked == 1

@@ -1,0 +1,162 @@
+"""The small decisions of signing in: attempts, device codes, throttles, cookies, certificates, paths to go back to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.authenticator import parse_cookies
+from gateway.client_certificate import NoClientCertificate, parse
+from gateway.sessions import Limits, NoSession, SessionBook, SignedIn
+from gateway.signin.attempts import LIFETIME_SECONDS, MAX_ATTEMPTS, Attempts
+from gateway.signin.desk import return_path
+from gateway.signin.device_codes import INTERVAL_SECONDS, Answer, DeviceCodes, normalized
+from gateway.signin.device_codes import LIFETIME_SECONDS as CODE_SECONDS
+from gateway.signin.throttle import FORGET_SECONDS, FREE_FAILURES, MAX_KEYS, MAX_WAIT_SECONDS, Throttle
+
+NOW = 1_800_000_000.0
+ADA = SignedIn("ada", "session", ("staff",))
+LIMITS = Limits(lifetime=3600, idle=600)
+
+
+def test_an_attempt_ends_once_in_its_browser_and_in_time() -> None:
+    attempts = Attempts()
+    kept = attempts.begin("b1", "/x", NOW)
+    assert attempts.finish(kept.state, "b1", NOW) == kept
+    assert attempts.finish(kept.state, "b1", NOW) is None
+    foreign, late, nobodys = (attempts.begin(browser, "/", NOW) for browser in ("b1", "b1", ""))
+    assert attempts.finish(foreign.state, "b2", NOW) is None
+    assert attempts.finish(foreign.state, "b1", NOW) is None
+    assert attempts.finish(late.state, "b1", NOW + LIFETIME_SECONDS + 1) is None
+    assert attempts.finish(nobodys.state, "", NOW) is None
+    assert attempts.finish("invented", "b1", NOW) is None
+
+
+def test_attempts_are_bounded_and_each_has_its_own_secrets() -> None:
+    attempts = Attempts()
+    begun = [attempts.begin("b", "/", NOW) for _ in range(MAX_ATTEMPTS + 1)]
+    assert attempts.finish(begun[0].state, "b", NOW) is None
+    assert attempts.finish(begun[1].state, "b", NOW) is not None
+    assert len({secret for each in begun for secret in (each.state, each.nonce, each.verifier)}) == 3 * len(begun)
+
+
+def test_a_device_code_waits_is_approved_and_counts_once() -> None:
+    codes = DeviceCodes()
+    code, pending = codes.begin("192.0.2.1", NOW)
+    assert codes.ask(code, NOW) is Answer.PENDING
+    assert codes.ask(code, NOW + 0.5) is Answer.SLOW_DOWN
+    found = codes.find(pending.user_code.lower(), NOW)
+    assert found is pending
+    found.who = ADA
+    assert codes.find(pending.user_code, NOW) is None
+    assert codes.ask(code, NOW + INTERVAL_SECONDS + 6) == ADA
+    assert codes.ask(code, NOW + 60) is Answer.EXPIRED
+
+
+def test_a_device_code_that_is_refused_unknown_or_too_old() -> None:
+    codes = DeviceCodes()
+    code, pending = codes.begin("", NOW)
+    old, _ = codes.begin("", NOW)
+    pending.denied = True
+    assert codes.ask(code, NOW) is Answer.DENIED
+    assert codes.ask("invented", NOW) is Answer.EXPIRED
+    assert codes.ask(old, NOW + CODE_SECONDS + 1) is Answer.EXPIRED
+
+
+@pytest.mark.parametrize("typed", ["", "BCDF", "BCDF-GHJ", "BCDF-GHJKL", "AAAA-AAAA", "\x00"])
+def test_what_is_no_user_code_finds_nothing(typed: str) -> None:
+    assert normalized(typed) == ""
+    assert DeviceCodes().find(typed, NOW) is None
+
+
+def test_guessing_waits_longer_each_time_and_is_forgotten_at_last() -> None:
+    throttle = Throttle()
+    for _ in range(FREE_FAILURES):
+        assert throttle.wait("k", NOW) == 0
+        throttle.failed("k", NOW)
+    assert throttle.wait("k", NOW) == 1
+    throttle.failed("k", NOW)
+    assert throttle.wait("k", NOW) == 2
+    for _ in range(50):
+        throttle.failed("k", NOW)
+    assert throttle.wait("k", NOW) == MAX_WAIT_SECONDS
+    assert throttle.wait("other", NOW) == 0
+    assert throttle.wait("k", NOW + FORGET_SECONDS + 1) == 0
+    throttle.succeeded("k")
+    assert throttle.wait("k", NOW) == 0
+
+
+def test_a_throttle_is_bounded() -> None:
+    throttle = Throttle(free=1)
+    for number in range(MAX_KEYS + 1):
+        throttle.failed(str(number), NOW)
+    assert throttle.wait("0", NOW) == 0
+    assert throttle.wait("1", NOW) == 1
+
+
+def test_a_session_ends_by_its_age_and_by_not_being_used() -> None:
+    book, record, text = SessionBook().begin(ADA, "browser", LIMITS, now=NOW)
+    assert book.authenticate(text, LIMITS, now=NOW + 599) == record
+    with pytest.raises(NoSession, match="expired"):
+        book.authenticate(text, LIMITS, now=NOW + 600)
+    for minute in range(1, 60):
+        book = book.seen(record.id, now=NOW + 60 * minute)
+    assert book.authenticate(text, LIMITS, now=NOW + 3599)
+    with pytest.raises(NoSession, match="expired"):
+        book.authenticate(text, LIMITS, now=NOW + 3600)
+    with pytest.raises(NoSession, match="expired"):
+        book.authenticate(text, Limits(1800, 600), now=NOW + 3599)
+
+
+@pytest.mark.parametrize("text", ["", "sls_", "slc_0123456789ab_" + "0" * 64, "sls_0123456789ab_" + "0" * 64])
+def test_what_is_no_session(text: str) -> None:
+    book, _, _ = SessionBook().begin(ADA, "browser", LIMITS, now=NOW)
+    with pytest.raises(NoSession):
+        book.authenticate(text, LIMITS, now=NOW)
+
+
+def test_sessions_survive_their_file_and_it_has_no_secret() -> None:
+    book, record, text = SessionBook().begin(ADA, "browser", LIMITS, now=NOW)
+    assert text.split("_")[2].encode() not in book.encode()
+    assert SessionBook.decode(book.encode()).get(record.id) == record
+
+
+@pytest.mark.parametrize(
+    ("values", "cookies"),
+    [
+        (("a=1; b=2",), {"a": "1", "b": "2"}),
+        (("a=1", "b=2"), {"a": "1", "b": "2"}),
+        (("a=1; a=2; b=3",), {"b": "3"}),
+        (("a=1", "a=2"), {}),
+        (('a="x"',), {"a": "x"}),
+        (("a", "=b", ";;", "a b=c"), {}),
+        (("a=" + "x" * 20_000,), {}),
+    ],
+)
+def test_cookies(values: tuple[str, ...], cookies: dict[str, str]) -> None:
+    assert parse_cookies(values) == cookies
+
+
+@given(st.text(max_size=200))
+def test_no_header_makes_a_certificate_of_another_kind(text: str) -> None:
+    try:
+        found = parse(text, "a.test")
+    except NoClientCertificate:
+        return
+    assert f"spiffe://a.test/user/{found.user}" in text
+
+
+def test_a_certificate_as_envoy_tells_it() -> None:
+    value = f'By=spiffe://a.test/gateway/edge;Hash={"0a" * 32};Subject="CN=a\\"b;c,d";URI=spiffe://a.test/user/ada'
+    found = parse(value, "a.test")
+    assert (found.user, found.fingerprint) == ("ada", "0a" * 32)
+
+
+@given(st.text(max_size=100))
+def test_one_is_only_ever_led_to_a_path_of_this_gateway(text: str) -> None:
+    path = return_path(text)
+    assert path.startswith("/")
+    assert not path.startswith(("//", "/\\"))
+    assert path.isprintable()
+    assert path.isascii()

@@ -1,0 +1,128 @@
+"""Lines of the proxy's access log as records: whatever is in them, bounded and without secrets."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.access_lines import MALFORMED, MAX_ACCESS_LINE_BYTES, missing_before, record_of
+from gateway.audit_chain import MAX_LINE_BYTES, AccessPosition, AuditRecord, ChainState, seal
+from gateway.audit_scrub import scrubbed
+
+HERE = AccessPosition("f", 100)
+LINE = {
+    "time": "2026-03-01T12:00:00.000Z",
+    "request_id": "r-1",
+    "address": "192.0.2.7",
+    "method": "GET",
+    "path": "/v1/jobs?secret=hunter2",
+    "operation": "jobs.list",
+    "principal": "ada",
+    "credential": "3f9c0a1b2d4e",
+    "pass_id": "p-1",
+    "roles": "viewer,submitter",
+    "decision": "allow",
+    "status": 200,
+    "reason": "granted by role",
+    "duration_ms": 3,
+}
+
+
+def record(**changed: Any) -> AuditRecord:
+    return record_of(json.dumps(LINE | changed).encode(), HERE)
+
+
+def test_fields_are_taken_over_without_the_query() -> None:
+    assert record() == AuditRecord(
+        event="traffic",
+        at="2026-03-01T12:00:00.000Z",
+        request_id="r-1",
+        address="192.0.2.7",
+        method="GET",
+        path="/v1/jobs",
+        operation="jobs.list",
+        principal="ada",
+        credential="3f9c0a1b2d4e",
+        pass_id="p-1",  # noqa: S106  a public id
+        roles=("viewer", "submitter"),
+        decision="allow",
+        status=200,
+        reason="granted by role",
+        position=HERE,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "value"),
+    [
+        ({"principal": None}, "principal", ""),
+        ({"principal": "-"}, "principal", ""),
+        ({"principal": {"a": 1}}, "principal", ""),
+        ({"principal": "a\nb"}, "principal", "a\ufffdb"),
+        ({"principal": "x" * 500}, "principal", "x" * 128),
+        ({"roles": ["viewer", "admin"]}, "roles", ("viewer", "admin")),
+        ({"roles": '["viewer","admin"]'}, "roles", ("viewer", "admin")),
+        ({"roles": "-"}, "roles", msgspec.UNSET),
+        ({"status": "403"}, "status", 403),
+        ({"status": -7}, "status", 0),
+        ({"status": 10**30}, "status", 0),
+        ({"status": "many"}, "status", 0),
+        ({"decision": "DENIED"}, "decision", "deny"),
+        ({"decision": "denied"}, "decision", "deny"),
+        ({"decision": "allowed"}, "decision", "allow"),
+        ({"decision": "deny"}, "decision", "deny"),
+        ({"decision": "Allow"}, "decision", "allow"),
+        ({"decision": "perhaps"}, "decision", ""),
+        ({"counter": 7}, "position", AccessPosition("f", 100, 7)),
+        ({"counter": "7"}, "position", HERE),
+        ({"counter": True}, "position", HERE),
+    ],
+)
+def test_strange_values(changed: dict[str, Any], field: str, value: object) -> None:
+    assert getattr(record(**changed), field) == value
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"[]", b"7", b'{"a":', b"\xff\xfe", b"{" + b" " * MAX_ACCESS_LINE_BYTES + b"}", b'{"a":1}{"b":2}']
+)
+def test_malformed_line_is_a_record_too(line: bytes) -> None:
+    taken = record_of(line, HERE)
+    assert (taken.event, taken.reason, taken.position) == ("traffic", MALFORMED, HERE)
+    assert isinstance(taken.detail, dict)
+    assert taken.detail["bytes"] == str(len(line))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=200), lambda inner: st.lists(inner, max_size=12)
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from([*LINE, "counter"]), JSON))
+def test_whatever_a_line_says_its_record_fits(fields: dict[str, Any]) -> None:
+    """A line that could not be recorded would hold up all that come after it."""
+    taken = record_of(json.dumps(fields).encode(), HERE)
+    assert len(seal(scrubbed(taken), ChainState())[0]) <= MAX_LINE_BYTES
+
+
+def test_largest_line_of_awkward_characters_fits() -> None:
+    for character in ("\x01", "\U0001f512", '"', "\\", "é"):
+        fields: dict[str, Any] = dict.fromkeys(LINE, character * 3000)
+        taken = record_of(json.dumps(fields | {"roles": [character * 3000] * 50}).encode(), HERE)
+        assert len(seal(scrubbed(taken), ChainState())[0]) <= MAX_LINE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("before", "counter", "gap"),
+    [(0, 5, False), (4, 5, False), (3, 5, True), (5, 5, True), (9, 5, True), (9, 1, False), (4, 0, False)],
+)
+def test_gap_by_the_proxys_count(before: int, counter: int, gap: bool) -> None:
+    found = missing_before(AccessPosition("f", 90, before), record(counter=counter))
+    assert (found is not None) is gap
+    if found is not None:
+        assert found.position == AccessPosition("f", 90, counter - 1)

@@ -1,0 +1,195 @@
+"""The access log taken over into the audit log: every line once, in order, whatever happens to either."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway import access_tail
+from gateway.access_lines import MALFORMED
+from gateway.access_tail import AccessTail
+from gateway.audit_chain import AuditRecord
+from gateway.audit_log import AuditLog
+from gateway.audit_verify import read_records, verify_log
+from gateway.errors import AuditLogError
+
+
+class World:
+    """An access log, and the audit log it goes into."""
+
+    def __init__(self, directory: Path) -> None:
+        self.access = directory / "access.jsonl"
+        self.audit = directory / "audit" / "current.jsonl"
+        self.log = AuditLog(self.audit)
+
+    def write(self, *ids: object, end: str = "\n", **more: object) -> None:
+        with self.access.open("a") as file:
+            file.write("\n".join(json.dumps({"request_id": str(each), **more}) for each in ids) + end)
+
+    def rotate(self, suffix: str = "1") -> None:
+        self.access.rename(self.access.with_name(f"access.jsonl.{suffix}"))
+
+    def drain(self) -> int:
+        """Take over all there is, as a new process would."""
+        tail, total = AccessTail(self.access, AuditLog(self.audit)), 0
+        while taken := tail.step():
+            total += taken
+        return total
+
+    @property
+    def records(self) -> list[AuditRecord]:
+        return [each for each in read_records(self.audit.parent) if each.event in {"traffic", "gap"}]
+
+    @property
+    def ids(self) -> list[str]:
+        return [each.request_id or each.reason for each in self.records]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_nothing_is_there_yet(world: World) -> None:
+    assert world.drain() == 0
+    world.access.touch()
+    assert world.drain() == 0
+
+
+def test_every_line_once_however_often_it_is_looked_at(world: World) -> None:
+    expected = []
+    for number in range(10):
+        world.write(number)
+        expected.append(str(number))
+        world.drain()
+        assert world.drain() == 0
+        assert world.ids == expected
+    verify_log(world.audit.parent)
+
+
+def test_line_without_its_end_waits_for_it(world: World) -> None:
+    world.write("a")
+    world.write("b", end="")
+    world.drain()
+    assert world.ids == ["a"]
+    world.write(end="\n")
+    world.drain()
+    assert world.ids == ["a", "b"]
+
+
+def test_rotation_loses_and_repeats_nothing(world: World) -> None:
+    world.write("a", "b")
+    world.drain()
+    world.write("c")
+    world.rotate()
+    world.drain()
+    assert world.ids == ["a", "b", "c"], "what was renamed is read to its end"
+    world.write("d")
+    world.rotate("2")
+    world.write("e")
+    world.drain()
+    assert world.ids == ["a", "b", "c", "d", "e"]
+    (world.access.parent / "access.jsonl.1").unlink()
+    assert world.drain() == 0
+
+
+def test_last_line_of_a_rotated_file_is_taken_even_without_its_end(world: World) -> None:
+    world.write("a")
+    world.write("b", end="")
+    world.rotate()
+    world.write("c")
+    world.drain()
+    assert world.ids == ["a", "b", "c"]
+
+
+def test_copy_and_truncate(world: World) -> None:
+    world.write("a", "b")
+    world.drain()
+    (world.access.parent / "access.jsonl.1").write_bytes(world.access.read_bytes())
+    world.access.write_bytes(b"")
+    world.write("c")
+    world.drain()
+    assert world.ids == ["a", "b", "c"]
+
+
+def test_file_that_is_gone_is_a_gap(world: World) -> None:
+    world.write("a")
+    world.drain()
+    world.access.unlink()
+    world.write("b")
+    world.drain()
+    assert world.ids == ["a", "the access log that was being read is gone", "b"]
+    assert world.drain() == 0
+
+
+def test_file_that_was_cut_short_is_a_gap(world: World) -> None:
+    world.write("a", "b")
+    world.drain()
+    world.access.write_bytes(world.access.read_bytes().splitlines(keepends=True)[0])
+    world.drain()
+    assert world.ids == ["a", "b", "the access log was cut short", "a"]
+
+
+def test_count_of_the_proxy_shows_a_gap(world: World) -> None:
+    for number in (1, 2, 5, 6, 1, 2):
+        world.write(f"r{number}", counter=number)
+    world.drain()
+    assert world.ids == ["r1", "r2", "requests are missing in the access log", "r5", "r6", "r1", "r2"]
+    (gap,) = (each for each in world.records if each.event == "gap")
+    assert isinstance(gap.detail, dict)
+    assert (gap.detail["after_counter"], gap.detail["found_counter"]) == ("2", "5")
+
+
+def test_line_that_a_killed_proxy_left_without_its_end_does_not_swallow_the_next(world: World) -> None:
+    with world.access.open("w") as file:
+        file.write('{"request_id":"killed","pat{"request_id":"next"}\n{"request_id":"after"}\n')
+    world.drain()
+    assert world.ids == [MALFORMED, "next", "after"]
+
+
+def test_endless_line_is_cut_into_records(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_tail, "MAX_BATCH_BYTES", 100_000)
+    with world.access.open("w") as file:
+        file.write("x" * 250_000 + "\n")
+    world.write("after")
+    world.drain()
+    assert world.ids == [MALFORMED] * 3 + ["after"]
+    details = [each.detail for each in world.records[:3]]
+    assert [each["bytes"] for each in details if isinstance(each, dict)] == ["100000", "100000", "50000"]
+
+
+def test_two_followers_write_nothing_twice(world: World) -> None:
+    one, other = AccessTail(world.access, AuditLog(world.audit)), AccessTail(world.access, AuditLog(world.audit))
+    for number in range(20):
+        world.write(number)
+        (one if number % 2 else other).step()
+        other.step()
+        one.step()
+    assert world.ids == [str(number) for number in range(20)]
+
+
+def test_batch_torn_by_a_crash_is_continued_in_the_middle(world: World) -> None:
+    """A crash leaves whole records and a part of one: exactly what is missing is taken over."""
+    world.write(*range(10))
+    world.drain()
+    whole = world.audit.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for cut in range(len(lines[0]) + 1, len(whole), 97):
+        world.audit.write_bytes(whole[:cut])
+        world.drain()
+        assert world.ids == [str(number) for number in range(10)], cut
+        verify_log(world.audit.parent)
+
+
+def test_more_than_one_batch(world: World) -> None:
+    world.write(*range(1200))
+    assert world.drain() == 1200
+    assert world.ids == [str(number) for number in range(1200)]
+
+
+def test_access_log_that_cannot_be_read_is_an_error_that_can_be_tried_again(world: World) -> None:
+    world.access.mkdir()
+    with pytest.raises(AuditLogError, match="cannot read"):
+        world.drain()

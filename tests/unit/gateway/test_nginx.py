@@ -1,0 +1,99 @@
+"""nginx's configuration as text, and the answers that it is given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from gateway.config import GatewayConfig
+from gateway.errors import BootstrapError
+from gateway.nginx import PROBLEM_HEADER, STATUS_HEADER, NginxPaths, render
+from gateway.problem import CONTENT_TYPE, problem_body
+from gateway.service import for_nginx
+from gateway.upstreams import Legs, TlsLeg, UnixLeg
+from pki.identity import Role
+
+PATHS = NginxPaths(Path("/srv/nginx"), Path("/srv/edge"), Path("/srv/envoy"), Path("/srv/access.jsonl"))
+RELAY = UnixLeg(Path("/run/connect.sock"))
+UNIX = Legs(UnixLeg(Path("/run/auth.sock")), UnixLeg(Path("/run/rest.sock")), RELAY)
+NETWORK = Legs(TlsLeg("auth.internal", 8082, Role.AUTH), TlsLeg("rest.internal", 8081, Role.JOBMANAGER), RELAY)
+
+
+def test_sockets_and_names_are_where_they_belong() -> None:
+    text = render(GatewayConfig(host="0.0.0.0", port=9443, server_names=("cluster.example",)), PATHS, UNIX)  # noqa: S104
+    assert "server unix:/run/auth.sock;" in text
+    assert "server unix:/run/rest.sock;" in text
+    assert "listen 0.0.0.0:9443 ssl http2 default_server;" in text
+    assert "server_name cluster.example 0.0.0.0 127.0.0.1;" in text
+    assert "ssl_protocols TLSv1.3;" in text
+    assert "proxy_ssl" not in text
+    assert "\nuser " not in text
+
+
+def test_every_leg_to_another_machine_is_verified_mutual_tls() -> None:
+    text = render(GatewayConfig(), PATHS, NETWORK)
+    assert text.count("proxy_ssl_verify on;") == 2
+    assert text.count("proxy_ssl_certificate /srv/envoy/chain.pem;") == 2
+    assert "proxy_ssl_name rest.internal;" in text
+    assert "proxy_ssl_name auth.internal;" in text
+    assert "proxy_pass https://sluice_rest;" in text
+    assert "proxy_pass https://sluice_auth$request_uri;" in text
+    assert "http://" not in "".join(line for line in text.splitlines() if "proxy_pass " in line)
+
+
+def test_ipv6_listener() -> None:
+    assert "listen [::1]:8443 ssl" in render(GatewayConfig(host="::1"), PATHS, UNIX)
+
+
+def test_superuser_names_whose_the_sockets_are() -> None:
+    paths = NginxPaths(PATHS.directory, PATHS.edge, PATHS.internal, PATHS.access_log, "cluster")
+    assert "\nuser cluster;\n" in render(GatewayConfig(), paths, UNIX)
+
+
+@pytest.mark.parametrize("name", ["a b", "a;b", "a{b", "$host", "a\nb", "a'b", 'a"b', "a\\b", "é", "", "~^.*$", "*.a"])
+def test_nothing_is_injected_by_a_name_or_path(name: str) -> None:
+    with pytest.raises(BootstrapError, match="cannot be given"):
+        render(GatewayConfig(server_names=(name,)), PATHS, UNIX)
+    if name:
+        with pytest.raises(BootstrapError, match="cannot be given"):
+            render(GatewayConfig(), PATHS, Legs(UnixLeg(Path("/run") / name), UNIX.rest, RELAY))
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
+def test_leg_whose_certificate_nginx_cannot_verify_is_refused(host: str) -> None:
+    with pytest.raises(BootstrapError, match="nginx cannot verify"):
+        render(GatewayConfig(), PATHS, Legs(UNIX.auth, TlsLeg(host, 8081, Role.JOBMANAGER), RELAY))
+
+
+def test_limits_are_those_of_the_configuration() -> None:
+    config = msgspec.structs.replace(GatewayConfig(), max_request_bytes=12345, request_timeout=7.5, max_connections=9)
+    text = render(config, PATHS, UNIX)
+    assert "client_max_body_size 12345;" in text
+    assert "proxy_read_timeout 7500ms;" in text
+    assert "limit_conn sluice_connections 9;" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [(400, 403), (401, 401), (403, 403), (404, 403), (429, 403), (500, 403), (503, 403)]
+)
+def test_refusal_is_one_for_nginx_and_keeps_its_status_and_body(status: int, told: int) -> None:
+    body = problem_body(status, 'détail with "quotes"\n')
+    answer = for_nginx(web.Response(status=status, body=body, content_type=CONTENT_TYPE, headers={"X-Other": "1"}))
+    assert answer.status == told
+    assert answer.headers[STATUS_HEADER] == str(status)
+    assert answer.headers[PROBLEM_HEADER].isascii()
+    assert json.loads(answer.headers[PROBLEM_HEADER]) == json.loads(body)
+
+
+def test_challenge_goes_with_it() -> None:
+    answer = for_nginx(web.Response(status=401, body=b"{}", headers={"WWW-Authenticate": "Bearer"}))
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_grant_and_failure_stay_as_they_are() -> None:
+    for answer in (web.Response(headers={"x-sluice-principal": "ada"}), web.Response(status=500)):
+        assert for_nginx(answer) is answer

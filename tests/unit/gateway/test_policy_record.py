@@ -1,0 +1,85 @@
+"""Every change of the policy is on record before anything is decided by it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.audit_keys import SIGNING_KEY
+from gateway.audit_log import AuditLog
+from gateway.audit_verify import read_records
+from gateway.errors import AuditLogError
+from gateway.policy_record import RecordedPolicy
+
+POLICY = 'version = 1\n[roles.viewer]\nallow = ["jobs.list"]\n'
+OPERATIONS = frozenset({"jobs.list", "jobs.submit"})
+
+
+class World:
+    def __init__(self, directory: Path) -> None:
+        self.file = directory / "policy.toml"
+        self.write(POLICY)
+        self.path = directory / "audit" / "current.jsonl"
+        self.log = AuditLog(self.path)
+        self.policy = RecordedPolicy(lambda: self.file, lambda: OPERATIONS, self.log)
+
+    def write(self, text: str) -> None:
+        staged = self.file.with_suffix(".new")
+        staged.write_text(text)
+        staged.chmod(0o600)
+        staged.rename(self.file)
+
+    @property
+    def acts(self) -> list[tuple[str, dict[str, str]]]:
+        return [
+            (str(each.kind), each.detail if isinstance(each.detail, dict) else {})
+            for each in read_records(self.path.parent)
+            if each.event == "act"
+        ]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_loading_and_changes_are_recorded_once_each(world: World) -> None:
+    for _ in range(3):
+        world.policy.get()
+    world.write(POLICY + "\n# changed\n")
+    for _ in range(3):
+        world.policy.get()
+    (loaded, first), (changed, second) = world.acts
+    assert (loaded, changed) == ("policy.loaded", "policy.changed")
+    assert second["before"] == first["sha256"] != second["sha256"]
+
+
+def test_file_that_was_only_touched_is_no_change(world: World) -> None:
+    world.policy.get()
+    os.utime(world.file, ns=(1, 1))
+    world.policy.get()
+    assert len(world.acts) == 1
+
+
+def test_bad_policy_is_recorded_with_the_reason_and_so_is_the_way_back(world: World) -> None:
+    good = world.policy.get()
+    world.write("version = 1\nnonsense = true\n")
+    assert world.policy.get() is good
+    assert world.policy.get() is good
+    world.write(POLICY + "\n# repaired\n")
+    assert world.policy.get() is not good
+    kinds = [kind for kind, _ in world.acts]
+    assert kinds == ["policy.loaded", "policy.rejected", "policy.changed"]
+    assert world.acts[1][1]["why"]
+
+
+def test_policy_whose_change_cannot_be_recorded_is_not_used(world: World) -> None:
+    world.policy.get()
+    world.write(POLICY + "\n# changed\n")
+    (world.path.parent / SIGNING_KEY).unlink()
+    world.path.rename(world.path.with_name("elsewhere"))
+    for _ in range(2):
+        with pytest.raises(AuditLogError):
+            world.policy.get()

@@ -1,0 +1,140 @@
+"""Leases, beliefs, waiting times, settings and remains: decisions with a clock of the test's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runtime.ha.belief import Belief
+from runtime.ha.config import HaConfig, check_ha
+from runtime.ha.errors import HaMisconfigured
+from runtime.jobmanager.job_store import Attempt
+from runtime.jobmanager.remains import LEASE_MARGIN_SECONDS, end_remains, wait_for
+from runtime.spark.lease import DriverLease
+
+
+class Clock:
+    """Seconds that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_leader_believes_in_itself_from_the_sending_of_the_last_answered_request() -> None:
+    clock = Clock()
+    belief = Belief(lambda: 10.0, 100.0, clock)
+    assert belief.left == pytest.approx(8.0)
+    clock.now = 107.0
+    belief.confirm(103.0)
+    assert belief.left == pytest.approx(4.0)
+    belief.confirm(101.0)
+    assert belief.left == pytest.approx(4.0)
+    clock.now = 111.0
+    assert belief.left <= 0
+
+
+async def test_a_lease_counts_from_the_asking() -> None:
+    clock = Clock()
+    lease = DriverLease(10.0, clock)
+
+    async def slow() -> None:
+        clock.now += 4.0
+
+    clock.now = 105.0
+    await lease.ask(slow)
+    assert lease.left == pytest.approx(6.0)
+    clock.now = 115.0
+    await lease.over()
+
+
+async def test_an_answer_that_does_not_come_renews_nothing() -> None:
+    clock = Clock()
+    lease = DriverLease(10.0, clock)
+
+    async def refused() -> None:
+        raise PermissionError
+
+    clock.now = 105.0
+    with pytest.raises(PermissionError):
+        await lease.keep(refused)
+    assert lease.left == pytest.approx(5.0)
+
+
+def test_without_other_machines_a_lease_is_never_over() -> None:
+    assert DriverLease(0).left == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("attempt", "now", "expected"),
+    [
+        pytest.param(None, 100.0, 0.0, id="never-started"),
+        pytest.param(Attempt(number=1, epoch=1, origin="other", running=False), 100.0, 0.0, id="known-to-be-gone"),
+        pytest.param(Attempt(number=1, epoch=1, origin="here"), 100.0, 0.0, id="killed-here"),
+        pytest.param(Attempt(number=1, epoch=1, origin="other"), 100.0, 10.0 + LEASE_MARGIN_SECONDS, id="just-elected"),
+        pytest.param(Attempt(number=1, epoch=1, origin="other"), 112.0, 3.0, id="elected-a-while-ago"),
+        pytest.param(Attempt(number=1, epoch=1, origin="other"), 200.0, 0.0, id="long-ago"),
+    ],
+)
+def test_how_long_a_new_leader_waits(attempt: Attempt | None, now: float, expected: float) -> None:
+    assert wait_for(attempt, origin="here", granted_at=100.0, lease=10.0, now=now) == pytest.approx(expected)
+
+
+def test_what_an_earlier_driver_left_is_killed_and_cleaned(tmp_path: Path) -> None:
+    directory = tmp_path / "jobs" / ("a" * 32) / "attempt-1"
+    (directory / "app").mkdir(parents=True)
+    (directory / "driver.json").write_text("a secret")
+    (directory / "driver.stdout").write_text("a log")
+    argv = [sys.executable, "-c", "import time; time.sleep(600)"]
+    inside = subprocess.Popen(argv, cwd=directory / "app")
+    outside = subprocess.Popen(argv, cwd=tmp_path)
+    try:
+        assert end_remains(tmp_path / "jobs") == 1
+        assert not psutil.pid_exists(inside.pid)
+        assert psutil.pid_exists(outside.pid)
+        assert outside.poll() is None
+        assert [path.name for path in directory.iterdir()] == ["driver.stdout"]
+    finally:
+        outside.kill()
+        outside.wait()
+        inside.poll()
+
+
+ZOOKEEPER = {
+    "mode": "zookeeper",
+    "storage": "/shared",
+    "zookeeper_hosts": ("zk1:2281",),
+    "jobmanagers": ("jobmanager-1",),
+}
+
+
+def test_settings_that_go_together() -> None:
+    assert check_ha(HaConfig()).mode == "embedded"
+    check_ha(HaConfig(**ZOOKEEPER))  # type: ignore[arg-type]  # of several types
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"zookeeper_hosts": ()}, "zookeeper_hosts"),
+        ({"zookeeper_hosts": ("zk1",)}, "zookeeper_hosts"),
+        ({"zookeeper_hosts": ("zk1:99999",)}, "zookeeper_hosts"),
+        ({"zookeeper_hosts": ("zk1:2281,zk2:2281",)}, "zookeeper_hosts"),
+        ({"storage": ""}, "storage"),
+        ({"zookeeper_root": "/"}, "zookeeper_root"),
+        ({"zookeeper_root": "/a/../b"}, "zookeeper_root"),
+        ({"cluster": "../x"}, "cluster"),
+        ({"jobmanagers": ()}, "jobmanagers"),
+        ({"jobmanagers": ("x" * 60,)}, "jobmanagers"),
+        ({"jobmanagers": ("a,CN=b",)}, "jobmanagers"),
+    ],
+)
+def test_settings_that_do_not(change: dict[str, object], key: str) -> None:
+    with pytest.raises(HaMisconfigured, match=f"ha.{key}"):
+        check_ha(HaConfig(**{**ZOOKEEPER, **change}))  # type: ignore[arg-type]  # of several types

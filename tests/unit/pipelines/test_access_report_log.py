@@ -1,0 +1,147 @@
+"""What the access report accepts as a whole log: exactly what the gateway's own verification does."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.audit_log import AuditLog
+from gateway.audit_segments import CURRENT
+from gateway.audit_verify import verify_log
+from pipelines import access_report as report
+from pipelines.access_report import LogError
+from pki.errors import SluiceError
+from tests.unit.gateway.test_audit_verify import HARM, write_log
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("log") / "audit"
+    write_log(directory)
+    return directory
+
+
+@pytest.fixture
+def log(written: Path, tmp_path: Path) -> Path:
+    """A copy to do harm to."""
+    return shutil.copytree(written, tmp_path / "audit")
+
+
+def prove(directory: Path, key: Path | None = None, key_id: str = "", kept: tuple[Path, ...] = ()) -> int:
+    """As the job does it, without Spark."""
+    log = report.open_log(directory, key, key_id, kept)
+    aside = dict(report.kept_checkpoint(line, log.key_pem) for line in log.kept)
+    proofs = [report.prove(source, log.key_pem, frozenset(aside)) for source in log.sources]
+    return report.link(proofs, log.sources, aside)
+
+
+def test_untouched_log_has_all_its_lines(log: Path) -> None:
+    assert prove(log) == verify_log(log).state.count
+    assert len(report.find_segments(log)) >= 4
+
+
+@pytest.mark.parametrize("harm", [pytest.param(each.values[0], id=each.id) for each in HARM])
+def test_harm_is_found_as_by_the_gateway(log: Path, harm: Callable[[Path], object]) -> None:
+    harm(log)
+    with pytest.raises(SluiceError):
+        verify_log(log)
+    with pytest.raises(LogError):
+        prove(log)
+
+
+def test_pinned_key_and_kept_checkpoint(log: Path, tmp_path: Path) -> None:
+    key_id = verify_log(log).key
+    kept = tmp_path / "kept.json"
+    shutil.copy(log / report.CHECKPOINT, kept)
+    assert prove(log, key_id=key_id, kept=(kept,))
+    with pytest.raises(LogError, match="has id"):
+        prove(log, key_id="0" * 32)
+    shutil.rmtree(log)
+    write_log(log)
+    with pytest.raises(LogError, match="not one that this log's key has signed"):
+        prove(log, kept=(kept,))
+
+
+def test_what_is_written_later_does_not_count(log: Path) -> None:
+    listed = report.open_log(log, None, "", ())
+    before = verify_log(log).state.count
+    writer = AuditLog(log / CURRENT)
+    writer.event("login", "ada")
+    writer.close()
+    proofs = [report.prove(source, listed.key_pem, frozenset()) for source in listed.sources]
+    assert report.link(proofs, listed.sources, {}) == before
+
+
+def test_segment_that_is_compressed_meanwhile_is_found(log: Path) -> None:
+    sources = report.find_segments(log)
+    source = [each for each in sources if each.first > 0][-1]
+    plain = Path(source.path)
+    before = list(report.lines_of(source))
+    plain.with_name(plain.name + ".gz").write_bytes(gzip.compress(plain.read_bytes()))
+    plain.unlink()
+    assert list(report.lines_of(source)) == before
+
+
+def test_segment_that_is_there_twice_counts_once(log: Path) -> None:
+    (packed, *_) = (each for each in log.iterdir() if each.name.endswith(".gz"))
+    packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+    assert prove(log) == verify_log(log).state.count
+
+
+@pytest.mark.parametrize("name", ["nothing", "file"])
+def test_no_log_is_told(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LogError):
+        report.open_log(tmp_path / name, None, "", ())
+
+
+def test_segment_that_holds_too_much_is_not_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "MAX_SEGMENT_BYTES", 1000)
+    with pytest.raises(LogError, match="holds more than"):
+        prove(log)
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        ({"decision": "deny", "status": 401}, True),
+        ({"decision": "allow", "status": 200}, False),
+        ({"decision": "allow", "status": 503}, False),
+        ({"decision": "", "status": 404}, True),
+        ({"decision": "", "status": 0}, False),
+        ({"status": "404"}, False),
+        ({}, False),
+    ],
+)
+def test_what_is_a_refusal(record: dict[str, object], expected: bool) -> None:
+    assert report.row_of({"sequence": 1, "event": "traffic", **record}).refused is expected
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"),
+    [
+        ("2026-03-01T12:00:00.000Z", 1772366400),
+        ("2026-03-01T12:00:00", 1772366400),
+        ("2026-03-01T14:00:00+02:00", 1772366400),
+        ("yesterday", 60),
+        ("9999-12-31T23:59:59-23:59", 60),
+        ("0001-01-01T00:00:00+23:59", 60),
+        (7, 60),
+        (None, 60),
+    ],
+)
+def test_time_of_a_request(at: object, expected: int) -> None:
+    """The proxy's, when it is a time; when the record was written otherwise."""
+    row = report.row_of({"sequence": 1, "event": "traffic", "time": "1970-01-01T00:01:00Z", "at": at})
+    assert row.at == expected
+
+
+def test_hostile_text_is_made_harmless() -> None:
+    row = report.row_of({"sequence": 1, "event": "decision", "principal": "a\x1b[2J\n" + "b" * 500, "reason": {"a": 1}})
+    assert row.principal.isprintable()
+    assert len(row.principal) == report.MAX_TEXT
+    assert row.reason == ""

@@ -1,0 +1,29 @@
+"""The bound on what is under way."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from runtime.jobmanager.at_once import AtOnce
+
+
+def test_work_starts_in_order_and_never_more_at_a_time_than_allowed() -> None:
+    started: list[int] = []
+    at_once = AtOnce(2)
+
+    def work(number: int) -> bool:
+        started.append(number)
+        return number % 5 != 3  # 3 and 8 have nothing to do any more
+
+    for number in range(10):
+        at_once.submit(partial(work, number))
+    assert started == [0, 1]
+    assert len(at_once) == 8
+    at_once.done()
+    assert started == [0, 1, 2]
+    at_once.done()
+    assert started == [0, 1, 2, 3, 4]
+    for _ in range(6):
+        at_once.done()
+    assert started == list(range(10))
+    assert len(at_once) == 0
