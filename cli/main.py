@@ -12,6 +12,7 @@ from cli import (
     audit_log,
     cluster,
     compose,
+    connect,
     demo,
     gateway,
     jobs,
@@ -42,6 +43,7 @@ app.command()(cluster.status)
 app.command()(jobs.submit)
 app.command()(cluster.down)
 app.command()(demo.demo)
+app.command()(connect.connect)
 app.command()(audit.audit)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(pki.app, name="pki")

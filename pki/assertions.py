@@ -55,6 +55,7 @@ MAX_REMEMBERED = 1 << 17
 MAX_KEYS = 16
 MAX_NAME_CHARACTERS = 256
 MAX_LIST_ENTRIES = 1000
+MAX_REQUEST_ID_CHARACTERS = 128
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +88,7 @@ class Asserted:
         credential: the public id of its credential.
         request_id: as in the audit log; empty for a pass.
         any_owner: whether it may do this to what belongs to others.
+        id: of the assertion or pass.
     """
 
     principal: str
@@ -96,6 +98,7 @@ class Asserted:
     credential: str
     request_id: str
     any_owner: bool = False
+    id: str = ""
 
 
 KeySet = Mapping[str, ec.EllipticCurvePublicKey]
@@ -214,14 +217,15 @@ class AssertionVerifier:
             if not self._used.use(claims.jti, issued_at=claims.iat, expires_at=claims.exp, now=now):
                 raise AssertionRefused("the assertion was used before")
         return Asserted(
-            claims.sub,
-            claims.roles,
-            claims.groups,
-            claims.mth or claims.method,
-            claims.cred,
-            claims.rid[:128],
+            principal=claims.sub,
+            roles=claims.roles,
+            groups=claims.groups,
+            method=claims.mth or claims.method,
+            credential=claims.cred,
+            request_id=claims.rid[:MAX_REQUEST_ID_CHARACTERS],
             # A pass tells nothing about the request: for operations with owners the auth service is always asked.
             any_owner=claims.any and claims.aud != PASS_AUDIENCE,
+            id=claims.jti,
         )
 
     def _signed(self, text: str) -> Claims:

@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from gateway.config import GatewayConfig
+from gateway.connect.envoy import connect_route, is_connect
 from gateway.passes import CSRF_HEADER, PASS_COOKIE, ROLE_PASS_PREFIX, SAFE_METHODS
 from gateway.routes import PARAMETER_PATTERN, TARGET_PATTERN, Route
 from gateway.xds.filters import (
@@ -58,8 +59,12 @@ class Grants:
 
 def route_configuration(config: GatewayConfig, published: tuple[Route, ...], grants: Grants) -> dict[str, object]:
     """RDS: the resource ``edge``, in JSON."""
-    routes: list[dict[str, object]] = [*_preflight(config), *_auth_routes(config), *_refusals(config)]
+    routes: list[dict[str, object]] = [*_preflight(config), *_auth_routes(config)]
+    routes += [_to_relay(route, grants) for route in published if is_connect(route)]
+    routes += _refusals(config)
     for route in published:
+        if is_connect(route):
+            continue
         routes += _operation_routes(config, route, grants)
     nowhere = _direct(404)
     routes.append(nowhere)
@@ -160,6 +165,18 @@ def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> li
     by_cookie = _to_rest(config, route, {**grant, COOKIE: pass_from_cookie()} if safe else asked, _WITH_PASS_COOKIE)
     by_pass = _to_rest(config, route, decided_by_pass(grants.of(route.operation), route.operation), _WITH_ROLE_PASS)
     return [by_cookie, by_pass, _to_rest(config, route, grant)]
+
+
+def _to_relay(route: Route, grants: Grants) -> dict[str, object]:
+    """Before the refusals: gRPC declares no length."""
+    asked = route.operation in grants.asked
+    grant = granted_to(() if asked else grants.of(route.operation), route.operation)
+    return connect_route(
+        route,
+        metadata={"filter_metadata": {ROUTE_NAMESPACE: {"operation": route.operation}}},
+        removed=REMOVED_TOWARDS_REST,
+        filters={AUTHORIZATION: grant, **({ASK_ALWAYS: asked_always()} if asked else {})},
+    )
 
 
 def _to_rest(

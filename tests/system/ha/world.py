@@ -18,12 +18,12 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from pki.assertion_keys import assertion_keys_file
 from pki.channels import Channel, server_policy
 from pki.files import make_private_directory, write_public
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from runtime.config import RuntimeConfig
-from runtime.rest.assertion_keys import assertion_keys_file
 from runtime.taskmanager.process import taskmanager
 from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN, TestPki

@@ -100,7 +100,8 @@ def test_configuration_from_another_host_comes_over_mutual_tls_and_keys_from_thi
 
 
 def test_legs_across_hosts_are_mutual_tls_and_nothing_else() -> None:
-    auth, rest = clusters(GatewayConfig(auth_host="auth.internal"), ("192.0.2.7", 8081))
+    auth, rest, relay = clusters(GatewayConfig(auth_host="auth.internal"), ("192.0.2.7", 8081))
+    assert found(relay, "pipe") == [{"path": str(PATHS.connect_socket)}]
     assert (auth["type"], rest["type"]) == ("STRICT_DNS", "STATIC")
     for cluster, role in ((auth, "auth"), (rest, "jobmanager")):
         tls = cluster["transport_socket"]["typed_config"]
