@@ -137,9 +137,8 @@ class House:
         return (await self.check(method, authorization=f"Bearer {credential}")).status
 
     def audited(self) -> list[dict[str, Any]]:
-        """The decisions in the audit log, in their order."""
-        records = [json.loads(line) for line in audit_file(self.home).read_text().splitlines()]
-        return [record for record in records if record["event"] == "decision"]
+        lines = [json.loads(line) for line in audit_file(self.home).read_text().splitlines()]
+        return [line for line in lines if line["event"] == "decision"]
 
 
 @pytest.fixture(scope="session")
