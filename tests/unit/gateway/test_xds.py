@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,13 @@ from cli.main import app
 from gateway.errors import XdsError
 from gateway.xds.api import CLUSTER, EXTENSION, ROUTES, SECRET, decode, from_json, message_class, to_json
 from gateway.xds.revocations import revocation_filter
+from gateway.xds.service import _admits
 from gateway.xds.snapshot import Resources, SnapshotBoard
 from gateway.xds.status import XdsStatus, read_status, status_file
 from gateway.xds.subscription import MAX_REASON_CHARACTERS, REQUEST, RESPONSE, Heard, Subscription, readable
+from pki.agent.grpc_server import Caller
 from pki.home import Home
+from pki.identity import Role, SpiffeId
 
 
 def clusters(*names: str) -> Resources:
@@ -167,3 +171,17 @@ def test_command_says_no_when_something_was_refused(tmp_path: Path) -> None:
     bad = runner.invoke(app, ["gateway", "status", "--home", str(tmp_path), "--json"])
     assert bad.exit_code == 1
     assert json.loads(bad.output)["problems"] == ["policy refused: line 3"]
+
+
+@pytest.mark.parametrize(
+    ("caller", "admitted"),
+    [
+        pytest.param(Caller(1, os.geteuid(), 1), True, id="own user"),
+        pytest.param(Caller(1, os.geteuid() + 1, 1), False, id="another user"),
+        pytest.param(Caller(-1, -1, -1, SpiffeId.process("td", Role.GATEWAY, "envoy")), True, id="gateway"),
+        pytest.param(Caller(-1, -1, -1, SpiffeId.process("td", Role.JOBMANAGER, "jm-1")), False, id="JobManager"),
+    ],
+)
+def test_configuration_is_for_envoy_alone(caller: Caller, admitted: bool) -> None:
+    """JobManagers are let in on the same port, for the keys of assertions."""
+    assert _admits(caller) is admitted
