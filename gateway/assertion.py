@@ -48,8 +48,10 @@ class AssertionSigner:
     keys: PassKeys
     clock: Callable[[], float] = time.time
 
-    def sign(self, principal: Principal, *, method: str, path: str, request_id: str) -> str:
+    def sign(self, principal: Principal, *, method: str, path: str, request_id: str, any_owner: bool = False) -> str:
         """An assertion that ``principal`` asks with ``method`` for ``path`` (without query), good once.
+
+        ``any_owner``: it may do so to what belongs to others.
 
         Raises :class:`~gateway.errors.PassKeyError` when there is no key.
         """
@@ -60,6 +62,7 @@ class AssertionSigner:
             principal.method,
             principal.credential,
             request_id,
+            any_owner=any_owner,
         )
         return self.sign_for(who, method=method, path=path)
 
@@ -75,6 +78,7 @@ class AssertionSigner:
             mth=who.method,
             cred=who.credential,
             rid=who.request_id,
+            any=who.any_owner,
             htm=method,
             htu=path,
             jti=secrets.token_hex(_JTI_BYTES),
