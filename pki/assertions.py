@@ -87,8 +87,8 @@ class Asserted:
         method: how it was authenticated.
         credential: the public id of its credential.
         request_id: as in the audit log; empty for a pass.
-        any_owner: whether it may do this to what belongs to others.
         id: of the assertion or pass.
+        any_owner: whether it may do this to what belongs to others.
     """
 
     principal: str
@@ -97,8 +97,8 @@ class Asserted:
     method: str
     credential: str
     request_id: str
-    any_owner: bool = False
     id: str = ""
+    any_owner: bool = False
 
 
 KeySet = Mapping[str, ec.EllipticCurvePublicKey]
@@ -223,9 +223,9 @@ class AssertionVerifier:
             method=claims.mth or claims.method,
             credential=claims.cred,
             request_id=claims.rid[:MAX_REQUEST_ID_CHARACTERS],
+            id=claims.jti,
             # A pass tells nothing about the request: for operations with owners the auth service is always asked.
             any_owner=claims.any and claims.aud != PASS_AUDIENCE,
-            id=claims.jti,
         )
 
     def _signed(self, text: str) -> Claims:

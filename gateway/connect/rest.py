@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 import msgspec
@@ -42,7 +42,7 @@ class RestSessions:
         keys = PassKeys.of(self.home)
         keys.load()
         signer = AssertionSigner(keys, time.time)
-        headers = {HEADER: signer.sign_for(who, method="POST", path=SESSION_PATH)}
+        headers = {HEADER: signer.sign_for(replace(who, any_owner=False), method="POST", path=SESSION_PATH)}
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         try:
             async with (
