@@ -13,7 +13,7 @@ from cli import (
     cluster,
     compose,
     demo,
-    gateway_render,
+    gateway,
     jobs,
     login,
     pki,
@@ -53,7 +53,7 @@ app.add_typer(policy.app, name="policy")
 app.command()(login.login)
 app.command()(login.logout)
 app.command()(login.whoami)
-app.add_typer(gateway_render.app, name="gateway")
+app.add_typer(gateway.app, name="gateway")
 app.add_typer(run.app, name="run")
 app.add_typer(compose.app, name="compose")
 app.add_typer(settings.app, name="config")

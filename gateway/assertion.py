@@ -53,8 +53,10 @@ class AssertionSigner:
     keys: PassKeys
     clock: Callable[[], float] = time.time
 
-    def sign(self, principal: Principal, *, method: str, path: str, request_id: str) -> str:
+    def sign(self, principal: Principal, *, method: str, path: str, request_id: str, any_owner: bool = False) -> str:
         """An assertion that ``principal`` asks with ``method`` for ``path`` (without query), good once.
+
+        ``any_owner``: it may do so to what belongs to others.
 
         Raises :class:`~gateway.errors.PassKeyError` when there is no key.
         """
@@ -68,6 +70,7 @@ class AssertionSigner:
             mth=principal.method,
             cred=principal.credential,
             rid=request_id,
+            any=any_owner,
             htm=method,
             htu=path,
             jti=secrets.token_hex(_JTI_BYTES),

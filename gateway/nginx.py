@@ -238,6 +238,24 @@ http {{
             add_header Cache-Control $sluice_cache_control always;
         }}
 
+        # Signing in and exchanging credentials: the auth service's own pages; it looks at who asks by itself.
+        location ^~ /auth/ {{
+            if ($http_upgrade) {{ return 400; }}
+            proxy_pass {_scheme(legs.auth)}://sluice_auth$request_uri;
+{_protected(legs.auth, paths)}
+            proxy_http_version 1.1;
+            proxy_connect_timeout {_seconds(config.authorization_timeout)};
+            proxy_read_timeout {_seconds(config.request_timeout)};
+            proxy_send_timeout {_seconds(config.request_timeout)};
+            proxy_set_header Host $http_host;
+            proxy_set_header Connection "";
+            proxy_set_header Upgrade "";
+            proxy_set_header Expect "";
+{_removed()}
+            proxy_set_header X-Request-Id $request_id;
+            proxy_set_header X-Forwarded-For $remote_addr;
+        }}
+
         location = /.sluice/check {{
             internal;
             proxy_pass {_scheme(legs.auth)}://sluice_auth$request_uri;

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from gateway.audit_chain import AuditRecord
@@ -206,3 +208,11 @@ def test_what_nginx_refuses_by_itself_is_in_the_audit_log_too(gateway: Gateway) 
     (alone,) = records("refused")
     assert (alone.event, alone.decision, alone.status) == ("traffic", "deny", 431)
     assert b"hunter2" not in audit_file(gateway.home).read_bytes()
+
+
+def test_signing_in_is_the_auth_services_own(gateway: Gateway) -> None:
+    token = gateway.token(AccessRole.VIEWER, "ida")
+    exchanged = gateway.send("POST", "/auth/exchange", token=token, body=b"")
+    assert exchanged.status == 200
+    assert gateway.send("GET", "/v1/jobs", token=json.loads(exchanged.body)["pass"]).status == 200
+    assert gateway.send("POST", "/auth/exchange", body=b"").status == 401

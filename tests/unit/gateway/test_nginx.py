@@ -35,8 +35,8 @@ def test_sockets_and_names_are_where_they_belong() -> None:
 
 def test_every_leg_to_another_machine_is_verified_mutual_tls() -> None:
     text = render(GatewayConfig(), PATHS, NETWORK)
-    assert text.count("proxy_ssl_verify on;") == 2
-    assert text.count("proxy_ssl_certificate /srv/envoy/chain.pem;") == 2
+    assert text.count("proxy_ssl_verify on;") == text.count("proxy_pass https:") == 3
+    assert text.count("proxy_ssl_certificate /srv/envoy/chain.pem;") == 3
     assert "proxy_ssl_name rest.internal;" in text
     assert "proxy_ssl_name auth.internal;" in text
     assert "proxy_pass https://sluice_rest;" in text

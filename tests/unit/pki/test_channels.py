@@ -22,7 +22,7 @@ MAY_CONNECT = {
     Channel.DATA: {Role.DRIVER, Role.EXECUTOR},
     Channel.BLOB: {Role.JOBMANAGER, Role.TASKMANAGER, Role.DRIVER, Role.EXECUTOR},
     Channel.REST: {Role.GATEWAY, Role.JOBMANAGER},
-    Channel.AUTH: {Role.GATEWAY},
+    Channel.AUTH: {Role.GATEWAY, Role.JOBMANAGER},
     Channel.EDGE: {Role.USER},
     Channel.CA: {
         Role.JOBMANAGER,
