@@ -12,6 +12,7 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -123,15 +124,15 @@ class TaskManager(RpcEndpoint):
     async def join(self, port: int) -> None:
         """Connect and register."""
         await self.rpc.start(self)
+        registration = TaskManagerRegistration(self.taskmanager, "localhost", SLOTS, PROFILE, "3.11", "0")
         while True:
             try:
                 self.peer = await self.rpc.connect("127.0.0.1", port)
+                gateway = self.peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER)
+                accepted = await _patiently(partial(gateway.register, registration))
                 break
-            except PeerUnreachable:  # a machine that is busy with other things: as TaskManagers do, try again
+            except PeerUnreachable:  # a machine that is busy with other things: as TaskManagers do, begin again
                 await asyncio.sleep(1.0)
-        registration = TaskManagerRegistration(self.taskmanager, "localhost", SLOTS, PROFILE, "3.11", "0")
-        gateway = self.peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER)
-        accepted = await _patiently(lambda: gateway.register(registration))
         self.resource_manager = self.peer.gateway(
             ResourceManagerGateway, RESOURCE_MANAGER, token=accepted.fencing_token
         )
