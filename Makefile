@@ -72,6 +72,8 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.issuance
 	$(PY) -m benchmarks.rpc
 	$(PY) -m benchmarks.control_plane
+	scripts/get-load-programs
+	$(PY) -m benchmarks.gateway
 
 lock: ## renew constraints.txt with the newest versions that fit pyproject.toml
 	rm -rf build/lock && python3 -m venv build/lock && build/lock/bin/pip install --quiet --upgrade '.[dev]'

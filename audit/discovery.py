@@ -47,7 +47,7 @@ class _JobManagerRecord(msgspec.Struct, frozen=True):
     rest_tls: tuple[str, int] | None = None
 
 
-class _EdgeRecord(msgspec.Struct, frozen=True):
+class _AddressRecord(msgspec.Struct, frozen=True):
     host: str
     port: int
 
@@ -112,17 +112,32 @@ def declared(home: Home) -> tuple[Listener, ...]:
         if jobmanager.rest_tls is not None:
             host, port = jobmanager.rest_tls
             found.append(Listener(name="rest-tls", kind=Kind.MUTUAL, channel=Channel.REST, host=host, port=port))
-    edge = _read(endpoints / "envoy.json", _EdgeRecord)
+    edge = _read(endpoints / "envoy.json", _AddressRecord)
     if edge is not None:
         found.append(Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=edge.host, port=edge.port))
-    sockets = ["sds", "envoy-admin"]
-    auth = _read(endpoints / "auth.json", _EdgeRecord)
+    sockets = ["sds", "connect", "envoy-admin"]
+    auth = _read(endpoints / "auth.json", _AddressRecord)
     if auth is None:
         sockets = ["auth", "xds", *sockets]
     else:
         found.append(Listener(name="auth", kind=Kind.MUTUAL, channel=Channel.AUTH, host=auth.host, port=auth.port))
     found += (Listener(name=name, kind=Kind.SOCKET, path=str(home.sockets / f"{name}.sock")) for name in sockets)
-    return tuple(found)
+    return (*found, *_sessions(home))
+
+
+def _sessions(home: Home) -> Iterable[Listener]:
+    """The Spark Connect servers of sessions, where their drivers announce them."""
+    for path in sorted(home.jobs.glob("*/attempt-*/connect.json")):
+        job_id, address = path.parent.parent.name, _read(path, _AddressRecord)
+        if address is not None:
+            yield Listener(
+                name=f"connect-{job_id[:8]}",
+                kind=Kind.MUTUAL,
+                channel=Channel.CONNECT,
+                host=address.host,
+                port=address.port,
+                job_id=job_id,
+            )
 
 
 def _below(home: Home, path: str) -> str:

@@ -12,8 +12,9 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import psutil
 
@@ -40,7 +41,15 @@ from runtime.messages import (
     TaskManagerRegistration,
 )
 from runtime.process import allow_many_files
-from runtime.rpc import PeerUnreachable, PermanentlyFencedRpcEndpoint, RemotePeer, RpcEndpoint, RpcService, rpc
+from runtime.rpc import (
+    PeerUnreachable,
+    PermanentlyFencedRpcEndpoint,
+    RemotePeer,
+    RpcEndpoint,
+    RpcService,
+    RpcTimeout,
+    rpc,
+)
 
 SLOTS = 4
 PROFILE = SlotProfile(cores=1, memory_mb=1024)
@@ -51,6 +60,9 @@ AT_ONCE = 32
 PATIENCE_SECONDS = 300.0
 HEARTBEAT_TIMEOUT_SECONDS = 600.0
 """Nobody is to be lost while a phase takes its time."""
+
+
+_T = TypeVar("_T")
 
 
 class OfferGateway(Protocol):
@@ -112,21 +124,22 @@ class TaskManager(RpcEndpoint):
     async def join(self, port: int) -> None:
         """Connect and register."""
         await self.rpc.start(self)
+        registration = TaskManagerRegistration(self.taskmanager, "localhost", SLOTS, PROFILE, "3.11", "0")
         while True:
             try:
                 self.peer = await self.rpc.connect("127.0.0.1", port)
+                gateway = self.peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER)
+                accepted = await _patiently(partial(gateway.register, registration))
                 break
-            except PeerUnreachable:  # a machine that is busy with other things: as TaskManagers do, try again
+            except PeerUnreachable:  # a machine that is busy with other things: as TaskManagers do, begin again
                 await asyncio.sleep(1.0)
-        registration = TaskManagerRegistration(self.taskmanager, "localhost", SLOTS, PROFILE, "3.11", "0")
-        accepted = await self.peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(registration)
         self.resource_manager = self.peer.gateway(
             ResourceManagerGateway, RESOURCE_MANAGER, token=accepted.fencing_token
         )
 
     async def beat(self) -> None:
         """One heartbeat."""
-        await self.resource_manager.heartbeat(SlotReport(tuple(self.slots)))
+        await _patiently(lambda: self.resource_manager.heartbeat(SlotReport(tuple(self.slots))))
 
     async def request_slot(self, request: SlotRequest) -> None:
         """Reserve and offer, as a TaskExecutor does."""
@@ -218,6 +231,15 @@ async def taskmanagers(port: int, directory: Path) -> None:
         await do(order)
         say({"seconds": time.perf_counter() - started})
     await _each(members, lambda each: each.rpc.close())
+
+
+async def _patiently(call: Callable[[], Awaitable[_T]]) -> _T:
+    """A call that takes too long is made again, as TaskManagers do: the machine may be busy with other things."""
+    while True:
+        try:
+            return await call()
+        except RpcTimeout:
+            continue
 
 
 async def _each(members: Iterable[TaskManager], work: Callable[[TaskManager], Awaitable[None]]) -> None:

@@ -8,22 +8,20 @@ from pathlib import Path
 
 import grpc  # type: ignore[import-untyped]  # the package has no type information
 
+from benchmarks.gateway_doors import CONFIG, TRUST_DOMAIN
 from gateway.assembly import auth_service
 from gateway.authenticator import Presented
-from gateway.config import GatewayConfig
 from gateway.decision import CheckRequest
 from gateway.process import run_auth
 from gateway.xds.api import TYPE_PREFIX, encode, message_class
 from pki.home import Home
-
-TRUST_DOMAIN = "bench.test"
 
 
 async def serve_grpc(home: Home, socket: str) -> None:
     """The same decision and the same audit log, asked by ``envoy.service.auth.v3.Authorization/Check``."""
     request_class = message_class(TYPE_PREFIX + "envoy.service.auth.v3.CheckRequest")
     response_class = message_class(TYPE_PREFIX + "envoy.service.auth.v3.CheckResponse")
-    async with auth_service(home, GatewayConfig(port=0), TRUST_DOMAIN) as service:
+    async with auth_service(home, CONFIG, TRUST_DOMAIN) as service:
 
         async def check(data: bytes, _: grpc.aio.ServicerContext) -> bytes:
             http = request_class.FromString(data).attributes.request.http
@@ -62,7 +60,7 @@ def main(kind: str, home: str, *more: str) -> None:
     if kind == "grpc":
         asyncio.run(serve_grpc(located, *more))
     else:
-        asyncio.run(run_auth(located, GatewayConfig(port=0), TRUST_DOMAIN))
+        asyncio.run(run_auth(located, CONFIG, TRUST_DOMAIN))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from gateway.routes import Route, RouteTable
 from gateway.tokens import create_token
 from gateway.xds.clusters import edge_clusters
 from gateway.xds.json_values import extension
+from gateway.xds.limits import rate_limit
 from gateway.xds.listeners import SOURCE, edge_listener
 from gateway.xds.routes import Grants, route_configuration
 from gateway.xds.source import load_source
@@ -51,6 +52,8 @@ TRUST_DOMAIN = "bench.test"
 PATH = "/v1/jobs"
 LOAD = Path(__file__).resolve().parent.parent / "build" / "load"
 WORKERS = 2
+CONFIG = GatewayConfig(port=0, address_requests_per_second=1e6, principal_requests_per_second=1e6)
+"""Requests are counted against the limits as always; there is only one client here."""
 READY_SECONDS = 30.0
 ROUTES = (
     Route("GET", "/v1/overview", "overview.read"),
@@ -89,10 +92,11 @@ class Door:
     credential: str
     pids: Sequence[int]
     asked: Sequence[int] = ()
+    upstream: Sequence[int] = ()
 
-    def cpu(self) -> tuple[float, float]:
-        """CPU seconds so far: of the proxy, and of who it asks."""
-        return _cpu(self.pids), _cpu(self.asked)
+    def cpu(self) -> tuple[float, float, float]:
+        """CPU seconds so far: of the proxy, of who it asks, and of the upstream."""
+        return _cpu(self.pids), _cpu(self.asked), _cpu(self.upstream)
 
 
 def _cpu(pids: Sequence[int]) -> float:
@@ -142,7 +146,7 @@ class Site:
 
 
 @contextlib.asynccontextmanager
-async def doors() -> AsyncIterator[tuple[list[Door], Site]]:
+async def doors() -> AsyncIterator[list[Door]]:
     """All of them, open."""
     directory = Path(tempfile.mkdtemp(prefix="slb"))
     site = Site(Home.at(directory / "h"), directory)
@@ -150,20 +154,18 @@ async def doors() -> AsyncIterator[tuple[list[Door], Site]]:
         site.prepare()
         async with contextlib.AsyncExitStack() as stack:
             sockets = EnvoyPaths.of(site.home)
-            await stack.enter_async_context(
+            upstream = await stack.enter_async_context(
                 _nginx("upstream", directory, _upstream_conf(directory, sockets.rest_socket))
             )
             auth = await stack.enter_async_context(_python("auth", site.home.root))
             await _until(sockets.auth_socket.exists, "the auth service")
-            yield (
-                [
-                    await stack.enter_async_context(_ours(site, auth)),
-                    await stack.enter_async_context(_bare(site)),
-                    await stack.enter_async_context(_auth_request(site, auth)),
-                    await stack.enter_async_context(_per_request_grpc(site)),
-                ],
-                site,
-            )
+            opened = [
+                await stack.enter_async_context(_ours(site, auth)),
+                await stack.enter_async_context(_bare(site)),
+                await stack.enter_async_context(_auth_request(site, auth)),
+                await stack.enter_async_context(_per_request_grpc(site)),
+            ]
+            yield [replace(door, upstream=upstream) for door in opened]
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -171,7 +173,7 @@ async def doors() -> AsyncIterator[tuple[list[Door], Site]]:
 @contextlib.asynccontextmanager
 async def _ours(site: Site, auth: int) -> AsyncIterator[Door]:
     """As the product runs it."""
-    running = asyncio.create_task(run_envoy(site.home, GatewayConfig(port=0), TRUST_DOMAIN))
+    running = asyncio.create_task(run_envoy(site.home, CONFIG, TRUST_DOMAIN))
     endpoint = site.home.run / "endpoints" / "envoy.json"
     try:
         await _until(lambda: endpoint.exists() or running.done(), "Envoy")
@@ -188,8 +190,8 @@ async def _ours(site: Site, auth: int) -> AsyncIterator[Door]:
 
 @contextlib.asynccontextmanager
 async def _bare(site: Site) -> AsyncIterator[Door]:
-    """The same listener and upstream; nobody is asked."""
-    async with _envoy(site, "bare", [_ROUTER], []) as (port, pid):
+    """The same listener, limits and upstream; nobody is asked."""
+    async with _envoy(site, "bare", [*rate_limit(CONFIG), _ROUTER], []) as (port, pid):
         yield Door("bare Envoy", port, site.pass_(), [pid])
 
 
@@ -224,7 +226,7 @@ async def _per_request_grpc(site: Site) -> AsyncIterator[Door]:
                 "endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"pipe": {"path": str(socket)}}}}]}],
             },
         }
-        async with _envoy(site, "grpc", [ask, _ROUTER], [cluster]) as (port, envoy):
+        async with _envoy(site, "grpc", [*rate_limit(CONFIG), ask, _ROUTER], [cluster]) as (port, envoy):
             yield Door("Envoy, gRPC ext_authz", port, site.token, [envoy], [pid])
 
 
@@ -272,7 +274,7 @@ async def _envoy(
     site: Site, name: str, filters: list[dict[str, object]], more: list[dict[str, object]]
 ) -> AsyncIterator[tuple[int, int]]:
     """An Envoy with the product's listener but these filters, configured from a file."""
-    config = GatewayConfig(port=0)
+    config = CONFIG
     paths = EnvoyPaths.of(site.home)
     listener: Any = edge_listener(load_source(SOURCE), config)
     chain = listener["filter_chains"][0]

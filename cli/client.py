@@ -119,6 +119,10 @@ class GatewayClient:
         """PATCH ``path``."""
         return await self._call("PATCH", path, query)
 
+    async def post(self, path: str) -> Any:  # noqa: ANN401
+        """POST ``path`` without a body."""
+        return await self._call("POST", path, {})
+
     async def submit(self, pipeline: Path, request: Mapping[str, object], files: Sequence[Path] = ()) -> str:
         """Upload ``pipeline`` and ``files`` with the ``request``; returns the job id."""
         handles = [pipeline.open("rb"), *(file.open("rb") for file in files)]

@@ -21,7 +21,7 @@ from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
-from runtime.config import JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
+from runtime.config import ConnectConfig, JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
 from runtime.ha.config import HaConfig, check_ha
 
 ENVIRONMENT_PREFIX = "SLUICE__"
@@ -34,6 +34,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "jobmanager": JobManagerConfig,
     "taskmanager": TaskManagerConfig,
     "spark": SparkConfig,
+    "connect": ConnectConfig,
     "ha": HaConfig,
     "gateway": GatewayConfig,
 }
@@ -51,6 +52,7 @@ class Configuration:
     jobmanager: JobManagerConfig
     taskmanager: TaskManagerConfig
     spark: SparkConfig
+    connect: ConnectConfig
     ha: HaConfig
     gateway: GatewayConfig
     origins: Mapping[str, str]
@@ -63,6 +65,7 @@ class Configuration:
             jobmanager=self.jobmanager,
             taskmanager=self.taskmanager,
             spark=self.spark,
+            connect=self.connect,
             ha=self.ha,
         )
 
@@ -111,6 +114,7 @@ def load(
         jobmanager=_convert("jobmanager", merged, origins, JobManagerConfig),
         taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
         spark=_convert("spark", merged, origins, SparkConfig),
+        connect=_convert("connect", merged, origins, ConnectConfig),
         ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         origins=origins,

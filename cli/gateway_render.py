@@ -21,13 +21,6 @@ from pki.identity import Role
 from pki.identity_files import read_identity
 from pki.openssl_trust import trusted_pem
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The gateway's own configuration.")
-
-
-@app.callback()
-def group() -> None:
-    """The gateway's own configuration."""
-
 
 class Proxy(enum.StrEnum):
     """What a configuration can be rendered for."""
@@ -35,11 +28,6 @@ class Proxy(enum.StrEnum):
     NGINX = "nginx"
 
 
-@app.command(
-    "render",
-    epilog="Example: sluice gateway render --proxy nginx --out nginx; nginx -p nginx -c nginx.conf, beside `sluice run "
-    "auth` and instead of `sluice run envoy` (docs/nginx.md).",
-)
 def render_(
     proxy: Annotated[Proxy, typer.Option(help="For which program.")] = Proxy.NGINX,
     out: Annotated[Path | None, typer.Option(help="Write it into this directory, which the program then uses.")] = None,

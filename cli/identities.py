@@ -13,7 +13,7 @@ from pathlib import Path
 from cryptography import x509
 
 from cli.config import Configuration
-from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME
+from gateway.config import AUTH_NAME, CONNECT_NAME, EDGE_NAME, ENVOY_NAME
 from pki.bulk import Action, DirectoryTarget, Signer, issue_all, wish_like
 from pki.ca.address import CaAddress, read_ca
 from pki.ca.client import enrol, renew
@@ -61,6 +61,7 @@ def _wanted(configuration: Configuration) -> list[_Wanted]:
     return [
         _Wanted(Role.GATEWAY, EDGE_NAME, edge=True),
         _Wanted(Role.GATEWAY, ENVOY_NAME),
+        _Wanted(Role.GATEWAY, CONNECT_NAME),
         _Wanted(Role.AUTH, AUTH_NAME),
         *(_Wanted(Role.JOBMANAGER, name) for name in jobmanager_names(configuration.jobmanager.count)),
         *(_Wanted(Role.TASKMANAGER, name) for name in taskmanager_names(configuration.taskmanager.count)),

@@ -35,6 +35,7 @@ from cli.identities import (
 )
 from cli.records import ClusterRecord, ProcessRecord, end_survivors, launcher_lock, read_record, write_record
 from cli.routes import publish_routes
+from gateway.connect.envoy import connect_socket
 from gateway.process import auth_announcement
 from pki.errors import SluiceError
 from pki.files import make_private_directory
@@ -139,6 +140,7 @@ class Launcher:
         plan = [
             *self._jobmanagers(),
             _Member("auth", ("auth",)),
+            _Member("connect", ("connect",)),
             *(_Member(name, ("taskmanager", "--name", name)) for name in taskmanager_names(count)),
             _Member("envoy", ("envoy",)),
         ]
@@ -246,9 +248,11 @@ class Launcher:
             return f"{taskmanagers - registered} of {taskmanagers} TaskManagers"
         if not auth_announcement(self.home, self.configuration.gateway).exists():
             return "the auth service"
-        if not (self.home.run / "endpoints" / "envoy.json").exists():
-            return "Envoy"
-        return ""
+        announced = {
+            "the relay for Spark Connect": connect_socket(self.home),
+            "Envoy": self.home.run / "endpoints" / "envoy.json",
+        }
+        return next((name for name, path in announced.items() if not path.exists()), "")
 
     def _tail(self, name: str) -> str:
         path = self.log_of(name)

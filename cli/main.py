@@ -12,8 +12,9 @@ from cli import (
     audit_log,
     cluster,
     compose,
+    connect,
     demo,
-    gateway_render,
+    gateway,
     jobs,
     login,
     pki,
@@ -42,6 +43,7 @@ app.command()(cluster.status)
 app.command()(jobs.submit)
 app.command()(cluster.down)
 app.command()(demo.demo)
+app.command()(connect.connect)
 app.command()(audit.audit)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(pki.app, name="pki")
@@ -53,7 +55,7 @@ app.add_typer(policy.app, name="policy")
 app.command()(login.login)
 app.command()(login.logout)
 app.command()(login.whoami)
-app.add_typer(gateway_render.app, name="gateway")
+app.add_typer(gateway.app, name="gateway")
 app.add_typer(run.app, name="run")
 app.add_typer(compose.app, name="compose")
 app.add_typer(settings.app, name="config")

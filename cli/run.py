@@ -185,3 +185,14 @@ def envoy(
     domain = configuration.pki.trust_domain
     gateway = configuration.gateway
     serve(joined(located, join, kept, lambda: run_envoy(located, gateway, domain, rest=rest, elsewhere=elsewhere)))
+
+
+@app.command()
+def connect(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None) -> None:
+    """The relay for Spark Connect, beside the auth service and Envoy of the same home."""
+    from gateway.connect.process import run_connect
+
+    located, configuration = load_configuration(home, config)
+    settings = configuration.jobmanager
+    rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
+    serve(run_connect(located, configuration.gateway, rest=rest))

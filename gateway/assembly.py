@@ -9,10 +9,11 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gateway.assertion import AssertionSigner, jwks_file, publish_keys
+from gateway.assertion import AssertionSigner, publish_keys
 from gateway.audit_log import AuditLog, audit_file
 from gateway.authenticator import Authenticator
 from gateway.config import GatewayConfig, IssuerConfig
+from gateway.connect.envoy import connect_operations
 from gateway.fetch import Fetcher
 from gateway.jwks import KeyCache
 from gateway.operations import known_operations
@@ -31,6 +32,7 @@ from gateway.snapshot import FileSnapshot
 from gateway.token_use import TokenUse
 from gateway.tokens import token_snapshot
 from gateway.users import user_snapshot
+from pki.assertion_keys import assertion_keys_file
 from pki.errors import SluiceError
 from pki.home import Home
 
@@ -53,7 +55,7 @@ async def auth_service(home: Home, config: GatewayConfig, trust_domain: str) -> 
     Raises :class:`~pki.errors.SluiceError` when tokens, users, routes, the policy, the revocations or the audit log are
     not in order: an auth service that cannot decide does not start.
     """
-    routes = FileSnapshot(route_file(home), RouteTable.decode, limit=MAX_ROUTE_LIST_BYTES)
+    routes = FileSnapshot(route_file(home), decode_routes, limit=MAX_ROUTE_LIST_BYTES)
     keys = PassKeys.of(home)
     _refresh_keys(home, keys)
     async with contextlib.AsyncExitStack() as stack:
@@ -89,6 +91,11 @@ async def auth_service(home: Home, config: GatewayConfig, trust_domain: str) -> 
         yield AuthService(authenticator, routes, audit, desk, AuthApi(desk), AssertionSigner(keys))
 
 
+def decode_routes(data: bytes) -> RouteTable:
+    """REST's routes, and the methods of Spark Connect."""
+    return RouteTable([*RouteTable.decode(data).routes, *connect_operations()])
+
+
 def _keys_of(config: IssuerConfig) -> KeyCache:
     fetcher = Fetcher(config.ca_file)
     return key_cache(config, fetcher, Directory(config.issuer, fetcher))
@@ -110,7 +117,7 @@ async def _look_after(home: Home, authenticator: Authenticator, use: TokenUse) -
 
 def _refresh_keys(home: Home, keys: PassKeys) -> None:
     """Make and retire keys, and publish the set where processes of this machine look for it."""
-    if keys.refresh(time.time()) or not jwks_file(home).exists():
+    if keys.refresh(time.time()) or not assertion_keys_file(home).exists():
         publish_keys(home, keys)
         _LOG.info("the keys that passes and assertions are signed with have changed")
 

@@ -11,14 +11,14 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import jwt
 import msgspec
 
 from gateway.pass_keys import PassKeys, encode_jwks
 from gateway.principal import Principal
-from pki.assertions import ALGORITHM, CONNECT_AUDIENCE, ISSUER, REST_AUDIENCE, Claims
+from pki.assertion_keys import assertion_keys_file
+from pki.assertions import ALGORITHM, CONNECT_AUDIENCE, ISSUER, REST_AUDIENCE, Asserted, Claims
 from pki.files import write_public
 from pki.home import Home
 
@@ -29,14 +29,9 @@ CONNECT_PREFIX = "/spark.connect.SparkConnectService/"
 _JTI_BYTES = 12
 
 
-def jwks_file(home: Home) -> Path:
-    """Where the public keys of ``home``'s gateway are."""
-    return home.gateway / "assertion-keys.json"
-
-
 def publish_keys(home: Home, keys: PassKeys) -> None:
     """Write the public key set, when it is not there already."""
-    path, data = jwks_file(home), encode_jwks(keys)
+    path, data = assertion_keys_file(home), encode_jwks(keys)
     if not path.exists() or path.read_bytes() != data:
         write_public(path, data)
 
@@ -53,21 +48,37 @@ class AssertionSigner:
     keys: PassKeys
     clock: Callable[[], float] = time.time
 
-    def sign(self, principal: Principal, *, method: str, path: str, request_id: str) -> str:
+    def sign(self, principal: Principal, *, method: str, path: str, request_id: str, any_owner: bool = False) -> str:
         """An assertion that ``principal`` asks with ``method`` for ``path`` (without query), good once.
+
+        ``any_owner``: it may do so to what belongs to others.
 
         Raises :class:`~gateway.errors.PassKeyError` when there is no key.
         """
+        who = Asserted(
+            principal.name,
+            tuple(principal.roles),
+            tuple(getattr(principal, "groups", ())),
+            principal.method,
+            principal.credential,
+            request_id,
+            any_owner=any_owner,
+        )
+        return self.sign_for(who, method=method, path=path)
+
+    def sign_for(self, who: Asserted, *, method: str, path: str) -> str:
+        """The same for somebody whom an assertion named: a process of the gateway asks in its name."""
         now = self.clock()
         claims = Claims(
             iss=ISSUER,
             aud=audience_of(path),
-            sub=principal.name,
-            roles=tuple(principal.roles),
-            groups=tuple(getattr(principal, "groups", ())),
-            mth=principal.method,
-            cred=principal.credential,
-            rid=request_id,
+            sub=who.principal,
+            roles=who.roles,
+            groups=who.groups,
+            mth=who.method,
+            cred=who.credential,
+            rid=who.request_id,
+            any=who.any_owner,
             htm=method,
             htu=path,
             jti=secrets.token_hex(_JTI_BYTES),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gateway.access_tail import access_file
 from gateway.config import GatewayConfig
+from gateway.connect.envoy import connect_socket
 from gateway.upstreams import (
     SDS_CLUSTER,
     XDS_CLUSTER,
@@ -36,6 +37,7 @@ class EnvoyPaths:
     rest_socket: Path
     bootstrap: Path
     configuration: Path
+    connect_socket: Path
     access_log: Path
 
     @classmethod
@@ -50,6 +52,7 @@ class EnvoyPaths:
             bootstrap=home.run / "envoy" / "bootstrap.json",
             configuration=home.run / "envoy" / "configuration.json",
             access_log=access_file(home),
+            connect_socket=connect_socket(home),
         )
 
 
@@ -58,7 +61,8 @@ def legs_of(config: GatewayConfig, paths: EnvoyPaths, rest: tuple[str, int] | No
     auth_leg: Leg = UnixLeg(paths.auth_socket)
     if config.auth_host:
         auth_leg = TlsLeg(config.auth_host, config.auth_port, Role.AUTH)
-    return Legs(auth_leg, UnixLeg(paths.rest_socket) if rest is None else TlsLeg(*rest, Role.JOBMANAGER))
+    rest_leg = UnixLeg(paths.rest_socket) if rest is None else TlsLeg(*rest, Role.JOBMANAGER)
+    return Legs(auth_leg, rest_leg, UnixLeg(paths.connect_socket))
 
 
 def xds_leg(legs: Legs, paths: EnvoyPaths) -> Leg:

@@ -13,8 +13,8 @@ ENVOY_NAME = "envoy"
 """Process name in the certificate that Envoy shows inside."""
 EDGE_NAME = "edge"
 """Name of the gateway's public certificate."""
-
-
+CONNECT_NAME = "connect"
+"""Process name in the certificate of the relay for Spark Connect."""
 MAX_PASS_SECONDS = 600
 """Shorter than a signing key stays published after its last signature."""
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")

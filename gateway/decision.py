@@ -37,6 +37,7 @@ class Decision:
         status: 200 to let it go on, else the status of the answer.
         reason: for the audit log.
         detail: for the caller; tells nothing that the caller could not know.
+        any_owner: whether it was granted whoever owns what it concerns.
         challenge: value of ``WWW-Authenticate``, for 401.
     """
 
@@ -47,6 +48,7 @@ class Decision:
     operation: str = ""
     credential: str = ""
     challenge: str = ""
+    any_owner: bool = False
 
     @property
     def allowed(self) -> bool:
@@ -82,7 +84,14 @@ def decide(
         return _refuse(
             403, principal, ruling.reason, f"{principal.name} ({roles}) may not {route.operation}.", route.operation
         )
-    return Decision(200, ruling.reason, "", principal, route.operation, principal.credential)
+    return Decision(
+        200,
+        ruling.reason,
+        principal=principal,
+        operation=route.operation,
+        credential=principal.credential,
+        any_owner=ruling.verdict is Verdict.ALLOW,
+    )
 
 
 def csrf_holds(method: str, given: tuple[str, ...], who: Authenticated) -> bool:

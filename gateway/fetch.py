@@ -12,7 +12,7 @@ from gateway.errors import IssuerError
 from pki.edge_client import EdgeTrust
 
 MAX_DOCUMENT_BYTES = 256 << 10
-TIMEOUT_SECONDS = 5.0
+TIMEOUT_SECONDS = 10.0
 
 
 class Fetcher:

@@ -13,7 +13,7 @@ GATEWAY_OPERATIONS: Mapping[str, str] = {
 """Operations that REST has no route for, with what they mean."""
 
 OWNED_OPERATIONS = frozenset({"jobs.cancel"})
-"""Those that may be allowed for one's own jobs only: REST compares the job's owner with the principal it is told."""
+"""Those that may be allowed for one's own jobs only: REST is told whether the owner matters, and compares."""
 
 _OPERATION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 _PATTERN = re.compile(r"\*|([a-z][a-z0-9_]*|\*)(\.([a-z][a-z0-9_]*|\*))+")

@@ -23,6 +23,7 @@ signature has several encodings.
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import secrets
 from dataclasses import dataclass
@@ -51,6 +52,11 @@ CSRF_COOKIE = "__Host-sluice-csrf"
 CSRF_HEADER = "x-sluice-csrf"
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1) and need no CSRF token."""
+
+ROLE_DECIDES = "role-decides"
+"""In the header (``cty``) of passes with a ``role``: by it a proxy sees which way a request goes, and nothing else."""
+ROLE_PASS_PREFIX = base64.urlsafe_b64encode(f'{{"alg":"{ALGORITHM}","cty":"{ROLE_DECIDES}",'.encode()).decode()
+"""How the text of such passes begins; a whole number of base64's groups."""
 
 _JTI_BYTES = 12
 
@@ -120,7 +126,8 @@ def issue(
     if csrf:
         claims["csrf"] = csrf
     key = keys.signing(now)
-    text = jwt.encode(claims, key.private, algorithm=ALGORITHM, headers={"kid": key.kid})
+    header = {"kid": key.kid} | ({"cty": ROLE_DECIDES} if "role" in claims else {})
+    text = jwt.encode(claims, key.private, algorithm=ALGORITHM, headers=header)
     return text, Pass(principal, jti, expires_at, csrf)
 
 

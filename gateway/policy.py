@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gateway.operations import matches
+from gateway.operations import OWNED_OPERATIONS, matches
 from gateway.principal import Principal
 
 
@@ -100,11 +100,11 @@ class Policy:
         return {name: role.allow - role.deny for name, role in self.roles.items()}
 
     def needs_python(self, operation: str) -> bool:
-        """Whether some role grants ``operation`` for one's own jobs only, so that the owner must be looked up.
+        """Whether the auth service must be asked about ``operation`` even for a pass: it may depend on an owner.
 
-        Those to whose role :meth:`role_grants` gives the operation need no question even then.
+        Also where no role says so: REST is told with each request whether the owner matters, and a pass cannot tell.
         """
-        return any(operation in role.allow_own - role.deny for role in self.roles.values())
+        return operation in OWNED_OPERATIONS
 
     def sole_role(self, roles: Iterable[str]) -> str | None:
         """The one of ``roles`` that alone has exactly the effect of all of them together, if there is one."""

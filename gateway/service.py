@@ -111,6 +111,7 @@ def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner, co
                     method=check.method,
                     path=check.target.partition("?")[0],
                     request_id=check.request_id,
+                    any_owner=decision.any_owner,
                 ),
                 REQUEST_ID_HEADER: check.request_id,
                 OPERATION_HEADER: decision.operation,

@@ -63,10 +63,11 @@ Leg = UnixLeg | TlsLeg
 
 @dataclass(frozen=True, slots=True)
 class Legs:
-    """Both of them."""
+    """All of them; the relay for Spark Connect is on Envoy's machine."""
 
     auth: Leg
     rest: Leg
+    connect: UnixLeg
 
     @property
     def any_tls(self) -> bool:

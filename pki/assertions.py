@@ -10,6 +10,7 @@ The token is a JWT (RFC 7519) signed with ES256, in header :data:`HEADER`. Its c
 ``groups`` its groups
 ``mth``    how it was authenticated (in a pass: ``method``)
 ``cred``   the public id of its credential
+``any``    whether the operation was granted whoever owns what it concerns; else for the principal's own alone
 ``rid``    the id of the request, as in the audit log
 ``htm``    the method of the one request that it is for, and
 ``htu``    the path of that request (as in RFC 9449)
@@ -54,6 +55,7 @@ MAX_REMEMBERED = 1 << 17
 MAX_KEYS = 16
 MAX_NAME_CHARACTERS = 256
 MAX_LIST_ENTRIES = 1000
+MAX_REQUEST_ID_CHARACTERS = 128
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     method: str = ""
     cred: str = ""
     rid: str = ""
+    any: bool = False
     htm: str | None = None
     htu: str | None = None
 
@@ -84,6 +87,8 @@ class Asserted:
         method: how it was authenticated.
         credential: the public id of its credential.
         request_id: as in the audit log; empty for a pass.
+        id: of the assertion or pass.
+        any_owner: whether it may do this to what belongs to others.
     """
 
     principal: str
@@ -92,6 +97,8 @@ class Asserted:
     method: str
     credential: str
     request_id: str
+    id: str = ""
+    any_owner: bool = False
 
 
 KeySet = Mapping[str, ec.EllipticCurvePublicKey]
@@ -210,7 +217,15 @@ class AssertionVerifier:
             if not self._used.use(claims.jti, issued_at=claims.iat, expires_at=claims.exp, now=now):
                 raise AssertionRefused("the assertion was used before")
         return Asserted(
-            claims.sub, claims.roles, claims.groups, claims.mth or claims.method, claims.cred, claims.rid[:128]
+            principal=claims.sub,
+            roles=claims.roles,
+            groups=claims.groups,
+            method=claims.mth or claims.method,
+            credential=claims.cred,
+            request_id=claims.rid[:MAX_REQUEST_ID_CHARACTERS],
+            id=claims.jti,
+            # A pass tells nothing about the request: for operations with owners the auth service is always asked.
+            any_owner=claims.any and claims.aud != PASS_AUDIENCE,
         )
 
     def _signed(self, text: str) -> Claims:

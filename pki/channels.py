@@ -25,6 +25,7 @@ class Channel(enum.StrEnum):
     EDGE = "edge"
     CA = "ca"
     ENROLMENT = "enrolment"
+    CONNECT = "connect"
     ZOOKEEPER = "zookeeper"
 
 
@@ -42,6 +43,7 @@ MAY_LISTEN: dict[Channel, frozenset[Role]] = {
     Channel.EDGE: frozenset({Role.GATEWAY}),
     Channel.CA: frozenset({Role.CA}),
     Channel.ENROLMENT: frozenset({Role.CA}),
+    Channel.CONNECT: frozenset({Role.DRIVER}),
     Channel.ZOOKEEPER: frozenset({Role.ZOOKEEPER}),
 }
 
@@ -55,6 +57,7 @@ MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.EDGE: frozenset({Role.USER}),
     Channel.CA: _RENEWED,
     Channel.ENROLMENT: frozenset(),  # who enrols has no certificate yet: a token takes its place
+    Channel.CONNECT: frozenset({Role.GATEWAY}),
     Channel.ZOOKEEPER: frozenset({Role.JOBMANAGER}),  # ZooKeeper itself lets in more; its access lists keep them out
 }
 

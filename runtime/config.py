@@ -51,6 +51,17 @@ class SparkConfig(_Section, frozen=True):
     conf: dict[str, str] = {}
 
 
+class ConnectConfig(_Section, frozen=True):
+    """Spark Connect sessions: one for each principal, started when it first connects."""
+
+    executors: int = 1
+    """Executors of one session, each in a slot."""
+    idle_seconds: float = 1800.0
+    """How long nobody may ask anything before a session ends."""
+    max_sessions: int = 8
+    """Sessions at the same time."""
+
+
 class RuntimeConfig(_Section, frozen=True):
     """All of the above, and the trust domain from ``[pki]``."""
 
@@ -58,4 +69,5 @@ class RuntimeConfig(_Section, frozen=True):
     jobmanager: JobManagerConfig = JobManagerConfig()
     taskmanager: TaskManagerConfig = TaskManagerConfig()
     spark: SparkConfig = SparkConfig()
+    connect: ConnectConfig = ConnectConfig()
     ha: HaConfig = HaConfig()

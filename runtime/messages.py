@@ -36,6 +36,15 @@ class JobState(enum.StrEnum):
         return self in {JobState.FAILED, JobState.CANCELED, JobState.FINISHED}
 
 
+class JobKind(enum.StrEnum):
+    """What a job runs."""
+
+    PIPELINE = "PIPELINE"
+    """A program that was submitted."""
+    CONNECT = "CONNECT"
+    """A Spark Connect server, for its owner alone."""
+
+
 class SlotState(enum.StrEnum):
     """Slot states, as Flink's ``TaskSlotState``."""
 
@@ -66,6 +75,7 @@ class JobSubmission(Message, frozen=True):
     spark_conf: dict[str, str] = {}
     executors: int = 2
     files: tuple[BlobRef, ...] = ()
+    kind: JobKind = JobKind.PIPELINE
 
 
 class SlotProfile(Message, frozen=True):
@@ -278,3 +288,4 @@ class DriverAssignment(Message, frozen=True):
     spark_auth_secret: str
     blob_host: str
     blob_port: int
+    kind: JobKind = JobKind.PIPELINE

@@ -208,10 +208,11 @@ class Desk:
         """A browser's own word on where an unsafe request comes from (Fetch Metadata), where it gives one."""
         if asked.method in SAFE_METHODS:
             return
-        site, origin = asked.headers.get("sec-fetch-site", "same-origin"), asked.headers.get("origin", "")
-        # Without the port, which Envoy takes out of Host; a browser's own word above is exact about it.
-        foreign = bool(origin) and _host(origin) != _host(f"//{asked.headers.get('host', '')}")
-        if site not in {"same-origin", "none"} or foreign:
+        site, origin = asked.headers.get("sec-fetch-site"), asked.headers.get("origin", "")
+        # What a browser says itself is exact; Origin is "null" where the referrer is withheld. Older ones say Origin
+        # alone, which is compared without the port that Envoy takes out of Host.
+        own = not origin or _host(origin) == _host(f"//{asked.headers.get('host', '')}")
+        if not (own if site is None else site in {"same-origin", "none"}):
             raise Refused(403, "a request from another site", "Requests from other sites are refused.")
 
 

@@ -1,8 +1,9 @@
-"""The clusters: the auth service, and REST."""
+"""The clusters: the auth service, REST, and the relay for Spark Connect."""
 
 from __future__ import annotations
 
 from gateway.config import GatewayConfig
+from gateway.connect.envoy import connect_cluster
 from gateway.upstreams import Legs, cluster
 from gateway.xds.json_values import seconds
 
@@ -37,4 +38,5 @@ def edge_clusters(config: GatewayConfig, trust_domain: str, legs: Legs) -> list[
             per_connection_buffer_limit_bytes=BUFFER_BYTES,
             circuit_breakers={"thresholds": [limits]},
         ),
+        connect_cluster(legs.connect, trust_domain),
     ]

@@ -39,6 +39,7 @@ PASS = "pass"  # noqa: S105  the name of a filter
 """Names of filters; routes configure them by name."""
 
 _JWT_AUTHN = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
+_JWT_AUTHN_PER_ROUTE = "envoy.extensions.filters.http.jwt_authn.v3.PerRouteConfig"
 _RBAC = "envoy.extensions.filters.http.rbac.v3.RBAC"
 _RBAC_PER_ROUTE = "envoy.extensions.filters.http.rbac.v3.RBACPerRoute"
 _EXT_AUTHZ = "envoy.extensions.filters.http.ext_authz.v3.ExtAuthz"
@@ -68,6 +69,22 @@ def http_filters(config: GatewayConfig) -> list[dict[str, object]]:
             suppress_envoy_headers=True,
         ),
     ]
+
+
+def decided_by_pass(roles: Iterable[str], operation: str) -> Mapping[str, object]:
+    """Per route, for what shows a pass with a role: it is good and has one of these roles, or gets no further.
+
+    Nobody is asked here, so the filters that ask are not even made.
+    """
+    by_pass = [_metadata(JWT_NAMESPACE, _ROLE_IN_PASS, role) for role in sorted(roles)]
+    # Without a role nobody: an empty list of principals would be an error of the configuration.
+    nobody: dict[str, object] = {"not_id": {"any": True}}
+    policy = {"permissions": [{"any": True}], "principals": by_pass or [nobody]}
+    return {
+        PASS: typed(_JWT_AUTHN_PER_ROUTE, requirement_name=PASS),
+        ASK: typed("envoy.config.route.v3.FilterConfig", disabled=True),
+        AUTHORIZATION: typed(_RBAC_PER_ROUTE, rbac={"rules": {"action": "ALLOW", "policies": {operation: policy}}}),
+    }
 
 
 def granted_to(roles: Iterable[str], operation: str) -> dict[str, object]:
@@ -130,6 +147,7 @@ def pass_filter(jwks: str) -> dict[str, object]:
         PASS,
         _JWT_AUTHN,
         providers={"pass": provider},
+        requirement_map={PASS: {"provider_name": "pass"}},
         rules=[{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": either}}}],
     )
 

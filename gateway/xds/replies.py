@@ -8,6 +8,7 @@ from gateway.problem import CONTENT_TYPE, problem
 
 LOCAL_DETAILS = {
     400: "The request is not valid HTTP for this gateway.",
+    401: "This needs a valid credential.",
     403: "The request was refused.",
     404: "There is no such resource here.",
     408: "The request did not arrive in time.",

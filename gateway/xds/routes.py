@@ -7,7 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from gateway.config import GatewayConfig
-from gateway.passes import CSRF_HEADER, PASS_COOKIE, SAFE_METHODS
+from gateway.connect.envoy import connect_route, is_connect
+from gateway.passes import CSRF_HEADER, PASS_COOKIE, ROLE_PASS_PREFIX, SAFE_METHODS
 from gateway.routes import PARAMETER_PATTERN, TARGET_PATTERN, Route
 from gateway.xds.filters import (
     ASK_ALWAYS,
@@ -17,6 +18,7 @@ from gateway.xds.filters import (
     ROUTE_NAMESPACE,
     asked_always,
     authenticated_route,
+    decided_by_pass,
     granted_to,
     open_route,
     pass_from_cookie,
@@ -24,6 +26,7 @@ from gateway.xds.filters import (
 from gateway.xds.headers import CLIENT_CERTIFICATE
 from gateway.xds.json_values import exact_header, seconds, typed
 from pki.assertions import HEADER as ASSERTION
+from pki.assertions import PASS_SCHEME
 
 REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT_CERTIFICATE)
 """Secrets end here: REST gets the principal, never the credential."""
@@ -34,6 +37,7 @@ MAX_AUTH_REQUEST_BYTES = 64 << 10
 """Forms and tokens are small."""
 _Condition = Mapping[str, object]
 _WITH_PASS_COOKIE: _Condition = {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}}
+_WITH_ROLE_PASS: _Condition = {"name": "authorization", "string_match": {"prefix": f"{PASS_SCHEME}{ROLE_PASS_PREFIX}"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,12 @@ class Grants:
 
 def route_configuration(config: GatewayConfig, published: tuple[Route, ...], grants: Grants) -> dict[str, object]:
     """RDS: the resource ``edge``, in JSON."""
-    routes: list[dict[str, object]] = [*_preflight(config), *_auth_routes(config), *_refusals(config)]
+    routes: list[dict[str, object]] = [*_preflight(config), *_auth_routes(config)]
+    routes += [_to_relay(route, grants) for route in published if is_connect(route)]
+    routes += _refusals(config)
     for route in published:
+        if is_connect(route):
+            continue
         routes += _operation_routes(config, route, grants)
     nowhere = _direct(404)
     routes.append(nowhere)
@@ -147,7 +155,7 @@ def _auth_routes(config: GatewayConfig) -> list[dict[str, object]]:
 
 
 def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> list[dict[str, object]]:
-    """One for passes in cookies, one for everybody else."""
+    """One for passes in cookies, one for other passes whose role tells all, one for everybody else."""
     grant = {AUTHORIZATION: granted_to(grants.of(route.operation), route.operation)}
     asked = {AUTHORIZATION: granted_to((), route.operation), ASK_ALWAYS: asked_always()}
     if route.operation in grants.asked:
@@ -155,7 +163,20 @@ def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> li
     # A cookie comes along by itself: what changes something needs the CSRF token, which the auth service compares.
     safe = route.method in SAFE_METHODS
     by_cookie = _to_rest(config, route, {**grant, COOKIE: pass_from_cookie()} if safe else asked, _WITH_PASS_COOKIE)
-    return [by_cookie, _to_rest(config, route, grant)]
+    by_pass = _to_rest(config, route, decided_by_pass(grants.of(route.operation), route.operation), _WITH_ROLE_PASS)
+    return [by_cookie, by_pass, _to_rest(config, route, grant)]
+
+
+def _to_relay(route: Route, grants: Grants) -> dict[str, object]:
+    """Before the refusals: gRPC declares no length."""
+    asked = route.operation in grants.asked
+    grant = granted_to(() if asked else grants.of(route.operation), route.operation)
+    return connect_route(
+        route,
+        metadata={"filter_metadata": {ROUTE_NAMESPACE: {"operation": route.operation}}},
+        removed=REMOVED_TOWARDS_REST,
+        filters={AUTHORIZATION: grant, **({ASK_ALWAYS: asked_always()} if asked else {})},
+    )
 
 
 def _to_rest(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from gateway.xds.api import Message, encode
 
@@ -52,6 +53,6 @@ class SnapshotBoard:
         """The resources of ``kind``; None until somebody has published it."""
         return self._kinds.get(kind)
 
-    async def change(self) -> None:
-        """Wait for the next publication that changes something."""
-        await self._changed.wait()
+    def change(self) -> Coroutine[Any, Any, object]:
+        """Waits for the next publication after this call that changes something, however late it is awaited."""
+        return self._changed.wait()

@@ -16,6 +16,8 @@ MAX_JOBMANAGERS = 16
 _Seconds = Annotated[float, msgspec.Meta(ge=SHORTEST_SESSION_SECONDS, le=LONGEST_SESSION_SECONDS)]
 _ROOT = re.compile(r"(/[A-Za-z0-9][A-Za-z0-9_.-]{0,63}){1,8}")
 _CLUSTER = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+_API = re.compile(r"https://(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?")
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,51}")
 """A subject has at most 64 characters: a longer name would be cut, and could be another's."""
 _HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
@@ -24,8 +26,8 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 class HaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a leader is elected, and where the next one finds its jobs. Times are in seconds."""
 
-    mode: Literal["embedded", "zookeeper"] = "embedded"
-    """``embedded``: JobManagers of one home; ``zookeeper``: of any machines."""
+    mode: Literal["embedded", "zookeeper", "kubernetes"] = "embedded"
+    """``embedded``: JobManagers of one home; ``zookeeper``: of any machines; ``kubernetes``: of one namespace."""
     storage: str = ""
     """Directory, or URL that fsspec knows, for submissions and results; empty: in the home (``embedded`` only)."""
     cluster: str = "default"
@@ -40,6 +42,12 @@ class HaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     zookeeper_root: str = "/sluice"
     jobmanagers: tuple[str, ...] = ()
     """Names of the JobManagers that may write in ZooKeeper."""
+    kubernetes_api: str = ""
+    """``https://host:port`` of the API server; empty: that of the cluster in which this pod runs."""
+    kubernetes_namespace: str = ""
+    """Empty: that of this pod."""
+    kubernetes_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
+    """Directory with ``token``, ``ca.crt`` and ``namespace`` of the service account."""
 
 
 def check_ha(config: HaConfig) -> HaConfig:
@@ -48,7 +56,18 @@ def check_ha(config: HaConfig) -> HaConfig:
         raise HaMisconfigured(f"ha.cluster is {config.cluster!r}", "1 to 40 lower-case letters, digits and '-'")
     if config.mode == "zookeeper":
         _check_zookeeper(config)
+    if config.mode == "kubernetes":
+        _check_kubernetes(config)
     return config
+
+
+def _check_kubernetes(config: HaConfig) -> None:
+    if not config.storage:
+        raise HaMisconfigured("ha.mode is 'kubernetes' without ha.storage", "a directory or URL that all pods share")
+    if config.kubernetes_api and not _API.fullmatch(config.kubernetes_api):
+        raise HaMisconfigured(f"ha.kubernetes_api is {config.kubernetes_api[:120]!r}", "as in https://host:6443")
+    if config.kubernetes_namespace and not _NAMESPACE.fullmatch(config.kubernetes_namespace):
+        raise HaMisconfigured(f"ha.kubernetes_namespace is {config.kubernetes_namespace[:80]!r}")
 
 
 def _check_zookeeper(config: HaConfig) -> None:

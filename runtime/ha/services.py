@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import os
 from pathlib import Path
 
+from pki.errors import StoreError
+from pki.files import read_bounded
 from pki.home import Home
 from pki.tls import TlsIdentity
 from runtime.ha.config import HaConfig, check_ha
 from runtime.ha.embedded import EmbeddedElection
+from runtime.ha.errors import HaMisconfigured
 from runtime.ha.leadership import LeaderElection
 from runtime.ha.storage import HaStorage, LocalStorage
 
+MAX_NAMESPACE_BYTES = 256
 _DIRECTORY = "ha"
 
 
@@ -21,7 +27,29 @@ def make_election(config: HaConfig, home: Home, identity: TlsIdentity) -> Leader
         from runtime.ha.zookeeper import ZooKeeperElection
 
         return ZooKeeperElection(config, identity)
+    if config.mode == "kubernetes":
+        return _kubernetes(config, identity.spiffe_id.name)
     return EmbeddedElection(home.root / _DIRECTORY)
+
+
+def _kubernetes(config: HaConfig, name: str) -> LeaderElection:
+    from runtime.ha.kubernetes import KubernetesElection
+    from runtime.ha.kubernetes_client import KubernetesClient
+
+    account = Path(config.kubernetes_account)
+    url, namespace = config.kubernetes_api, config.kubernetes_namespace
+    if not url:
+        host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        if not host:
+            raise HaMisconfigured("this is no pod of a Kubernetes cluster", "set ha.kubernetes_api")
+        url = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+    if not namespace:
+        try:
+            namespace = read_bounded(account / "namespace", MAX_NAMESPACE_BYTES).decode("ascii").strip()
+        except (StoreError, ValueError) as error:
+            raise HaMisconfigured("the namespace of this pod is not known", "set ha.kubernetes_namespace") from error
+    client = KubernetesClient(url, namespace, token_file=account / "token", ca_file=account / "ca.crt")
+    return KubernetesElection(client, cluster=config.cluster, name=name, duration=math.ceil(config.session_timeout))
 
 
 def make_storage(config: HaConfig, home: Home) -> HaStorage:

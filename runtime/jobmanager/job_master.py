@@ -294,6 +294,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             spark_auth_secret=self._spark_auth_secret,
             blob_host=self._services.blob_address[0],
             blob_port=self._services.blob_address[1],
+            kind=self._submission.kind,
         )
 
     async def renew_lease(self, attempt: int) -> None:
@@ -522,6 +523,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             id=self.job_id,
             name=self._submission.name,
             owner=self._submission.owner,
+            kind=self._submission.kind,
             state=self._life.state,
             start_time=self._started_at,
             end_time=end,

@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
+from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.ca.address import CaAddress, read_ca
 from pki.ca.client import OnlineIssuer
 from pki.config import PkiConfig
@@ -31,9 +32,10 @@ from runtime.ha.leader_endpoint import LeaderEndpoint
 from runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
 from runtime.ha.origin import origin_of
 from runtime.ha.services import make_election, make_storage
+from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.driver_attempt import DriverArgv, DriverHost
 from runtime.jobmanager.term import Gateways, Workshop, leading
-from runtime.rest.assertion_keys import AssertionKeys, assertion_keys_file, fetch_forever
+from runtime.rest.assertion_keys import fetch_forever
 from runtime.rest.handlers import ClusterFacts, Handlers
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
@@ -248,12 +250,14 @@ class _Node:
             return await lost
 
     def _handlers(self, gateways: Gateways) -> Handlers:
+        config = self.workshop.config
         return Handlers(
             gateways.dispatcher,
             gateways.resource_manager,
             self.workshop.blobs,
             self.facts,
-            default_executors=self.workshop.config.spark.executors,
+            ConnectSessions(gateways.dispatcher, self.workshop.blobs, self.workshop.driver_host.jobs, config.connect),
+            default_executors=config.spark.executors,
         )
 
     def _information(self, leadership: Leadership) -> LeaderInformation:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from runtime.jobmanager.job_store import AcceptedJob, EndedJob
 from runtime.jobmanager.views import Failure, JobDetail, JobRecord
 from runtime.messages import BlobRef, JobProgress, JobState, JobSubmission
@@ -12,7 +14,8 @@ RECOVERY_REASON = "its JobManager was lost; it starts again as soon as nothing o
 
 def accepted_detail(job_id: str, submission: JobSubmission, now_ms: int) -> JobDetail:
     """A job that has just come in."""
-    return _detail(job_id, submission.name, submission.owner, JobState.INITIALIZING, now_ms, attempt=1)
+    detail = _detail(job_id, submission.name, submission.owner, JobState.INITIALIZING, now_ms, attempt=1)
+    return msgspec.structs.replace(detail, kind=submission.kind)
 
 
 def interrupted_record(job: AcceptedJob) -> JobRecord:
@@ -22,7 +25,8 @@ def interrupted_record(job: AcceptedJob) -> JobRecord:
     detail = _detail(
         job.job_id, job.name, job.owner, JobState.RECONCILING, job.accepted_at, attempt=attempt, reason=reason
     )
-    return JobRecord(submission=job.submission or _unknown(job.name, job.owner), detail=detail)
+    submission = job.submission or _unknown(job.name, job.owner)
+    return JobRecord(submission=submission, detail=msgspec.structs.replace(detail, kind=submission.kind))
 
 
 def ended_record(job: EndedJob) -> JobRecord:
@@ -44,6 +48,7 @@ def ended_record(job: EndedJob) -> JobRecord:
         timestamps={},
         failure=Failure(error="the details of this job are lost: its entry in the HA storage is damaged"),
         pending_reason="",
+        kind=each.kind,
     )
     return JobRecord(submission=_unknown(each.name, each.owner), detail=detail)
 

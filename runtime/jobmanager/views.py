@@ -5,7 +5,7 @@ Times are epoch milliseconds.
 
 from __future__ import annotations
 
-from runtime.messages import ConnectionEvidence, JobProgress, JobState, JobSubmission, Message, SlotState
+from runtime.messages import ConnectionEvidence, JobKind, JobProgress, JobState, JobSubmission, Message, SlotState
 
 
 class Failure(Message, frozen=True):
@@ -36,6 +36,7 @@ class JobSummary(Message, frozen=True):
     start_time: int
     end_time: int | None
     duration_ms: int
+    kind: JobKind = JobKind.PIPELINE
 
 
 class JobDetail(Message, frozen=True):
@@ -54,6 +55,7 @@ class JobDetail(Message, frozen=True):
     timestamps: dict[str, int]
     failure: Failure | None
     pending_reason: str
+    kind: JobKind = JobKind.PIPELINE
 
     def summary(self) -> JobSummary:
         """The same job in a list."""

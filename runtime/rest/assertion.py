@@ -19,7 +19,6 @@ from runtime.rest.routes import HEALTH_PATH
 _LOG = logging.getLogger(__name__)
 
 AUDIENCES = frozenset({REST_AUDIENCE, PASS_AUDIENCE})
-ADMIN_ROLE = "admin"
 _ASSERTED = web.RequestKey("asserted", Asserted)
 
 
@@ -56,6 +55,6 @@ def asserted(request: web.Request) -> Asserted:
 
 
 def may_change(request: web.Request, owner: str) -> bool:
-    """Whether who asks may change what belongs to ``owner``: the owner itself, and administrators."""
+    """Whether who asks may change what belongs to ``owner``: the owner itself, and whom the policy lets change all."""
     who = asserted(request)
-    return who.principal == owner or ADMIN_ROLE in who.roles
+    return who.principal == owner or who.any_owner

@@ -1,4 +1,4 @@
-"""The gateway's public keys, as REST has them: a file, written by an auth service of this home or fetched from another.
+"""The gateway's public keys, fetched from the auth service of another machine into the file of this home.
 
 A key is published a minute before it signs, so that asking now and then is enough.
 """
@@ -11,53 +11,22 @@ from pathlib import Path
 
 import aiohttp
 
-from pki.assertions import KeySet, decode_jwks
+from pki.assertion_keys import MAX_JWKS_BYTES
+from pki.assertions import decode_jwks
 from pki.channels import Channel, server_policy
 from pki.errors import AssertionRefused, SluiceError
-from pki.files import make_private_directory, read_bounded, write_public
-from pki.home import Home
+from pki.files import make_private_directory, write_public
 from pki.identity import Role
 from pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
 
 JWKS_PATH = "/auth/assertion-jwks.json"
-MAX_JWKS_BYTES = 64 << 10
 FETCH_SECONDS = 20.0
 """How often another machine's auth service is asked."""
 FIRST_FETCH_SECONDS = 1.0
 """How often until it has answered for the first time."""
 ANSWER_SECONDS = 10.0
-
-
-def assertion_keys_file(home: Home) -> Path:
-    """Where the public keys are (RFC 7517)."""
-    return home.gateway / "assertion-keys.json"
-
-
-class AssertionKeys:
-    """The key set in a file, read again when it changed; without a readable one there are no keys."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stamp: tuple[int, int, int] | None = None
-        self._keys: KeySet = {}
-
-    def keys(self, refresh: bool) -> KeySet:  # noqa: ARG002  a look at the file costs no more than remembering when
-        """The keys as they are now."""
-        try:
-            info = self._path.stat()
-            stamp = (info.st_ino, info.st_size, info.st_mtime_ns)
-            if stamp != self._stamp:
-                self._keys = {}
-                self._keys = decode_jwks(read_bounded(self._path, MAX_JWKS_BYTES))
-                self._stamp = stamp
-        except FileNotFoundError:
-            self._keys, self._stamp = {}, None
-        except (OSError, SluiceError) as error:
-            self._stamp = None
-            _LOG.error("no assertion is believed, the gateway's keys cannot be read: %s", error)
-        return self._keys
 
 
 async def fetch_forever(identity: TlsIdentity, host: str, port: int, path: Path) -> None:

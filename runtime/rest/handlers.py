@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from runtime.blob.store import BlobStore
+from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.errors import JobNotFound
 from runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
 from runtime.jobmanager.views import Overview
@@ -47,6 +48,7 @@ class Handlers:
         resource_manager: ResourceManagerInternalGateway,
         store: BlobStore,
         facts: ClusterFacts,
+        sessions: ConnectSessions,
         *,
         default_executors: int,
     ) -> None:
@@ -54,6 +56,7 @@ class Handlers:
         self._resource_manager = resource_manager
         self._store = store
         self._facts = facts
+        self._sessions = sessions
         self._default_executors = default_executors
 
     def by_operation(self) -> Mapping[str, RestHandler]:
@@ -66,6 +69,7 @@ class Handlers:
             "jobs.cancel": self.cancel,
             "jobs.logs": self.logs,
             "jobs.connections": self.job_connections,
+            "connect.use": self.connect_session,
             "taskmanagers.read": self.taskmanagers,
             "connections.read": self.connections,
         }
@@ -145,6 +149,11 @@ class Handlers:
     async def job_connections(self, request: web.Request) -> web.Response:
         """Evidence of a job's mutual TLS connections."""
         return _json({"connections": await self._dispatcher.job_connections(_job_id(request))})
+
+    async def connect_session(self, request: web.Request) -> web.Response:
+        """The Spark Connect session of who asks, started when there is none."""
+        session = await self._sessions.ensure(asserted(request).principal)
+        return _json(session, status=200 if session.port else 202)
 
     async def taskmanagers(self, _: web.Request) -> web.Response:
         """All TaskManagers and their slots."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 import platform
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -204,6 +205,8 @@ def driver_jvm_command(
         "SPARK_LOCAL_DIRS": str(work_dir / "local"),
         "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_info),
         "SPARK_SCALA_VERSION": SCALA_BINARY_VERSION,
+        # The Python of executors for the functions of Spark Connect's clients.
+        "PYSPARK_PYTHON": sys.executable,
         "SLUICE_BRIDGE": str(bridge),
         "SLUICE_JOB_ID": job_id,
         "SLUICE_ATTEMPT": str(attempt),

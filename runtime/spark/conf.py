@@ -189,6 +189,18 @@ def launcher_conf(*, job_id: str, name: str, host: str, shape: DriverShape) -> d
     }
 
 
+def connect_conf(host: str, idle_seconds: float) -> dict[str, str]:
+    """The settings of a Spark Connect session besides: its listener, whose TLS the plugin's guard decides.
+
+    No shared token: who may connect is decided in the handshake, and a token would be readable to every user.
+    """
+    return {
+        "spark.connect.grpc.binding.address": host,
+        "spark.connect.grpc.binding.port": "0",
+        "spark.connect.session.manager.defaultSessionTimeout": f"{max(1, int(idle_seconds))}s",
+    }
+
+
 def default_conf() -> dict[str, str]:
     """Settings that suit a cluster of slots and that a job may override."""
     return {

@@ -21,12 +21,14 @@ from runtime.messages import (
     DriverExit,
     ExecutorExit,
     ExecutorTargets,
+    JobKind,
     JobProgress,
     SparkRegistration,
 )
 from runtime.process import Exit
 from runtime.spark.bridge import Bridge, BridgeEvent, KillExecutors, SparkStopped
 from runtime.spark.command import SparkRuntime
+from runtime.spark.conf import connect_conf
 from runtime.spark.driver_process import DriverProcess, Pipeline, driver_conf
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
@@ -93,7 +95,13 @@ class DriverAgent:
             pipeline = await self._first(asyncio.ensure_future(self._fetch_all(assignment)))
             if pipeline is None:
                 return self._ending(None)
-            conf = driver_conf(self._spec, assignment.spark_conf, assignment.spark_auth_secret, pipeline.files)
+            conf = driver_conf(
+                self._spec,
+                assignment.spark_conf,
+                assignment.spark_auth_secret,
+                pipeline.files,
+                besides=kind_conf(assignment, self._spec.host),
+            )
             gateway = await self._first(asyncio.ensure_future(self._process.start_jvm(conf)))
             if gateway is None:
                 return self._ending(None)
@@ -179,6 +187,16 @@ class DriverAgent:
                 self._link.report_progress(event)
             case SparkStopped(in_order):
                 self._spark_lost = self._spark_lost or not in_order
+
+
+def kind_conf(assignment: DriverAssignment, host: str) -> dict[str, str]:
+    """Settings that only this kind of job has."""
+    if assignment.kind is not JobKind.CONNECT:
+        return {}
+    try:
+        return connect_conf(host, float(assignment.args[0]))
+    except (IndexError, ValueError) as error:
+        raise DriverFailed("a Spark Connect session without a time-out", "it is started by REST") from error
 
 
 def safe_name(name: str) -> str:

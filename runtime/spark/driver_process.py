@@ -47,14 +47,23 @@ class Pipeline:
 
 
 def driver_conf(
-    spec: DriverSpec, job_conf: Mapping[str, str], spark_auth_secret: str, files: Sequence[Path]
+    spec: DriverSpec,
+    job_conf: Mapping[str, str],
+    spark_auth_secret: str,
+    files: Sequence[Path],
+    *,
+    besides: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The complete Spark configuration of a driver: defaults, then the job's, then the launcher's. Holds the secret."""
+    """The complete Spark configuration of a driver: defaults, then the job's, then the launcher's and ``besides``.
+
+    Holds the secret.
+    """
     work = Path(spec.work_dir)
     conf = {
         **default_conf(),
         **check_job_conf(job_conf),
         **launcher_conf(job_id=spec.job_id, name=spec.name, host=spec.host, shape=spec.shape),
+        **(besides or {}),
         "spark.authenticate.secret": spark_auth_secret,
     }
     conf.setdefault("spark.sql.warehouse.dir", str(work / "warehouse"))

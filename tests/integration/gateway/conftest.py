@@ -62,7 +62,8 @@ class EdgeAuthority:
 
     def __init__(self, pki: Path, trust_domain: str = TRUST_DOMAIN) -> None:
         self._trust_domain = trust_domain
-        self._issuer = LocalIssuer(pki, PkiConfig(trust_domain=trust_domain))
+        self.config = PkiConfig(trust_domain=trust_domain)
+        self._issuer = LocalIssuer(pki, self.config)
         self._issuer.ensure_authorities()
         self.certificate_file = pki / "authorities" / "edge" / "cert.pem"
 

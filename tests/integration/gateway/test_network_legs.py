@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from gateway.assertion import jwks_file
 from gateway.principal import AccessRole
 from gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
+from pki.assertion_keys import assertion_keys_file
 from pki.channels import MAY_CONNECT, Channel, server_policy
 from pki.home import Home
 from pki.identity import NAMED_ROLES, Role, SpiffeId
@@ -178,7 +178,7 @@ async def test_jobmanager_gets_the_public_keys_and_nothing_else(shared: NetworkG
     fetching = asyncio.create_task(fetch_forever(TlsIdentity(directory), *shared.auth_address, path))
     await asyncio.to_thread(eventually, path.exists, "the keys are not fetched")
     fetching.cancel()
-    assert path.read_bytes() == jwks_file(shared.home).read_bytes()
+    assert path.read_bytes() == assertion_keys_file(shared.home).read_bytes()
     # They are public, so a gateway may fetch them for others; everything else it sends is a question about a request.
     fetched = await attempt(shared, Channel.AUTH, shared.envoy_identity, path=JWKS_PATH)
     assert fetched.split()[1] == b"200"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.pass_keys import PassKeys
-from gateway.passes import Pass, issue
+from gateway.passes import ROLE_PASS_PREFIX, Pass, issue
 from gateway.policy_file import PolicyFile, policy_file
 from gateway.principal import Principal
 from gateway.revocations import Revocations
@@ -115,3 +115,30 @@ def test_policy_changes_without_a_restart_and_a_bad_one_changes_nothing(gateway:
     finally:
         path.unlink()
     eventually(lambda: status() == 200, "the policy before does not come back")
+
+
+def test_text_of_a_pass_tells_whether_its_role_tells_all(gateway: Gateway) -> None:
+    """Else Envoy would ask about each, or about none."""
+    assert pass_of(gateway, "viewer")[0].startswith(ROLE_PASS_PREFIX)
+    assert not pass_of(gateway, "nobody-knows-this-role")[0].startswith(ROLE_PASS_PREFIX)
+
+
+def test_pass_without_a_role_that_tells_all_is_asked_about(gateway: Gateway) -> None:
+    text, _ = pass_of(gateway, "nobody-knows-this-role")
+    reply = gateway.send("GET", "/v1/jobs", token=text)
+    assert reply.status == 403
+    assert "jobs.list" in reply.problem["detail"], "the auth service names the operation"
+    assert gateway.reached() == []
+
+
+def test_expired_pass_is_told_so_by_status(gateway: Gateway) -> None:
+    keys = PassKeys.of(gateway.home)
+    keys.load()
+    policy = PolicyFile(lambda: policy_file(gateway.home), known).get()
+    principal = Principal("ada", ("viewer",), "token", "cred")
+    text, _ = issue(principal, keys, policy, now=time.time() - 3600)
+    reply = gateway.send("GET", "/v1/jobs", token=text)
+    assert reply.status == 401
+    assert reply.headers["www-authenticate"].startswith("Bearer")
+    assert reply.problem["detail"] == "This needs a valid credential."
+    assert gateway.reached() == []

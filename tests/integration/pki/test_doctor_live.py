@@ -126,3 +126,14 @@ async def test_time_of_a_peer(running: CaAddress, silent_port: int) -> None:
     assert told is not None
     assert abs(told - utc_now()) < dt.timedelta(minutes=1)
     assert await asyncio.to_thread(peer_time, Address("127.0.0.1", silent_port)) is None
+
+
+@pytest.mark.parametrize("name", ["edge", "envoy"])
+def test_envoy_presents_its_edge_certificate_where_it_has_one_and_else_its_only_one(name: str, home: Home) -> None:
+    endpoints = home.run / "endpoints"
+    endpoints.mkdir(parents=True, exist_ok=True)
+    (endpoints / "envoy.json").write_text(json.dumps({"host": "127.0.0.1", "port": 8443}))
+    for each in {"envoy", name}:
+        home.identity(Role.GATEWAY, each).mkdir(parents=True)
+    (found,) = announced(home)
+    assert found.directory == home.identity(Role.GATEWAY, name)

@@ -46,6 +46,7 @@ async def test_gateway_has_one_identity_for_each_side(home: Home, configuration:
         assert [line.removeprefix("issued spiffe://sluice.local/") for line in made] == [
             "gateway/edge",
             "gateway/envoy",
+            "gateway/connect",
             "auth/auth-1",
             "jobmanager/jobmanager-1",
             "taskmanager/taskmanager-1",

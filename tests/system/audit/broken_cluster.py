@@ -52,6 +52,8 @@ class BrokenCluster:
         self.home = Home.at(root)
         self._launcher: psutil.Process | None = None
         self._broken: dict[str, str] = {}
+        self._published = ""
+        """The weakness of the auth service that Envoy had its configuration from."""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
@@ -76,6 +78,10 @@ class BrokenCluster:
         for member, weakness in weaknesses.items():
             if self._broken.get(member, "") != weakness:
                 self._replace(member, weakness)
+        wanted = weaknesses.get("auth", "")
+        if wanted != self._published:
+            self._published = wanted
+            self._replace("envoy", "")  # it asks the auth service for its configuration when it starts
 
     def findings(
         self, checks: Sequence[Check] = WITHOUT_REVOCATION, *, intrusive: bool = False

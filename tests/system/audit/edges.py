@@ -1,27 +1,29 @@
-"""Weaknesses of the edge: Envoy itself, with one thing changed in its configuration."""
+"""Weaknesses of the edge: Envoy itself, given a configuration with one thing changed by the auth service."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gateway.xds.filters import open_route
+
 _GOOD_TLS12 = ["ECDHE-ECDSA-AES128-GCM-SHA256"]
 
 
 def configured(change: Callable[[Any], None]) -> Callable[[], None]:
-    """``change`` is given Envoy's configuration before Envoy is."""
+    """``change`` is given Envoy's configuration before the auth service publishes it."""
 
     def apply() -> None:
-        from gateway import process
+        from gateway.xds import publisher
 
-        original: Any = vars(process)["render"]
+        original: Any = vars(publisher)["edge_documents"]
 
-        def render(*arguments: Any) -> Any:
-            document = original(*arguments)
-            change(document)
-            return document
+        def edge_documents(*arguments: Any) -> Any:
+            documents = original(*arguments)
+            change(documents)
+            return documents
 
-        vars(process)["render"] = render
+        vars(publisher)["edge_documents"] = edge_documents
 
     return apply
 
@@ -75,7 +77,7 @@ def _patient(document: Any) -> None:
 
 def _unasked(document: Any) -> None:
     manager = _manager(document)
-    manager["http_filters"] = [each for each in manager["http_filters"] if "ext_authz" not in each["name"]]
+    manager["http_filters"] = [each for each in manager["http_filters"] if "Router" in str(each)]
 
 
 def _fails_open(document: Any) -> None:
@@ -83,10 +85,19 @@ def _fails_open(document: Any) -> None:
         each["failure_mode_allow"] = True
 
 
+def _fails_open_alone(document: Any) -> None:
+    """And Envoy itself, which would still refuse what nobody granted, decides nothing."""
+    _fails_open(document)
+    manager = _manager(document)
+    kept = [each for each in manager["http_filters"] if "ExtAuthz" in str(each) or "Router" in str(each)]
+    manager["http_filters"] = kept
+
+
 def _adds(name: str, value: str) -> Callable[[Any], None]:
     def change(document: Any) -> None:
         for each in parts(document, "virtual_hosts"):
-            each["response_headers_to_add"] = [{"header": {"key": name, "value": value}}]
+            for host in each["virtual_hosts"]:
+                host.setdefault("response_headers_to_add", []).append({"header": {"key": name, "value": value}})
 
     return change
 
@@ -99,12 +110,7 @@ def _open_route(document: Any) -> None:
                 {
                     "match": {"path": "/stats"},
                     "direct_response": {"status": 200, "body": {"inline_string": "42"}},
-                    "typed_per_filter_config": {
-                        "envoy.filters.http.ext_authz": {
-                            "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute",
-                            "disabled": True,
-                        }
-                    },
+                    "typed_per_filter_config": dict(open_route()),
                 },
             )
 
@@ -117,6 +123,7 @@ WEAKNESSES: dict[str, Callable[[], None]] = {
     "edge: endless handshake": configured(_patient),
     "edge: nobody is asked": configured(_unasked),
     "edge: fails open": configured(_fails_open),
+    "edge: fails open alone": configured(_fails_open_alone),
     "edge: telling header": configured(_adds("x-powered-by", "Express")),
     "edge: cookie without flags": configured(_adds("set-cookie", "session=1; Path=/")),
     "edge: open route": configured(_open_route),

@@ -30,13 +30,13 @@ DOMAIN = "sluice.local"
 @pytest.mark.parametrize(
     ("member", "weakness", "expected"),
     [
-        ("envoy", "edge: TLS 1.2", {("edge", "TLS-04")}),
-        ("envoy", "edge: TLS 1.2 only", {("edge", "TLS-02")}),
-        ("envoy", "edge: CBC", {("edge", "TLS-04"), ("edge", "TLS-05")}),
-        ("envoy", "edge: resumable", {("edge", "TLS-09")}),
-        ("envoy", "edge: open route", {("edge", "EDG-05")}),
-        ("envoy", "edge: telling header", {("edge", "EDG-06")}),
-        ("envoy", "edge: cookie without flags", {("edge", "EDG-08")}),
+        ("auth", "edge: TLS 1.2", {("edge", "TLS-04")}),
+        ("auth", "edge: TLS 1.2 only", {("edge", "TLS-02")}),
+        ("auth", "edge: CBC", {("edge", "TLS-04"), ("edge", "TLS-05")}),
+        ("auth", "edge: resumable", {("edge", "TLS-09")}),
+        ("auth", "edge: open route", {("edge", "EDG-05")}),
+        ("auth", "edge: telling header", {("edge", "EDG-06")}),
+        ("auth", "edge: cookie without flags", {("edge", "EDG-08")}),
         ("auth", "every token", {("edge", "EDG-02")}),
         ("auth", "every right", {("edge", "EDG-03")}),
     ],
@@ -50,28 +50,28 @@ def test_a_weakness_gives_its_finding_alone(
 
 
 def test_a_gateway_that_asks_nobody_is_found_though_rest_still_refuses(broken: BrokenCluster) -> None:
-    broken.break_only(envoy="edge: nobody is asked")
+    broken.break_only(auth="edge: nobody is asked")
     assert broken.findings() == {("edge", "EDG-03"), ("home", "HOM-04")}  # nobody is granted anything
 
 
 def test_a_gateway_that_asks_nobody_is_found_in_everything_that_rest_then_lets_through(broken: BrokenCluster) -> None:
-    broken.break_only(envoy="edge: nobody is asked", jobmanager="REST believes everybody")
+    broken.break_only(auth="edge: nobody is asked", jobmanager="REST believes everybody")
     asked = {("edge", f"EDG-0{number}") for number in (1, 2, 3, 4, 5)}
     assert broken.findings() == asked | {("home", "HOM-04")}
 
 
 def test_a_gateway_that_fails_open_is_found_by_its_configuration(broken: BrokenCluster) -> None:
-    broken.break_only(envoy="edge: fails open")
+    broken.break_only(auth="edge: fails open")
     assert broken.findings() == {("home", "HOM-04")}
 
 
 def test_a_gateway_that_fails_open_is_found_by_taking_its_auth_service_away(broken: BrokenCluster) -> None:
-    broken.break_only(envoy="edge: fails open", jobmanager="REST believes everybody")
+    broken.break_only(auth="edge: fails open alone", jobmanager="REST believes everybody")
     assert broken.findings(intrusive=True) == {("home", "HOM-04"), ("edge", "EDG-10")}
 
 
 def test_an_edge_that_waits_for_ever_is_found(broken: BrokenCluster) -> None:
-    broken.break_only(envoy="edge: endless handshake")
+    broken.break_only(auth="edge: endless handshake")
     assert broken.findings(CHECKS) == {("edge", "TLS-11")}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -36,6 +37,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 @pytest.fixture
 async def machines(ensemble: Ensemble, tmp_path: Path) -> AsyncIterator[World]:
     """JobManagers ``jm-1`` and ``jm-2`` with homes of their own, as on two machines; neither runs yet."""
+    await asyncio.to_thread(ensemble.until_whole)
     ports = free_ports(4)
     base = RuntimeConfig(
         trust_domain=TRUST_DOMAIN,
@@ -60,16 +62,16 @@ async def machines(ensemble: Ensemble, tmp_path: Path) -> AsyncIterator[World]:
         await world.close()
 
 
-@pytest.fixture(scope="module")
-def module_pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
-    """One authority for the ensemble and for all that a module connects to it."""
+@pytest.fixture(scope="session")
+def ensemble_pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
+    """One authority for the ensemble and for all that connects to it."""
     return TestPki(tmp_path_factory.mktemp("pki"))
 
 
-@pytest.fixture(scope="module")
-def ensemble(module_pki: TestPki, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
+@pytest.fixture(scope="session")
+def ensemble(ensemble_pki: TestPki, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
     """A running ensemble; tests that kill a server start it again."""
-    running = Ensemble(module_pki, tmp_path_factory.mktemp("zookeeper"))
+    running = Ensemble(ensemble_pki, tmp_path_factory.mktemp("zookeeper"))
     try:
         running.start()
         yield running

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-ROUNDS = 6
-NUMBERS = 20_000
+ROUNDS = 4
+NUMBERS = 5_000
 
 
 def keyed(number: int) -> tuple[int, int]:

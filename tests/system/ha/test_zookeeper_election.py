@@ -55,6 +55,7 @@ class Candidates:
 @pytest.fixture
 async def candidates(ensemble: Ensemble) -> AsyncIterator[Candidates]:
     """None yet."""
+    await asyncio.to_thread(ensemble.until_whole)
     config = HaConfig(
         mode="zookeeper",
         storage="/unused",

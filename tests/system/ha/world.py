@@ -18,11 +18,14 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from pki.assertion_keys import assertion_keys_file
 from pki.channels import Channel, server_policy
+from pki.files import make_private_directory, write_public
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from runtime.config import RuntimeConfig
 from runtime.taskmanager.process import taskmanager
+from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.runtime.conftest import FakeLauncher
 from tests.system.ha.jobmanager_process import Death, Settings
@@ -140,6 +143,17 @@ class World:
             taskmanager(where, self.config, name, launcher=None if self.spark else FakeLauncher(), **options)
         )
 
+    def gateway(self) -> AssertingGateway:
+        """The gateway of this cluster; its public keys are known in all homes."""
+        gateway = AssertingGateway(self.pki.home)
+        keys = assertion_keys_file(self.pki.home).read_bytes()
+        for master in self.masters.values():
+            file = assertion_keys_file(master.home)
+            make_private_directory(file.parent)
+            if not file.exists() or file.read_bytes() != keys:
+                write_public(file, keys)
+        return gateway
+
     async def call(self, where: Home | str, method: str, path: str, **options: Any) -> tuple[int, Any]:
         """A REST call on the socket of a home, or as the gateway over mutual TLS to the JobManager of that name."""
         connector: aiohttp.BaseConnector
@@ -150,6 +164,7 @@ class World:
             policy = server_policy(Channel.REST, TRUST_DOMAIN, role=Role.JOBMANAGER, name=where)
             connector = aiohttp.TCPConnector(ssl=gateway.client_context(policy, alpn=("http/1.1",)))
             url = f"https://127.0.0.1:{self.masters[where].config.jobmanager.rest_port}"
+        options["headers"] = self.gateway().headers(method, path)
         timeout = aiohttp.ClientTimeout(total=15)
         async with (
             aiohttp.ClientSession(connector=connector, timeout=timeout) as session,

@@ -100,7 +100,8 @@ def test_configuration_from_another_host_comes_over_mutual_tls_and_keys_from_thi
 
 
 def test_legs_across_hosts_are_mutual_tls_and_nothing_else() -> None:
-    auth, rest = clusters(GatewayConfig(auth_host="auth.internal"), ("192.0.2.7", 8081))
+    auth, rest, relay = clusters(GatewayConfig(auth_host="auth.internal"), ("192.0.2.7", 8081))
+    assert found(relay, "pipe") == [{"path": str(PATHS.connect_socket)}]
     assert (auth["type"], rest["type"]) == ("STRICT_DNS", "STATIC")
     for cluster, role in ((auth, "auth"), (rest, "jobmanager")):
         tls = cluster["transport_socket"]["typed_config"]
@@ -188,7 +189,11 @@ def edge_routes() -> list[dict[str, Any]]:
 def test_only_logging_in_is_open_to_everybody() -> None:
     """No other route switches the question who it is off."""
     unasked = [route for route in edge_routes() if found(route, "disabled")]
-    assert {route["match"]["path_separated_prefix"] for route in unasked} == {"/auth"}
+    demanding = [route for route in unasked if found(route, "requirement_name") == ["pass"]]
+    assert {route["match"].get("path_separated_prefix") for route in unasked if route not in demanding} == {"/auth"}
+    for route in demanding:
+        assert route["match"]["headers"][0]["name"] == "authorization"
+        assert {each["filter"] for each in found(route, "metadata_matcher")} == {"envoy.filters.http.jwt_authn"}
 
 
 def test_every_way_to_rest_names_its_operation_and_who_may() -> None:
@@ -199,6 +204,12 @@ def test_every_way_to_rest_names_its_operation_and_who_may() -> None:
             assert list(policies) == [operation]
             assert "cookie" in route["request_headers_to_remove"]
             assert "authorization" in route["request_headers_to_remove"]
+
+
+def test_operation_that_no_role_has_is_closed_to_every_pass() -> None:
+    document: Any = route_configuration(GatewayConfig(), ROUTES[:1], Grants({"viewer": set()}))
+    (by_pass,) = [route for route in document["virtual_hosts"][0]["routes"] if found(route, "requirement_name")]
+    assert found(by_pass, "principals") == [[{"not_id": {"any": True}}]]
 
 
 def roles_of(route: dict[str, Any]) -> list[str]:
@@ -212,9 +223,9 @@ def roles_of(route: dict[str, Any]) -> list[str]:
 
 def test_roles_of_the_policy_arrive_and_owners_are_asked_about() -> None:
     with_operation = [route for route in edge_routes() if "metadata" in route]
-    listed_by_cookie, listed, submit_by_cookie, submit, cancel = with_operation
-    assert roles_of(listed_by_cookie) == roles_of(listed) == ["admin", "viewer"]
-    assert roles_of(submit) == ["admin"]
+    listed_by_cookie, listed_by_pass, listed, submit_by_cookie, submit_by_pass, submit, cancel = with_operation
+    assert roles_of(listed_by_cookie) == roles_of(listed_by_pass) == roles_of(listed) == ["admin", "viewer"]
+    assert roles_of(submit_by_pass) == roles_of(submit) == ["admin"]
     for route in (submit_by_cookie, cancel):
         assert roles_of(route) == []
         assert "ask-always" in route["typed_per_filter_config"]

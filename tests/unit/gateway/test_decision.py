@@ -98,3 +98,11 @@ def with_cookie(method: str, *given: str, csrf: str = "c5rf") -> Decision:
 )
 def test_a_cookie_alone_changes_nothing(decision: Decision, status: int) -> None:
     assert decision.status == status
+
+
+@pytest.mark.parametrize(("role", "any_owner"), [("submitter", False), ("admin", True)])
+def test_rest_is_told_whether_the_owner_matters(role: str, any_owner: bool) -> None:
+    who = Authenticated(Principal("ada", (role,), "token", "id"), NOW + 60)
+    routes = RouteTable([Route("PATCH", "/v1/jobs/{id}", "jobs.cancel")])
+    decision = decide(CheckRequest("PATCH", "/v1/jobs/42"), who, policy=POLICY, routes=routes, realm="test")
+    assert (decision.allowed, decision.any_owner) == (True, any_owner)

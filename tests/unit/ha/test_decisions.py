@@ -119,6 +119,18 @@ def test_settings_that_go_together() -> None:
     check_ha(HaConfig(**ZOOKEEPER))  # type: ignore[arg-type]  # of several types
 
 
+def test_settings_of_kubernetes() -> None:
+    check_ha(HaConfig(mode="kubernetes", storage="s3://bucket/x", kubernetes_api="https://10.0.0.1:6443"))
+    for change, key in (
+        ({"storage": ""}, "storage"),
+        ({"kubernetes_api": "http://10.0.0.1"}, "kubernetes_api"),
+        ({"kubernetes_api": "https://user:secret@host"}, "kubernetes_api"),
+        ({"kubernetes_namespace": "../x"}, "kubernetes_namespace"),
+    ):
+        with pytest.raises(HaMisconfigured, match=f"ha.{key}|ha.storage"):
+            check_ha(HaConfig(**{"mode": "kubernetes", "storage": "/shared", **change}))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("change", "key"),
     [

@@ -19,8 +19,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from yarl import URL
 
-from gateway.assertion import jwks_file, publish_keys
+from gateway.assertion import publish_keys
 from gateway.pass_keys import PUBLISH_AHEAD, RETAIN, ROTATE_AFTER
+from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.assertions import (
     CONNECT_AUDIENCE,
     HEADER,
@@ -33,7 +34,6 @@ from pki.assertions import (
 from pki.errors import AssertionRefused
 from pki.home import Home
 from runtime.rest.assertion import AUDIENCES, asserted, require_assertion
-from runtime.rest.assertion_keys import AssertionKeys
 from runtime.rest.problems import problems
 from runtime.rest.routes import HEALTH_PATH
 from runtime.rest.server import RestServer
@@ -59,7 +59,7 @@ def gateway(home: Home) -> AssertingGateway:
 
 
 def verifier(home: Home, clock: Callable[[], float] = time.time) -> AssertionVerifier:
-    return AssertionVerifier(AssertionKeys(jwks_file(home)).keys, AUDIENCES, clock=clock)
+    return AssertionVerifier(AssertionKeys(assertion_keys_file(home)).keys, AUDIENCES, clock=clock)
 
 
 def test_a_good_assertion_says_who_asks(home: Home, gateway: AssertingGateway) -> None:
@@ -170,7 +170,7 @@ def test_ids_that_had_to_be_forgotten_count_as_used() -> None:
 
 def test_keys_rotate_without_refusing_anything(home: Home) -> None:
     gateway = AssertingGateway(home)
-    checking = AssertionVerifier(AssertionKeys(jwks_file(home)).keys, AUDIENCES)
+    checking = AssertionVerifier(AssertionKeys(assertion_keys_file(home)).keys, AUDIENCES)
     first = gateway.keys.signing(time.time()).kid
     old = gateway.assertion("GET", PATH)
     later = time.time() + ROTATE_AFTER.total_seconds() + 1
@@ -193,12 +193,12 @@ def test_keys_rotate_without_refusing_anything(home: Home) -> None:
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"keys":[{"kty":"oct","kid":"a","k":"c2VjcmV0"}]}'])
 def test_without_readable_keys_nobody_is_believed(home: Home, gateway: AssertingGateway, damage: bytes) -> None:
     checking, text = verifier(home), gateway.assertion("GET", PATH)
-    jwks_file(home).write_bytes(damage)
+    assertion_keys_file(home).write_bytes(damage)
     with pytest.raises(AssertionRefused):
         checking.verify([text], method="GET", path=PATH)
     publish_keys(home, gateway.keys)
     assert checking.verify([text], method="GET", path=PATH).principal == "ada"
-    jwks_file(home).unlink()
+    assertion_keys_file(home).unlink()
     with pytest.raises(AssertionRefused):
         checking.verify([gateway.assertion("GET", PATH)], method="GET", path=PATH)
 
@@ -224,7 +224,7 @@ async def rest(home: Home, gateway: AssertingGateway, tmp_path: Path) -> AsyncIt
     async def answer(request: web.Request) -> web.Response:
         return web.json_response({"who": "" if request.path == HEALTH_PATH else asserted(request).principal})
 
-    check = require_assertion(AssertionKeys(jwks_file(home)).keys)
+    check = require_assertion(AssertionKeys(assertion_keys_file(home)).keys)
     application = web.Application(middlewares=[problems, check])
     application.router.add_route("*", "/{tail:.*}", answer)
     server = RestServer(application, tmp_path / "s" / "rest.sock")

@@ -13,10 +13,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.assertion import jwks_file
+from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.assertions import HEADER
 from pki.home import Home
 from runtime.blob.store import BlobStore
+from runtime.config import ConnectConfig
+from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
@@ -32,7 +34,6 @@ from runtime.messages import (
     SlotState,
     TaskManagerRegistration,
 )
-from runtime.rest.assertion_keys import AssertionKeys
 from runtime.rest.handlers import ClusterFacts, Handlers
 from runtime.rest.routes import ROUTES, published_routes
 from runtime.rest.server import RestServer, make_application
@@ -191,9 +192,12 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
     dispatcher = FakeDispatcher()
     store = BlobStore(tmp_path / "blobs", 4_000_000)
     facts = ClusterFacts("0.1", "4.3", "spiffe://td/jobmanager/jm", "td")
-    handlers = Handlers(dispatcher, FakeResourceManager(), store, facts, default_executors=2)
+    sessions = ConnectSessions(dispatcher, store, tmp_path / "jobs", ConnectConfig())
+    handlers = Handlers(dispatcher, FakeResourceManager(), store, facts, sessions, default_executors=2)
     home = Home.at(tmp_path / "home").create()
-    server = RestServer(make_application(handlers, AssertionKeys(jwks_file(home)).keys), tmp_path / "s" / "rest.sock")
+    server = RestServer(
+        make_application(handlers, AssertionKeys(assertion_keys_file(home)).keys), tmp_path / "s" / "rest.sock"
+    )
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(server.path))) as session:
         yield Rest(dispatcher, session, server.path, tmp_path / "blobs", AssertingGateway(home))
@@ -254,6 +258,7 @@ async def test_jobs_and_one_job(rest: Rest) -> None:
         "start_time": 1000,
         "end_time": 3000,
         "duration_ms": 2000,
+        "kind": "PIPELINE",
     }
     assert (status, document) == (200, {"jobs": [summary]})
     status, document = await rest.call("GET", f"/v1/jobs/{JOB}")

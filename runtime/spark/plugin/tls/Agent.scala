@@ -18,6 +18,12 @@ object Agent {
   /** Exit code of a JVM that was stopped here (`IDENTITY_EXIT_CODE` in `runtime/spark/command.py`). */
   val ExitCode = 97
 
+  /** Those of RFC 8446 (4.2.3) without SHA-1; the `rsa_pkcs1` ones are for certificates alone there. */
+  private val SignatureSchemes = Seq(
+    "ecdsa_secp256r1_sha256", "ecdsa_secp384r1_sha384", "ecdsa_secp521r1_sha512", "ed25519", "rsa_pss_rsae_sha256",
+    "rsa_pss_rsae_sha384", "rsa_pss_rsae_sha512", "rsa_pss_pss_sha256", "rsa_pss_pss_sha384", "rsa_pss_pss_sha512",
+    "rsa_pkcs1_sha256", "rsa_pkcs1_sha384", "rsa_pkcs1_sha512").mkString(",")
+
   /** Spark's settings as the launcher gave them on the command line, before any code of the job ran. */
   @volatile private var settings: Map[String, String] = Map.empty
 
@@ -27,6 +33,8 @@ object Agent {
     try {
       if (arguments == null || arguments.isEmpty) throw new IllegalArgumentException("no identity directory was given")
       settings = sparkProperties()
+      // Before the JDK's TLS is loaded, which would sign handshakes with SHA-1 for whoever asks for it.
+      Seq("server", "client").foreach(end => System.setProperty(s"jdk.tls.$end.SignatureSchemes", SignatureSchemes))
       val directory = Paths.get(arguments)
       val identity = new Identity(directory)
       val engines = Engines.named(System.getProperty("sluice.tls.engine", "jdk"))

@@ -15,7 +15,7 @@ import scala.util.control.NonFatal
   *
   * SPIFFE IDs, protocol and cipher names were checked against alphabets that need no escaping in JSON.
   */
-private[tls] final class Evidence(directory: Path) {
+private[tls] final class Evidence(directory: Path, channel: String = "data") {
   import Evidence._
 
   private val written = new AtomicInteger()
@@ -25,11 +25,14 @@ private[tls] final class Evidence(directory: Path) {
       val direction = if (dialed) "dialed" else "accepted"
       val now = Instant.now()
       val at = f"${now.getEpochSecond}%d.${now.getNano / 1000000}%03d"
-      val line = s"""{"channel":"data","local":"$local","peer":"$peer","direction":"$direction",""" +
+      val line = s"""{"channel":"$channel","local":"$local","peer":"$peer","direction":"$direction",""" +
         s""""protocol":"$protocol","cipher":"$cipher","opened_at":$at}""" + "\n"
       try append(line)
       catch { case NonFatal(error) => Log.line(s"a connection could not be recorded: $error") }
     }
+
+  /** The same file, for connections of another channel. */
+  def on(other: String): Evidence = new Evidence(directory, other)
 
   private def append(line: String): Unit = synchronized {
     val path = directory.resolve("connections.jsonl")

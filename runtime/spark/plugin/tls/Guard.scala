@@ -10,7 +10,8 @@ import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, MethodVisi
   *
   * `TransportConf`: whether RPC is TLS, and by which SSLContext, become constants. `SSLFactory`: key and trust stores of
   * the configuration are not even opened (without a trust store it would trust everyone), and the path that builds Netty
-  * contexts past the provider is closed. `TransportContext` tells [[Connections]] of each channel it has set up.
+  * contexts past the provider is closed. `TransportContext` tells [[Connections]] of each channel it has set up. gRPC
+  * servers, which are Spark Connect's, get [[ConnectTls]].
   */
 private[tls] final class Guard(rewrites: Map[String, Guard.Methods]) extends ClassFileTransformer {
 
@@ -85,6 +86,23 @@ private[tls] object Guard {
     }
   }
 
+  /** The builder gets [[ConnectTls]] before it builds, whatever it was given before. */
+  private val secured: Change = { method =>
+    new MethodVisitor(Opcodes.ASM9, method) {
+      override def visitCode(): Unit = {
+        super.visitCode()
+        super.visitVarInsn(Opcodes.ALOAD, 0)
+        super.visitMethodInsn(
+          Opcodes.INVOKESTATIC, "io/sluice/tls/ConnectTls", "server", "()Lio/netty/handler/ssl/SslContext;", false)
+        super.visitMethodInsn(
+          Opcodes.INVOKEVIRTUAL, GrpcServers, "sslContext", s"(Lio/netty/handler/ssl/SslContext;)L$GrpcServers;", false)
+        super.visitInsn(Opcodes.POP)
+      }
+    }
+  }
+
+  private val GrpcServers = "org/sparkproject/connect/grpc/netty/NettyServerBuilder"
+
   private val Rewrites: Map[String, Methods] = Map(
     "org/apache/spark/network/util/TransportConf" -> Map(
       "sslRpcEnabled()Z" -> constant(true),
@@ -103,7 +121,9 @@ private[tls] object Guard {
       "initNettySslContexts(Lorg/apache/spark/network/ssl/SSLFactory$Builder;)V" -> forbidden),
     "org/apache/spark/network/TransportContext" -> Map(
       ("initializePipeline(Lio/netty/channel/socket/SocketChannel;Lorg/apache/spark/network/server/RpcHandler;Z)" +
-        "Lorg/apache/spark/network/server/TransportChannelHandler;") -> told))
+        "Lorg/apache/spark/network/server/TransportChannelHandler;") -> told),
+    GrpcServers -> Map(
+      "buildTransportServers(Ljava/util/List;)Lorg/sparkproject/connect/grpc/netty/NettyServer;" -> secured))
 
   /** Loads the guarded classes now and checks that a configuration that says otherwise changes nothing. */
   def verify(): Unit = {

@@ -6,20 +6,24 @@ import java.security.cert.X509Certificate
 import java.util.Date
 import javax.net.ssl.{SSLEngine, X509ExtendedKeyManager, X509ExtendedTrustManager}
 
-/** Verifies a peer: the path to our authority (RFC 5280) first, then who it is, then that it was not revoked. */
-private[tls] final class PeerTrustManager(identity: Identity) extends X509ExtendedTrustManager {
+/** Verifies a peer: the path to our authority (RFC 5280) first, then who it is, then that it was not revoked.
+  *
+  * @param peersOf who is accepted, of the generation of the identity that is in use
+  */
+private[tls] final class PeerTrustManager(identity: Identity, peersOf: Generation => Peers)
+    extends X509ExtendedTrustManager {
 
   override def checkClientTrusted(chain: Array[X509Certificate], authType: String, engine: SSLEngine): Unit = {
     val generation = identity.current
     generation.authorities.checkClientTrusted(chain, authType, engine)
-    generation.peers.admit(chain.head, Peers.ClientAuth)
+    peersOf(generation).admit(chain.head, Peers.ClientAuth)
     refuseRevoked(chain.head)
   }
 
   override def checkServerTrusted(chain: Array[X509Certificate], authType: String, engine: SSLEngine): Unit = {
     val generation = identity.current
     generation.authorities.checkServerTrusted(chain, authType, engine)
-    generation.peers.admit(chain.head, Peers.ServerAuth)
+    peersOf(generation).admit(chain.head, Peers.ServerAuth)
     refuseRevoked(chain.head)
   }
 
@@ -34,7 +38,7 @@ private[tls] final class PeerTrustManager(identity: Identity) extends X509Extend
 
   /** Admits the peer of a finished handshake once more, and returns its SPIFFE ID. */
   def admitFinished(leaf: X509Certificate, peerIsClient: Boolean): String = {
-    val id = identity.current.peers.admit(leaf, if (peerIsClient) Peers.ClientAuth else Peers.ServerAuth)
+    val id = peersOf(identity.current).admit(leaf, if (peerIsClient) Peers.ClientAuth else Peers.ServerAuth)
     refuseRevoked(leaf)
     id
   }

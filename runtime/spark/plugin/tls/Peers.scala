@@ -47,6 +47,12 @@ private[tls] object Peers {
     })
   }
 
+  /** The gateways of the trust domain that `generation` is of. */
+  def gatewaysOf(generation: Generation): Peers = {
+    val domain = generation.spiffeId.stripPrefix("spiffe://").takeWhile(_ != '/')
+    parse(s"spiffe://$domain/gateway/*")
+  }
+
   /** The one SPIFFE ID of a certificate. */
   def spiffeId(certificate: X509Certificate): String = {
     val names = Option(certificate.getSubjectAlternativeNames).map(_.asScala.toSeq).getOrElse(Seq.empty)

@@ -9,13 +9,24 @@ private[tls] final class SluiceProvider(identity: Identity, engines: Engines, ev
 
   putService(new Provider.Service(
     this, "SSLContext", SluiceProvider.Algorithm, classOf[MutualTlsContext].getName, null, null) {
-    override def newInstance(parameter: AnyRef): AnyRef = new MutualTlsContext(identity, engines, evidence)
+    override def newInstance(parameter: AnyRef): AnyRef =
+      new MutualTlsContext(identity, engines, evidence, new PeerTrustManager(identity, _.peers))
+  })
+  // The JDK's engine: netty's gRPC servers negotiate h2 through it.
+  putService(new Provider.Service(
+    this, "SSLContext", SluiceProvider.ConnectAlgorithm, classOf[MutualTlsContext].getName, null, null) {
+    override def newInstance(parameter: AnyRef): AnyRef =
+      new MutualTlsContext(
+        identity, Engines.named("jdk"), evidence.on("connect"), new PeerTrustManager(identity, Peers.gatewaysOf))
   })
 }
 
 object SluiceProvider {
   /** `TLS_PROTOCOL` in `runtime/spark/conf.py`. */
   val Algorithm = "SluiceTLSv1.3"
+
+  /** For the listeners of Spark Connect: admits gateways, not the job's own processes. */
+  val ConnectAlgorithm = "SluiceConnectTLSv1.3"
 
   val Protocols: Array[String] = Array("TLSv1.3")
 
@@ -24,11 +35,11 @@ object SluiceProvider {
 }
 
 /** Ignores the managers it is initialized with; key, certificates and rules come from the identity directory. */
-private[tls] final class MutualTlsContext(identity: Identity, engines: Engines, evidence: Evidence)
+private[tls] final class MutualTlsContext(
+    identity: Identity, engines: Engines, evidence: Evidence, trust: PeerTrustManager)
     extends SSLContextSpi {
   import SluiceProvider.{Ciphers, Protocols}
 
-  private val trust = new PeerTrustManager(identity)
   private val sessions = MutualTlsContext.jdkContext(identity, trust)
   private val factory = engines.factory(identity, trust, sessions)
 

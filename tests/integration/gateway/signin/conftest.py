@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 
 from gateway.assembly import auth_service, route_file
+from gateway.audit_log import audit_file
 from gateway.config import GatewayConfig, IssuerConfig, OidcConfig
 from gateway.process import MAX_CHECK_LINE_BYTES
 from gateway.service import AuthService
@@ -136,7 +137,9 @@ class House:
         return (await self.check(method, authorization=f"Bearer {credential}")).status
 
     def audited(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.home.gateway / "audit.jsonl").read_text().splitlines()]
+        """The decisions in the audit log, in their order."""
+        records = [json.loads(line) for line in audit_file(self.home).read_text().splitlines()]
+        return [record for record in records if record["event"] == "decision"]
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,78 @@
+"""What Envoy needs for Spark Connect: a route for each method, and one cluster, in the form of Envoy's JSON.
+
+The routes must come before those that want a ``Content-Length``: gRPC has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gateway.connect.messages import METHODS, SERVICE
+from gateway.routes import Route
+from gateway.upstreams import UnixLeg, cluster
+from pki.home import Home
+
+CLUSTER = "connect"
+OPERATION = "connect.use"
+
+BUFFER_BYTES = 1 << 20
+MAX_CALLS = 4096
+MAX_CONNECTIONS = 64
+"""Of Envoy to the relay; a connection carries many calls."""
+
+
+def connect_socket(home: Home) -> Path:
+    """Where the relay listens."""
+    return home.sockets / "connect.sock"
+
+
+def connect_operations() -> tuple[Route, ...]:
+    """The routes for the auth service: every method of Spark Connect is one operation."""
+    return tuple(Route("POST", f"/{SERVICE}/{method}", OPERATION) for method in METHODS)
+
+
+def is_connect(route: Route) -> bool:
+    """Whether a route is one of :func:`connect_operations`."""
+    return route.path.startswith(f"/{SERVICE}/")
+
+
+def connect_route(
+    route: Route, *, metadata: Mapping[str, object], removed: Sequence[str], filters: Mapping[str, object]
+) -> dict[str, object]:
+    """gRPC calls of one method go to the relay, for as long as they take.
+
+    Envoy's own limits would end a query with an error that the client does not retry: 15 s of time, and any pause.
+
+    Args:
+        route: one of :func:`connect_operations`.
+        metadata: of the route, for the filters.
+        removed: request headers that end at the gateway.
+        filters: what the filters do on this route.
+    """
+    return {
+        "match": {"path": route.path, "grpc": {}},
+        "route": {
+            "cluster": CLUSTER,
+            "timeout": "0s",
+            "idle_timeout": "0s",
+            "max_stream_duration": {"max_stream_duration": "0s", "grpc_timeout_header_max": "0s"},
+        },
+        "metadata": dict(metadata),
+        "request_headers_to_remove": list(removed),
+        "typed_per_filter_config": dict(filters),
+    }
+
+
+def connect_cluster(leg: UnixLeg, trust_domain: str) -> dict[str, object]:
+    """The relay, over its unix socket; connections are not ended under a query."""
+    return cluster(
+        CLUSTER,
+        leg,
+        trust_domain,
+        connect_timeout="5s",
+        max_connection_duration="0s",
+        http2=True,
+        per_connection_buffer_limit_bytes=BUFFER_BYTES,
+        circuit_breakers={"thresholds": [{"max_requests": MAX_CALLS, "max_connections": MAX_CONNECTIONS}]},
+    )

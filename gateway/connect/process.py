@@ -1,0 +1,83 @@
+"""The relay as a process: ``sluice run connect``, beside the auth service, on a unix socket that Envoy opens.
+
+Its identity, ``gateway/connect``, is shown to the servers of sessions, and to REST on another machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+
+from grpclib.server import Server
+
+from gateway.bootstrap import EnvoyPaths, legs_of
+from gateway.config import CONNECT_NAME, GatewayConfig
+from gateway.connect.envoy import connect_socket
+from gateway.connect.relay import ConnectRelay
+from gateway.connect.rest import RestSessions
+from gateway.connect.sessions import Sessions
+from gateway.connect.standing import OpenStreams, Standing
+from gateway.connect.wire import RawCodec, RawDetails
+from gateway.errors import TokenNotFound
+from gateway.listening import listen_unix
+from gateway.revocations import Revocations
+from gateway.tokens import token_snapshot
+from pki.assertion_keys import AssertionKeys, assertion_keys_file
+from pki.assertions import CONNECT_AUDIENCE, PASS_AUDIENCE, Asserted, AssertionVerifier
+from pki.home import Home
+from pki.identity import Role
+from pki.in_use_reporter import reporting
+from pki.tls import TlsIdentity
+
+_LOG = logging.getLogger(__name__)
+
+AUDIENCES = frozenset({CONNECT_AUDIENCE, PASS_AUDIENCE})
+
+
+def standing_in(home: Home) -> Standing:
+    """Whether nothing is revoked that somebody came with, and its API token has not expired."""
+    tokens = token_snapshot(home)
+    revocations = Revocations.of(home)
+
+    def stands(who: Asserted) -> bool:
+        now = time.time()
+        revoked = revocations.current()
+        if revoked.refuses(name=who.principal, credential=who.credential, jti=who.id, now=now) is not None:
+            return False
+        if who.method != "token":
+            return True
+        try:
+            record = tokens.get().find(who.credential)
+        except TokenNotFound:
+            return False
+        return record.name == who.principal and record.state(now) == "active"
+
+    return stands
+
+
+async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int] | None = None) -> None:
+    """Relay Spark Connect until cancelled.
+
+    Raises:
+        StoreError: there is no usable identity ``gateway/connect``.
+        ListenError: the socket is taken.
+    """
+    identity = TlsIdentity(home.identity(Role.GATEWAY, CONNECT_NAME))
+    leg = legs_of(config, EnvoyPaths.of(home), rest).rest
+    path = connect_socket(home)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(reporting(identity, "connect"))
+        sessions = Sessions(identity, RestSessions(home, identity, leg).ask)
+        stack.callback(sessions.close)
+        streams = OpenStreams(standing_in(home))
+        verifier = AssertionVerifier(AssertionKeys(assertion_keys_file(home)).keys, AUDIENCES)
+        relay = ConnectRelay(verifier, sessions, streams)
+        listening = stack.enter_context(contextlib.closing(listen_unix(path)))
+        stack.callback(path.unlink, missing_ok=True)
+        server = Server([relay], codec=RawCodec(), status_details_codec=RawDetails())
+        await server.start(sock=listening)
+        stack.push_async_callback(server.wait_closed)
+        stack.callback(server.close)
+        _LOG.info("Spark Connect is relayed on %s", path)
+        await streams.watch()

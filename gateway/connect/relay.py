@@ -1,0 +1,126 @@
+"""The relay: from Envoy's unix socket to the session of whoever was authenticated, message by message.
+
+Each call is checked by itself (there is no state between calls but the channel to the session): the assertion of the
+auth service says who it is, every message gets that user, and the call goes to that user's own session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+from grpclib.server import Stream
+
+from gateway.connect.messages import METHODS, SERVICE, MalformedMessage, bind_user
+from gateway.connect.sessions import Sessions, SessionUnavailable
+from gateway.connect.standing import Cut, OpenStreams
+from gateway.connect.wire import BoundedStream, receive
+from pki.assertions import HEADER, Asserted, AssertionVerifier
+from pki.errors import AssertionRefused, SluiceError
+
+_LOG = logging.getLogger(__name__)
+
+MAX_CALLS_OF_ONE = 128
+"""Calls of one principal at the same time."""
+
+
+class ConnectRelay:
+    """Serves the methods of Spark Connect.
+
+    Args:
+        verifier: of the auth service's assertions, audience ``sluice-connect``.
+        sessions: where calls go.
+        streams: ends calls whose credential is revoked.
+    """
+
+    def __init__(self, verifier: AssertionVerifier, sessions: Sessions, streams: OpenStreams) -> None:
+        self._verifier = verifier
+        self._sessions = sessions
+        self._streams = streams
+        self._calls: dict[str, int] = {}
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        """The paths that are served, as grpclib asks for them."""
+        return {
+            (path := f"/{SERVICE}/{method}"): Handler(
+                partial(self.serve, path), Cardinality.STREAM_STREAM, bytes, bytes
+            )
+            for method in METHODS
+        }
+
+    async def serve(self, path: str, stream: Stream[bytes, bytes]) -> None:
+        """One call."""
+        who = self._authenticated(path, stream)
+        if self._calls.get(who.principal, 0) >= MAX_CALLS_OF_ONE:
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, "too many calls at the same time")
+        self._calls[who.principal] = self._calls.get(who.principal, 0) + 1
+        try:
+            with self._streams.entered(who):
+                await self._relay(path, stream, who)
+        except Cut as error:
+            raise GRPCError(Status.UNAUTHENTICATED, "the credential is not valid any more") from error
+        finally:
+            self._calls[who.principal] -= 1
+            if not self._calls[who.principal]:
+                del self._calls[who.principal]
+
+    def _authenticated(self, path: str, stream: Stream[bytes, bytes]) -> Asserted:
+        values = [str(value) for value in stream.metadata.getall(HEADER, [])] if stream.metadata else []
+        try:
+            return self._verifier.verify(values, method="POST", path=path)
+        except AssertionRefused as error:
+            _LOG.warning("%s refused: %s", path, error)
+            raise GRPCError(Status.UNAUTHENTICATED, "this call does not come from the gateway") from error
+
+    async def _relay(self, path: str, stream: Stream[bytes, bytes], who: Asserted) -> None:
+        try:
+            channel = await self._sessions.channel(who)
+            upstream = channel.call(path, stream.deadline)
+            async with upstream:
+                await upstream.send_request()
+                await self._both_ways(stream, upstream, who)
+        except GRPCError:
+            raise
+        except (SessionUnavailable, SluiceError) as error:
+            _LOG.warning("%s has no session: %s", who.principal, error)
+            self._sessions.forget(who)
+            raise GRPCError(Status.UNAVAILABLE, "your Spark Connect session is not available now") from error
+        except (StreamTerminatedError, ProtocolError, OSError) as error:
+            _LOG.info("the session of %s broke off: %s", who.principal, error or type(error).__name__)
+            self._sessions.forget(who)
+            raise GRPCError(Status.UNAVAILABLE, "your Spark Connect session broke off") from error
+
+    async def _both_ways(self, stream: Stream[bytes, bytes], upstream: BoundedStream, who: Asserted) -> None:
+        sending = asyncio.ensure_future(_send_all(stream, upstream, who.principal))
+        replying = asyncio.ensure_future(_reply_all(stream, upstream))
+        try:
+            await asyncio.wait({sending, replying}, return_when=asyncio.FIRST_COMPLETED)
+            if not replying.done():  # a whole answer is one, whether or not the client has said all
+                await sending
+            await replying
+        finally:
+            for task in (sending, replying):
+                task.cancel()
+            await asyncio.gather(sending, replying, return_exceptions=True)
+
+
+async def _send_all(stream: Stream[bytes, bytes], upstream: BoundedStream, principal: str) -> None:
+    raw: Any = stream._stream  # noqa: SLF001  grpclib itself would take a message of any size
+    while (message := await receive(raw)) is not None:
+        try:
+            bound = bind_user(message, principal)
+        except MalformedMessage as error:
+            raise GRPCError(Status.INVALID_ARGUMENT, "not a message of Spark Connect") from error
+        await upstream.send_message(bound)
+    await upstream.end()
+
+
+async def _reply_all(stream: Stream[bytes, bytes], upstream: BoundedStream) -> None:
+    while (reply := await upstream.recv_message()) is not None:
+        await stream.send_message(reply)
+    await upstream.recv_trailing_metadata()

@@ -1,0 +1,135 @@
+"""The session of each principal: asked for at REST when it is first needed, and the channel to its server.
+
+REST starts sessions; here they are found, waited for and dialed, over mutual TLS that wants the driver of that very
+session. What is remembered is forgotten as soon as it does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.connect.wire import BoundedChannel, RawCodec, RawDetails
+from gateway.errors import GatewayError
+from pki.assertions import Asserted
+from pki.channels import PeerPolicy
+from pki.identity import Role
+from pki.tls import TlsIdentity
+
+_LOG = logging.getLogger(__name__)
+
+START_SECONDS = 180.0
+"""How long a call waits until its session's server listens."""
+POLL_SECONDS = 0.3
+REMEMBER_SECONDS = 2.0
+"""For how long an address is used without asking REST again."""
+
+
+class SessionUnavailable(GatewayError):
+    """A principal's session cannot be had now."""
+
+
+class SessionAddress(msgspec.Struct, frozen=True):
+    """What REST tells of a session; ``port`` is 0 until its server listens."""
+
+    job_id: str
+    owner: str
+    host: str
+    port: int
+
+
+AskRest = Callable[[Asserted], Awaitable[SessionAddress]]
+"""Asks REST for the session of a principal, which starts it; raises :class:`SessionUnavailable`."""
+
+
+@dataclass(slots=True)
+class _Known:
+    address: SessionAddress
+    channel: BoundedChannel
+    context: object
+    asked_at: float
+
+
+class Sessions:
+    """Channels to the sessions of principals.
+
+    Args:
+        identity: of this process, role ``gateway``.
+        ask: see :data:`AskRest`.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, identity: TlsIdentity, ask: AskRest, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._identity = identity
+        self._ask = ask
+        self._clock = clock
+        self._known: dict[str, _Known] = {}
+        self._asking: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._retired: list[BoundedChannel] = []
+
+    async def channel(self, who: Asserted) -> BoundedChannel:
+        """A channel to the session of ``who``; raises :class:`SessionUnavailable` when it does not come up in time."""
+        lock = self._asking.setdefault(who.principal, asyncio.Lock())
+        async with lock:
+            known = self._known.get(who.principal)
+            if known is None or self._clock() - known.asked_at > REMEMBER_SECONDS:
+                address = await self._started(who)
+                known = self._take(who.principal, address)
+            return self._current(known)
+
+    def forget(self, who: Asserted) -> None:
+        """The session does not answer: REST is asked before it is used again."""
+        known = self._known.pop(who.principal, None)
+        if known is not None:
+            known.channel.close()
+
+    def close(self) -> None:
+        """Close all channels."""
+        for channel in [*self._retired, *(known.channel for known in self._known.values())]:
+            channel.close()
+        self._known.clear()
+
+    async def _started(self, who: Asserted) -> SessionAddress:
+        deadline = self._clock() + START_SECONDS
+        while True:
+            address = await self._ask(who)
+            if address.owner != who.principal:
+                raise SessionUnavailable(f"REST gave {who.principal} the session of {address.owner}")
+            if address.port:
+                return address
+            if self._clock() > deadline:
+                raise SessionUnavailable(f"session {address.job_id} did not start in time", "see its job's logs")
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _take(self, principal: str, address: SessionAddress) -> _Known:
+        known = self._known.get(principal)
+        if known is None or known.address != address:
+            if known is not None:
+                known.channel.close()
+            _LOG.info("%s has session %s at %s:%d", principal, address.job_id, address.host, address.port)
+            known = self._known[principal] = self._dialing(address)
+        known.asked_at = self._clock()
+        return known
+
+    def _dialing(self, address: SessionAddress) -> _Known:
+        policy = PeerPolicy(self._identity.spiffe_id.trust_domain, {Role.DRIVER}, job_id=address.job_id)
+        context = self._identity.client_context(policy, alpn=("h2",))
+        channel = BoundedChannel(
+            address.host, address.port, ssl=context, codec=RawCodec(), status_details_codec=RawDetails()
+        )
+        return _Known(address, channel, context, self._clock())
+
+    def _current(self, known: _Known) -> BoundedChannel:
+        """Its channel, made anew when this process's certificate or trust was replaced."""
+        fresh = self._dialing(known.address)
+        if fresh.context is known.context:
+            return known.channel
+        self._retired.append(known.channel)  # calls on it may go on; it is closed with the process
+        known.channel, known.context = fresh.channel, fresh.context
+        return known.channel

@@ -1,0 +1,234 @@
+"""A real gateway with the relay, and in the place of Spark's servers ones that remember what reaches them."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import concurrent.futures
+import contextlib
+import shutil
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]  # the package has no type information
+import pytest
+from aiohttp import web
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+from grpclib.server import Server, Stream
+from pyspark.sql.connect.proto import base_pb2 as proto
+from pyspark.sql.connect.proto import base_pb2_grpc as stubs
+
+from gateway.config import CONNECT_NAME, GatewayConfig
+from gateway.connect.envoy import connect_socket
+from gateway.connect.messages import METHODS, SERVICE
+from gateway.connect.process import run_connect
+from gateway.connect.wire import RawCodec, RawDetails
+from gateway.principal import AccessRole
+from gateway.tokens import TokenStore
+from pki.assertions import HEADER, REST_AUDIENCE
+from pki.channels import Channel, client_policy
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.issuer import LocalIssuer
+from pki.tls import TlsIdentity
+from tests.assertions import asserted_by
+from tests.integration.gateway.conftest import (
+    TRUST_DOMAIN,
+    BackgroundLoop,
+    EdgeAuthority,
+    Gateway,
+    Upstream,
+    eventually,
+)
+
+JOBS = {"ada": "a" * 32, "bob": "b" * 32}
+DETAILS = b"\x08\x0d\x12\x05Spark"
+
+
+@dataclass
+class FakeSession:
+    """A server in the place of Spark's: remembers messages, answers each with itself."""
+
+    identity: Path
+    port: int = 0
+    seen: list[tuple[str, bytes]] = field(default_factory=list)
+    metadata: list[Mapping[str, Any]] = field(default_factory=list)
+    ended: int = 0
+    transports: set[Any] = field(default_factory=set)
+    server: Server | None = None
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        return {
+            f"/{SERVICE}/{method}": Handler(partial(self.serve, method), Cardinality.STREAM_STREAM, bytes, bytes)
+            for method in METHODS
+        }
+
+    async def start(self, *, tls: bool = True) -> None:
+        policy = client_policy(Channel.CONNECT, TRUST_DOMAIN)
+        context: ssl.SSLContext = TlsIdentity(self.identity).server_context(policy, alpn=["h2"])
+        self.server = Server([self], codec=RawCodec(), status_details_codec=RawDetails())
+        await self.server.start("127.0.0.1", self.port, ssl=context if tls else None)
+        (listening,) = self.server._server.sockets  # type: ignore[union-attr]
+        self.port = listening.getsockname()[1]
+
+    async def stop(self) -> None:
+        if self.server is not None:
+            self.server.close()
+            for transport in self.transports:
+                transport.abort()
+            self.transports.clear()
+            await self.server.wait_closed()
+            self.server = None
+
+    async def serve(self, method: str, stream: Stream[bytes, bytes]) -> None:
+        self.metadata.append(dict(stream.metadata or {}))
+        self.transports.add(stream._stream._transport)
+        try:
+            async for message in stream:
+                self.seen.append((method, message))
+                if method == "ReleaseExecute":
+                    raise GRPCError(Status.INTERNAL, "it went wrong", DETAILS)
+                if method != "AddArtifacts":
+                    await stream.send_message(proto.ConfigResponse(session_id="s").SerializeToString())
+                while method == "ExecutePlan":  # until the client goes
+                    await stream.send_message(proto.ExecutePlanResponse(session_id="s").SerializeToString())
+                    await asyncio.sleep(0.02)
+            if method == "AddArtifacts":  # one answer to them all
+                await stream.send_message(proto.AddArtifactsResponse(session_id="s").SerializeToString())
+        finally:
+            self.ended += 1
+
+    def users(self) -> list[str]:
+        """The users of all messages, and nothing left to remember."""
+        seen, self.seen = self.seen, []
+        return [proto.ConfigRequest.FromString(message).user_context.user_id for _, message in seen]
+
+
+class SessionRest(Upstream):
+    """REST that gives each principal the address of its session."""
+
+    def __init__(self, home: Home, sessions: Mapping[str, FakeSession]) -> None:
+        super().__init__()
+        self._home = home
+        self._sessions = sessions
+        self.asked: collections.Counter[str] = collections.Counter()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        who = asserted_by(
+            self._home,
+            request.headers[HEADER],
+            method=request.method,
+            path=request.raw_path,
+            audience=REST_AUDIENCE,
+        ).principal
+        self.asked[who] += 1
+        session = self._sessions.get(who)
+        if session is None:
+            return web.json_response({"title": "no"}, status=503)
+        document = {"job_id": JOBS[who], "owner": who, "state": "RUNNING", "pending_reason": ""}
+        # The first time it is still starting.
+        return web.json_response(document | {"host": "127.0.0.1", "port": session.port if self.asked[who] > 1 else 0})
+
+
+class ConnectGateway(Gateway):
+    """Envoy, auth service, relay, and a session of each principal."""
+
+    def __init__(self, home: Home, authority: EdgeAuthority, pki: Path, loop: BackgroundLoop) -> None:
+        super().__init__(home, authority, loop, GatewayConfig(port=0, authorization_timeout=10.0))
+        self.issuer = LocalIssuer(pki, authority.config)
+        self.roots = (pki / "authorities" / "root" / "cert.pem").read_bytes()
+        self.sessions = {name: self.session(home.root / name, JOBS[name]) for name in JOBS}
+        self.rest = SessionRest(home, self.sessions)
+        self.upstream = self.rest
+        self.relay: concurrent.futures.Future[None] | None = None
+
+    def session(self, directory: Path, job_id: str) -> FakeSession:
+        """A server with the identity of a job's driver, not started yet."""
+        self.issuer.issue_to(directory, SpiffeId.driver(TRUST_DOMAIN, job_id))
+        return FakeSession(directory)
+
+    def start(self) -> None:
+        self.home.create()
+        self.issuer.issue_to(
+            self.home.identity(Role.GATEWAY, CONNECT_NAME), SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, CONNECT_NAME)
+        )
+        for session in self.sessions.values():
+            self._loop.start_value(session.start())
+        super().start()
+        relay = self.relay = self._loop.start(run_connect(self.home, self._config))
+        self._others.append(relay)
+        eventually(lambda: relay.done() or connect_socket(self.home).exists(), "the relay does not come up")
+        if relay.done():
+            relay.result()
+
+    def stop(self) -> None:
+        super().stop()
+        for session in self.sessions.values():
+            self._loop.start_value(session.stop())
+
+    def run(self, coroutine: Any) -> Any:
+        """Run a coroutine beside the servers."""
+        return self._loop.start_value(coroutine)
+
+    @contextlib.contextmanager
+    def channel(self) -> Iterator[stubs.SparkConnectServiceStub]:
+        """A client of Spark Connect at the real Envoy."""
+        credentials = grpc.ssl_channel_credentials(root_certificates=self.roots)
+        with grpc.secure_channel(f"localhost:{self.port}", credentials) as channel:
+            yield stubs.SparkConnectServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+
+    @contextlib.contextmanager
+    def inside(self) -> Iterator[stubs.SparkConnectServiceStub]:
+        """A client on the relay's own socket, past Envoy."""
+        with grpc.insecure_channel(f"unix:{connect_socket(self.home)}") as channel:
+            yield stubs.SparkConnectServiceStub(channel)  # type: ignore[no-untyped-call]  # generated
+
+    def bearer(self, name: str, role: AccessRole = AccessRole.SUBMITTER) -> list[tuple[str, str]]:
+        """Call metadata with a new token."""
+        return [("authorization", f"Bearer {self.token(role, name)}")]
+
+    def revoke(self, name: str) -> None:
+        """Revoke all tokens of ``name``."""
+        store = TokenStore(self.home)
+        for record in store.read().records:
+            if record.name == name:
+                store.revoke(record.id)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, background: BackgroundLoop) -> Iterator[ConnectGateway]:
+    directory, pki = Path(tempfile.mkdtemp(prefix="slc")), tmp_path_factory.mktemp("pki")
+    gateway = ConnectGateway(Home.at(directory), EdgeAuthority(pki), pki, background)
+    try:
+        gateway.start()
+        yield gateway
+    finally:
+        gateway.stop()
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def background() -> Iterator[BackgroundLoop]:
+    loop = BackgroundLoop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def connect(running: ConnectGateway) -> ConnectGateway:
+    """The one gateway of this module; nothing has reached a session yet in this test."""
+    for session in running.sessions.values():
+        session.users()
+        session.metadata.clear()
+    return running
+
+
+def claiming(user: str, session: str = "00112233-4455-6677-8899-aabbccddeeff") -> proto.ConfigRequest:
+    """A request that says it is of ``user``."""
+    return proto.ConfigRequest(session_id=session, user_context=proto.UserContext(user_id=user, user_name=user))

@@ -1,0 +1,259 @@
+"""Spark Connect through the real Envoy: as oneself, to one's own session, and for no longer than one may."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import grpc  # type: ignore[import-untyped]  # the package has no type information
+import pytest
+from pyspark.sql.connect.proto import base_pb2 as proto
+from pyspark.sql.connect.proto import base_pb2_grpc as stubs
+
+from gateway.connect.messages import SERVICE
+from gateway.principal import AccessRole
+from pki.assertions import HEADER
+from pki.identity import SpiffeId
+from tests.assertions import AssertingGateway
+from tests.integration.connect.conftest import DETAILS, JOBS, ConnectGateway, claiming
+from tests.integration.gateway.conftest import TRUST_DOMAIN, eventually
+
+PATH = f"/{SERVICE}/Config"
+
+
+def status_of(call: Callable[[], object]) -> grpc.StatusCode:
+    """The status that a call fails with."""
+    with pytest.raises(grpc.RpcError) as caught:
+        call()
+    code: grpc.StatusCode = caught.value.code()
+    return code
+
+
+def test_a_claimed_user_is_replaced_and_each_reaches_its_own_session(connect: ConnectGateway) -> None:
+    with connect.channel() as stub:
+        for name, claimed in (("ada", "bob"), ("bob", "ada"), ("ada", ""), ("bob", "bob")):
+            assert stub.Config(claiming(claimed), metadata=connect.bearer(name)).session_id == "s"
+    assert connect.sessions["ada"].users() == ["ada", "ada"]
+    assert connect.sessions["bob"].users() == ["bob", "bob"]
+
+
+def test_another_ones_session_id_leads_to_ones_own_server(connect: ConnectGateway) -> None:
+    with connect.channel() as stub:
+        stub.Config(claiming("bob", "b0b00000-0000-0000-0000-000000000000"), metadata=connect.bearer("bob"))
+        stub.Config(claiming("bob", "b0b00000-0000-0000-0000-000000000000"), metadata=connect.bearer("ada"))
+        attach = proto.ReattachExecuteRequest(
+            session_id="b0b00000-0000-0000-0000-000000000000",
+            user_context=proto.UserContext(user_id="bob"),
+            operation_id="0b000000-0000-0000-0000-000000000000",
+        )
+        list(stub.ReattachExecute(attach, metadata=connect.bearer("ada")))
+    assert connect.sessions["ada"].users() == ["ada", "ada"]
+    assert connect.sessions["bob"].users() == ["bob"]
+
+
+def test_every_message_of_a_stream_is_bound(connect: ConnectGateway) -> None:
+    parts = [proto.AddArtifactsRequest(session_id="s", user_context=proto.UserContext(user_id="bob"))] * 3
+    with connect.channel() as stub:
+        stub.AddArtifacts(iter(parts), metadata=connect.bearer("ada"), timeout=30)
+    assert connect.sessions["ada"].users() == ["ada"] * 3
+
+
+def test_neither_token_nor_identity_headers_reach_the_session(connect: ConnectGateway) -> None:
+    spoofed = [(HEADER, "x.y.z"), ("x-sluice-principal", "bob"), ("x-custom", "1")]
+    with connect.channel() as stub:
+        stub.Config(claiming("bob"), metadata=[*connect.bearer("ada"), *spoofed])
+    (metadata,) = connect.sessions["ada"].metadata
+    assert metadata == {}
+    assert connect.sessions["ada"].users() == ["ada"]
+
+
+def test_errors_arrive_with_their_details(connect: ConnectGateway) -> None:
+    with connect.channel() as stub, pytest.raises(grpc.RpcError) as caught:
+        stub.ReleaseExecute(proto.ReleaseExecuteRequest(session_id="s"), metadata=connect.bearer("ada"))
+    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INTERNAL, "it went wrong")
+    assert dict(caught.value.trailing_metadata())["grpc-status-details-bin"] == DETAILS
+
+
+@pytest.mark.parametrize("case", ["no token", "wrong token", "revoked token", "another scheme"])
+def test_without_a_good_token_nothing_is_reached(connect: ConnectGateway, case: str) -> None:
+    metadata = connect.bearer("ada")
+    match case:
+        case "no token":
+            metadata = []
+        case "wrong token":
+            metadata = [("authorization", metadata[0][1][:-4] + "0000")]
+        case "revoked token":
+            connect.revoke("ada")
+        case _:
+            metadata = [("authorization", "Basic YWRhOmFkYQ==")]
+    with connect.channel() as stub:
+        assert status_of(lambda: stub.Config(claiming("ada"), metadata=metadata)) is grpc.StatusCode.UNAUTHENTICATED
+    assert connect.sessions["ada"].users() == []
+
+
+def test_a_role_that_may_not_use_it_is_refused(connect: ConnectGateway) -> None:
+    metadata = connect.bearer("ada", AccessRole.VIEWER)
+    with connect.channel() as stub:
+        assert status_of(lambda: stub.Config(claiming("ada"), metadata=metadata)) is grpc.StatusCode.PERMISSION_DENIED
+    assert connect.sessions["ada"].users() == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [f"/{SERVICE}/Unknown", f"/{SERVICE}/", f"/{SERVICE}/Config/x", "/grpc.reflection.v1.ServerReflection/Info"],
+)
+def test_other_methods_are_closed(connect: ConnectGateway, path: str) -> None:
+    credentials = grpc.ssl_channel_credentials(root_certificates=connect.roots)
+    with grpc.secure_channel(f"localhost:{connect.port}", credentials) as channel:
+        call = channel.unary_unary(path, lambda message: message, lambda message: message)
+        refused = status_of(lambda: call(b"", metadata=connect.bearer("ada", AccessRole.ADMIN)))
+    assert refused in {
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.PERMISSION_DENIED,
+    }
+    assert connect.sessions["ada"].users() == []
+
+
+@pytest.mark.parametrize("message", [b"\x12\x05ab", b"\x13\x14", b"\x12"], ids=["short", "group", "tag alone"])
+def test_what_is_no_message_never_reaches_the_session(connect: ConnectGateway, message: bytes) -> None:
+    credentials = grpc.ssl_channel_credentials(root_certificates=connect.roots)
+    with grpc.secure_channel(f"localhost:{connect.port}", credentials) as channel:
+        call = channel.unary_unary(PATH, lambda data: data, lambda data: data)
+        refused = status_of(lambda: call(message, metadata=connect.bearer("ada")))
+    assert refused is grpc.StatusCode.INVALID_ARGUMENT
+    assert connect.sessions["ada"].users() == []
+
+
+def test_compressed_messages_are_refused(connect: ConnectGateway) -> None:
+    with connect.channel() as stub:
+        refused = status_of(
+            lambda: stub.Config(
+                claiming("bob", "s" * 5000), metadata=connect.bearer("ada"), compression=grpc.Compression.Gzip
+            )
+        )
+    assert refused is grpc.StatusCode.UNIMPLEMENTED
+    assert connect.sessions["ada"].users() == []
+
+
+def test_past_envoy_nobody_is_believed_without_an_assertion_for_this_call(connect: ConnectGateway) -> None:
+    signer = AssertingGateway(connect.home)
+    good = signer.assertion("POST", PATH)
+    wrong = {
+        "none": [],
+        "for REST": [(HEADER, signer.forged(good, aud="sluice-rest"))],
+        "for another method": [(HEADER, signer.assertion("POST", f"/{SERVICE}/ExecutePlan"))],
+        "plain": [("x-sluice-principal", "ada")],
+        "twice": [(HEADER, good), (HEADER, good)],
+        "alg none": [(HEADER, signer.forged(good, key="", algorithm="none"))],
+    }
+    with connect.inside() as stub:
+        for case, metadata in wrong.items():
+            refused = status_of(lambda metadata=metadata: stub.Config(claiming("ada"), metadata=metadata))  # type: ignore[misc]
+            assert refused is grpc.StatusCode.UNAUTHENTICATED, case
+    assert connect.sessions["ada"].users() == []
+
+
+def test_a_used_assertion_is_refused(connect: ConnectGateway) -> None:
+    credential = connect.bearer("ada")[0][1].split("_")[1]
+    signer = AssertingGateway(connect.home)
+    used = [(HEADER, signer.forged(signer.assertion("POST", PATH), cred=credential))]
+    with connect.inside() as stub:
+        stub.Config(claiming("ada"), metadata=used)
+        assert status_of(lambda: stub.Config(claiming("ada"), metadata=used)) is grpc.StatusCode.UNAUTHENTICATED
+
+
+class Streaming:
+    """An endless stream of somebody's, read in the background of a test."""
+
+    def __init__(self, stub: stubs.SparkConnectServiceStub, metadata: list[tuple[str, str]]) -> None:
+        self._call = stub.ExecutePlan(proto.ExecutePlanRequest(session_id="s"), metadata=metadata)
+        next(self._call)
+
+    def goes_on(self) -> bool:
+        """Whether more comes."""
+        for _ in range(3):
+            next(self._call)
+        return True
+
+    def ends_with(self) -> grpc.StatusCode:
+        """Read until it ends."""
+        try:
+            for _ in self._call:
+                pass
+        except grpc.RpcError as error:
+            code: grpc.StatusCode = error.code()
+            return code
+        return grpc.StatusCode.OK
+
+    def cancel(self) -> None:
+        """The client goes."""
+        self._call.cancel()
+
+
+def test_a_revocation_cuts_the_running_stream_within_a_second_and_no_other(connect: ConnectGateway) -> None:
+    with connect.channel() as stub:
+        ada, bob = Streaming(stub, connect.bearer("ada")), Streaming(stub, connect.bearer("bob"))
+        begun = time.monotonic()
+        connect.revoke("ada")
+        assert ada.ends_with() is grpc.StatusCode.UNAUTHENTICATED
+        assert time.monotonic() - begun < 1.0  # what the design promises
+        assert bob.goes_on()
+        bob.cancel()
+
+
+def test_a_client_that_goes_ends_the_call_at_the_session(connect: ConnectGateway) -> None:
+    ended = connect.sessions["ada"].ended
+    with connect.channel() as stub:
+        streaming = Streaming(stub, connect.bearer("ada"))
+        assert connect.sessions["ada"].ended == ended
+        streaming.cancel()
+        eventually(lambda: connect.sessions["ada"].ended > ended, "the call goes on at the session")
+
+
+def test_a_session_that_went_away_is_unavailable_and_asked_for_again(connect: ConnectGateway) -> None:
+    session = connect.sessions["bob"]
+    with connect.channel() as stub:
+        streaming = Streaming(stub, connect.bearer("bob"))
+        connect.run(session.stop())
+        assert streaming.ends_with() is grpc.StatusCode.UNAVAILABLE
+        metadata = connect.bearer("bob")
+        assert status_of(lambda: stub.Config(claiming("bob"), metadata=metadata)) is grpc.StatusCode.UNAVAILABLE
+        asked = connect.rest.asked["bob"]
+        connect.run(session.start())
+        assert stub.Config(claiming("bob"), metadata=metadata).session_id == "s"
+        assert connect.rest.asked["bob"] > asked
+
+
+def test_who_has_no_session_is_told_to_come_again(connect: ConnectGateway) -> None:
+    with connect.channel() as stub:
+        refused = status_of(lambda: stub.Config(claiming("ada"), metadata=connect.bearer("carol")))
+    assert refused is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("impostor", ["another job", "an executor", "plaintext"])
+def test_whoever_else_answers_at_the_sessions_address_gets_nothing(connect: ConnectGateway, impostor: str) -> None:
+    session = connect.sessions["bob"]
+    identities = {
+        "another job": SpiffeId.driver(TRUST_DOMAIN, "c" * 32),
+        "an executor": SpiffeId.executor(TRUST_DOMAIN, JOBS["bob"], 1),
+    }
+    directory = connect.home.root / impostor.replace(" ", "-")
+    connect.run(session.stop())
+    honest = session.identity
+    try:
+        if impostor in identities:
+            connect.issuer.issue_to(directory, identities[impostor])
+            session.identity = directory
+            connect.run(session.start())
+        else:
+            connect.run(session.start(tls=False))
+        with connect.channel() as stub:
+            metadata = connect.bearer("bob")
+            assert status_of(lambda: stub.Config(claiming("bob"), metadata=metadata)) is grpc.StatusCode.UNAVAILABLE
+        assert session.users() == []
+    finally:
+        connect.run(session.stop())
+        session.identity = honest
+        connect.run(session.start())

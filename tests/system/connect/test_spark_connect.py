@@ -1,0 +1,188 @@
+"""Spark Connect with everything real: PySpark's client, Envoy, the auth service, the relay, a session cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gateway.tokens import TokenStore, create_token
+from pki.channels import Channel, client_policy, server_policy
+from pki.home import Home
+from pki.identity import Role
+from pki.tls import TlsIdentity
+from tests.hostile import assert_refused
+from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+
+CLIENT = Path(__file__).with_name("client.py")
+SESSION_ID = "0aada0aa-1111-2222-3333-444444444444"
+START_SECONDS = 400
+
+
+def free_port() -> int:
+    """A port that Envoy can have again after it was killed."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        return int(reserved.getsockname()[1])
+
+
+@dataclass
+class Notebook:
+    """A client process and what it tells."""
+
+    process: subprocess.Popen[str]
+
+    def next(self) -> dict[str, Any]:
+        """The next thing it tells; fails when it ends instead."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith('{"at"'):
+                told: dict[str, Any] = json.loads(line)
+                return told
+        raise AssertionError(f"the client ended: {self.process.wait()}")
+
+
+@dataclass
+class Door:
+    """The cluster, and clients of it."""
+
+    cluster: LocalCluster
+
+    @property
+    def home(self) -> Home:
+        return Home.at(self.cluster.home)
+
+    def token(self, name: str) -> str:
+        return create_token(self.home, name=name, role="submitter")
+
+    @contextmanager
+    def notebook(self, token: str, *arguments: str) -> Iterator[Notebook]:
+        """A client of whoever has ``token``."""
+        settings = self.cluster.json("connect")
+        environment = {**os.environ, **settings["environment"], settings["token_variable"]: token}
+        with (
+            (self.cluster.home / "notebook.log").open("ab") as log,
+            subprocess.Popen(
+                [sys.executable, str(CLIENT), *arguments],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            ) as process,
+        ):
+            try:
+                yield Notebook(process)
+            finally:
+                process.kill()
+
+    def session(self, owner: str) -> dict[str, Any]:
+        """The job of somebody's session."""
+        jobs = self.cluster.get("/v1/jobs")["jobs"]
+        (mine,) = (job for job in jobs if job["kind"] == "CONNECT" and job["owner"] == owner)
+        detail: dict[str, Any] = self.cluster.job(mine["id"])
+        return detail
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    """A cluster with room for two sessions; ada's is running."""
+    home = tmp_path_factory.mktemp("connect") / "home"
+    home.mkdir()
+    (home / "sluice.toml").write_text("[taskmanager]\ncount = 1\nslots = 2\n")
+    running = Door(start_cluster(home, "--port", str(free_port())))
+    yield running
+    running.cluster.sluice("down")
+
+
+@pytest.fixture(scope="module")
+def ada(door: Door) -> str:
+    """Her token; her session runs and has a view with her secret."""
+    token = door.token("ada")
+    with door.notebook(token, "work", "ada", SESSION_ID) as notebook:
+        assert notebook.next()["sum"] == 9900
+        assert {"error": "AnalysisException", "condition": "TABLE_OR_VIEW_NOT_FOUND"}.items() <= notebook.next().items()
+        assert notebook.next()["view"] == "secret of ada"
+    return token
+
+
+@pytest.mark.timeout(START_SECONDS)
+def test_a_session_is_a_job_with_executors_in_slots_and_mutual_tls(door: Door, ada: str) -> None:  # noqa: ARG001
+    job = door.session("ada")
+    assert (job["state"], job["name"]) == ("RUNNING", "Spark Connect")
+    assert [executor["state"] for executor in job["executors"]] == ["RUNNING"]
+    evidence = door.cluster.get(f"/v1/jobs/{job['id']}/connections")["connections"]
+    seen = [each for each in evidence if each["channel"] == "connect"]
+    assert seen
+    assert {(each["peer"].split("/", 3)[3], each["protocol"]) for each in seen} == {("gateway/connect", "TLSv1.3")}
+
+
+@pytest.mark.timeout(START_SECONDS)
+async def test_its_listener_admits_gateways_alone(door: Door, ada: str) -> None:  # noqa: ARG001
+    job = await asyncio.to_thread(door.session, "ada")
+    address = json.loads((door.home.jobs / job["id"] / "attempt-1" / "connect.json").read_text())
+    where = address["host"], address["port"]
+    for role, name in ((Role.TASKMANAGER, "taskmanager-1"), (Role.JOBMANAGER, "jobmanager-1"), (Role.AUTH, "auth-1")):
+        identity = TlsIdentity(door.home.identity(role, name))
+        domain = identity.spiffe_id.trust_domain
+        await assert_refused(*where, identity.client_context(server_policy(Channel.CONNECT, domain), alpn=["h2"]))
+    assert client_policy(Channel.CONNECT, domain).roles == {Role.GATEWAY}
+    with socket.create_connection(where, timeout=30) as plain:
+        plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
+        plain.settimeout(30)
+        assert b"HTTP" not in plain.recv(100)
+
+
+@pytest.mark.timeout(START_SECONDS)
+def test_the_audit_knows_its_listener_and_finds_nothing(door: Door, ada: str) -> None:  # noqa: ARG001
+    job = door.session("ada")["id"]
+    report = json.loads(door.cluster.sluice("audit", "--json", timeout=START_SECONDS).stdout)
+    name = f"connect-{job[:8]}"
+    assert name in {each["listener"]["name"] for each in report["listeners"]}
+    findings = [each for each in report["results"] if each["outcome"] == "finding"]
+    assert [(each["check"], each["listener"], each["seen"]) for each in findings] == []
+    admitted = {(each["check"], each["outcome"]) for each in report["results"] if each["listener"] == name}
+    assert ("MTL-10", "passed") in admitted
+
+
+@pytest.mark.timeout(START_SECONDS)
+def test_nobody_reaches_another_ones_session_by_claiming_to_be_them(door: Door, ada: str) -> None:
+    with door.notebook(door.token("bob"), "peek", "ada", SESSION_ID) as notebook:
+        assert notebook.next().get("condition") == "TABLE_OR_VIEW_NOT_FOUND"
+    assert door.session("bob")["id"] != door.session("ada")["id"]
+    with door.notebook(ada, "peek", "nobody", SESSION_ID) as notebook:
+        assert notebook.next()["found"] == ["secret of ada"]
+
+
+@pytest.mark.timeout(START_SECONDS)
+def test_a_query_survives_the_death_of_envoy(door: Door, ada: str) -> None:
+    with door.notebook(ada, "slow") as notebook:
+        assert notebook.next()["begun"]
+        job = door.session("ada")["id"]
+        eventually(lambda: door.cluster.job(job)["progress"]["tasks_running"], "the query runs")
+        (envoy,) = (each for each in door.cluster.processes() if each.name().startswith("envoy"))
+        envoy.kill()
+        assert notebook.next().get("rows") == 40
+        assert not psutil.pid_exists(envoy.pid)
+
+
+@pytest.mark.timeout(START_SECONDS)
+def test_a_revocation_ends_the_running_query_of_its_token(door: Door, ada: str) -> None:  # noqa: ARG001
+    token = door.token("ada")
+    with door.notebook(token, "slow") as notebook:
+        assert notebook.next()["begun"]
+        job = door.session("ada")["id"]
+        eventually(lambda: door.cluster.job(job)["progress"]["tasks_running"], "the query runs")
+        TokenStore(door.home).revoke(token.split("_")[1])
+        told = notebook.next()
+        assert "rows" not in told
+        assert "UNAUTHENTICATED" in told["text"] or "not valid" in told["text"], told

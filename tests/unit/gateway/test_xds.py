@@ -1,0 +1,187 @@
+"""The xDS protocol as values: what is sent when, what an answer to it means, and what is told about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from cli.main import app
+from gateway.errors import XdsError
+from gateway.xds.api import CLUSTER, EXTENSION, ROUTES, SECRET, decode, from_json, message_class, to_json
+from gateway.xds.revocations import revocation_filter
+from gateway.xds.service import _admits
+from gateway.xds.snapshot import Resources, SnapshotBoard
+from gateway.xds.status import XdsStatus, read_status, status_file
+from gateway.xds.subscription import MAX_REASON_CHARACTERS, REQUEST, RESPONSE, Heard, Subscription, readable
+from pki.agent.grpc_server import Caller
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+
+
+def clusters(*names: str) -> Resources:
+    return Resources.of({name: from_json(CLUSTER, {"name": name}) for name in names})
+
+
+def request(*names: str, nonce: str = "", error: str = "") -> object:
+    made = message_class(REQUEST)(resource_names=names, response_nonce=nonce)
+    if error:
+        made.error_detail.message = error
+    return made
+
+
+def sent(subscription: Subscription, resources: Resources | None) -> tuple[str, list[str]] | None:
+    """Nonce and names of the next answer."""
+    data = subscription.answer(resources)
+    if data is None:
+        return None
+    response = decode(RESPONSE, data)
+    names = [message_class(subscription.kind).FromString(each.value).name for each in response.resources]
+    return response.nonce, names
+
+
+def test_field_that_envoy_does_not_know_is_refused_by_name() -> None:
+    with pytest.raises(XdsError, match=r'not a Cluster.*"conect_timeout"'):
+        from_json(CLUSTER, {"name": "a", "conect_timeout": "1s"})
+    with pytest.raises(XdsError, match="not a RouteConfiguration"):
+        from_json(ROUTES, {"virtual_hosts": "all"})
+    with pytest.raises(XdsError, match="not among the descriptors"):
+        message_class("envoy.made.up.v3.Thing")
+
+
+def test_extension_inside_is_checked_too() -> None:
+    wrong = {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router", "supress": True}
+    with pytest.raises(XdsError, match="supress"):
+        from_json(EXTENSION, {"name": "router", "typed_config": wrong})
+
+
+def test_equal_content_has_an_equal_version() -> None:
+    assert clusters("a", "b") == clusters("b", "a")
+    assert clusters("a").version != clusters("b").version != clusters().version
+
+
+def test_everything_is_sent_once_and_again_when_it_changed() -> None:
+    subscription = Subscription(CLUSTER)
+    assert subscription.hear(request()) is Heard.SUBSCRIBED
+    assert sent(subscription, clusters("a", "b")) == ("1", ["a", "b"])
+    assert subscription.hear(request(nonce="1")) is Heard.ACCEPTED
+    assert sent(subscription, clusters("a", "b")) is None
+    assert sent(subscription, clusters("b")) == ("2", ["b"])
+
+
+def test_rejected_answer_is_told_and_not_repeated() -> None:
+    subscription = Subscription(CLUSTER)
+    subscription.hear(request())
+    sent(subscription, clusters("a"))
+    assert subscription.hear(request(nonce="1", error="no\nsuch field")) is Heard.REJECTED
+    assert subscription.rejected == "no such field"
+    assert sent(subscription, clusters("a")) is None
+    assert sent(subscription, clusters("better")) == ("2", ["better"])
+    assert subscription.hear(request(nonce="1", error="late")) is Heard.STALE
+    assert subscription.hear(request(nonce="2")) is Heard.ACCEPTED
+    assert subscription.rejected == ""
+
+
+def test_named_resources_are_waited_for() -> None:
+    subscription = Subscription(EXTENSION)
+    subscription.hear(request("revocations"))
+    assert sent(subscription, None) is None
+    assert sent(subscription, Resources.of({})) is None
+    ready = Resources.of({name: from_json(EXTENSION, {"name": name}) for name in ("revocations", "other")})
+    assert sent(subscription, ready) == ("1", ["revocations"])
+    subscription.hear(request("revocations", "other", nonce="1"))
+    assert sent(subscription, ready) == ("2", ["revocations", "other"])
+
+
+def test_client_that_comes_back_gets_everything() -> None:
+    """A new stream knows nothing; its first request may say what it has, and is answered all the same."""
+    subscription = Subscription(SECRET)
+    subscription.hear(message_class(REQUEST)(resource_names=["edge"], version_info="old"))
+    secret = from_json(SECRET, {"name": "edge"})
+    assert sent(subscription, Resources.of({"edge": secret})) == ("1", ["edge"])
+
+
+@given(st.text())
+def test_reasons_are_bounded_and_printable(text: str) -> None:
+    assert len(readable(text)) <= MAX_REASON_CHARACTERS + 5
+    assert readable(text).isprintable()
+
+
+def test_revoked_ids_are_looked_up_in_the_headers_of_the_pass() -> None:
+    made = to_json(revocation_filter([("pass", "p1"), ("token", "t1"), ("session", "s1"), ("user", "eve")]))
+    text = json.dumps(made)
+    for header, ids in {"x-sluice-pass-id": ["p1"], "x-sluice-credential": ["t1", "s1"]}.items():
+        assert header in text
+        assert all(json.dumps(each) in text for each in ids)
+    assert "x-sluice-principal" in text
+    assert text.count('"DENY"') == 4
+
+
+def test_nobody_revoked_costs_no_map() -> None:
+    assert to_json(revocation_filter([]))["typed_config"].keys() == {"@type"}
+
+
+async def test_board_wakes_up_for_what_is_different() -> None:
+    board = SnapshotBoard()
+    waiting = asyncio.ensure_future(board.change())
+    assert board.publish({CLUSTER: clusters("a")}) == (CLUSTER,)
+    await asyncio.wait_for(waiting, 5)
+    unmoved = asyncio.ensure_future(board.change())
+    assert board.publish({CLUSTER: clusters("a")}) == ()
+    await asyncio.sleep(0)
+    assert not unmoved.done()
+    unmoved.cancel()
+
+
+def test_status_remembers_what_was_refused_until_it_is_fine(tmp_path: Path) -> None:
+    path = status_file(Home.at(tmp_path), "auth")
+    status = XdsStatus(path, clock=lambda: 7.0)
+    status.sent(CLUSTER, "v1")
+    status.rejected(CLUSTER, "v1", "because")
+    status.refused("policy", "line 3")
+    document = read_status(path)
+    assert document is not None
+    assert document.problems == ["policy refused: line 3", "Envoy rejected clusters v1: because"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    status.sent(CLUSTER, "v2")
+    status.accepted(CLUSTER, "v2")
+    status.fine("policy")
+    document = read_status(path)
+    assert document is not None
+    assert document.problems == []
+    status.close()
+    assert read_status(path) is None
+
+
+def test_command_says_no_when_something_was_refused(tmp_path: Path) -> None:
+    runner = CliRunner()
+    assert "nobody configures" in str(runner.invoke(app, ["gateway", "status", "--home", str(tmp_path)]).exception)
+    status = XdsStatus(status_file(Home.at(tmp_path), "auth"))
+    status.sent(CLUSTER, "v1")
+    status.accepted(CLUSTER, "v1")
+    fine = runner.invoke(app, ["gateway", "status", "--home", str(tmp_path)])
+    assert (fine.exit_code, "in use" in fine.output) == (0, True)
+    status.refused("policy", "line 3")
+    bad = runner.invoke(app, ["gateway", "status", "--home", str(tmp_path), "--json"])
+    assert bad.exit_code == 1
+    assert json.loads(bad.output)["problems"] == ["policy refused: line 3"]
+
+
+@pytest.mark.parametrize(
+    ("caller", "admitted"),
+    [
+        pytest.param(Caller(1, os.geteuid(), 1), True, id="own user"),
+        pytest.param(Caller(1, os.geteuid() + 1, 1), False, id="another user"),
+        pytest.param(Caller(-1, -1, -1, SpiffeId.process("td", Role.GATEWAY, "envoy")), True, id="gateway"),
+        pytest.param(Caller(-1, -1, -1, SpiffeId.process("td", Role.JOBMANAGER, "jm-1")), False, id="JobManager"),
+    ],
+)
+def test_configuration_is_for_envoy_alone(caller: Caller, admitted: bool) -> None:
+    """JobManagers are let in on the same port, for the keys of assertions."""
+    assert _admits(caller) is admitted
