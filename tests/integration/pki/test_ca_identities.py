@@ -62,7 +62,7 @@ def put(home: Home, spiffe_id: SpiffeId, *, hours_ago: float, ip: str = "127.0.0
 
 async def test_missing_identities_come_by_token_and_good_ones_stay(home: Home) -> None:
     lines = await asyncio.to_thread(issue_due, home, CONFIGURATION)
-    assert len(lines) == 5, "the gateway's two, the auth service's, the JobManager's, the TaskManager's"
+    assert len(lines) == 6, "the gateway's three, the auth service's, the JobManager's, the TaskManager's"
     assert issued(home) == [("enrolment", str(JOBMANAGER)), ("enrolment", str(WORKER))]
     for spiffe_id in (JOBMANAGER, WORKER):
         assert TlsIdentity(home.identity(spiffe_id.role, spiffe_id.name)).spiffe_id == spiffe_id

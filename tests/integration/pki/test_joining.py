@@ -134,6 +134,9 @@ async def test_a_process_without_a_good_token_does_not_start(
 
 async def test_envoy_joins_with_an_identity_for_each_side(pki: TestPki, home: Home, run: Run, tmp_path: Path) -> None:
     """Outside it shows the certificate of the edge that the authority signed for the names of its token."""
+    auth = token_file(pki, tmp_path / "auth", Role.AUTH, "auth-1")
+    service = run("auth", "--join-token-file", str(auth))
+    await until(lambda: (home.sockets / "auth.sock").exists() or service.poll() is not None, "auth does not start")
     inside = token_file(pki, tmp_path / "inside", Role.GATEWAY, "envoy")
     outside = token_file(pki, tmp_path / "outside", Role.GATEWAY, "edge", NAME, edge_server=True)
     process = run(
@@ -156,7 +159,7 @@ async def test_envoy_joins_with_an_identity_for_each_side(pki: TestPki, home: Ho
 
     certificate = await asyncio.to_thread(shown)
     assert certificate == read_identity(home.identity(Role.GATEWAY, "edge"))[0].leaf
-    assert issued(pki) == [("enrolment", "gateway"), ("edge-enrolment", "gateway")]
+    assert issued(pki) == [("enrolment", "auth"), ("enrolment", "gateway"), ("edge-enrolment", "gateway")]
     await until((home.identity(Role.GATEWAY, "edge") / "crl.pem").exists, "no list of the edge arrived")
     assert not inside.exists()
     assert not outside.exists()

@@ -82,7 +82,7 @@ async def test_everything_of_a_home_is_renewed_by_the_authority_that_renews_itse
         assert issuer_id(read_certificates(directory / CHAIN_FILE)[0]) == key_id(new)
         assert read_certificates(directory / CA_FILE) == [new]
     kinds = [record.kind for record in read_ledger(ledger_path(home.pki))]
-    assert kinds.count("renewal") == 4, "by their certificates of the old authority, while that was trusted"
+    assert kinds.count("renewal") == 5, "by their certificates of the old authority, while that was trusted"
     assert kinds.count("self") == 2
     assert await asyncio.to_thread(issue_due, home, CONFIGURATION) == []
     # A join token names the authority that signed when it was made: one of before does not admit any more.

@@ -91,6 +91,9 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self._tell()
         return self._assignment
 
+    async def renew_lease(self, attempt: int) -> None:
+        assert attempt == 1
+
     async def spark_started(self, registration: SparkRegistration) -> None:
         self.registrations.append(registration)
 

@@ -186,7 +186,8 @@ class Leadership(RuleBasedStateMachine):
         if candidate.store is None or candidate.paused:
             return
         for job_id in [job_id for job_id, at in candidate.waiting.items() if at <= self.service.now]:
-            del candidate.waiting[job_id]
+            if candidate.waiting.pop(job_id, None) is None:
+                return  # starting one before showed that it leads no more
             self._run(candidate, job_id)
 
     def a_job_ends(self, which: int, number: int) -> None:

@@ -35,6 +35,7 @@ MAY_CONNECT = {
     },
     Channel.ENROLMENT: set[Role](),
     Channel.ZOOKEEPER: {Role.JOBMANAGER},
+    Channel.CONNECT: {Role.GATEWAY},
 }
 
 
