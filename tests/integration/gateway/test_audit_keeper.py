@@ -38,6 +38,7 @@ async def until(condition: Callable[[], object], what: str) -> None:
 
 async def test_access_log_is_taken_over_across_restarts_and_rotation(short_home: Home) -> None:
     access = access_file(short_home)
+    access.parent.mkdir()
 
     def taken() -> list[str]:
         return [each.request_id for each in read_records(audit_directory(short_home)) if each.event == "traffic"]
@@ -80,7 +81,7 @@ async def test_what_is_written_is_signed_and_put_aside_and_closed_segments_are_c
 async def test_access_log_that_cannot_be_read_stops_nothing_else(
     short_home: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
-    access_file(short_home).mkdir()
+    access_file(short_home).mkdir(parents=True)
     with contextlib.closing(AuditLog(audit_file(short_home))) as log:
         async with keeping(short_home, log):
             await until(lambda: "not taken over" in caplog.text, "nobody is told")
