@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import time
 from collections import deque
@@ -28,16 +29,16 @@ def refuse_to_wait_on_main_thread(what: str, endpoint: str) -> None:
         )
 
 
-class Message:
+class Message(abc.ABC):
     """Something to be done on the main thread of an endpoint."""
 
     __slots__ = ()
 
+    @abc.abstractmethod
     async def run(self) -> None:
         """Do it; must not raise."""
-        raise NotImplementedError
 
-    def discard(self) -> None:
+    def discard(self) -> None:  # noqa: B027  most have nothing to give up
         """The endpoint stopped before this was done."""
 
 
