@@ -51,6 +51,7 @@ def render_(
         typer.echo(text, nl=False)
         return
     make_private_directory(directory)
+    make_private_directory(paths.access_log.parent)
     if legs.any_tls:
         write_public(directory / TRUST_FILE, trusted_pem(read_identity(internal)[0].anchors))
     write_secret(directory / CONFIGURATION, text.encode())

@@ -113,6 +113,7 @@ class NginxGateway(Gateway):
         directory = make_private_directory(self.home.gateway / "nginx")
         internal = self.home.identity(Role.GATEWAY, ENVOY_NAME)
         paths = NginxPaths(directory, self.identity, internal, access_file(self.home), superuser())
+        make_private_directory(paths.access_log.parent)
         text = render(self._config, paths, legs_of(self._config, EnvoyPaths.of(self.home)))
         write_secret(directory / CONFIGURATION, text.encode())
         self.nginx = Nginx(self._binary, directory, self.port)

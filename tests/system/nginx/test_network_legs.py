@@ -78,6 +78,7 @@ class NetworkGateway(Gateway):
         directory = make_private_directory(self.home.gateway / "nginx")
         write_public(directory / TRUST_FILE, trusted_pem(read_identity(self.nginx_identity)[0].anchors))
         paths = NginxPaths(directory, self.identity, self.nginx_identity, access_file(self.home), superuser())
+        make_private_directory(paths.access_log.parent)
         write_secret(directory / CONFIGURATION, render(config, paths, legs).encode())
         self.port = config.port
         self._nginx = Nginx(self._binary, directory, self.port)
