@@ -279,7 +279,8 @@ async def test_the_description_is_served(rest: Rest) -> None:
 
 async def test_taskmanagers_and_connections(rest: Rest) -> None:
     _, document = await rest.call("GET", "/v1/taskmanagers")
-    assert document["taskmanagers"][0]["slots"][0] == {"slot": 0, "state": "ACTIVE", "job_id": JOB}
+    slot = document["taskmanagers"][0]["slots"][0]
+    assert slot == {"slot": 0, "state": "ACTIVE", "job_id": JOB, "cores": 0, "memory_mb": 0}
     for path in ("/v1/connections", f"/v1/jobs/{JOB}/connections"):
         _, document = await rest.call("GET", path)
         assert document["connections"][0]["protocol"] == "TLSv1.3"
