@@ -23,6 +23,7 @@ from pki.config import PkiConfig
 from pki.errors import SluiceError
 from runtime.config import ConnectConfig, JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
 from runtime.ha.config import HaConfig, check_ha
+from runtime.restart_config import RestartConfig
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
@@ -36,6 +37,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "spark": SparkConfig,
     "connect": ConnectConfig,
     "ha": HaConfig,
+    "restart": RestartConfig,
     "gateway": GatewayConfig,
 }
 
@@ -54,6 +56,7 @@ class Configuration:
     spark: SparkConfig
     connect: ConnectConfig
     ha: HaConfig
+    restart: RestartConfig
     gateway: GatewayConfig
     origins: Mapping[str, str]
 
@@ -67,6 +70,7 @@ class Configuration:
             spark=self.spark,
             connect=self.connect,
             ha=self.ha,
+            restart=self.restart,
         )
 
     def values(self) -> dict[str, Any]:
@@ -116,6 +120,7 @@ def load(
         spark=_convert("spark", merged, origins, SparkConfig),
         connect=_convert("connect", merged, origins, ConnectConfig),
         ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
+        restart=_convert("restart", merged, origins, RestartConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         origins=origins,
     )

@@ -18,6 +18,7 @@ from cli.client import Target, gateway_client, resolve_target
 from cli.errors import UsageError
 from cli.follow import Follower, report_verdict
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from cli.restart_options import SettingsOption, StrategyOption, restart_wish
 from pki.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
@@ -54,6 +55,8 @@ def submit(
     file: Annotated[
         list[Path] | None, typer.Option("--file", help="Extra file in the working folder; repeatable.")
     ] = None,
+    restart_strategy: StrategyOption = None,
+    restart: SettingsOption = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
     ] = False,
@@ -75,6 +78,9 @@ def submit(
     request: dict[str, object] = {"args": args or [], "spark_conf": _parse_conf(conf or [])}
     if name:
         request["name"] = name
+    wish = restart_wish(restart_strategy, restart or [])
+    if wish:
+        request["restart"] = wish
     if executors is not None:
         request["executors"] = executors
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
@@ -124,7 +130,7 @@ def list_jobs(
     as_json: JsonOption = False,
 ) -> None:
     """Running and recent jobs, newest first."""
-    document = _get(home, server, ca, token_file, "/v1/jobs")
+    document = fetch(home, server, ca, token_file, "/v1/jobs")
     if as_json:
         print(json.dumps(document))
         return
@@ -148,7 +154,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """One job: state, progress, executors, failure."""
-    job = _get(home, server, ca, token_file, f"/v1/jobs/{job_id}")
+    job = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}")
     if as_json:
         print(json.dumps(job))
         return
@@ -162,6 +168,9 @@ def show(
         console.print(f"{line} {executor.get('exit_reason') or ''}".rstrip(), highlight=False, markup=False)
     if job.get("pending_reason"):
         console.print(f"{'waiting':>9}  {job['pending_reason']}", highlight=False, markup=False)
+    for attempt in job.get("attempts", [])[:-1]:
+        line = f"{'attempt':>9}  {attempt['number']}: {attempt['outcome']} {attempt['error']}".rstrip()
+        console.print(line, highlight=False, markup=False)
     if job.get("failure"):
         console.print(f"{'failure':>9}  {job['failure']['error']}", highlight=False, markup=False)
         console.print(job["failure"]["traceback"], highlight=False, markup=False, soft_wrap=True)
@@ -200,7 +209,7 @@ def logs(
 ) -> None:
     """Print one of a job's logs."""
     if list_sources:
-        names = _get(home, server, ca, token_file, f"/v1/jobs/{job_id}/logs")["logs"]
+        names = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}/logs")["logs"]
         print(json.dumps(names) if as_json else "\n".join(names))
         return
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
@@ -219,7 +228,8 @@ def logs(
     print(json.dumps({"source": source, "data": text}) if as_json else text, end="\n" if as_json else "")
 
 
-def _get(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
+def fetch(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
+    """GET ``path`` through the gateway."""
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
     async def call() -> Any:  # noqa: ANN401

@@ -15,6 +15,7 @@ from cli import (
     connect,
     demo,
     gateway,
+    job_exceptions,
     jobs,
     login,
     pki,
@@ -45,7 +46,7 @@ app.command()(cluster.down)
 app.command()(demo.demo)
 app.command()(connect.connect)
 app.command()(audit.audit)
-app.add_typer(jobs.app, name="jobs")
+app.add_typer(job_exceptions.app, name="jobs")
 app.add_typer(pki.app, name="pki")
 app.add_typer(token.app, name="token")
 app.add_typer(audit_log.app, name="audit-log")

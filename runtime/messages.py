@@ -10,6 +10,8 @@ import enum
 
 import msgspec
 
+from runtime.restart_config import RestartWish
+
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all messages: immutable, keyword-only, unknown fields refused."""
@@ -76,6 +78,7 @@ class JobSubmission(Message, frozen=True):
     executors: int = 2
     files: tuple[BlobRef, ...] = ()
     kind: JobKind = JobKind.PIPELINE
+    restart: RestartWish = RestartWish()
 
 
 class SlotProfile(Message, frozen=True):

@@ -43,6 +43,8 @@ class Executor:
     started_at: int
     state: ExecutorState = ExecutorState.LAUNCHING
     exit_reason: str = ""
+    failed: bool = False
+    """It ended by itself and not in order, or its host was lost."""
 
     @property
     def active(self) -> bool:
@@ -77,11 +79,13 @@ class ExecutorPool:
         initial: how many slots to ask for before the driver has said what it wants.
         slot_profile: how large those must be.
         failure_budget: how many executors may end by themselves.
+        next_id: number of the first executor.
     """
 
     initial: int
     slot_profile: SlotProfile
     failure_budget: int
+    next_id: int = 1
     failures: int = 0
     last_failure: str = ""
     _executors: dict[int, Executor] = field(default_factory=dict)
@@ -89,7 +93,6 @@ class ExecutorPool:
     _targets: ExecutorTargets | None = None
     _registration: SparkRegistration | None = None
     _closed: bool = False
-    _next_id: int = 1
     _pause_until: float = 0.0
 
     @property
@@ -158,6 +161,7 @@ class ExecutorPool:
             return False
         unwanted = executor.state is not ExecutorState.STOPPING
         executor.state, executor.exit_reason = ExecutorState.EXITED, exit_report.reason
+        executor.failed = unwanted and (exit_report.host_lost or exit_report.exit_code != 0)
         if unwanted and not exit_report.host_lost:
             if exit_report.exit_code != 0:
                 self.failures += 1
@@ -213,8 +217,8 @@ class ExecutorPool:
                 break
             if slot.profile.cores < target.cores or slot.profile.memory_mb < target.memory_mb:
                 continue
-            executor = Executor(self._next_id, slot, target, int(now * 1000))
-            self._next_id += 1
+            executor = Executor(self.next_id, slot, target, int(now * 1000))
+            self.next_id += 1
             self._executors[executor.id] = executor
             launched.append(executor)
         return launched

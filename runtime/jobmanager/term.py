@@ -84,6 +84,7 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             services=_services(workshop, slots, dispatcher_gateway, leadership.check),
             finished_jobs_kept=settings.finished_jobs_kept,
             lease=workshop.lease,
+            restart=workshop.config.restart,
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)

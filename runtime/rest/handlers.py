@@ -68,6 +68,7 @@ class Handlers:
             "jobs.read": self.job,
             "jobs.cancel": self.cancel,
             "jobs.logs": self.logs,
+            "jobs.exceptions": self.job_exceptions,
             "jobs.connections": self.job_connections,
             "connect.use": self.connect_session,
             "taskmanagers.read": self.taskmanagers,
@@ -145,6 +146,10 @@ class Handlers:
         limit = _number(request, "limit", default=DEFAULT_LOG_BYTES, most=MAX_CHUNK_BYTES)
         chunk = await self._dispatcher.read_job_log(job_id, source, offset, limit)
         return _json({"source": source, **msgspec.structs.asdict(chunk)})
+
+    async def job_exceptions(self, request: web.Request) -> web.Response:
+        """What went wrong in a job, also after its end."""
+        return _json({"exceptions": await self._dispatcher.job_exceptions(_job_id(request))})
 
     async def job_connections(self, request: web.Request) -> web.Response:
         """Evidence of a job's mutual TLS connections."""

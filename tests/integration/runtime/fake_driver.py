@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 from pki.errors import SluiceError
 from pki.identity import Role
@@ -88,7 +89,7 @@ async def run(spec: DriverSpec) -> None:
     if "alone" in script:
         be_alone(Path(script["alone"]), spec.attempt)
     await _start_spark(master, spec, script.get("executors", 0), spec.executor_memory_mb)
-    await _end(master, endpoint, script)
+    await _end(master, endpoint, script, spec)
     for guard in guards:
         guard.cancel()
     await service.close()
@@ -128,12 +129,18 @@ async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: in
     await master.report_progress(JobProgress(tasks_total=10, tasks_finished=3))
 
 
-async def _end(master: JobMasterGateway, endpoint: FakeDriver, script: dict[str, str]) -> None:
+async def _end(master: JobMasterGateway, endpoint: FakeDriver, script: dict[str, Any], spec: DriverSpec) -> None:
     match script["end"]:
         case "fail":
             await master.driver_finished(
                 DriverExit(succeeded=False, exit_code=1, error="KeyError: 'x'", traceback="Traceback …\nKeyError: 'x'")
             )
+        case "fail-first" if spec.attempt <= script["failures"]:
+            await master.driver_finished(
+                DriverExit(succeeded=False, exit_code=1, error=f"ValueError: {spec.attempt}", traceback="Traceback …")
+            )
+        case "crash-first" if spec.attempt <= script["failures"]:
+            os.kill(os.getpid(), signal.SIGKILL)
         case "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         case "ignore-cancel":

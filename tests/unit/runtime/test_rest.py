@@ -22,7 +22,16 @@ from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
-from runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord, JobSummary, SlotView, TaskManagerView
+from runtime.jobmanager.views import (
+    ExceptionEntry,
+    ExecutorView,
+    Failure,
+    JobDetail,
+    JobRecord,
+    JobSummary,
+    SlotView,
+    TaskManagerView,
+)
 from runtime.messages import (
     ConnectionEvidence,
     JobProgress,
@@ -113,6 +122,16 @@ class FakeDispatcher:
 
     async def job_released(self, job_id: str) -> None:
         raise NotImplementedError
+
+    async def attempt_failed(self, job_id: str) -> float | None:
+        raise NotImplementedError
+
+    async def job_restarting(self, record: JobRecord, delay: float) -> None:
+        raise NotImplementedError
+
+    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
+        assert job_id == JOB
+        return (ExceptionEntry(attempt=1, time=7, error="KeyError: 'x'", root_cause="KeyError: 'x'"),)
 
 
 class FakeResourceManager:
