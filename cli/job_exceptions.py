@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cli.jobs import CaOption, ServerOption, TokenOption, app, fetch
+from cli.jobs import CaOption, ServerOption, TokenOption, fetch
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption
 
 
-@app.command()
 def exceptions(
     job_id: str,
     tracebacks: Annotated[bool, typer.Option("--tracebacks", help="Print the tracebacks too.")] = False,
