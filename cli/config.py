@@ -21,6 +21,7 @@ from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
+from runtime.checkpoint.config import StreamingConfig
 from runtime.config import ConnectConfig, JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
 from runtime.ha.config import HaConfig, check_ha
 from runtime.restart_config import RestartConfig
@@ -38,6 +39,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "connect": ConnectConfig,
     "ha": HaConfig,
     "restart": RestartConfig,
+    "streaming": StreamingConfig,
     "gateway": GatewayConfig,
 }
 
@@ -57,6 +59,7 @@ class Configuration:
     connect: ConnectConfig
     ha: HaConfig
     restart: RestartConfig
+    streaming: StreamingConfig
     gateway: GatewayConfig
     origins: Mapping[str, str]
 
@@ -71,6 +74,7 @@ class Configuration:
             connect=self.connect,
             ha=self.ha,
             restart=self.restart,
+            streaming=self.streaming,
         )
 
     def values(self) -> dict[str, Any]:
@@ -121,6 +125,7 @@ def load(
         connect=_convert("connect", merged, origins, ConnectConfig),
         ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
         restart=_convert("restart", merged, origins, RestartConfig),
+        streaming=_convert("streaming", merged, origins, StreamingConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         origins=origins,
     )

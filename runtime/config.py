@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from runtime.checkpoint.config import StreamingConfig
 from runtime.ha.config import HaConfig
 from runtime.restart_config import RestartConfig
 
@@ -73,3 +74,4 @@ class RuntimeConfig(_Section, frozen=True):
     connect: ConnectConfig = ConnectConfig()
     ha: HaConfig = HaConfig()
     restart: RestartConfig = RestartConfig()
+    streaming: StreamingConfig = StreamingConfig()

@@ -19,6 +19,8 @@ import msgspec
 from pki.errors import SluiceError
 from runtime.blob.errors import BlobError, InvalidBlobName
 from runtime.blob.store import BlobStore, check_file_name
+from runtime.checkpoint.errors import CheckpointsUnavailable
+from runtime.checkpoint.ledger import CheckpointsView
 from runtime.ha.errors import EntryMissing, LeadershipLost, StorageUnavailable
 from runtime.ha.leadership import Leadership
 from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory
@@ -362,6 +364,13 @@ class Dispatcher(RpcEndpoint):
             return job.record.exceptions
         return self.deferred(master.exceptions())
 
+    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
+        """See :class:`DispatcherGateway`."""
+        job, master = self._job(job_id), self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            return job.record.checkpoints
+        return self.deferred(master.checkpoints())
+
     async def job_released(self, job_id: str) -> None:
         """See :class:`DispatcherGateway`."""
         job = self._job(job_id)
@@ -374,6 +383,8 @@ class Dispatcher(RpcEndpoint):
         await self._clean(job_id)
 
     async def _clean(self, job_id: str) -> None:
+        directory = self._services.checkpoint_directory
+        await self._persistently(lambda: asyncio.to_thread(directory.remove, job_id), "its checkpoints")
         await self._persistently(lambda: self._store.clean(job_id), "its cleanup")
         job = self._jobs.get(job_id)
         if job is not None:
@@ -386,8 +397,8 @@ class Dispatcher(RpcEndpoint):
         while True:
             try:
                 return await work()
-            except StorageUnavailable as error:
-                _LOG.warning("a job waits for the HA storage with %s: %s", what, error)
+            except (StorageUnavailable, CheckpointsUnavailable) as error:
+                _LOG.warning("a job waits for the storage with %s: %s", what, error)
             await asyncio.sleep(delay)
             self._term.check()
             delay = min(delay * 2, LONGEST_RETRY_SECONDS)

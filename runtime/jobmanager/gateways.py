@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pki.identity import Role
+from runtime.checkpoint.ledger import CheckpointsView
 from runtime.gateways import JobMasterGateway, ResourceManagerGateway
 from runtime.jobmanager.views import ExceptionEntry, JobDetail, JobRecord, JobSummary, TaskManagerView
 from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotProfile
@@ -92,6 +93,11 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
         ...
 
     @rpc(allow=_OWN)
+    async def checkpoints(self) -> CheckpointsView:
+        """Completed checkpoints, and the streaming queries that run."""
+        ...
+
+    @rpc(allow=_OWN)
     async def exceptions(self) -> tuple[ExceptionEntry, ...]:
         """What went wrong so far, the earliest first."""
         ...
@@ -166,6 +172,11 @@ class DispatcherGateway(Protocol):
     @rpc(allow=_OWN)
     async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
         """What went wrong in a job, the earliest first, also after its end."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
+        """Completed checkpoints of a job, also after its end."""
         ...
 
     @rpc(allow=_OWN)

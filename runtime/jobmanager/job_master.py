@@ -20,10 +20,15 @@ from typing import Any, TypeVar
 from pki.connections import ConnectionLog
 from pki.errors import PeerRefused, SluiceError
 from pki.identity import SpiffeId
+from runtime.checkpoint.directory import CheckpointDirectory
+from runtime.checkpoint.errors import CheckpointLost
+from runtime.checkpoint.ledger import CheckpointsView
 from runtime.evidence import from_log, merge
 from runtime.gateways import DRIVER, TASK_EXECUTOR, DriverGateway, TaskExecutorGateway, jobmaster_endpoint
 from runtime.ha.errors import LeadershipLost
 from runtime.identity_renewal import LOOK_SECONDS, RenewalWatch
+from runtime.jobmanager.checkpoint_recorder import CheckpointRecorder
+from runtime.jobmanager.checkpoint_store import CheckpointStore
 from runtime.jobmanager.chronicle import Chronicle
 from runtime.jobmanager.driver_attempt import DriverAttempt, DriverHost, describe_end
 from runtime.jobmanager.errors import ExecutorUnknown, JobAlreadyTerminal
@@ -44,12 +49,15 @@ from runtime.messages import (
     ExecutorExit,
     ExecutorLaunch,
     ExecutorTargets,
+    JobKind,
     JobProgress,
     JobState,
     SignedIdentity,
     SlotOffer,
     SlotProfile,
     SparkRegistration,
+    StreamingState,
+    TaskFailure,
 )
 from runtime.process import ChildProcess, Exit
 from runtime.rpc import PeerUnreachable, PermanentlyFencedRpcEndpoint, RemotePeer
@@ -72,6 +80,9 @@ COLLECT_TIMEOUT_SECONDS = 5.0
 """How long TaskManagers are waited for when the evidence of an ended job is collected, and when it is released."""
 
 
+UNNAMED_CONSEQUENCE = "a later attempt begins it anew; name it with queryName()"
+
+
 @dataclass(frozen=True, slots=True)
 class JobServices:
     """What every JobMaster of a process uses."""
@@ -85,6 +96,8 @@ class JobServices:
     failure_budget: int
     driver_start_timeout: float
     cancel_grace: float
+    checkpoints: CheckpointStore
+    checkpoint_directory: CheckpointDirectory
     clock: Callable[[], float] = time.time
     check_leadership: Callable[[], None] = lambda: None
     """Raises ``LeadershipLost`` when this process does not lead (any more)."""
@@ -120,6 +133,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         )
         self._attempt_number = attempt
         self._attempt = DriverAttempt(host, job_id, self._attempt_number, submission, token)
+        self._recorder = CheckpointRecorder(job_id, attempt, services.checkpoints, services.checkpoint_directory)
+        self._hopeless = False
         self._child: ChildProcess | None = None
         self._driver: DriverGateway | None = None
         self._driver_peer: RemotePeer | None = None
@@ -139,7 +154,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._chronicle.begin(self._attempt_number, self._now_ms())
         self._reconcile()
         self._repeat_requirement()
-        self.hand_off(self._attempt.start(), then=self._driver_started, failed=self._driver_not_started)
+        self.hand_off(self._start_driver(), then=self._driver_started, failed=self._driver_not_started)
 
     async def on_stop(self) -> None:
         """The JobManager stops, or the job is over: nothing of it stays behind in this process."""
@@ -164,6 +179,10 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         if not isinstance(error, SluiceError):  # else a call failed, as calls do, and heartbeats or retries follow
             self._fail(f"internal error of its JobMaster: {type(error).__name__}")
 
+    async def _start_driver(self) -> ChildProcess:
+        await self._recorder.restore()
+        return await self._attempt.start()
+
     def _driver_started(self, child: ChildProcess) -> None:
         self._child = child
         self.hand_off(child.wait(), then=self._driver_ended)
@@ -174,6 +193,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     def _driver_not_started(self, error: BaseException) -> None:
         _LOG.error("job %s: the driver cannot be started: %s", self.job_id, error)
+        self._hopeless = isinstance(error, CheckpointLost)
         self._fail(f"the driver cannot be started: {error}")
         self._conclude_attempt("it was never started")
 
@@ -209,7 +229,11 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     def _conclude_attempt(self, process_end: str) -> None:
         self._pool.close()
-        self.hand_off(self._collect_connections(), then=lambda evidence: self._conclude(process_end, evidence))
+        self.hand_off(self._settle(), then=lambda evidence: self._conclude(process_end, evidence))
+
+    async def _settle(self) -> tuple[ConnectionEvidence, ...]:
+        await self._recorder.settle()
+        return await self._collect_connections()
 
     def _conclude(self, process_end: str, evidence: tuple[ConnectionEvidence, ...]) -> None:
         verdict = judge_attempt(self._life.state, self._result, process_end)
@@ -226,6 +250,9 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         for state in verdict.path[:-1]:
             self._life.to(state, self._now_ms())
         self._publish()
+        if self._hopeless:
+            self._go_on(None, evidence)
+            return
         self.hand_off(
             self._services.dispatcher.attempt_failed(self.job_id), then=lambda delay: self._go_on(delay, evidence)
         )
@@ -265,6 +292,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             detail=self._detail(),
             connections=merge(self._earlier_connections, evidence),
             exceptions=self._chronicle.exceptions,
+            checkpoints=self._recorder.view,
         )
 
     async def _hand_on(self, record: JobRecord, delay: float) -> None:
@@ -341,6 +369,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             blob_host=self._services.blob_address[0],
             blob_port=self._services.blob_address[1],
             kind=self._submission.kind,
+            checkpoints=self._recorder.location if self._submission.kind is JobKind.PIPELINE else "",
         )
 
     async def renew_lease(self, attempt: int) -> None:
@@ -368,6 +397,29 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """See :class:`runtime.gateways.JobMasterGateway`."""
         self._progress = progress
         self._publish()
+
+    async def report_streaming(self, state: StreamingState) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        if self._recorder.told(state, self._now_ms()):
+            self.hand_off(self._recorder.record(), failed=self._note("recording a checkpoint"))
+        for query_id in self._recorder.unnamed():
+            self._chronicle.note(self._now_ms(), f"the streaming query {query_id} has no name: {UNNAMED_CONSEQUENCE}")
+        if self._recorder.problem:
+            self._hopeless = True
+            self._fail(self._recorder.problem)
+        self._publish()
+
+    async def report_task_failure(self, failure: TaskFailure) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        executor = self._pool.get(failure.executor_id)
+        self._chronicle.note(
+            self._now_ms(),
+            failure.error,
+            failure.traceback,
+            task=f"task {failure.partition} of stage {failure.stage}, try {failure.attempt}",
+            executor=failure.executor_id,
+            taskmanager=executor.slot.taskmanager if executor is not None else "",
+        )
 
     async def driver_finished(self, result: DriverExit) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""
@@ -564,6 +616,10 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
         return self._chronicle.exceptions
 
+    async def checkpoints(self) -> CheckpointsView:
+        """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        return self._recorder.view
+
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
         return self.deferred(self._collect_connections())
@@ -614,6 +670,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             failure=self._failure,
             pending_reason="" if self._life.state.terminal else self._pending_reason,
             attempts=self._chronicle.attempts,
+            checkpoints=self._recorder.view.completed,
         )
 
     def _publish(self) -> None:

@@ -5,6 +5,7 @@ Times are epoch milliseconds.
 
 from __future__ import annotations
 
+from runtime.checkpoint.ledger import CheckpointsView
 from runtime.messages import ConnectionEvidence, JobKind, JobProgress, JobState, JobSubmission, Message, SlotState
 
 
@@ -99,6 +100,7 @@ class JobRecord(Message, frozen=True):
     detail: JobDetail
     connections: tuple[ConnectionEvidence, ...] = ()
     exceptions: tuple[ExceptionEntry, ...] = ()
+    checkpoints: CheckpointsView = CheckpointsView()
 
 
 class SlotView(Message, frozen=True):

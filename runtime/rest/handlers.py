@@ -69,6 +69,7 @@ class Handlers:
             "jobs.cancel": self.cancel,
             "jobs.logs": self.logs,
             "jobs.exceptions": self.job_exceptions,
+            "jobs.checkpoints": self.job_checkpoints,
             "jobs.connections": self.job_connections,
             "connect.use": self.connect_session,
             "taskmanagers.read": self.taskmanagers,
@@ -150,6 +151,10 @@ class Handlers:
     async def job_exceptions(self, request: web.Request) -> web.Response:
         """What went wrong in a job, also after its end."""
         return _json({"exceptions": await self._dispatcher.job_exceptions(_job_id(request))})
+
+    async def job_checkpoints(self, request: web.Request) -> web.Response:
+        """Completed checkpoints of a streaming job, also after its end."""
+        return _json(await self._dispatcher.job_checkpoints(_job_id(request)))
 
     async def job_connections(self, request: web.Request) -> web.Response:
         """Evidence of a job's mutual TLS connections."""

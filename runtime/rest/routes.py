@@ -25,6 +25,7 @@ ROUTES: tuple[Route, ...] = (
     Route("PATCH", "/v1/jobs/{job_id}", "jobs.cancel"),
     Route("GET", "/v1/jobs/{job_id}/logs", "jobs.logs"),
     Route("GET", "/v1/jobs/{job_id}/exceptions", "jobs.exceptions"),
+    Route("GET", "/v1/jobs/{job_id}/checkpoints", "jobs.checkpoints"),
     Route("GET", "/v1/jobs/{job_id}/connections", "jobs.connections"),
     Route("POST", "/v1/connect/session", "connect.use"),
     Route("GET", "/v1/taskmanagers", "taskmanagers.read"),

@@ -174,9 +174,12 @@ class Cluster:
         args: Sequence[str] = (),
         failures: int = 0,
         restart: Mapping[str, object] | None = None,
+        stream: Sequence[int] = (),
     ) -> str:
         """Submit a pipeline of the fake driver, whose first attempts may fail; returns the job id."""
-        pipeline = {"executors": executors, "end": end, "flag": str(self.flag), "failures": failures}
+        pipeline: dict[str, object] = {"executors": executors, "end": end, "flag": str(self.flag), "failures": failures}
+        if stream:
+            pipeline["stream"] = list(stream)
         form = aiohttp.FormData()
         request = {"executors": max(1, executors), "args": list(args), "restart": dict(restart or {})}
         form.add_field("request", json.dumps(request), content_type="application/json")

@@ -17,6 +17,7 @@ from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.assertions import HEADER
 from pki.home import Home
 from runtime.blob.store import BlobStore
+from runtime.checkpoint.ledger import CheckpointsView
 from runtime.config import ConnectConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
@@ -128,6 +129,10 @@ class FakeDispatcher:
 
     async def job_restarting(self, record: JobRecord, delay: float) -> None:
         raise NotImplementedError
+
+    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
+        assert job_id == JOB
+        return CheckpointsView(completed=3)
 
     async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
         assert job_id == JOB
