@@ -22,7 +22,15 @@ from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
 from runtime.checkpoint.config import StreamingConfig
-from runtime.config import ConnectConfig, JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
+from runtime.config import (
+    ConnectConfig,
+    JobManagerConfig,
+    LimitsConfig,
+    ResourcesConfig,
+    RuntimeConfig,
+    SparkConfig,
+    TaskManagerConfig,
+)
 from runtime.ha.config import HaConfig, check_ha
 from runtime.restart_config import RestartConfig
 
@@ -40,6 +48,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "ha": HaConfig,
     "restart": RestartConfig,
     "streaming": StreamingConfig,
+    "resources": ResourcesConfig,
+    "limits": LimitsConfig,
     "gateway": GatewayConfig,
 }
 
@@ -60,6 +70,8 @@ class Configuration:
     ha: HaConfig
     restart: RestartConfig
     streaming: StreamingConfig
+    resources: ResourcesConfig
+    limits: LimitsConfig
     gateway: GatewayConfig
     origins: Mapping[str, str]
 
@@ -75,6 +87,8 @@ class Configuration:
             ha=self.ha,
             restart=self.restart,
             streaming=self.streaming,
+            resources=self.resources,
+            limits=self.limits,
         )
 
     def values(self) -> dict[str, Any]:
@@ -126,6 +140,8 @@ def load(
         ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
         restart=_convert("restart", merged, origins, RestartConfig),
         streaming=_convert("streaming", merged, origins, StreamingConfig),
+        resources=_convert("resources", merged, origins, ResourcesConfig),
+        limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         origins=origins,
     )

@@ -73,6 +73,8 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             heartbeat_timeout=settings.heartbeat_timeout,
             blob_address=workshop.blob_address,
             connections=workshop.connections,
+            placement=workshop.config.resources.placement,
+            max_slots_per_user=workshop.config.limits.max_slots_per_user,
         )
         await service.start(resource_manager)
         stack.push_async_callback(service.stop, resource_manager)
@@ -114,6 +116,7 @@ def _services(
         checkpoints=CheckpointStore(leadership.pointers, workshop.storage),
         checkpoint_directory=workshop.checkpoint_directory,
         check_leadership=leadership.check,
+        slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
     )
 
 

@@ -175,13 +175,14 @@ class Cluster:
         failures: int = 0,
         restart: Mapping[str, object] | None = None,
         stream: Sequence[int] = (),
+        **besides: Any,
     ) -> str:
-        """Submit a pipeline of the fake driver, whose first attempts may fail; returns the job id."""
+        """Submit a pipeline of the fake driver, with ``besides`` in the request; returns the job id."""
         pipeline: dict[str, object] = {"executors": executors, "end": end, "flag": str(self.flag), "failures": failures}
         if stream:
             pipeline["stream"] = list(stream)
         form = aiohttp.FormData()
-        request = {"executors": max(1, executors), "args": list(args), "restart": dict(restart or {})}
+        request = {"executors": max(1, executors), "args": list(args), "restart": dict(restart or {}), **besides}
         form.add_field("request", json.dumps(request), content_type="application/json")
         form.add_field("pipeline", json.dumps(pipeline).encode(), filename="pipeline.json")
         status, document = await self.call("POST", "/v1/jobs", data=form)
