@@ -21,6 +21,7 @@ from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
+from runtime.checkpoint.config import StreamingConfig
 from runtime.config import (
     ConnectConfig,
     JobManagerConfig,
@@ -31,6 +32,7 @@ from runtime.config import (
     TaskManagerConfig,
 )
 from runtime.ha.config import HaConfig, check_ha
+from runtime.restart_config import RestartConfig
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
@@ -44,6 +46,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "spark": SparkConfig,
     "connect": ConnectConfig,
     "ha": HaConfig,
+    "restart": RestartConfig,
+    "streaming": StreamingConfig,
     "resources": ResourcesConfig,
     "limits": LimitsConfig,
     "gateway": GatewayConfig,
@@ -64,6 +68,8 @@ class Configuration:
     spark: SparkConfig
     connect: ConnectConfig
     ha: HaConfig
+    restart: RestartConfig
+    streaming: StreamingConfig
     resources: ResourcesConfig
     limits: LimitsConfig
     gateway: GatewayConfig
@@ -79,6 +85,8 @@ class Configuration:
             spark=self.spark,
             connect=self.connect,
             ha=self.ha,
+            restart=self.restart,
+            streaming=self.streaming,
             resources=self.resources,
             limits=self.limits,
         )
@@ -130,6 +138,8 @@ def load(
         spark=_convert("spark", merged, origins, SparkConfig),
         connect=_convert("connect", merged, origins, ConnectConfig),
         ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
+        restart=_convert("restart", merged, origins, RestartConfig),
+        streaming=_convert("streaming", merged, origins, StreamingConfig),
         resources=_convert("resources", merged, origins, ResourcesConfig),
         limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),

@@ -18,6 +18,7 @@ from cli.errors import UsageError
 from cli.follow import Follower, report_verdict
 from cli.job_connections import connections
 from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
+from cli.restart_options import SettingsOption, StrategyOption, restart_wish
 from cli.tables import print_table
 from pki.home import Home
 
@@ -49,6 +50,8 @@ def submit(
     file: Annotated[
         list[Path] | None, typer.Option("--file", help="Extra file in the working folder; repeatable.")
     ] = None,
+    restart_strategy: StrategyOption = None,
+    restart: SettingsOption = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
     ] = False,
@@ -70,6 +73,9 @@ def submit(
     request: dict[str, object] = {"args": args or [], "spark_conf": _parse_conf(conf or [])}
     if name:
         request["name"] = name
+    wish = restart_wish(restart_strategy, restart or [])
+    if wish:
+        request["restart"] = wish
     if executors is not None:
         request["executors"] = executors
     if executor_cores is not None:
@@ -131,7 +137,7 @@ def list_jobs(
     as_json: JsonOption = False,
 ) -> None:
     """Running and recent jobs, newest first."""
-    document = _get(home, server, ca, token_file, "/v1/jobs")
+    document = fetch(home, server, ca, token_file, "/v1/jobs")
     if as_json:
         print(json.dumps(document))
         return
@@ -153,7 +159,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """One job: state, progress, executors, failure."""
-    job = _get(home, server, ca, token_file, f"/v1/jobs/{job_id}")
+    job = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}")
     if as_json:
         print(json.dumps(job))
         return
@@ -167,6 +173,9 @@ def show(
         console.print(f"{line} {executor.get('exit_reason') or ''}".rstrip(), highlight=False, markup=False)
     if job.get("pending_reason"):
         console.print(f"{'waiting':>9}  {job['pending_reason']}", highlight=False, markup=False)
+    for attempt in job.get("attempts", [])[:-1]:
+        line = f"{'attempt':>9}  {attempt['number']}: {attempt['outcome']} {attempt['error']}".rstrip()
+        console.print(line, highlight=False, markup=False)
     if job.get("failure"):
         console.print(f"{'failure':>9}  {job['failure']['error']}", highlight=False, markup=False)
         console.print(job["failure"]["traceback"], highlight=False, markup=False, soft_wrap=True)
@@ -205,7 +214,7 @@ def logs(
 ) -> None:
     """Print one of a job's logs."""
     if list_sources:
-        names = _get(home, server, ca, token_file, f"/v1/jobs/{job_id}/logs")["logs"]
+        names = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}/logs")["logs"]
         print(json.dumps(names) if as_json else "\n".join(names))
         return
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
@@ -224,7 +233,8 @@ def logs(
     print(json.dumps({"source": source, "data": text}) if as_json else text, end="\n" if as_json else "")
 
 
-def _get(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
+def fetch(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
+    """GET ``path`` through the gateway."""
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
     async def call() -> Any:  # noqa: ANN401
