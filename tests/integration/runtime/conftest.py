@@ -91,6 +91,8 @@ class Cluster:
     taskmanagers: dict[str, AsyncExitStack] = field(default_factory=dict)
     master: AsyncExitStack = field(default_factory=AsyncExitStack)
     address: JobManagerAddress | None = None
+    pipeline_extras: dict[str, Any] = field(default_factory=dict)
+    """What else the pipelines of the fake driver do."""
 
     async def start_jobmanager(
         self,
@@ -168,7 +170,7 @@ class Cluster:
 
     async def submit(self, *, end: str = "when-told", executors: int = 2, args: Sequence[str] = ()) -> str:
         """Submit a pipeline of the fake driver; returns the job id."""
-        pipeline = {"executors": executors, "end": end, "flag": str(self.flag)}
+        pipeline = {"executors": executors, "end": end, "flag": str(self.flag)} | self.pipeline_extras
         form = aiohttp.FormData()
         request = {"executors": max(1, executors), "args": list(args)}
         form.add_field("request", json.dumps(request), content_type="application/json")

@@ -19,7 +19,7 @@ from runtime.shuffle.service_errors import (
     ShuffleQuotaExceeded,
     WorkerUnknown,
 )
-from tests.integration.shuffle.conftest import CONFIG, NotedWorker, Service, eventually
+from tests.integration.shuffle_manager.conftest import CONFIG, NotedWorker, Service, eventually
 
 JOB, OTHER = "a" * 32, "b" * 32
 IMPATIENT = msgspec.structs.replace(CONFIG, allocation_timeout=0.5)
