@@ -21,7 +21,15 @@ from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
-from runtime.config import ConnectConfig, JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
+from runtime.config import (
+    ConnectConfig,
+    JobManagerConfig,
+    LimitsConfig,
+    ResourcesConfig,
+    RuntimeConfig,
+    SparkConfig,
+    TaskManagerConfig,
+)
 from runtime.ha.config import HaConfig, check_ha
 from runtime.shuffle.config import ShuffleConfig, check_shuffle
 
@@ -38,6 +46,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "connect": ConnectConfig,
     "ha": HaConfig,
     "shuffle": ShuffleConfig,
+    "resources": ResourcesConfig,
+    "limits": LimitsConfig,
     "gateway": GatewayConfig,
 }
 
@@ -57,6 +67,8 @@ class Configuration:
     connect: ConnectConfig
     ha: HaConfig
     shuffle: ShuffleConfig
+    resources: ResourcesConfig
+    limits: LimitsConfig
     gateway: GatewayConfig
     origins: Mapping[str, str]
 
@@ -71,6 +83,8 @@ class Configuration:
             connect=self.connect,
             ha=self.ha,
             shuffle=self.shuffle,
+            resources=self.resources,
+            limits=self.limits,
         )
 
     def values(self) -> dict[str, Any]:
@@ -121,6 +135,8 @@ def load(
         connect=_convert("connect", merged, origins, ConnectConfig),
         ha=_checked(check_ha, _convert("ha", merged, origins, HaConfig)),
         shuffle=_checked(check_shuffle, _convert("shuffle", merged, origins, ShuffleConfig)),
+        resources=_convert("resources", merged, origins, ResourcesConfig),
+        limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         origins=origins,
     )
