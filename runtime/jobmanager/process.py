@@ -41,6 +41,7 @@ from runtime.rest.cluster import Cluster, ClusterFacts
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
 from runtime.rpc import RpcService
+from runtime.shuffle.finder import shuffle_manager_finder
 
 _LOG = logging.getLogger(__name__)
 
@@ -170,6 +171,9 @@ async def _running(
             checkpoint_directory=CheckpointDirectory(
                 Folder(config.streaming.checkpoints or str(home.root / CHECKPOINTS))
             ),
+            find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
+            if config.shuffle.enabled
+            else None,
         )
         facts = ClusterFacts(
             sluice_version=importlib.metadata.version("sluice"),
