@@ -98,7 +98,8 @@ class PushConnection:
         try:
             if self._store.config.verify:
                 _verify(header, table, lease, pool.view, checks)
-            data.add(header.map_id, table, lease)
+            through = lease.size >= header.count * self._store.config.write_through_bytes
+            data.add(header.map_id, table, lease, write_through=through)
         except FrameRefused:
             pool.release([lease])
             raise

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.shuffle.errors import DiskFailed, Draining, FrameRefused, MapUnknown, ShuffleError
-from runtime.shuffle.wire import Table
+from runtime.shuffle.wire import DATA_ENTRY, Table
 from runtime.shuffle.worker.config import Layout
 from runtime.shuffle.worker.disks import Disk, Disks
 from runtime.shuffle.worker.memory import Lease, SlabPool
@@ -63,19 +63,41 @@ class MapAttempt:
 
 @dataclass(slots=True)
 class Frame:
-    """Segments in memory."""
+    """Segments that no index names yet: in memory, or (without lease) written to the data of ``volume`` already."""
 
     map_id: int
     rows: Rows
-    lease: Lease
+    lease: Lease | None
+    volume: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Located:
-    """Segments of a read in the order in which they are sent; ``volumes[i]`` has row ``i``."""
+    """Segments of a read in the order in which they are sent, and where they are.
 
-    rows: Rows
-    volumes: npt.NDArray[np.int32]
+    Plain lists, made once for many segments: what is done for each frame of an answer costs little then.
+
+    Attributes:
+        entries: the rows of the table of DATA, one after the other.
+        volumes: the number of the files that have each.
+    """
+
+    __slots__ = ("checks", "entries", "lengths", "maps", "offsets", "partitions", "sequences", "volumes")
+
+    def __init__(self, rows: Rows, volumes: npt.NDArray[np.int32]) -> None:
+        self.partitions: list[int] = rows["partition"].tolist()
+        self.sequences: list[int] = rows["sequence"].tolist()
+        self.maps: list[int] = rows["map"].tolist()
+        self.lengths: list[int] = rows["length"].tolist()
+        self.checks: list[int] = rows["check"].tolist()
+        self.offsets: list[int] = rows["offset"].tolist()
+        self.volumes: list[int] = volumes.tolist()
+        entries = np.empty(len(rows), DATA_ENTRY)
+        for name in DATA_ENTRY.names or ():
+            entries[name] = rows[name]
+        self.entries = entries.tobytes()
+
+    def __len__(self) -> int:
+        return len(self.offsets)
 
 
 class ShuffleData:
@@ -99,6 +121,7 @@ class ShuffleData:
         self._on_written = on_written
         self._lock = threading.Lock()
         self._writing = threading.Lock()
+        self._choosing = threading.Lock()
         self._maps: dict[int, MapAttempt] = {}
         self._frames: list[Frame] = []
         self._volumes: list[tuple[Disk, Volume]] = []
@@ -116,8 +139,14 @@ class ShuffleData:
                 raise Draining("this worker takes no new maps", "choose another", map_id=map_id)
             self._attempt(map_id)
 
-    def add(self, map_id: int, table: Table, lease: Lease) -> None:
+    def add(self, map_id: int, table: Table, lease: Lease, *, write_through: bool) -> None:
         """Take over a frame; from here on its room is this object's business.
+
+        Args:
+            map_id: whose it is.
+            table: its segments.
+            lease: where their data are.
+            write_through: write the data at once, as they are; otherwise they wait to be sorted with others.
 
         Raises:
             ShuffleError: it is not taken, and its room still the caller's.
@@ -127,12 +156,22 @@ class ShuffleData:
             rows[column] = table[column]
         rows["map"] = map_id
         rows["offset"] = lease.offsets
+        frame = Frame(map_id, rows, lease)
+        if write_through:
+            pieces = [self._pool.view[start:stop] for start, stop in lease.extents]
+            frame.volume, start = self._on_some_disk(lambda volume: volume.write(pieces, lease.size))
+            rows["offset"] = _back_to_back(rows, start)
+            frame.lease = None
         with self._lock:
             attempt = self._attempt(map_id)
             attempt.take(table["sequence"], map_id)
             attempt.size += lease.size
-            self._frames.append(Frame(map_id, rows, lease))
-            self.memory_bytes += lease.size
+            self._frames.append(frame)
+            if not write_through:
+                self.memory_bytes += lease.size
+        if write_through:
+            self._pool.release([lease])
+            self._on_written(lease.size)
 
     def commit(self, map_id: int, segments: int, size: int) -> None:
         """Make a map readable, once all it promised is on disk; again is harmless.
@@ -159,6 +198,8 @@ class ShuffleData:
                     map_id=map_id,
                 )
         self.flush(map_id if self._layout is Layout.MAP else None)
+        if attempt.aborted:
+            raise DiskFailed(f"map {map_id} was lost with a disk", "push it again", map_id=map_id)
         committed = Committed(map_id, segments, size)
         with self._writing:
             self._on_some_disk(lambda volume: volume.append_commit(committed))
@@ -173,16 +214,18 @@ class ShuffleData:
             if attempt is None or attempt.committed:
                 return
             self._maps[map_id] = MapAttempt(aborted=True, seen=np.zeros(0, np.bool_))
-            dropped = [frame for frame in self._frames if frame.map_id == map_id]
+            dropped = [frame.lease for frame in self._frames if frame.map_id == map_id and frame.lease is not None]
             self._frames = [frame for frame in self._frames if frame.map_id != map_id]
-            self.memory_bytes -= sum(frame.lease.size for frame in dropped)
-        self._pool.release([frame.lease for frame in dropped])
+            self.memory_bytes -= sum(lease.size for lease in dropped)
+        self._pool.release(dropped)
 
     def flush(self, only_map: int | None = None) -> int:
-        """Write what is in memory (of one map, or all of it) as one sorted run; returns the bytes written.
+        """Write what is in memory (of one map, or all of it) as one sorted run, and the index of all that is written.
+
+        Returns the bytes of data written.
 
         Raises:
-            DiskFailed: no disk takes it; it stays in memory.
+            DiskFailed: no disk takes it; it stays where it is.
         """
         with self._writing:
             with self._lock:
@@ -193,28 +236,60 @@ class ShuffleData:
                     self._frames = [frame for frame in self._frames if frame.map_id != only_map]
             if not frames:
                 return 0
-            rows = np.concatenate([frame.rows for frame in frames])
-            rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
-            pieces = _pieces(rows, self._pool.view)
+            leases = [frame.lease for frame in frames if frame.lease is not None]
+            size = sum(lease.size for lease in leases)
             try:
-                index, run = self._on_some_disk(lambda volume: volume.append_run(rows, pieces))
+                runs = self._write_runs(frames, size)
             except ShuffleError:
                 with self._lock:
                     self._frames = frames + self._frames
                 raise
             with self._lock:
-                self._runs.append((index, run))
-                self.memory_bytes -= run.size
-            self._pool.release([frame.lease for frame in frames])
-        self._on_written(run.size)
-        return run.size
+                self._runs += runs
+                self.memory_bytes -= size
+            self._pool.release(leases)
+        if leases:
+            self._on_written(size)
+        return size
+
+    def _write_runs(self, frames: list[Frame], size: int) -> list[tuple[int, Run]]:
+        """Write the data that are in memory, and a run's record for each volume that has any."""
+        by_volume: dict[int, list[Rows]] = {}
+        for frame in frames:
+            if frame.lease is None:
+                by_volume.setdefault(frame.volume, []).append(frame.rows)
+        in_memory = [frame.rows for frame in frames if frame.lease is not None]
+        if in_memory:
+            rows = np.concatenate(in_memory)
+            rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
+            pieces = _pieces(rows, self._pool.view)
+            index, start = self._on_some_disk(lambda volume: volume.write(pieces, size))
+            rows["offset"] = _back_to_back(rows, start)
+            by_volume.setdefault(index, []).append(rows)
+        runs = []
+        for index, parts in sorted(by_volume.items()):
+            rows = np.concatenate(parts)
+            rows = rows[np.lexsort((rows["offset"], rows["partition"]))]
+            disk, volume = self._volumes[index]
+            try:
+                runs.append((index, volume.append_run(rows)))
+            except OSError as error:
+                self._disks.exclude(disk, error)
+                self._lose(np.unique(rows["map"]).tolist())
+        return runs
+
+    def _lose(self, maps: list[int]) -> None:
+        """Segments of ``maps``, none of them committed, cannot be found again: these attempts are over."""
+        with self._lock:
+            for map_id in maps:
+                self._maps[map_id].aborted = True
 
     def spill(self) -> int:
         """Write out what is in memory, whoever committed it or not; returns the bytes written."""
         if self._layout is Layout.REDUCE:
             return self.flush()
         with self._lock:
-            maps = sorted({frame.map_id for frame in self._frames})
+            maps = sorted({frame.map_id for frame in self._frames if frame.lease is not None})
         return sum(self.flush(map_id) for map_id in maps)
 
     # Reading
@@ -236,7 +311,7 @@ class ShuffleData:
             runs = [each for each in self._runs if _touches(each[1], first, end, maps)]
         for low, high in _chunks([run for _, run in runs], first, end):
             located = self._locate(runs, low, high, maps, ordered=ordered)
-            if len(located.rows):
+            if len(located):
                 yield located
 
     def _locate(
@@ -309,7 +384,7 @@ class ShuffleData:
                 frames, self._frames = self._frames, []
                 self._maps, self._runs = {}, []
                 self.memory_bytes = 0
-            self._pool.release([frame.lease for frame in frames])
+            self._pool.release([frame.lease for frame in frames if frame.lease is not None])
             for _, volume in self._volumes:
                 shutil.rmtree(volume.directory, ignore_errors=True)
 
@@ -337,6 +412,10 @@ class ShuffleData:
         raise DiskFailed(f"no disk takes data of shuffle {self.name}")
 
     def _current_volume(self) -> tuple[int, Disk, Volume]:
+        with self._choosing:
+            return self._choose_volume()
+
+    def _choose_volume(self) -> tuple[int, Disk, Volume]:
         if self._closed:
             raise MapUnknown(f"shuffle {self.name} was released")
         if self._volumes:
@@ -350,6 +429,12 @@ class ShuffleData:
         volume = Volume(chosen.path / self.name)
         self._volumes.append((chosen, volume))
         return len(self._volumes) - 1, chosen, volume
+
+
+def _back_to_back(rows: Rows, start: int) -> npt.NDArray[np.uint64]:
+    """The offsets of ``rows`` when their data stand one after the other from ``start`` on."""
+    lengths = rows["length"].astype(np.uint64)
+    return np.cumsum(lengths) - lengths + np.uint64(start)
 
 
 def _pieces(rows: Rows, view: memoryview) -> list[memoryview]:
