@@ -46,8 +46,8 @@ from runtime.shuffle.wire import (
     Header,
     error_of,
     pack_hello,
+    parse_data_table,
     parse_header,
-    parse_table,
 )
 
 FRAME_BYTES = 512 << 10
@@ -448,12 +448,10 @@ class ShuffleClient:
 
 
 def _segments(header: Header, payload: bytes, checks: SegmentChecks) -> list[Segment]:
-    table = parse_table(header, payload)
     at = header.count * DATA_ENTRY.itemsize
     view = memoryview(payload)
     found = []
-    columns = (table[name].tolist() for name in ("partition", "map", "sequence", "length", "check"))
-    for partition, map_id, sequence, length, check in zip(*columns, strict=True):
+    for partition, sequence, map_id, length, check in parse_data_table(header, payload):
         data = view[at : at + length]
         if checks.value(partition, map_id, sequence, data) != check:
             raise SegmentCorrupt(

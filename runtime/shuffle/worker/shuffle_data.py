@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.shuffle.errors import DiskFailed, Draining, FrameRefused, MapUnknown, ShuffleError
-from runtime.shuffle.wire import DATA_ENTRY, Table
+from runtime.shuffle.wire import DATA_ENTRY, SEGMENT_ENTRY
 from runtime.shuffle.worker.config import Layout
 from runtime.shuffle.worker.disks import Disk, Disks
 from runtime.shuffle.worker.memory import Lease, SlabPool
@@ -39,34 +39,48 @@ class MapAttempt:
     size: int = 0
     committed: bool = False
     aborted: bool = False
-    seen: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(64, np.bool_))
-    """The sequence numbers that arrived; empty after the commit."""
+    seen: bytearray = field(default_factory=bytearray)
+    """Which sequence numbers arrived; empty after the commit."""
 
-    def take(self, sequences: npt.NDArray[np.uint32], map_id: int) -> None:
+    def take(self, sequences: list[int], size: int, map_id: int) -> None:
         """Note segments; raises :class:`FrameRefused` for a number that came before or runs far ahead."""
-        highest = int(sequences.max())
+        highest = max(sequences)
         if highest > 2 * (self.segments + len(sequences)) + SEQUENCE_SLACK:
             raise FrameRefused(f"segment {highest} of map {map_id} after {self.segments} others")
-        if highest >= len(self.seen):
-            grown = np.zeros(max(2 * len(self.seen), highest + 1), np.bool_)
-            grown[: len(self.seen)] = self.seen
-            self.seen = grown
-        if self.seen[sequences].any() or len(np.unique(sequences)) != len(sequences):
-            raise FrameRefused(f"a segment of map {map_id} was pushed a second time")
-        self.seen[sequences] = True
+        seen = self.seen
+        if highest >= len(seen):
+            seen.extend(bytes(highest + 1 - len(seen) + len(seen) // 2))
+        for sequence in sequences:
+            if seen[sequence]:
+                raise FrameRefused(f"segment {sequence} of map {map_id} was pushed a second time")
+            seen[sequence] = 1
         self.segments += len(sequences)
+        self.size += size
 
     def complete(self, segments: int, size: int) -> bool:
         """Whether exactly the segments 0 … ``segments`` - 1 arrived, ``size`` bytes together."""
-        return (self.segments, self.size) == (segments, size) and bool(self.seen[:segments].all())
+        return (self.segments, self.size) == (segments, size) and 0 not in self.seen[:segments]
+
+    def over(self, *, committed: bool) -> None:
+        """Nothing more can come: committed, or lost or given up."""
+        self.committed, self.aborted, self.seen = committed, not committed, bytearray()
 
 
 @dataclass(slots=True)
 class Frame:
-    """Segments that no index names yet: in memory, or (without lease) written to the data of ``volume`` already."""
+    """Segments that no index names yet.
+
+    Attributes:
+        map_id: whose they are.
+        table: their rows as in PUSH.
+        places: (start, segments): where so many of them begin, one after the other.
+        lease: their room when they are in memory; None: they are in the data of ``volume``.
+        volume: its number.
+    """
 
     map_id: int
-    rows: Rows
+    table: bytes
+    places: list[tuple[int, int]]
     lease: Lease | None
     volume: int = 0
 
@@ -139,33 +153,27 @@ class ShuffleData:
                 raise Draining("this worker takes no new maps", "choose another", map_id=map_id)
             self._attempt(map_id)
 
-    def add(self, map_id: int, table: Table, lease: Lease, *, write_through: bool) -> None:
+    def add(self, map_id: int, sequences: list[int], table: bytes, lease: Lease, *, write_through: bool) -> None:
         """Take over a frame; from here on its room is this object's business.
 
         Args:
             map_id: whose it is.
-            table: its segments.
+            sequences: the numbers of its segments.
+            table: its segments' rows as in PUSH.
             lease: where their data are.
             write_through: write the data at once, as they are; otherwise they wait to be sorted with others.
 
         Raises:
             ShuffleError: it is not taken, and its room still the caller's.
         """
-        rows = np.empty(len(table), ROW)
-        for column in ("partition", "sequence", "length", "check"):
-            rows[column] = table[column]
-        rows["map"] = map_id
-        rows["offset"] = lease.offsets
-        frame = Frame(map_id, rows, lease)
         if write_through:
-            pieces = [self._pool.view[start:stop] for start, stop in lease.extents]
-            frame.volume, start = self._on_some_disk(lambda volume: volume.write(pieces, lease.size))
-            rows["offset"] = _back_to_back(rows, start)
-            frame.lease = None
+            pieces = [self._pool.view[start:stop] for start, stop, _ in lease.extents]
+            volume, start = self._on_some_disk(lambda volume: volume.write(pieces, lease.size))
+            frame = Frame(map_id, table, [(start, len(sequences))], None, volume)
+        else:
+            frame = Frame(map_id, table, [(start, count) for start, _, count in lease.extents], lease)
         with self._lock:
-            attempt = self._attempt(map_id)
-            attempt.take(table["sequence"], map_id)
-            attempt.size += lease.size
+            self._attempt(map_id).take(sequences, lease.size, map_id)
             self._frames.append(frame)
             if not write_through:
                 self.memory_bytes += lease.size
@@ -204,8 +212,7 @@ class ShuffleData:
         with self._writing:
             self._on_some_disk(lambda volume: volume.append_commit(committed))
             with self._lock:
-                attempt.committed = True
-                attempt.seen = np.zeros(0, np.bool_)
+                attempt.over(committed=True)
 
     def abort(self, map_id: int) -> None:
         """Forget an attempt that was not committed; what is on disk of it stays there unread."""
@@ -213,7 +220,7 @@ class ShuffleData:
             attempt = self._maps.get(map_id)
             if attempt is None or attempt.committed:
                 return
-            self._maps[map_id] = MapAttempt(aborted=True, seen=np.zeros(0, np.bool_))
+            attempt.over(committed=False)
             dropped = [frame.lease for frame in self._frames if frame.map_id == map_id and frame.lease is not None]
             self._frames = [frame for frame in self._frames if frame.map_id != map_id]
             self.memory_bytes -= sum(lease.size for lease in dropped)
@@ -255,12 +262,12 @@ class ShuffleData:
     def _write_runs(self, frames: list[Frame], size: int) -> list[tuple[int, Run]]:
         """Write the data that are in memory, and a run's record for each volume that has any."""
         by_volume: dict[int, list[Rows]] = {}
-        for frame in frames:
-            if frame.lease is None:
-                by_volume.setdefault(frame.volume, []).append(frame.rows)
-        in_memory = [frame.rows for frame in frames if frame.lease is not None]
+        for number in {frame.volume for frame in frames if frame.lease is None}:
+            written = [frame for frame in frames if frame.lease is None and frame.volume == number]
+            by_volume[number] = [_rows(written)]
+        in_memory = [frame for frame in frames if frame.lease is not None]
         if in_memory:
-            rows = np.concatenate(in_memory)
+            rows = _rows(in_memory)
             rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
             pieces = _pieces(rows, self._pool.view)
             index, start = self._on_some_disk(lambda volume: volume.write(pieces, size))
@@ -282,7 +289,7 @@ class ShuffleData:
         """Segments of ``maps``, none of them committed, cannot be found again: these attempts are over."""
         with self._lock:
             for map_id in maps:
-                self._maps[map_id].aborted = True
+                self._maps[map_id].over(committed=False)
 
     def spill(self) -> int:
         """Write out what is in memory, whoever committed it or not; returns the bytes written."""
@@ -362,13 +369,12 @@ class ShuffleData:
             ids, counts = np.unique(rows["map"], return_counts=True)
             for map_id, count in zip(ids.tolist(), counts.tolist(), strict=True):
                 segments[map_id] = segments.get(map_id, 0) + count
-        for map_id, attempt in list(self._maps.items()):
-            attempt.seen = np.zeros(0, np.bool_)
+        for map_id, attempt in self._maps.items():
             if segments.get(map_id, 0) != attempt.segments:
                 _LOG.warning("%s: map %d was committed but is not whole any more", self.name, map_id)
-                self._maps[map_id] = MapAttempt(aborted=True, seen=attempt.seen)
+                attempt.over(committed=False)
         for map_id in segments.keys() - self._maps.keys():
-            self._maps[map_id] = MapAttempt(aborted=True, seen=np.zeros(0, np.bool_))
+            self._maps[map_id] = MapAttempt(aborted=True)
         return sum(attempt.committed for attempt in self._maps.values())
 
     @property
@@ -429,6 +435,24 @@ class ShuffleData:
         volume = Volume(chosen.path / self.name)
         self._volumes.append((chosen, volume))
         return len(self._volumes) - 1, chosen, volume
+
+
+def _rows(frames: list[Frame]) -> Rows:
+    """The segments of ``frames`` and where they are."""
+    tables = np.frombuffer(b"".join([frame.table for frame in frames]), SEGMENT_ENTRY)
+    places = np.array([place for frame in frames for place in frame.places], np.int64)
+    starts, counts = places[:, 0], places[:, 1]
+    rows = np.empty(len(tables), ROW)
+    for column in SEGMENT_ENTRY.names or ():
+        rows[column] = tables[column]
+    rows["map"] = np.repeat(
+        [frame.map_id for frame in frames], [len(frame.table) // SEGMENT_ENTRY.itemsize for frame in frames]
+    )
+    lengths = tables["length"].astype(np.int64)
+    before = np.cumsum(lengths) - lengths
+    firsts = np.cumsum(counts) - counts
+    rows["offset"] = before + np.repeat(starts - before[firsts], counts)
+    return rows
 
 
 def _back_to_back(rows: Rows, start: int) -> npt.NDArray[np.uint64]:
