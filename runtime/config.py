@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from runtime.checkpoint.config import StreamingConfig
 from runtime.ha.config import HaConfig
 from runtime.jobmanager.placement import Placement
+from runtime.restart_config import RestartConfig
 from runtime.shuffle.config import ShuffleConfig
 
 
@@ -93,5 +95,7 @@ class RuntimeConfig(_Section, frozen=True):
     connect: ConnectConfig = ConnectConfig()
     ha: HaConfig = HaConfig()
     shuffle: ShuffleConfig = ShuffleConfig()
+    restart: RestartConfig = RestartConfig()
+    streaming: StreamingConfig = StreamingConfig()
     resources: ResourcesConfig = ResourcesConfig()
     limits: LimitsConfig = LimitsConfig()
