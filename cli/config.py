@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +23,7 @@ from pki.config import PkiConfig
 from pki.errors import SluiceError
 from runtime.config import ConnectConfig, JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
 from runtime.ha.config import HaConfig, check_ha
+from runtime.shuffle.config import ShuffleConfig, check_shuffle
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
@@ -36,6 +37,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "spark": SparkConfig,
     "connect": ConnectConfig,
     "ha": HaConfig,
+    "shuffle": ShuffleConfig,
     "gateway": GatewayConfig,
 }
 
@@ -54,6 +56,7 @@ class Configuration:
     spark: SparkConfig
     connect: ConnectConfig
     ha: HaConfig
+    shuffle: ShuffleConfig
     gateway: GatewayConfig
     origins: Mapping[str, str]
 
@@ -67,6 +70,7 @@ class Configuration:
             spark=self.spark,
             connect=self.connect,
             ha=self.ha,
+            shuffle=self.shuffle,
         )
 
     def values(self) -> dict[str, Any]:
@@ -115,15 +119,16 @@ def load(
         taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
         spark=_convert("spark", merged, origins, SparkConfig),
         connect=_convert("connect", merged, origins, ConnectConfig),
-        ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
+        ha=_checked(check_ha, _convert("ha", merged, origins, HaConfig)),
+        shuffle=_checked(check_shuffle, _convert("shuffle", merged, origins, ShuffleConfig)),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         origins=origins,
     )
 
 
-def _checked_ha(config: HaConfig) -> HaConfig:
+def _checked(check: Callable[[_Section], _Section], config: _Section) -> _Section:
     try:
-        return check_ha(config)
+        return check(config)
     except SluiceError as error:
         raise UsageError(f"configuration: {error.what}", error.remedy) from error
 

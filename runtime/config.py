@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from runtime.ha.config import HaConfig
+from runtime.shuffle.config import ShuffleConfig
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,3 +72,4 @@ class RuntimeConfig(_Section, frozen=True):
     spark: SparkConfig = SparkConfig()
     connect: ConnectConfig = ConnectConfig()
     ha: HaConfig = HaConfig()
+    shuffle: ShuffleConfig = ShuffleConfig()

@@ -33,6 +33,7 @@ from runtime.jobmanager.gateways import (
     SlotRequirement,
 )
 from runtime.jobmanager.job_state import ENDING, JobLifecycle, judge_attempt
+from runtime.jobmanager.shuffle_relay import ShuffleRelay
 from runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord
 from runtime.messages import (
     ConnectionEvidence,
@@ -45,6 +46,7 @@ from runtime.messages import (
     JobProgress,
     JobState,
     JobSubmission,
+    ShuffleAllocation,
     SignedIdentity,
     SlotOffer,
     SlotProfile,
@@ -52,6 +54,7 @@ from runtime.messages import (
 )
 from runtime.process import ChildProcess, Exit
 from runtime.rpc import PeerUnreachable, PermanentlyFencedRpcEndpoint, RemotePeer
+from runtime.shuffle.manager_link import ShuffleManagerLink
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -87,6 +90,8 @@ class JobServices:
     clock: Callable[[], float] = time.time
     check_leadership: Callable[[], None] = lambda: None
     """Raises ``LeadershipLost`` when this process does not lead (any more)."""
+    shuffle: ShuffleManagerLink | None = None
+    """To the shuffle service, where shuffles go through it."""
 
 
 class JobMaster(PermanentlyFencedRpcEndpoint):
@@ -134,6 +139,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._taskmanagers: dict[str, TaskExecutorGateway] = {}
         self._pending_reason = ""
         self._stated: SlotRequirement | None = None
+        self._shuffle = ShuffleRelay(services.shuffle, job_id)
 
     # --- start and end ------------------------------------------------------------------------------------
 
@@ -148,6 +154,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """The JobManager stops, or the job is over: nothing of it stays behind in this process."""
         if self._life.may(JobState.SUSPENDED):
             self._life.to(JobState.SUSPENDED, self._now_ms())
+        self._shuffle.close()
         if self._child is not None and self._child.running:
             await self._child.stop(self._last_grace())
             await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
@@ -232,6 +239,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         await self._services.dispatcher.job_ended(record)
         await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
         await self._services.resource_manager.release_job(self.job_id)
+        await self._shuffle.release()
         await self._services.dispatcher.job_released(self.job_id)
 
     def _fail(self, error: str, traceback: str = "") -> None:
@@ -295,6 +303,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             blob_host=self._services.blob_address[0],
             blob_port=self._services.blob_address[1],
             kind=self._submission.kind,
+            shuffle=self._shuffle.enabled,
         )
 
     async def renew_lease(self, attempt: int) -> None:
@@ -306,6 +315,9 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
     async def spark_started(self, registration: SparkRegistration) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""
         self._stop_executors(self._pool.spark_started(registration))
+        over = self._shuffle.begin(self._attempt_number, registration.app_id)
+        if over is not None:
+            self.hand_off(over)
         self._reconcile()
 
     async def set_executor_targets(self, targets: ExecutorTargets) -> None:
@@ -322,6 +334,19 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """See :class:`runtime.gateways.JobMasterGateway`."""
         self._progress = progress
         self._publish()
+
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._services.check_leadership()
+        return self.deferred(self._shuffle.register(shuffle_id, partitions))
+
+    async def unregister_shuffle(self, shuffle_id: int) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self.hand_off(self._shuffle.unregister(shuffle_id))
+
+    async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self.hand_off(self._shuffle.workers_lost(shuffle_id, workers), failed=self._note("telling of lost workers"))
 
     async def driver_finished(self, result: DriverExit) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""

@@ -40,6 +40,7 @@ from runtime.rest.handlers import ClusterFacts, Handlers
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
 from runtime.rpc import RpcService
+from runtime.shuffle.finder import shuffle_manager_finder
 
 _LOG = logging.getLogger(__name__)
 
@@ -164,6 +165,9 @@ async def _running(
             origin=origin_of(home),
             jobs=home.jobs,
             lease=lease,
+            find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
+            if config.shuffle.enabled
+            else None,
         )
         facts = ClusterFacts(
             sluice_version=importlib.metadata.version("sluice"),
