@@ -20,7 +20,8 @@ private[sluice] final class MapPusher(allocation: Allocation, map: Long, context
     extends Logging {
   import MapPusher._
 
-  private val candidates = Workers.prefer(allocation.candidates(context.partitionId(), context.attemptNumber()))
+  private val candidates = Workers.prefer(
+    allocation.candidates(context.partitionId(), context.attemptNumber() + context.stageAttemptNumber()))
   private val targets = ArrayBuffer.empty[Target]
   private val request = Connection.nextRequest()
   private var isOpen = false

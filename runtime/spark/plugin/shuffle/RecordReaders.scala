@@ -29,7 +29,7 @@ private[sluice] final class RowReader(segments: SegmentReader, fields: Int, code
   }
 
   private def advance(): Boolean = {
-    while (!rowIsSet && (at < end || load())) if (!rowIsSet) point()
+    while (!rowIsSet && (at < end || load())) if (!rowIsSet && at < end) point() // pieces leave nothing to point at
     rowIsSet
   }
 

@@ -1,6 +1,7 @@
 package org.apache.spark.shuffle.sluice
 
 import org.apache.spark.{ShuffleDependency, SparkConf, TaskContext}
+import org.apache.spark.internal.config
 import org.apache.spark.network.buffer.ManagedBuffer
 import org.apache.spark.network.shuffle.MergedBlockMeta
 import org.apache.spark.scheduler.MapStatus
@@ -26,7 +27,9 @@ private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boole
 
   override def registerShuffle[K, V, C](shuffleId: Int, dependency: ShuffleDependency[K, V, C]): ShuffleHandle = {
     val allocation = Registrar.current.register(shuffleId, dependency.partitioner.numPartitions)
-    val rows = !dependency.mapSideCombine && RowSerializer.isOne(dependency.serializer)
+    // Encryption by Spark (spark.io.encryption) is the work of its own streams.
+    val rows = !dependency.mapSideCombine && RowSerializer.isOne(dependency.serializer) &&
+      !conf.get(config.IO_ENCRYPTION_ENABLED)
     new SluiceShuffleHandle(shuffleId, dependency, allocation, rows, SparksWriters.handle(conf, shuffleId, dependency))
   }
 
