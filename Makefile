@@ -46,6 +46,10 @@ test-system: $(VENV) java chromium ## whole systems with real programs (browsers
 test-tpch: $(VENV) java ## the 22 queries of TPC-H at scale 1 with and without the shuffle service, and DuckDB's answers
 	SLUICE_TPCH_SCALE=1 .venv/bin/pytest tests/system/shuffle/test_tpch.py
 
+.PHONY: test-docs
+test-docs: $(VENV) java ## every command of the README, the tutorial and the how-to guides, in a copy of this tree
+	.venv/bin/pytest tests/docs
+
 .PHONY: test-export
 test-export: $(VENV) java ## exported configurations with real Flink, Spark, nginx and Kafka clients (downloads 900 MB once)
 	@scripts/get-programs

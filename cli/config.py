@@ -21,8 +21,18 @@ from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
-from runtime.config import ConnectConfig, JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
+from runtime.checkpoint.config import StreamingConfig
+from runtime.config import (
+    ConnectConfig,
+    JobManagerConfig,
+    LimitsConfig,
+    ResourcesConfig,
+    RuntimeConfig,
+    SparkConfig,
+    TaskManagerConfig,
+)
 from runtime.ha.config import HaConfig, check_ha
+from runtime.restart_config import RestartConfig
 from runtime.shuffle.config import ShuffleConfig, check_shuffle
 
 ENVIRONMENT_PREFIX = "SLUICE__"
@@ -38,6 +48,10 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "connect": ConnectConfig,
     "ha": HaConfig,
     "shuffle": ShuffleConfig,
+    "restart": RestartConfig,
+    "streaming": StreamingConfig,
+    "resources": ResourcesConfig,
+    "limits": LimitsConfig,
     "gateway": GatewayConfig,
 }
 
@@ -57,6 +71,10 @@ class Configuration:
     connect: ConnectConfig
     ha: HaConfig
     shuffle: ShuffleConfig
+    restart: RestartConfig
+    streaming: StreamingConfig
+    resources: ResourcesConfig
+    limits: LimitsConfig
     gateway: GatewayConfig
     origins: Mapping[str, str]
 
@@ -71,6 +89,10 @@ class Configuration:
             connect=self.connect,
             ha=self.ha,
             shuffle=self.shuffle,
+            restart=self.restart,
+            streaming=self.streaming,
+            resources=self.resources,
+            limits=self.limits,
         )
 
     def values(self) -> dict[str, Any]:
@@ -121,6 +143,10 @@ def load(
         connect=_convert("connect", merged, origins, ConnectConfig),
         ha=_checked(check_ha, _convert("ha", merged, origins, HaConfig)),
         shuffle=_checked(check_shuffle, _convert("shuffle", merged, origins, ShuffleConfig)),
+        restart=_convert("restart", merged, origins, RestartConfig),
+        streaming=_convert("streaming", merged, origins, StreamingConfig),
+        resources=_convert("resources", merged, origins, ResourcesConfig),
+        limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         origins=origins,
     )

@@ -9,10 +9,13 @@ The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkC
     {"type": "shuffle_register", "id": …, "shuffle_id": …, "partitions": …}    asks where a shuffle is kept
     {"type": "shuffle_unregister", "shuffle_id": …}                             it is not needed any more
     {"type": "shuffle_lost", "shuffle_id": …, "workers": […]}                   these cannot be reached
+    {"type": "streaming", …StreamingState}       streaming queries, whenever one began, committed a batch, or ended
+    {"type": "task_failed", …TaskFailure}        a task failed by an error of its own
+    {"type": "streaming_stopped"}                the answer to stop_streaming
     {"type": "stopped"}                          the SparkContext ended in order
 
-To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}``, and answers, each with the ``id`` of
-its question::
+To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}``,
+``{"type": "stop_streaming", "grace_ms": …}``, and answers, each with the ``id`` of its question::
 
     {"type": "shuffle_registered", "id": …, "error": "", "shuffle": …, "replicas": …, "integrity_key": "16 hex digits",
      "workers": [{"name": …, "host": …, "port": …}, …]}
@@ -30,7 +33,15 @@ from typing import Any
 
 import msgspec
 
-from runtime.messages import ExecutorExit, ExecutorTargets, JobProgress, ShuffleAllocation, SparkRegistration
+from runtime.messages import (
+    ExecutorExit,
+    ExecutorTargets,
+    JobProgress,
+    ShuffleAllocation,
+    SparkRegistration,
+    StreamingState,
+    TaskFailure,
+)
 from runtime.spark.errors import BridgeProtocolError, SparkError
 
 MAX_LINE_BYTES = 1 << 20
@@ -76,6 +87,10 @@ class ShuffleWorkersLost(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     workers: tuple[str, ...]
 
 
+class StreamingStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All streaming queries have ended."""
+
+
 BridgeEvent = (
     SparkRegistration
     | ExecutorTargets
@@ -84,6 +99,9 @@ BridgeEvent = (
     | RegisterShuffle
     | UnregisterShuffle
     | ShuffleWorkersLost
+    | StreamingState
+    | TaskFailure
+    | StreamingStopped
     | SparkStopped
 )
 
@@ -95,6 +113,9 @@ _EVENTS: dict[str, type[Any]] = {
     "shuffle_register": RegisterShuffle,
     "shuffle_unregister": UnregisterShuffle,
     "shuffle_lost": ShuffleWorkersLost,
+    "streaming": StreamingState,
+    "task_failed": TaskFailure,
+    "streaming_stopped": StreamingStopped,
     "stopped": SparkStopped,
 }
 
@@ -138,6 +159,11 @@ def encode_shuffle(question: int, answer: ShuffleAllocation | str) -> bytes:
     return _line("shuffle_registered", {"id": question, **fields})
 
 
+def encode_stop_streaming(grace_seconds: float) -> bytes:
+    """The line that stops all streaming queries."""
+    return _line("stop_streaming", {"grace_ms": int(grace_seconds * 1000)})
+
+
 def _line(kind: str, fields: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"type": kind, **fields}) + b"\n"
 
@@ -177,6 +203,10 @@ class Bridge:
     def cancel(self) -> None:
         """Cancel all Spark jobs of the current SparkContext."""
         self._send(encode_cancel())
+
+    def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries; :class:`StreamingStopped` is the answer."""
+        self._send(encode_stop_streaming(grace_seconds))
 
     async def close(self) -> None:
         """Stop listening and drop the connection."""

@@ -34,6 +34,8 @@ FORBIDDEN_PATTERNS_PROPERTY = "sluice.forbidden"
 SHUFFLE_PACKAGE = "org.apache.spark.shuffle.sluice"
 """Where the plugin's shuffle manager is."""
 
+CHECKPOINT_LOCATION = "spark.sql.streaming.checkpointLocation"
+
 _KEY = re.compile(r"spark(\.[A-Za-z0-9_-]+)+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -108,10 +110,11 @@ RULES: tuple[Rule, ...] = (
     Rule("spark.app.id", _PLACE),
     Rule("spark.local.dir", _PLACE),
     Rule("spark.executor.instances", _SIZE, "use --executors"),
-    Rule("spark.executor.cores", _SIZE, "choose slots of another size in [taskmanager]"),
-    Rule("spark.executor.memory", _SIZE, "choose slots of another size in [taskmanager]"),
+    Rule("spark.executor.cores", _SIZE, "use --executor-cores"),
+    Rule("spark.executor.memory", _SIZE, "use --executor-memory"),
     Rule("spark.driver.memory", _SIZE, "set driver_memory_mb in [spark]"),
     Rule("spark.driver.cores", _SIZE),
+    Rule(CHECKPOINT_LOCATION.lower(), "checkpoints are where the next attempt of the job finds them"),
     # 5. Shuffles go through the service, or not, for the whole job; a map's number must be that of its attempt.
     Rule("spark.shuffle.manager", _SHUFFLE),
     Rule("spark.shuffle.manager.*", _SHUFFLE),
@@ -223,6 +226,11 @@ def connect_conf(host: str, idle_seconds: float) -> dict[str, str]:
         "spark.connect.grpc.binding.port": "0",
         "spark.connect.session.manager.defaultSessionTimeout": f"{max(1, int(idle_seconds))}s",
     }
+
+
+def streaming_conf(checkpoints: str) -> dict[str, str]:
+    """The setting that lets the next attempt of a job find the checkpoints of its streaming queries, by their names."""
+    return {CHECKPOINT_LOCATION: checkpoints}
 
 
 def default_conf() -> dict[str, str]:

@@ -25,6 +25,8 @@ from runtime.messages import (
     JobProgress,
     ShuffleAllocation,
     SparkRegistration,
+    StreamingState,
+    TaskFailure,
 )
 from runtime.process import Exit
 from runtime.shuffle.service_errors import ShuffleServiceError
@@ -35,10 +37,11 @@ from runtime.spark.bridge import (
     RegisterShuffle,
     ShuffleWorkersLost,
     SparkStopped,
+    StreamingStopped,
     UnregisterShuffle,
 )
 from runtime.spark.command import SparkRuntime
-from runtime.spark.conf import connect_conf, shuffle_conf
+from runtime.spark.conf import connect_conf, shuffle_conf, streaming_conf
 from runtime.spark.driver_process import DriverProcess, Pipeline, driver_conf
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
@@ -82,6 +85,10 @@ class DriverAgent:
         """Cancel all Spark jobs, then end the driver within the grace; safe to call again."""
         if not self._cancelled.done():
             self._cancelled.set_result(grace_seconds)
+
+    def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries; the pipeline goes on behind its ``awaitTermination``."""
+        self._bridge.stop_streaming(grace_seconds)
 
     def connections(self) -> tuple[ConnectionEvidence, ...]:
         """Mutual TLS connections of the driver's JVM."""
@@ -206,6 +213,12 @@ class DriverAgent:
                 self._link.unregister_shuffle(shuffle_id)
             case ShuffleWorkersLost(shuffle_id, workers):
                 self._link.shuffle_workers_lost(shuffle_id, workers)
+            case StreamingState():
+                self._link.report_streaming(event)
+            case TaskFailure():
+                self._link.report_task_failure(event)
+            case StreamingStopped():
+                _log.info("all streaming queries have ended")
             case SparkStopped(in_order):
                 self._spark_lost = self._spark_lost or not in_order
 
@@ -225,7 +238,7 @@ def kind_conf(assignment: DriverAssignment, host: str) -> dict[str, str]:
     """Settings that only this kind of job has."""
     shuffle = shuffle_conf() if assignment.shuffle else {}
     if assignment.kind is not JobKind.CONNECT:
-        return shuffle
+        return {**shuffle, **(streaming_conf(assignment.checkpoints) if assignment.checkpoints else {})}
     try:
         return {**shuffle, **connect_conf(host, float(assignment.args[0]))}
     except (IndexError, ValueError) as error:

@@ -1,154 +1,79 @@
-"""ShuffleManagers, workers and JobManagers in this process, over real mutual TLS; what workers keep is only noted."""
+"""A worker on real sockets, and clients of jobs."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.tls import TlsIdentity
-from runtime.config import RuntimeConfig
-from runtime.rpc import RpcService
-from runtime.shuffle.config import ShuffleConfig
-from runtime.shuffle.finder import shuffle_manager_finder
-from runtime.shuffle.manager.process import shuffle_manager
-from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.messages import JobBytes, WorkerStatistics
-from runtime.shuffle.worker_process import registered_worker
+from runtime.shuffle.client import ShuffleClient, WorkerAddress
+from runtime.shuffle.worker.config import MIN_MEMORY_BYTES, WorkerConfig
+from runtime.shuffle.worker.worker import ShuffleWorker
 from tests.hostile import TRUST_DOMAIN, TestPki
 
-DEADLINE_SECONDS = 40.0
-CONFIG = ShuffleConfig(
-    enabled=True, heartbeat_interval=0.1, heartbeat_timeout=5.0, job_lease=30.0, allocation_timeout=20.0
-)
+JOB = "a" * 32
+OTHER_JOB = "b" * 32
+KEY = "0123456789abcdef"
 
 
-async def eventually(check: Callable[[], object], what: str) -> None:
-    """Poll until ``check`` answers something true."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not check():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        await asyncio.sleep(0.02)
+@pytest.fixture(scope="session")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
+    return TestPki(tmp_path_factory.mktemp("pki"))
 
 
-@dataclass
-class NotedWorker:
-    """A worker as the control plane sees it; ``kept`` outlives its process, as files do."""
-
-    kept: dict[str, set[int]] = field(default_factory=dict)
-    allowed: dict[str, bytes] = field(default_factory=dict)
-    draining: bool = False
-    answers: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def jobs(self) -> tuple[str, ...]:
-        """Jobs with data."""
-        return tuple(self.kept)
-
-    def allow_job(self, job_id: str, integrity_key: bytes) -> None:
-        """Note it."""
-        self.allowed[job_id] = integrity_key
-
-    async def release_job(self, job_id: str) -> None:
-        """Note it."""
-        self.allowed.pop(job_id, None)
-        self.kept.pop(job_id, None)
-
-    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
-        """Note it."""
-        self.kept.get(job_id, set()).discard(shuffle_id)
-
-    def drain(self) -> None:
-        """Note it."""
-        self.draining = True
-
-    def statistics(self) -> WorkerStatistics:
-        """A thousand bytes a shuffle."""
-        jobs = tuple(JobBytes(job_id=job, bytes=1000 * len(ids), shuffles=len(ids)) for job, ids in self.kept.items())
-        return WorkerStatistics(jobs=jobs, draining=self.draining)
+@pytest.fixture(scope="session")
+def identities(pki: TestPki) -> dict[str, TlsIdentity]:
+    """Of two workers, of an executor of the job, and of one of another job."""
+    return {
+        "w-1": pki.process(Role.SHUFFLE_WORKER, "w-1"),
+        "w-2": pki.process(Role.SHUFFLE_WORKER, "w-2"),
+        "executor": pki.identity(SpiffeId.executor(TRUST_DOMAIN, JOB, 1)),
+        "other": pki.identity(SpiffeId.executor(TRUST_DOMAIN, OTHER_JOB, 1)),
+    }
 
 
 @dataclass
-class Service:
-    """What a test works with; everything started is stopped at its end."""
+class Running:
+    """A worker that listens."""
 
-    pki: TestPki
-    home: Home
-    config: ShuffleConfig = CONFIG
-    managers: dict[str, AsyncExitStack] = field(default_factory=dict)
-    workers: dict[str, AsyncExitStack] = field(default_factory=dict)
-    clusters: list[AsyncExitStack] = field(default_factory=list)
+    worker: ShuffleWorker
+    address: WorkerAddress
+    config: WorkerConfig
 
-    def identity(self, role: Role, name: str) -> TlsIdentity:
-        """An identity of the home."""
-        directory = self.home.identity(role, name)
-        if not directory.exists():
-            self.pki.issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, role, name), ips=["127.0.0.1"])
-        return TlsIdentity(directory)
 
-    async def start_manager(self, name: str = "manager-1") -> None:
-        """Start one; it leads or stands by when this returns."""
-        self.identity(Role.SHUFFLE_MANAGER, name)
-        stack = self.managers[name] = AsyncExitStack()
-        config = RuntimeConfig(trust_domain=TRUST_DOMAIN, shuffle=self.config)
-        await stack.enter_async_context(shuffle_manager(self.home, config, name))
+StartWorker = Callable[..., Awaitable[Running]]
 
-    async def stop_manager(self, name: str = "manager-1") -> None:
-        """Stop one in order."""
-        await self.managers.pop(name).aclose()
 
-    async def start_worker(self, name: str, worker: NotedWorker | None = None) -> NotedWorker:
-        """Start one and wait until it is registered."""
-        worker = worker or NotedWorker()
-        stack = self.workers[name] = AsyncExitStack()
-        identity = self.identity(Role.SHUFFLE_WORKER, name)
-        await stack.enter_async_context(
-            registered_worker(self.home, self.config, identity, worker, ("127.0.0.1", 40000 + len(self.workers)))
-        )
-        await self.until_registered(name)
-        return worker
-
-    async def until_registered(self, *names: str) -> None:
-        """Wait until these workers have announced that they are."""
-        for name in names:
-            path = self.home.run / "endpoints" / f"shuffle-worker-{name}.json"
-            await eventually(path.exists, f"{name} is registered")
-
-    async def stop_worker(self, name: str) -> None:
-        """Stop one in order."""
-        await self.workers.pop(name).aclose()
-
-    async def cluster(self, secret: bytes = b"of the first cluster", name: str = "jm-1") -> ShuffleManagerLink:
-        """A JobManager's link, of the cluster with this secret."""
-        stack = AsyncExitStack()
-        self.clusters.append(stack)
-        rpc = RpcService(self.identity(Role.JOBMANAGER, name))
-        stack.push_async_callback(rpc.close)
-        finder = shuffle_manager_finder(rpc, self.home, self.config)
-        link = ShuffleManagerLink(
-            finder, secret, replicas=self.config.replicas, allocation_timeout=self.config.allocation_timeout
-        )
-        stack.push_async_callback(link.close)
-        renewing = asyncio.create_task(link.run())
-        stack.callback(renewing.cancel)
-        return link
-
-    async def close(self) -> None:
-        """Stop everything."""
-        for stack in (*self.clusters, *self.workers.values(), *self.managers.values()):
-            await stack.aclose()
+def config(directory: Path, **settings: object) -> WorkerConfig:
+    return WorkerConfig(
+        **{"directories": (directory,), "memory_bytes": MIN_MEMORY_BYTES, "reserved_disk_bytes": 1 << 20, **settings}  # type: ignore[arg-type]
+    )
 
 
 @pytest.fixture
-async def service(tmp_path: Path) -> AsyncIterator[Service]:
-    """Nothing is started yet."""
-    pki = TestPki(tmp_path)
-    started = Service(pki, pki.home.create())
-    yield started
-    await started.close()
+async def start_worker(identities: dict[str, TlsIdentity], tmp_path: Path) -> AsyncIterator[StartWorker]:
+    """Start workers; by default with little memory, and one that serves the job."""
+    running: list[ShuffleWorker] = []
+
+    async def start(name: str = "w-1", *, jobs: tuple[str, ...] = (JOB,), **settings: object) -> Running:
+        made = config(tmp_path / name, **settings)
+        worker = ShuffleWorker(made, identities[name])
+        for job in jobs:
+            worker.allow_job(job, bytes.fromhex(KEY))
+        host, port = await worker.start("127.0.0.1", 0)
+        running.append(worker)
+        return Running(worker, WorkerAddress(name, host, port), made)
+
+    yield start
+    for worker in running:
+        await worker.stop()
+
+
+def client(
+    identities: dict[str, TlsIdentity], *workers: Running, who: str = "executor", replicas: int = 1
+) -> ShuffleClient:
+    return ShuffleClient(identities[who], [each.address for each in workers], KEY, replicas=replicas)
