@@ -41,7 +41,7 @@ from runtime.spark.bridge import (
     UnregisterShuffle,
 )
 from runtime.spark.command import SparkRuntime
-from runtime.spark.conf import connect_conf, streaming_conf
+from runtime.spark.conf import connect_conf, shuffle_conf, streaming_conf
 from runtime.spark.driver_process import DriverProcess, Pipeline, driver_conf
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
@@ -236,10 +236,11 @@ class DriverAgent:
 
 def kind_conf(assignment: DriverAssignment, host: str) -> dict[str, str]:
     """Settings that only this kind of job has."""
+    shuffle = shuffle_conf() if assignment.shuffle else {}
     if assignment.kind is not JobKind.CONNECT:
-        return streaming_conf(assignment.checkpoints) if assignment.checkpoints else {}
+        return {**shuffle, **(streaming_conf(assignment.checkpoints) if assignment.checkpoints else {})}
     try:
-        return connect_conf(host, float(assignment.args[0]))
+        return {**shuffle, **connect_conf(host, float(assignment.args[0]))}
     except (IndexError, ValueError) as error:
         raise DriverFailed("a Spark Connect session without a time-out", "it is started by REST") from error
 
