@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pki.connections import ConnectionLog
 from runtime.blob.store import BlobStore
-from runtime.checkpoint.directory import CheckpointDirectory
+from runtime.checkpoint.savepoints import CheckpointPlaces
 from runtime.config import RuntimeConfig
 from runtime.gateways import RESOURCE_MANAGER
 from runtime.ha.leadership import Leadership
@@ -45,7 +45,7 @@ class Workshop:
     origin: str
     jobs: Path
     lease: float
-    checkpoint_directory: CheckpointDirectory
+    places: CheckpointPlaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _services(
         driver_start_timeout=settings.driver_start_timeout,
         cancel_grace=settings.cancel_grace,
         checkpoints=CheckpointStore(leadership.pointers, workshop.storage),
-        checkpoint_directory=workshop.checkpoint_directory,
+        places=workshop.places,
         check_leadership=leadership.check,
         slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
     )
