@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cli.jobs import CaOption, ServerOption, TokenOption, fetch
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from cli.jobs import fetch
+from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
 
 
 def exceptions(

@@ -12,34 +12,19 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from cli.client import Target, gateway_client, resolve_target
 from cli.errors import UsageError
 from cli.follow import Follower, report_verdict
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from cli.job_connections import connections
+from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
 from cli.restart_options import SettingsOption, StrategyOption, restart_wish
+from cli.tables import print_table
 from pki.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
+app.command()(connections)
 
-ServerOption = Annotated[
-    str | None,
-    typer.Option("--server", envvar="SLUICE_SERVER", help="The gateway's URL; default: the local cluster's."),
-]
-CaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca", envvar="SLUICE_CA", help="Authority of the gateway's certificate (PEM); default: the local one."
-    ),
-]
-TokenOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file", help="File with the API token; default: $SLUICE_TOKEN, what `sluice login` got, <home>/token."
-    ),
-]
 _T = TypeVar("_T")
 _MEMORY = re.compile(r"([0-9]{1,9})(m|mb|mib|g|gb|gib|)")
 _MEBIBYTES = {"": 1, "m": 1, "mb": 1, "mib": 1, "g": 1024, "gb": 1024, "gib": 1024}
@@ -161,14 +146,12 @@ def list_jobs(
     if as_json:
         print(json.dumps(document))
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("JOB", "NAME", "OWNER", "STATE", "STARTED", "SECONDS"):
-        table.add_column(column, justify="right" if column == "SECONDS" else "left", no_wrap=True)
+    rows = []
     for job in document["jobs"]:
         started = dt.datetime.fromtimestamp(job["start_time"] / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         seconds = f"{job['duration_ms'] / 1000:.1f}"
-        table.add_row(job["id"], escape(job["name"]), escape(job["owner"]), job["state"], started, seconds)
-    Console().print(table)
+        rows.append((job["id"], job["name"], job["owner"], job["state"], started, seconds))
+    print_table(("JOB", "NAME", "OWNER", "STATE", "STARTED", "SECONDS"), rows, right=("SECONDS",))
 
 
 @app.command()
