@@ -10,13 +10,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from cli.client import GatewayClient, gateway_client, resolve_target
 from cli.errors import EXIT_NO, AwayError, RefusedError
-from cli.jobs import CaOption, ServerOption, TokenOption, fetch
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from cli.jobs import fetch
+from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
+from cli.tables import print_table
 from pki.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List savepoints of streaming jobs, and dispose of them.")
@@ -114,14 +113,19 @@ def list_savepoints(
     if as_json:
         print(json.dumps(found))
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("SAVEPOINT", "JOB", "OWNER", "MADE", "CHECKPOINT", "BYTES"):
-        table.add_column(column, justify="right" if column in {"CHECKPOINT", "BYTES"} else "left", no_wrap=True)
-    for each in found:
-        made = dt.datetime.fromtimestamp(each["created_at"] / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        number, size = str(each["checkpoint"]["number"]), str(each["size"])
-        table.add_row(each["id"], escape(each["job_name"]), escape(each["owner"]), made, number, size)
-    Console().print(table)
+    rows = [
+        (
+            each["id"],
+            each["job_name"],
+            each["owner"],
+            dt.datetime.fromtimestamp(each["created_at"] / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+            str(each["checkpoint"]["number"]),
+            str(each["size"]),
+        )
+        for each in found
+    ]
+    columns = ("SAVEPOINT", "JOB", "OWNER", "MADE", "CHECKPOINT", "BYTES")
+    print_table(columns, rows, right=("CHECKPOINT", "BYTES"))
 
 
 @app.command()
