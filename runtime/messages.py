@@ -80,6 +80,8 @@ class JobSubmission(Message, frozen=True):
     files: tuple[BlobRef, ...] = ()
     kind: JobKind = JobKind.PIPELINE
     restart: RestartWish = RestartWish()
+    savepoint: str = ""
+    """Id of the savepoint from which streaming queries go on."""
     executor_cores: int = 0
     """Of each executor; 0: as many as the cluster's slots have by default."""
     executor_memory_mb: int = 0

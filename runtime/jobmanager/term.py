@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pki.connections import ConnectionLog
 from runtime.blob.store import BlobStore
-from runtime.checkpoint.directory import CheckpointDirectory
+from runtime.checkpoint.savepoints import CheckpointPlaces
 from runtime.config import RuntimeConfig
 from runtime.gateways import RESOURCE_MANAGER
 from runtime.ha.leadership import Leadership
@@ -49,7 +49,7 @@ class Workshop:
     origin: str
     jobs: Path
     lease: float
-    checkpoint_directory: CheckpointDirectory
+    places: CheckpointPlaces
     find_shuffle_manager: ShuffleLeader | None = None
 
 
@@ -144,7 +144,7 @@ def _services(
         driver_start_timeout=settings.driver_start_timeout,
         cancel_grace=settings.cancel_grace,
         checkpoints=CheckpointStore(leadership.pointers, workshop.storage),
-        checkpoint_directory=workshop.checkpoint_directory,
+        places=workshop.places,
         check_leadership=leadership.check,
         slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
         shuffle=shuffle,

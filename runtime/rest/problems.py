@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 
 from pki.errors import AssertionRefused, SluiceError
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from runtime.checkpoint.errors import CheckpointsUnavailable, NotStreaming, SavepointFailed, SavepointNotFound
 from runtime.ha.errors import LeadershipLost, StorageUnavailable
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
@@ -43,11 +44,15 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (NotYours, 403),
     (JobNotFound, 404),
     (LogNotFound, 404),
+    (SavepointNotFound, 404),
+    (NotStreaming, 409),
+    (SavepointFailed, 409),
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
     (TooManyJobs, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),
+    (CheckpointsUnavailable, 503),
     (MailboxFull, 503),
     (EndpointStopped, 503),
     (EndpointNotFound, 503),

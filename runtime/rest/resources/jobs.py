@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import secrets
 
+import msgspec
+
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from runtime.checkpoint.errors import SavepointNotFound
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, SubmissionRejected, TooManyJobs
 from runtime.jobmanager.views import JobDetail, JobSummary
 from runtime.messages import Message
@@ -60,11 +63,22 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
             owner=call.who.principal,
             default_executors=cluster.default_executors,
         )
+        if submission.savepoint:
+            savepoint_id = await _own_savepoint(cluster, call, submission.savepoint)
+            submission = msgspec.structs.replace(submission, savepoint=savepoint_id)
         await cluster.dispatcher.submit_job(job_id, submission)
     except BaseException:
         cluster.store.remove_job(job_id)
         raise
     return Submitted(job_id=job_id)
+
+
+async def _own_savepoint(cluster: Cluster, call: Call[NoQuery], name: str) -> str:
+    """The id of the savepoint; nobody goes on from somebody else's, for the pipeline could read all of it."""
+    savepoint = await cluster.dispatcher.savepoint(name)
+    if savepoint.owner != call.who.principal:
+        raise NotYours(f"{savepoint.id} belongs to {savepoint.owner}", "its owner can go on from it")
+    return savepoint.id
 
 
 async def cancel_job(cluster: Cluster, call: Call[ChangeQuery]) -> Nothing:
@@ -89,7 +103,15 @@ ROUTES = (
         "jobs.submit",
         submit_job,
         status=202,
-        errors=(InvalidBlobName, ForbiddenSparkConf, SubmissionRejected, BlobTooLarge, TooManyJobs),
+        errors=(
+            InvalidBlobName,
+            ForbiddenSparkConf,
+            SubmissionRejected,
+            BlobTooLarge,
+            TooManyJobs,
+            NotYours,
+            SavepointNotFound,
+        ),
         form=Form({"request": SubmitRequest, "pipeline": bytes, "file": list[bytes]}, ("request", "pipeline")),
     ),
     Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, errors=(JobNotFound,)),
