@@ -28,6 +28,7 @@ from runtime.jobmanager.gateways import (
     JobMasterInternalGateway,
     ResourceManagerInternalGateway,
 )
+from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.job_master import JobMaster, JobServices
 from runtime.jobmanager.job_store import AcceptedJob, JobStore
 from runtime.jobmanager.records import accepted_detail, ended_record, interrupted_record
@@ -100,6 +101,7 @@ class Dispatcher(RpcEndpoint):
         services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.
         finished_jobs_kept: how many ended jobs, with their logs, are remembered.
         lease: of drivers, in seconds (see :mod:`runtime.jobmanager.remains`).
+        feed: told of every change of a job.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class Dispatcher(RpcEndpoint):
         services: JobServices,
         finished_jobs_kept: int,
         lease: float,
+        feed: JobFeed | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(DISPATCHER, DispatcherGateway)
@@ -125,6 +128,7 @@ class Dispatcher(RpcEndpoint):
         self._services = services
         self._kept = finished_jobs_kept
         self._clock = clock
+        self._feed = feed or JobFeed()
         self._jobs: dict[str, _Job] = {}
         self._launching: set[asyncio.Task[None]] = set()
 
@@ -174,6 +178,7 @@ class Dispatcher(RpcEndpoint):
         checked = check_submission(submission)
         detail = accepted_detail(job_id, checked, self._now_ms())
         job = self._jobs[job_id] = _Job(JobRecord(submission=checked, detail=detail))
+        self._feed.changed(job_id)
         return self.deferred(self._accept(job_id, job))
 
     async def _accept(self, job_id: str, job: _Job) -> None:
@@ -183,6 +188,7 @@ class Dispatcher(RpcEndpoint):
             await self._store.accept(job_id, submission, accepted_at, lambda digest: self._blobs.path(job_id, digest))
         except BaseException:
             del self._jobs[job_id]
+            self._feed.changed(job_id)
             raise
         if job.cancelled:
             await self._store.cancel(job_id)
@@ -298,6 +304,7 @@ class Dispatcher(RpcEndpoint):
         job = self._jobs.get(detail.id)
         if job is not None and not job.record.detail.state.terminal:
             job.record = msgspec.structs.replace(job.record, detail=detail)
+            self._feed.changed(detail.id)
 
     async def job_ended(self, record: JobRecord) -> None:
         """See :class:`DispatcherGateway`."""
@@ -307,6 +314,7 @@ class Dispatcher(RpcEndpoint):
         """The job is terminal for everybody as soon as its result is durable, and not before."""
         await self._persistently(lambda: self._store.put_result(record), "its result")
         job.record = record
+        self._feed.changed(record.detail.id)
         self._blobs.remove_job(record.detail.id)
 
     async def job_released(self, job_id: str) -> None:
@@ -343,6 +351,7 @@ class Dispatcher(RpcEndpoint):
         ended = [job_id for job_id, job in self._jobs.items() if job.clean]
         for job_id in ended[: max(0, len(ended) - self._kept)]:
             del self._jobs[job_id]
+            self._feed.changed(job_id)
             shutil.rmtree(self._directory / job_id, ignore_errors=True)
             self.hand_off(self._forget(job_id))
 

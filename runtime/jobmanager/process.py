@@ -23,6 +23,7 @@ from pki.home import Home
 from pki.identity import Role
 from pki.in_use_reporter import reporting
 from pki.issuer import Issuer
+from pki.standing import OpenStreams, Standing
 from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, publish_jobmanager, require_reachable, withdraw_jobmanager
 from runtime.blob.server import BlobServer
@@ -39,6 +40,8 @@ from runtime.rest.assertion_keys import fetch_forever
 from runtime.rest.cluster import Cluster, ClusterFacts
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
+from runtime.rest.standing import standing_at, whoever_was_let_in
+from runtime.rest.streams import Streams
 from runtime.rpc import RpcService
 
 _LOG = logging.getLogger(__name__)
@@ -61,19 +64,21 @@ async def run_jobmanager(
     *,
     locate_ca: Callable[[], CaAddress] | None = None,
     auth: tuple[str, int] | None = None,
+    standing: Standing | None,
 ) -> None:
     """Run a JobManager until cancelled, leading or standing by; then stop. Its jobs are left to the next leader.
 
     Its identity is at ``home.identity(Role.JOBMANAGER, name)``, prepared before. ``locate_ca`` says where the online
     authority is; by default it is announced in ``home``. ``auth`` is where the auth service of another machine is,
-    which tells the gateway's public keys; without it they are in ``home``.
+    which tells the gateway's public keys; without it they are in ``home``. ``standing`` tells whose streams of events
+    may stay open; None: the auth service of another machine is asked.
 
     Raises:
         StoreError: there is no usable identity, or an address is taken.
         AddressUnusable: others could not connect to ``config.jobmanager.host``.
         HaError: it can neither lead nor stand by.
     """
-    async with _running(home, config, pki, name, locate_ca=locate_ca, auth=auth) as node:
+    async with _running(home, config, pki, name, locate_ca=locate_ca, auth=auth, standing=standing) as node:
         await node.terms
 
 
@@ -89,6 +94,7 @@ async def jobmanager(
     auth: tuple[str, int] | None = None,
     argv: DriverArgv = driver_argv,
     election: LeaderElection | None = None,
+    standing: Standing | None = None,
 ) -> AsyncIterator[JobManagerAddress]:
     """A running JobManager; yields its addresses once it takes work, or stands by for another one that does.
 
@@ -98,9 +104,20 @@ async def jobmanager(
         auth: where the gateway's public keys are asked for; None: an auth service of ``home`` writes them there.
         argv: the command of a driver agent.
         election: by default the one of ``config.ha``.
+        standing: whose streams of events may stay open; by default as the auth service of another machine says, or
+            those of whoever was let in, where there is none.
     """
     async with _running(
-        home, config, pki, name, issuer=issuer, locate_ca=locate_ca, auth=auth, argv=argv, election=election
+        home,
+        config,
+        pki,
+        name,
+        issuer=issuer,
+        locate_ca=locate_ca,
+        auth=auth,
+        argv=argv,
+        election=election,
+        standing=standing,
     ) as node:
         yield node.address
 
@@ -117,6 +134,7 @@ async def _running(
     auth: tuple[str, int] | None = None,
     argv: DriverArgv = driver_argv,
     election: LeaderElection | None = None,
+    standing: Standing | None = None,
 ) -> AsyncIterator[_Node]:
     settings = config.jobmanager
     require_reachable(settings.host, "jobmanager.host")
@@ -175,6 +193,11 @@ async def _running(
         if auth is not None:
             fetching = asyncio.create_task(fetch_forever(identity, *auth, keys_file), name="fetch-assertion-keys")
             stack.callback(fetching.cancel)
+        if standing is None:
+            standing = whoever_was_let_in if auth is None else standing_at(identity, *auth)
+        open_streams = OpenStreams(standing)
+        watching = asyncio.create_task(open_streams.watch(), name="watch-streams")
+        stack.push_async_callback(_end, watching)
         switch = RestSwitch(identity, workshop.origin, elected_by.leader)
         stack.push_async_callback(switch.close)
         rest = RestServer(make_application(switch.serve, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
@@ -191,7 +214,7 @@ async def _running(
             rest_tls=rest_address,
             pid=os.getpid(),
         )
-        node = _Node(home, workshop, elected_by, rest, switch, facts, address)
+        node = _Node(home, workshop, elected_by, rest, switch, facts, address, Streams(open_streams))
         node.terms = asyncio.create_task(node.run(), name="terms")
         stack.push_async_callback(_end, node.terms)
         ready = asyncio.create_task(node.ready.wait())
@@ -214,6 +237,7 @@ class _Node:
     switch: RestSwitch
     facts: ClusterFacts
     address: JobManagerAddress
+    streams: Streams
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     terms: asyncio.Task[NoReturn] = field(init=False)
 
@@ -258,6 +282,8 @@ class _Node:
             self.facts,
             ConnectSessions(gateways.dispatcher, self.workshop.blobs, self.workshop.driver_host.jobs, config.connect),
             default_executors=config.spark.executors,
+            feed=gateways.feed,
+            streams=self.streams,
         )
 
     def _information(self, leadership: Leadership) -> LeaderInformation:

@@ -18,6 +18,7 @@ from runtime.ha.storage_identity import check_storage
 from runtime.jobmanager.dispatcher import Dispatcher
 from runtime.jobmanager.driver_attempt import DriverHost
 from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
+from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.job_master import JobServices
 from runtime.jobmanager.job_store import JobStore
 from runtime.jobmanager.resource_manager import ResourceManager
@@ -51,6 +52,7 @@ class Gateways:
 
     dispatcher: DispatcherGateway
     resource_manager: ResourceManagerInternalGateway
+    feed: JobFeed
 
 
 @asynccontextmanager
@@ -75,6 +77,8 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
         stack.push_async_callback(service.stop, resource_manager)
         slots = service.local(ResourceManagerInternalGateway, RESOURCE_MANAGER, token=resource_manager.fencing_token)
         dispatcher_gateway = service.local(DispatcherGateway, DISPATCHER)
+        feed = JobFeed()
+        stack.callback(feed.close)
         dispatcher = Dispatcher(
             store=JobStore(leadership.pointers, workshop.storage, epoch=leadership.epoch, origin=workshop.origin),
             term=leadership,
@@ -84,10 +88,11 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             services=_services(workshop, slots, dispatcher_gateway, leadership.check),
             finished_jobs_kept=settings.finished_jobs_kept,
             lease=workshop.lease,
+            feed=feed,
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)
-        yield Gateways(dispatcher_gateway, slots)
+        yield Gateways(dispatcher_gateway, slots, feed)
 
 
 def _services(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from runtime.blob.store import BlobStore
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
+from runtime.jobmanager.job_feed import JobFeed
+from runtime.rest.streams import Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +31,5 @@ class Cluster:
     facts: ClusterFacts
     sessions: ConnectSessions
     default_executors: int
+    feed: JobFeed
+    streams: Streams

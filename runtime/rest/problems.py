@@ -30,6 +30,10 @@ class NotYours(SluiceError):
     """The principal may not do this to somebody else's job."""
 
 
+class TooManyStreams(SluiceError):
+    """As many streams of events are open as there may be."""
+
+
 class NotAsserted(AssertionRefused):
     """The request does not come from the gateway; the reason is for the log alone."""
 
@@ -45,6 +49,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (LogNotFound, 404),
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
+    (TooManyStreams, 429),
     (TooManyJobs, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),
@@ -109,6 +114,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     """Turn whatever a handler raises into a problem."""
     try:
         return await handler(request)
+    except web.HTTPNotModified:
+        raise
     except Exception as error:  # noqa: BLE001  # the outermost place: nothing may reach the client unshaped
         problem = problem_of(error)
         if problem.status >= 500:

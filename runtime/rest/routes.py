@@ -10,7 +10,7 @@ from typing import Any
 
 from runtime.rest.cluster import Cluster
 from runtime.rest.openapi import describe
-from runtime.rest.resources import connect, jobs, logs, overview, taskmanagers
+from runtime.rest.resources import connect, events, jobs, logs, overview, taskmanagers
 from runtime.rest.route import Call, NoQuery, Route
 
 HEALTH_PATH = "/v1/health"
@@ -27,6 +27,7 @@ ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *jobs.ROUTES,
     *logs.ROUTES,
+    *events.ROUTES,
     *taskmanagers.ROUTES,
     *connect.ROUTES,
     Route("GET", "/v1/openapi.json", "openapi.read", get_description),
@@ -38,6 +39,6 @@ def _description(version: str) -> dict[str, Any]:
     return describe(ROUTES, version)
 
 
-def published_routes() -> list[dict[str, str]]:
+def published_routes() -> list[dict[str, Any]]:
     """The routes as they are written for the gateway: ``[{"method", "path", "operation"}]``."""
     return [route.published() for route in ROUTES]

@@ -16,12 +16,14 @@ import pytest
 from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.assertions import HEADER
 from pki.home import Home
+from pki.standing import OpenStreams
 from runtime.blob.store import BlobStore
 from runtime.config import ConnectConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
+from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord, JobSummary, SlotView, TaskManagerView
 from runtime.messages import (
     ConnectionEvidence,
@@ -38,6 +40,8 @@ from runtime.rest.cluster import Cluster, ClusterFacts
 from runtime.rest.routes import ROUTES, published_routes
 from runtime.rest.server import RestServer, make_application
 from runtime.rest.serving import handler_of
+from runtime.rest.standing import whoever_was_let_in
+from runtime.rest.streams import Streams
 from tests.assertions import AssertingGateway
 
 JOB = "0123456789abcdef" * 2
@@ -74,6 +78,7 @@ class FakeDispatcher:
     cancelled: list[str] = field(default_factory=list)
     terminal: bool = False
     crash: bool = False
+    feed: JobFeed = field(default_factory=JobFeed)
 
     async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
         self.submitted[job_id] = check_submission(submission)
@@ -194,7 +199,16 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
     store = BlobStore(tmp_path / "blobs", 4_000_000)
     facts = ClusterFacts("0.1", "4.3", "spiffe://td/jobmanager/jm", "td")
     sessions = ConnectSessions(dispatcher, store, tmp_path / "jobs", ConnectConfig())
-    cluster = Cluster(dispatcher, FakeResourceManager(), store, facts, sessions, default_executors=2)
+    cluster = Cluster(
+        dispatcher,
+        FakeResourceManager(),
+        store,
+        facts,
+        sessions,
+        default_executors=2,
+        feed=dispatcher.feed,
+        streams=Streams(OpenStreams(whoever_was_let_in)),
+    )
     home = Home.at(tmp_path / "home").create()
     server = RestServer(
         make_application(lambda route: handler_of(route, cluster), AssertionKeys(assertion_keys_file(home)).keys),
