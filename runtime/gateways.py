@@ -25,6 +25,7 @@ from runtime.messages import (
     SlotReport,
     SlotRequest,
     SparkRegistration,
+    StageTable,
     TaskManagerRegistration,
 )
 from runtime.rpc import rpc
@@ -138,6 +139,11 @@ class JobMasterGateway(Protocol):
     @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
     async def report_progress(self, progress: JobProgress) -> None:
         """Counters for display; the latest wins."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
+    async def report_stages(self, stages: StageTable) -> None:
+        """Spark's stages for display; the latest wins."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)

@@ -35,7 +35,7 @@ from runtime.jobmanager.records import accepted_detail, ended_record, interrupte
 from runtime.jobmanager.remains import end_remains, wait_for
 from runtime.jobmanager.views import Failure, JobDetail, JobRecord, JobSummary
 from runtime.log_files import read_log
-from runtime.messages import BlobRef, ConnectionEvidence, JobState, JobSubmission, LogChunk
+from runtime.messages import BlobRef, ConnectionEvidence, JobState, JobSubmission, LogChunk, StageTable
 from runtime.rpc import RpcEndpoint
 from runtime.spark.conf import check_job_conf
 
@@ -412,6 +412,14 @@ class Dispatcher(RpcEndpoint):
         if master is None or job.record.detail.state.terminal:
             return job.record.connections
         return self.deferred(master.connections())
+
+    async def job_stages(self, job_id: str) -> StageTable:
+        """See :class:`DispatcherGateway`."""
+        job = self._job(job_id)
+        master = self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            return job.record.stages
+        return self.deferred(master.stages())
 
     def _job(self, job_id: str) -> _Job:
         try:

@@ -11,7 +11,7 @@ from typing import Protocol
 from pki.identity import Role
 from runtime.gateways import JobMasterGateway, ResourceManagerGateway
 from runtime.jobmanager.views import JobDetail, JobRecord, JobSummary, TaskManagerView
-from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotProfile
+from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotProfile, StageTable
 from runtime.rpc import rpc
 
 DISPATCHER = "dispatcher"
@@ -91,6 +91,11 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
         """These slots and what ran in them are gone."""
         ...
 
+    @rpc(allow=_OWN)
+    async def stages(self) -> StageTable:
+        """Spark's stages in the attempt that runs."""
+        ...
+
     @rpc(allow=_OWN, timeout=20.0)
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         """Mutual TLS connections of the job's driver and executors."""
@@ -136,6 +141,11 @@ class DispatcherGateway(Protocol):
     @rpc(allow=_OWN, timeout=30.0)
     async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
         """Evidence of the job's mutual TLS connections, also after its end."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def job_stages(self, job_id: str) -> StageTable:
+        """Spark's stages in the last attempt of a job, also after its end; raises ``JobNotFound``."""
         ...
 
     @rpc(allow=_OWN, oneway=True)

@@ -49,6 +49,7 @@ from runtime.messages import (
     SlotOffer,
     SlotProfile,
     SparkRegistration,
+    StageTable,
 )
 from runtime.process import ChildProcess, Exit
 from runtime.rpc import PeerUnreachable, PermanentlyFencedRpcEndpoint, RemotePeer
@@ -130,6 +131,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._result: DriverExit | None = None
         self._failure: Failure | None = None
         self._progress = JobProgress()
+        self._stages = StageTable()
         self._spark_auth_secret = secrets.token_hex(AUTH_SECRET_BYTES)
         self._taskmanagers: dict[str, TaskExecutorGateway] = {}
         self._pending_reason = ""
@@ -224,7 +226,9 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             if executor.state is not ExecutorState.EXITED:
                 executor.state, executor.exit_reason = ExecutorState.EXITED, "the job ended"
         _LOG.info("job %s is %s", self.job_id, self._life.state)
-        record = JobRecord(submission=self._submission, detail=self._detail(), connections=evidence)
+        record = JobRecord(
+            submission=self._submission, detail=self._detail(), connections=evidence, stages=self._stages
+        )
         self.hand_off(self._release(record))
 
     async def _release(self, record: JobRecord) -> None:
@@ -322,6 +326,14 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """See :class:`runtime.gateways.JobMasterGateway`."""
         self._progress = progress
         self._publish()
+
+    async def report_stages(self, stages: StageTable) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._stages = stages
+
+    async def stages(self) -> StageTable:
+        """See :class:`runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        return self._stages
 
     async def driver_finished(self, result: DriverExit) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""

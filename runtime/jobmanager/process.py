@@ -7,6 +7,7 @@ import importlib.metadata
 import logging
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -36,8 +37,9 @@ from runtime.ha.services import make_election, make_storage
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.driver_attempt import DriverArgv, DriverHost
 from runtime.jobmanager.term import Gateways, Workshop, leading
+from runtime.rest.artifacts import ArtifactStores
 from runtime.rest.assertion_keys import fetch_forever
-from runtime.rest.cluster import Cluster, ClusterFacts
+from runtime.rest.cluster import Cluster, ClusterFacts, Term
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
 from runtime.rest.standing import standing_at, whoever_was_let_in
@@ -262,7 +264,7 @@ class _Node:
             lost = asyncio.create_task(leadership.lost())
             stack.push_async_callback(_end, lost)
             gateways = await stack.enter_async_context(leading(self.workshop, leadership))
-            stack.enter_context(self.switch.leading(self._cluster(gateways)))
+            stack.enter_context(self.switch.leading(self._cluster(gateways, leadership)))
             await self.rest.open_socket()
             stack.push_async_callback(self.rest.close_socket)
             stack.callback(withdraw_jobmanager, self.home, os.getpid())
@@ -273,7 +275,7 @@ class _Node:
             self.ready.set()
             return await lost
 
-    def _cluster(self, gateways: Gateways) -> Cluster:
+    def _cluster(self, gateways: Gateways, leadership: Leadership) -> Cluster:
         config = self.workshop.config
         return Cluster(
             gateways.dispatcher,
@@ -282,6 +284,9 @@ class _Node:
             self.facts,
             ConnectSessions(gateways.dispatcher, self.workshop.blobs, self.workshop.driver_host.jobs, config.connect),
             default_executors=config.spark.executors,
+            leader=Term(self.address.name, leadership.epoch, int(time.time() * 1000)),
+            config=config,
+            artifacts=ArtifactStores(config.jobmanager.artifact_stores),
             feed=gateways.feed,
             streams=self.streams,
         )

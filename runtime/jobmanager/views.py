@@ -5,7 +5,16 @@ Times are epoch milliseconds.
 
 from __future__ import annotations
 
-from runtime.messages import ConnectionEvidence, JobKind, JobProgress, JobState, JobSubmission, Message, SlotState
+from runtime.messages import (
+    ConnectionEvidence,
+    JobKind,
+    JobProgress,
+    JobState,
+    JobSubmission,
+    Message,
+    SlotState,
+    StageTable,
+)
 
 
 class Failure(Message, frozen=True):
@@ -63,11 +72,12 @@ class JobDetail(Message, frozen=True):
 
 
 class JobRecord(Message, frozen=True):
-    """A job as it is kept on disk: what was submitted, what became of it, and the evidence of its connections."""
+    """A job as it is kept on disk: what was submitted, what became of it, its stages, and its connections."""
 
     submission: JobSubmission
     detail: JobDetail
     connections: tuple[ConnectionEvidence, ...] = ()
+    stages: StageTable = StageTable()
 
 
 class SlotView(Message, frozen=True):

@@ -17,6 +17,7 @@ from runtime.rest.route import FORM, JSON, Annotation, Form, Query, Route
 REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {
     "job_id": "of a job, as its submission answered it",
+    "batch_id": "number of a batch",
 }
 """What the segments of paths with names are."""
 MAX_SEGMENT_CHARACTERS = 128

@@ -10,7 +10,7 @@ from typing import Any
 
 from runtime.rest.cluster import Cluster
 from runtime.rest.openapi import describe
-from runtime.rest.resources import connect, events, jobs, logs, overview, taskmanagers
+from runtime.rest.resources import batches, connect, events, jobs, leader, logs, overview, stages, taskmanagers
 from runtime.rest.route import Call, NoQuery, Route
 
 HEALTH_PATH = "/v1/health"
@@ -26,10 +26,13 @@ async def get_description(cluster: Cluster, call: Call[NoQuery]) -> dict[str, An
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *jobs.ROUTES,
+    *stages.ROUTES,
     *logs.ROUTES,
     *events.ROUTES,
+    *leader.ROUTES,
     *taskmanagers.ROUTES,
     *connect.ROUTES,
+    *batches.ROUTES,
     Route("GET", "/v1/openapi.json", "openapi.read", get_description),
 )
 

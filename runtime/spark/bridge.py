@@ -6,6 +6,7 @@ The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkC
     {"type": "targets", …ExecutorTargets}        how many executors are wanted from now on
     {"type": "kill", "executor_ids": […]}        Spark gives these up; never overtakes its targets
     {"type": "progress", …JobProgress}           counters, at most five times a second
+    {"type": "stages", …StageTable}              its stages, at most once a second
     {"type": "stopped"}                          the SparkContext ended in order
 
 To the JVM: ``{"type": "executor_exited", …ExecutorExit}`` and ``{"type": "cancel"}``.
@@ -21,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from runtime.messages import ExecutorExit, ExecutorTargets, JobProgress, SparkRegistration
+from runtime.messages import ExecutorExit, ExecutorTargets, JobProgress, SparkRegistration, StageTable
 from runtime.spark.errors import BridgeProtocolError, SparkError
 
 MAX_LINE_BYTES = 1 << 20
@@ -46,13 +47,14 @@ class SparkStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     in_order: bool = True
 
 
-BridgeEvent = SparkRegistration | ExecutorTargets | KillExecutors | JobProgress | SparkStopped
+BridgeEvent = SparkRegistration | ExecutorTargets | KillExecutors | JobProgress | StageTable | SparkStopped
 
 _EVENTS: dict[str, type[Any]] = {
     "started": SparkRegistration,
     "targets": ExecutorTargets,
     "kill": KillExecutors,
     "progress": JobProgress,
+    "stages": StageTable,
     "stopped": SparkStopped,
 }
 

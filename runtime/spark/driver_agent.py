@@ -24,6 +24,7 @@ from runtime.messages import (
     JobKind,
     JobProgress,
     SparkRegistration,
+    StageTable,
 )
 from runtime.process import Exit
 from runtime.spark.bridge import Bridge, BridgeEvent, KillExecutors, SparkStopped
@@ -185,6 +186,8 @@ class DriverAgent:
                 self._link.kill_executors(executor_ids)
             case JobProgress():
                 self._link.report_progress(event)
+            case StageTable():
+                self._link.report_stages(event)
             case SparkStopped(in_order):
                 self._spark_lost = self._spark_lost or not in_order
 

@@ -34,6 +34,7 @@ from runtime.messages import (
     SignedIdentity,
     SlotOffer,
     SparkRegistration,
+    StageTable,
 )
 from runtime.process import ChildProcess
 from runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
@@ -80,6 +81,7 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self.executors: dict[int, ChildProcess] = {}
         self.launched = 0
         self.progress = JobProgress()
+        self.stages = StageTable()
         self.exit_reports: list[ExecutorExit] = []
         self.finished: asyncio.Future[DriverExit] = asyncio.get_running_loop().create_future()
         self.changed = asyncio.Event()
@@ -110,6 +112,9 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
 
     async def report_progress(self, progress: JobProgress) -> None:
         self.progress = progress
+
+    async def report_stages(self, stages: StageTable) -> None:
+        self.stages = stages
         self._tell()
 
     async def driver_finished(self, result: DriverExit) -> None:

@@ -28,6 +28,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   private val initialExecutors = SchedulerBackendUtils.getInitialTargetExecutorNumber(conf)
   private val bridge = new Bridge(received, lost)
   private val progress = new ProgressListener(bridge)
+  private val stages = new StageListener(bridge)
   private val stopping = new AtomicBoolean()
   private val graceTimer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("sluice-loss-grace")
   private val awaitingReason = ConcurrentHashMap.newKeySet[String]()
@@ -44,6 +45,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
     super.start()
     bridge.start() // no agent, no SparkContext
     sc.addSparkListener(progress)
+    sc.addSparkListener(stages)
     sendStarted()
     sendTargets(Map(ResourceProfile.getOrCreateDefaultProfile(conf) -> initialExecutors))
   }
@@ -56,6 +58,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
       finally {
         graceTimer.shutdownNow()
         progress.close()
+        stages.close()
         bridge.send(bridge.message("stopped"))
         bridge.close()
       }
