@@ -21,8 +21,18 @@ from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
-from runtime.config import ConnectConfig, JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
+from runtime.checkpoint.config import StreamingConfig
+from runtime.config import (
+    ConnectConfig,
+    JobManagerConfig,
+    LimitsConfig,
+    ResourcesConfig,
+    RuntimeConfig,
+    SparkConfig,
+    TaskManagerConfig,
+)
 from runtime.ha.config import HaConfig, check_ha
+from runtime.restart_config import RestartConfig
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
@@ -36,6 +46,10 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "spark": SparkConfig,
     "connect": ConnectConfig,
     "ha": HaConfig,
+    "restart": RestartConfig,
+    "streaming": StreamingConfig,
+    "resources": ResourcesConfig,
+    "limits": LimitsConfig,
     "gateway": GatewayConfig,
 }
 
@@ -54,6 +68,10 @@ class Configuration:
     spark: SparkConfig
     connect: ConnectConfig
     ha: HaConfig
+    restart: RestartConfig
+    streaming: StreamingConfig
+    resources: ResourcesConfig
+    limits: LimitsConfig
     gateway: GatewayConfig
     origins: Mapping[str, str]
 
@@ -67,6 +85,10 @@ class Configuration:
             spark=self.spark,
             connect=self.connect,
             ha=self.ha,
+            restart=self.restart,
+            streaming=self.streaming,
+            resources=self.resources,
+            limits=self.limits,
         )
 
     def values(self) -> dict[str, Any]:
@@ -116,6 +138,10 @@ def load(
         spark=_convert("spark", merged, origins, SparkConfig),
         connect=_convert("connect", merged, origins, ConnectConfig),
         ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
+        restart=_convert("restart", merged, origins, RestartConfig),
+        streaming=_convert("streaming", merged, origins, StreamingConfig),
+        resources=_convert("resources", merged, origins, ResourcesConfig),
+        limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         origins=origins,
     )

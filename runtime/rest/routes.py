@@ -10,7 +10,18 @@ from typing import Any
 
 from runtime.rest.cluster import Cluster
 from runtime.rest.openapi import describe
-from runtime.rest.resources import batches, connect, events, jobs, leader, logs, overview, stages, taskmanagers
+from runtime.rest.resources import (
+    batches,
+    connect,
+    events,
+    jobs,
+    leader,
+    logs,
+    overview,
+    recovery,
+    stages,
+    taskmanagers,
+)
 from runtime.rest.route import Call, NoQuery, Route
 
 HEALTH_PATH = "/v1/health"
@@ -30,6 +41,7 @@ ROUTES: tuple[Route, ...] = (
     *logs.ROUTES,
     *events.ROUTES,
     *leader.ROUTES,
+    *recovery.ROUTES,
     *taskmanagers.ROUTES,
     *connect.ROUTES,
     *batches.ROUTES,

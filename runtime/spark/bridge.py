@@ -7,9 +7,13 @@ The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkC
     {"type": "kill", "executor_ids": […]}        Spark gives these up; never overtakes its targets
     {"type": "progress", …JobProgress}           counters, at most five times a second
     {"type": "stages", …StageTable}              its stages, at most once a second
+    {"type": "streaming", …StreamingState}       streaming queries, whenever one began, committed a batch, or ended
+    {"type": "task_failed", …TaskFailure}        a task failed by an error of its own
+    {"type": "streaming_stopped"}                the answer to stop_streaming
     {"type": "stopped"}                          the SparkContext ended in order
 
-To the JVM: ``{"type": "executor_exited", …ExecutorExit}`` and ``{"type": "cancel"}``.
+To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}`` and
+``{"type": "stop_streaming", "grace_ms": …}``.
 """
 
 from __future__ import annotations
@@ -22,7 +26,15 @@ from typing import Any
 
 import msgspec
 
-from runtime.messages import ExecutorExit, ExecutorTargets, JobProgress, SparkRegistration, StageTable
+from runtime.messages import (
+    ExecutorExit,
+    ExecutorTargets,
+    JobProgress,
+    SparkRegistration,
+    StageTable,
+    StreamingState,
+    TaskFailure,
+)
 from runtime.spark.errors import BridgeProtocolError, SparkError
 
 MAX_LINE_BYTES = 1 << 20
@@ -47,7 +59,21 @@ class SparkStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     in_order: bool = True
 
 
-BridgeEvent = SparkRegistration | ExecutorTargets | KillExecutors | JobProgress | StageTable | SparkStopped
+class StreamingStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All streaming queries have ended."""
+
+
+BridgeEvent = (
+    SparkRegistration
+    | ExecutorTargets
+    | KillExecutors
+    | JobProgress
+    | StageTable
+    | StreamingState
+    | TaskFailure
+    | StreamingStopped
+    | SparkStopped
+)
 
 _EVENTS: dict[str, type[Any]] = {
     "started": SparkRegistration,
@@ -55,6 +81,9 @@ _EVENTS: dict[str, type[Any]] = {
     "kill": KillExecutors,
     "progress": JobProgress,
     "stages": StageTable,
+    "streaming": StreamingState,
+    "task_failed": TaskFailure,
+    "streaming_stopped": StreamingStopped,
     "stopped": SparkStopped,
 }
 
@@ -81,6 +110,11 @@ def encode_exit(exit_report: ExecutorExit) -> bytes:
 def encode_cancel() -> bytes:
     """The line that cancels all Spark jobs."""
     return _line("cancel", {})
+
+
+def encode_stop_streaming(grace_seconds: float) -> bytes:
+    """The line that stops all streaming queries."""
+    return _line("stop_streaming", {"grace_ms": int(grace_seconds * 1000)})
 
 
 def _line(kind: str, fields: dict[str, Any]) -> bytes:
@@ -115,6 +149,10 @@ class Bridge:
     def cancel(self) -> None:
         """Cancel all Spark jobs of the current SparkContext."""
         self._send(encode_cancel())
+
+    def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries; :class:`StreamingStopped` is the answer."""
+        self._send(encode_stop_streaming(grace_seconds))
 
     async def close(self) -> None:
         """Stop listening and drop the connection."""

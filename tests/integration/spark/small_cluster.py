@@ -35,6 +35,8 @@ from runtime.messages import (
     SlotOffer,
     SparkRegistration,
     StageTable,
+    StreamingState,
+    TaskFailure,
 )
 from runtime.process import ChildProcess
 from runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
@@ -82,6 +84,8 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self.launched = 0
         self.progress = JobProgress()
         self.stages = StageTable()
+        self.streaming = StreamingState()
+        self.task_failures: list[TaskFailure] = []
         self.exit_reports: list[ExecutorExit] = []
         self.finished: asyncio.Future[DriverExit] = asyncio.get_running_loop().create_future()
         self.changed = asyncio.Event()
@@ -112,10 +116,17 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
 
     async def report_progress(self, progress: JobProgress) -> None:
         self.progress = progress
+        self._tell()
 
     async def report_stages(self, stages: StageTable) -> None:
         self.stages = stages
         self._tell()
+
+    async def report_streaming(self, state: StreamingState) -> None:
+        self.streaming = state
+
+    async def report_task_failure(self, failure: TaskFailure) -> None:
+        self.task_failures.append(failure)
 
     async def driver_finished(self, result: DriverExit) -> None:
         self.wanted = 0

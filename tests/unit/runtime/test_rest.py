@@ -18,13 +18,23 @@ from pki.assertions import HEADER
 from pki.home import Home
 from pki.standing import OpenStreams
 from runtime.blob.store import BlobStore
+from runtime.checkpoint.ledger import CheckpointsView
 from runtime.config import ConnectConfig, RuntimeConfig, SparkConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
 from runtime.jobmanager.job_feed import JobFeed
-from runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord, JobSummary, SlotView, TaskManagerView
+from runtime.jobmanager.views import (
+    ExceptionEntry,
+    ExecutorView,
+    Failure,
+    JobDetail,
+    JobRecord,
+    JobSummary,
+    SlotView,
+    TaskManagerView,
+)
 from runtime.messages import (
     ConnectionEvidence,
     JobProgress,
@@ -158,6 +168,20 @@ class FakeDispatcher:
 
     async def job_released(self, job_id: str) -> None:
         raise NotImplementedError
+
+    async def attempt_failed(self, job_id: str) -> float | None:
+        raise NotImplementedError
+
+    async def job_restarting(self, record: JobRecord, delay: float) -> None:
+        raise NotImplementedError
+
+    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
+        assert job_id == JOB
+        return CheckpointsView(completed=3)
+
+    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
+        assert job_id == JOB
+        return (ExceptionEntry(attempt=1, time=7, error="KeyError: 'x'", root_cause="KeyError: 'x'"),)
 
 
 class FakeResourceManager:
@@ -360,7 +384,8 @@ async def test_the_description_is_served(rest: Rest) -> None:
 
 async def test_taskmanagers_and_connections(rest: Rest) -> None:
     _, document = await rest.call("GET", "/v1/taskmanagers")
-    assert document["taskmanagers"][0]["slots"][0] == {"slot": 0, "state": "ACTIVE", "job_id": JOB}
+    slot = document["taskmanagers"][0]["slots"][0]
+    assert slot == {"slot": 0, "state": "ACTIVE", "job_id": JOB, "cores": 0, "memory_mb": 0}
     for path in ("/v1/connections", f"/v1/jobs/{JOB}/connections"):
         _, document = await rest.call("GET", path)
         assert document["connections"][0]["protocol"] == "TLSv1.3"
