@@ -59,6 +59,7 @@ from runtime.messages import (
     SlotCount,
     SlotOffer,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
 )
@@ -154,6 +155,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._result: DriverExit | None = None
         self._failure: Failure | None = None
         self._progress = JobProgress()
+        self._stages = StageTable()
         self._spark_auth_secret = secrets.token_hex(AUTH_SECRET_BYTES)
         self._taskmanagers: dict[str, TaskExecutorGateway] = {}
         self._pending_reason = ""
@@ -324,6 +326,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             exceptions=self._chronicle.exceptions,
             checkpoints=self._recorder.view,
             savepoints=self._desk.requests,
+            stages=self._stages,
         )
 
     async def _hand_on(self, record: JobRecord, delay: float) -> None:
@@ -446,6 +449,14 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
     async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""
         self.hand_off(self._shuffle.workers_lost(shuffle_id, workers), failed=self._note("telling of lost workers"))
+
+    async def report_stages(self, stages: StageTable) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._stages = stages
+
+    async def stages(self) -> StageTable:
+        """See :class:`runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        return self._stages
 
     async def report_streaming(self, state: StreamingState) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""

@@ -34,6 +34,7 @@ from runtime.messages import (
     SignedIdentity,
     SlotOffer,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
 )
@@ -82,6 +83,7 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self.executors: dict[int, ChildProcess] = {}
         self.launched = 0
         self.progress = JobProgress()
+        self.stages = StageTable()
         self.streaming = StreamingState()
         self.task_failures: list[TaskFailure] = []
         self.exit_reports: list[ExecutorExit] = []
@@ -114,6 +116,10 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
 
     async def report_progress(self, progress: JobProgress) -> None:
         self.progress = progress
+        self._tell()
+
+    async def report_stages(self, stages: StageTable) -> None:
+        self.stages = stages
         self._tell()
 
     async def report_streaming(self, state: StreamingState) -> None:
