@@ -1,6 +1,6 @@
 # Everything a newcomer needs: `make demo` and `make test` set up what they need by themselves.
 .DELETE_ON_ERROR:
-.PHONY: help setup demo lint format test bench lock clean
+.PHONY: help setup demo lint format test bench reference lock clean
 
 VENV := .venv/.complete
 PY := .venv/bin/python
@@ -42,6 +42,10 @@ test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
 test-system: $(VENV) java chromium ## whole systems with real programs (browsers, ensembles, killed leaders), at most 20 minutes on 2 cores
 	.venv/bin/pytest tests/system -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+.PHONY: test-docs
+test-docs: $(VENV) java ## every command of the README, the tutorial and the how-to guides, in a copy of this tree
+	.venv/bin/pytest tests/docs
+
 .PHONY: test-export
 test-export: $(VENV) java ## exported configurations with real Flink, Spark, nginx and Kafka clients (downloads 900 MB once)
 	@scripts/get-programs
@@ -74,6 +78,9 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.control_plane
 	scripts/get-load-programs
 	$(PY) -m benchmarks.gateway
+
+reference: $(VENV) ## write the pages of docs/reference that come from the code
+	@scripts/make-reference
 
 lock: ## renew constraints.txt with the newest versions that fit pyproject.toml
 	rm -rf build/lock && python3 -m venv build/lock && build/lock/bin/pip install --quiet --upgrade '.[dev]'

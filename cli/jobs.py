@@ -5,40 +5,29 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import re
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from cli.client import Target, gateway_client, resolve_target
 from cli.errors import UsageError
 from cli.follow import Follower, report_verdict
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from cli.job_connections import connections
+from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
+from cli.restart_options import SettingsOption, StrategyOption, restart_wish
+from cli.tables import print_table
 from pki.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
+app.command()(connections)
 
-ServerOption = Annotated[
-    str | None,
-    typer.Option("--server", envvar="SLUICE_SERVER", help="The gateway's URL; default: the local cluster's."),
-]
-CaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca", envvar="SLUICE_CA", help="Authority of the gateway's certificate (PEM); default: the local one."
-    ),
-]
-TokenOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file", help="File with the API token; default: $SLUICE_TOKEN, what `sluice login` got, <home>/token."
-    ),
-]
 _T = TypeVar("_T")
+_MEMORY = re.compile(r"([0-9]{1,9})(m|mb|mib|g|gb|gib|)")
+_MEBIBYTES = {"": 1, "m": 1, "mb": 1, "mib": 1, "g": 1024, "gb": 1024, "gib": 1024}
 
 
 def _run(main: Coroutine[Any, Any, _T]) -> _T:
@@ -50,10 +39,19 @@ def submit(
     args: Annotated[list[str] | None, typer.Argument(help="Arguments of the pipeline, after --.")] = None,
     name: Annotated[str, typer.Option(help="Name of the job; default: the file's name.")] = "",
     executors: Annotated[int | None, typer.Option(min=1, max=1000, help="Executors to ask for.")] = None,
+    executor_cores: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Cores of each executor; default: those of the cluster's slots.")
+    ] = None,
+    executor_memory: Annotated[
+        str | None,
+        typer.Option(help="Heap of each executor, such as 2g or 1536m; default: that of the cluster's slots."),
+    ] = None,
     conf: Annotated[list[str] | None, typer.Option("--conf", help="Spark setting KEY=VALUE; repeatable.")] = None,
     file: Annotated[
         list[Path] | None, typer.Option("--file", help="Extra file in the working folder; repeatable.")
     ] = None,
+    restart_strategy: StrategyOption = None,
+    restart: SettingsOption = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
     ] = False,
@@ -75,10 +73,25 @@ def submit(
     request: dict[str, object] = {"args": args or [], "spark_conf": _parse_conf(conf or [])}
     if name:
         request["name"] = name
+    wish = restart_wish(restart_strategy, restart or [])
+    if wish:
+        request["restart"] = wish
     if executors is not None:
         request["executors"] = executors
+    if executor_cores is not None:
+        request["executor_cores"] = executor_cores
+    if executor_memory is not None:
+        request["executor_memory_mb"] = memory_mb(executor_memory)
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
     raise typer.Exit(_run(_submit(target, pipeline, request, file or [], wait=wait, as_json=as_json)))
+
+
+def memory_mb(text: str) -> int:
+    """Mebibytes of a size like Spark's: ``1536m``, ``2g``, or a plain number of mebibytes."""
+    match = _MEMORY.fullmatch(text.strip().lower())
+    if match is None or not int(match[1]):
+        raise UsageError(f"{text!r} is not an amount of memory", "write 1536m or 2g")
+    return int(match[1]) * _MEBIBYTES[match[2]]
 
 
 def _parse_conf(settings: list[str]) -> dict[str, str]:
@@ -124,18 +137,16 @@ def list_jobs(
     as_json: JsonOption = False,
 ) -> None:
     """Running and recent jobs, newest first."""
-    document = _get(home, server, ca, token_file, "/v1/jobs")
+    document = fetch(home, server, ca, token_file, "/v1/jobs")
     if as_json:
         print(json.dumps(document))
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("JOB", "NAME", "OWNER", "STATE", "STARTED", "SECONDS"):
-        table.add_column(column, justify="right" if column == "SECONDS" else "left", no_wrap=True)
+    rows = []
     for job in document["jobs"]:
         started = dt.datetime.fromtimestamp(job["start_time"] / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         seconds = f"{job['duration_ms'] / 1000:.1f}"
-        table.add_row(job["id"], escape(job["name"]), escape(job["owner"]), job["state"], started, seconds)
-    Console().print(table)
+        rows.append((job["id"], job["name"], job["owner"], job["state"], started, seconds))
+    print_table(("JOB", "NAME", "OWNER", "STATE", "STARTED", "SECONDS"), rows, right=("SECONDS",))
 
 
 @app.command()
@@ -148,7 +159,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """One job: state, progress, executors, failure."""
-    job = _get(home, server, ca, token_file, f"/v1/jobs/{job_id}")
+    job = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}")
     if as_json:
         print(json.dumps(job))
         return
@@ -162,6 +173,9 @@ def show(
         console.print(f"{line} {executor.get('exit_reason') or ''}".rstrip(), highlight=False, markup=False)
     if job.get("pending_reason"):
         console.print(f"{'waiting':>9}  {job['pending_reason']}", highlight=False, markup=False)
+    for attempt in job.get("attempts", [])[:-1]:
+        line = f"{'attempt':>9}  {attempt['number']}: {attempt['outcome']} {attempt['error']}".rstrip()
+        console.print(line, highlight=False, markup=False)
     if job.get("failure"):
         console.print(f"{'failure':>9}  {job['failure']['error']}", highlight=False, markup=False)
         console.print(job["failure"]["traceback"], highlight=False, markup=False, soft_wrap=True)
@@ -200,7 +214,7 @@ def logs(
 ) -> None:
     """Print one of a job's logs."""
     if list_sources:
-        names = _get(home, server, ca, token_file, f"/v1/jobs/{job_id}/logs")["logs"]
+        names = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}/logs")["logs"]
         print(json.dumps(names) if as_json else "\n".join(names))
         return
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
@@ -219,7 +233,8 @@ def logs(
     print(json.dumps({"source": source, "data": text}) if as_json else text, end="\n" if as_json else "")
 
 
-def _get(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
+def fetch(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
+    """GET ``path`` through the gateway."""
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
     async def call() -> Any:  # noqa: ANN401

@@ -14,7 +14,9 @@ from cli import (
     compose,
     connect,
     demo,
+    doctor,
     gateway,
+    job_exceptions,
     jobs,
     login,
     pki,
@@ -43,8 +45,10 @@ app.command()(cluster.status)
 app.command()(jobs.submit)
 app.command()(cluster.down)
 app.command()(demo.demo)
+app.command()(doctor.doctor)
 app.command()(connect.connect)
 app.command()(audit.audit)
+jobs.app.command()(job_exceptions.exceptions)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(pki.app, name="pki")
 app.add_typer(token.app, name="token")

@@ -27,6 +27,7 @@ from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, publish_jobmanager, require_reachable, withdraw_jobmanager
 from runtime.blob.server import BlobServer
 from runtime.blob.store import BlobStore
+from runtime.checkpoint.directory import CheckpointDirectory, Folder
 from runtime.config import RuntimeConfig
 from runtime.ha.leader_endpoint import LeaderEndpoint
 from runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
@@ -36,14 +37,17 @@ from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.driver_attempt import DriverArgv, DriverHost
 from runtime.jobmanager.term import Gateways, Workshop, leading
 from runtime.rest.assertion_keys import fetch_forever
-from runtime.rest.handlers import ClusterFacts, Handlers
+from runtime.rest.cluster import Cluster, ClusterFacts
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
 from runtime.rpc import RpcService
+from runtime.shuffle.finder import shuffle_manager_finder
 
 _LOG = logging.getLogger(__name__)
 
 REST_SOCKET = "rest.sock"
+CHECKPOINTS = "checkpoints"
+"""Directory of a home for the checkpoints of streaming jobs, unless `[streaming]` says otherwise."""
 AGENT_SHARE_OF_GRACE = 0.8
 """A driver agent gives its JVM and Python this share of the grace, to be done itself before it is killed."""
 
@@ -164,6 +168,12 @@ async def _running(
             origin=origin_of(home),
             jobs=home.jobs,
             lease=lease,
+            checkpoint_directory=CheckpointDirectory(
+                Folder(config.streaming.checkpoints or str(home.root / CHECKPOINTS))
+            ),
+            find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
+            if config.shuffle.enabled
+            else None,
         )
         facts = ClusterFacts(
             sluice_version=importlib.metadata.version("sluice"),
@@ -177,7 +187,7 @@ async def _running(
             stack.callback(fetching.cancel)
         switch = RestSwitch(identity, workshop.origin, elected_by.leader)
         stack.push_async_callback(switch.close)
-        rest = RestServer(make_application(switch, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
+        rest = RestServer(make_application(switch.serve, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
         stack.push_async_callback(rest.close)
         await rest.prepare()
         rest_address = None
@@ -238,7 +248,7 @@ class _Node:
             lost = asyncio.create_task(leadership.lost())
             stack.push_async_callback(_end, lost)
             gateways = await stack.enter_async_context(leading(self.workshop, leadership))
-            stack.enter_context(self.switch.leading(self._handlers(gateways)))
+            stack.enter_context(self.switch.leading(self._cluster(gateways)))
             await self.rest.open_socket()
             stack.push_async_callback(self.rest.close_socket)
             stack.callback(withdraw_jobmanager, self.home, os.getpid())
@@ -249,9 +259,9 @@ class _Node:
             self.ready.set()
             return await lost
 
-    def _handlers(self, gateways: Gateways) -> Handlers:
+    def _cluster(self, gateways: Gateways) -> Cluster:
         config = self.workshop.config
-        return Handlers(
+        return Cluster(
             gateways.dispatcher,
             gateways.resource_manager,
             self.workshop.blobs,

@@ -5,7 +5,17 @@ Times are epoch milliseconds.
 
 from __future__ import annotations
 
-from runtime.messages import ConnectionEvidence, JobKind, JobProgress, JobState, JobSubmission, Message, SlotState
+from runtime.checkpoint.ledger import CheckpointsView
+from runtime.messages import (
+    ConnectionEvidence,
+    JobKind,
+    JobProgress,
+    JobState,
+    JobSubmission,
+    Message,
+    SlotProfile,
+    SlotState,
+)
 
 
 class Failure(Message, frozen=True):
@@ -13,6 +23,34 @@ class Failure(Message, frozen=True):
 
     error: str
     traceback: str = ""
+
+
+class AttemptView(Message, frozen=True):
+    """One attempt of a job's driver; ``outcome`` is empty while it runs, ``error`` unless it failed."""
+
+    number: int
+    started_at: int
+    ended_at: int | None = None
+    outcome: str = ""
+    error: str = ""
+
+
+class ExceptionEntry(Message, frozen=True):
+    """Something that went wrong: in which attempt, when, and where if that is known.
+
+    ``error`` is one line, ``root_cause`` the innermost cause. ``ended_attempt`` tells failures of the driver from those
+    that were made good (a task that ran again, an executor that was replaced).
+    """
+
+    attempt: int
+    time: int
+    error: str
+    root_cause: str
+    traceback: str = ""
+    task: str = ""
+    executor: int | None = None
+    taskmanager: str = ""
+    ended_attempt: bool = False
 
 
 class ExecutorView(Message, frozen=True):
@@ -56,6 +94,8 @@ class JobDetail(Message, frozen=True):
     failure: Failure | None
     pending_reason: str
     kind: JobKind = JobKind.PIPELINE
+    attempts: tuple[AttemptView, ...] = ()
+    checkpoints: int = 0
 
     def summary(self) -> JobSummary:
         """The same job in a list."""
@@ -68,18 +108,26 @@ class JobRecord(Message, frozen=True):
     submission: JobSubmission
     detail: JobDetail
     connections: tuple[ConnectionEvidence, ...] = ()
+    exceptions: tuple[ExceptionEntry, ...] = ()
+    checkpoints: CheckpointsView = CheckpointsView()
 
 
 class SlotView(Message, frozen=True):
-    """One slot of a TaskManager."""
+    """One slot of a TaskManager, with its cores and heap in MiB."""
 
     slot: int
     state: SlotState
     job_id: str
+    cores: int = 0
+    memory_mb: int = 0
 
 
 class TaskManagerView(Message, frozen=True):
-    """A registered TaskManager; ``identity`` is the SPIFFE ID of its certificate."""
+    """A registered TaskManager; ``identity`` is the SPIFFE ID of its certificate.
+
+    ``slots_total`` and ``slots_free`` count default slots; ``total`` and ``free`` are what slots of any size are
+    made of.
+    """
 
     id: str
     identity: str
@@ -88,6 +136,8 @@ class TaskManagerView(Message, frozen=True):
     slots_free: int
     slots: tuple[SlotView, ...]
     last_heartbeat: int
+    total: SlotProfile | None = None
+    free: SlotProfile | None = None
 
 
 class Overview(Message, frozen=True):

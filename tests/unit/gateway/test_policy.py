@@ -20,9 +20,12 @@ ALLOW, OWN, DENY = Verdict.ALLOW, Verdict.OWN, Verdict.DENY
 
 TABLE = {
     "overview.read": (ALLOW, ALLOW, ALLOW),
+    "openapi.read": (ALLOW, ALLOW, ALLOW),
     "jobs.list": (ALLOW, ALLOW, ALLOW),
     "jobs.read": (ALLOW, ALLOW, ALLOW),
     "jobs.logs": (ALLOW, ALLOW, ALLOW),
+    "jobs.exceptions": (ALLOW, ALLOW, ALLOW),
+    "jobs.checkpoints": (ALLOW, ALLOW, ALLOW),
     "jobs.connections": (ALLOW, ALLOW, ALLOW),
     "taskmanagers.read": (ALLOW, ALLOW, ALLOW),
     "connections.read": (ALLOW, ALLOW, ALLOW),
