@@ -161,22 +161,22 @@ class Volume:
             raise SegmentCorrupt(f"the index in {self.directory} was cut off", partition=first)
         return np.frombuffer(data, ROW)
 
-    def read_into(self, view: memoryview, offset: int, partition: int) -> None:
-        """Fill ``view`` with data from ``offset`` on; errors name ``partition``."""
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """Fill ``view`` with data from ``offset`` on; returns how much there was, less at the end of the file.
+
+        Raises:
+            DiskFailed: the disk does not give it.
+        """
         done = 0
         try:
             while done < len(view):
                 got = os.preadv(self._data, [view[done:]], offset + done)
                 if got == 0:
-                    raise SegmentCorrupt(
-                        f"partition {partition}: the data in {self.directory} were cut off", partition=partition
-                    )
+                    break
                 done += got
         except OSError as error:
-            raise DiskFailed(
-                f"cannot read partition {partition} in {self.directory}: {error.strerror or error}",
-                partition=partition,
-            ) from error
+            raise DiskFailed(f"cannot read the data in {self.directory}: {error.strerror or error}") from error
+        return done
 
     def __del__(self) -> None:
         """Close the files, which a reader may use until it lets go of this object."""
