@@ -201,18 +201,18 @@ def _fill(lengths: list[int], row: int, room: int) -> tuple[int, int]:
 
 def _read(data: ShuffleData, at: Located, row: int, end: int, view: memoryview) -> None:
     """Read segments into ``view``, neighbours on disk at once."""
+    offsets, lengths, volumes = at.offsets, at.lengths, at.volumes
     filled = 0
     while row < end:
-        first, offset = row, at.offsets[row]
-        size = at.lengths[row]
+        first, offset, size = row, offsets[row], lengths[row]
         row += 1
-        while row < end and at.offsets[row] == offset + size and at.volumes[row] == at.volumes[first]:
-            size += at.lengths[row]
+        while row < end and offsets[row] == offset + size and volumes[row] == volumes[first]:
+            size += lengths[row]
             row += 1
-        got = data.volume(at.volumes[first]).read_into(view[filled : filled + size], offset)
+        got = data.volume(volumes[first]).read_into(view[filled : filled + size], offset)
         if got < size:
-            while got >= at.lengths[first]:
-                got -= at.lengths[first]
+            while got >= lengths[first]:
+                got -= lengths[first]
                 first += 1
             raise _damaged(data, at, first, "was cut off")
         filled += size
