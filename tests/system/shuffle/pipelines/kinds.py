@@ -253,3 +253,10 @@ def streaming(spark: SparkSession, folder: str) -> Any:
     )
     query.awaitTermination()
     return sorted(tuple(row) for row in spark.sql("select * from totals").collect())
+
+
+def huge_partition(spark: SparkSession, rows: int) -> Any:
+    """One partition of ``rows`` times 128 random bytes; sums of row hashes before and after the shuffle."""
+    columns = [f.xxhash64("id", f.lit(n)).alias(f"c{n}") for n in range(16)]
+    made = spark.range(rows, numPartitions=4).select(*columns)
+    return [_digest(made), _digest(made.repartition(1))]
