@@ -87,6 +87,7 @@ def jobmanager(
     ip: JoinIpOption = None,
 ) -> None:
     """Dispatcher, ResourceManager, JobMasters, blob server and REST."""
+    from gateway.standing import standing_in
     from runtime.jobmanager.process import run_jobmanager
     from runtime.process import allow_many_files
 
@@ -97,8 +98,15 @@ def jobmanager(
 
     def main() -> Coroutine[Any, Any, None]:
         allow_many_files()  # a connection of each TaskManager and each driver
+        elsewhere = auth_address(configuration)
         return run_jobmanager(
-            located, configuration.runtime, configuration.pki, name, locate_ca=locate, auth=auth_address(configuration)
+            located,
+            configuration.runtime,
+            configuration.pki,
+            name,
+            locate_ca=locate,
+            auth=elsewhere,
+            standing=standing_in(located) if elsewhere is None else None,
         )
 
     serve(joined(located, join, kept, main))

@@ -80,6 +80,8 @@ class JobSubmission(Message, frozen=True):
     files: tuple[BlobRef, ...] = ()
     kind: JobKind = JobKind.PIPELINE
     restart: RestartWish = RestartWish()
+    savepoint: str = ""
+    """Id of the savepoint from which streaming queries go on."""
     executor_cores: int = 0
     """Of each executor; 0: as many as the cluster's slots have by default."""
     executor_memory_mb: int = 0
@@ -336,6 +338,60 @@ class ShuffleAllocation(Message, frozen=True):
     workers: tuple[ShuffleWorkerAddress, ...]
     replicas: int
     integrity_key: bytes
+
+
+MAX_STAGES = 300
+"""Stages of one job that are told of: the latest ones."""
+
+
+class StageState(enum.StrEnum):
+    """What becomes of a stage. ``SKIPPED``: its output was there already."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+
+
+class StageReport(Message, frozen=True):
+    """One stage of Spark, as its driver counts it. Times are epoch milliseconds, 0: not yet.
+
+    ``job`` is Spark's, -1 when unknown; ``operators`` are what Spark SQL calls the steps in it. ``task_ms``: least,
+    quartiles and most of the times of its finished tasks, empty without any; far apart they show skew.
+    """
+
+    id: int
+    job: int
+    name: str
+    state: StageState
+    attempts: int
+    tasks_total: int
+    tasks_running: int
+    tasks_finished: int
+    tasks_failed: int
+    description: str = ""
+    parents: tuple[int, ...] = ()
+    operators: tuple[str, ...] = ()
+    started_at: int = 0
+    ended_at: int = 0
+    failure: str = ""
+    input_bytes: int = 0
+    output_bytes: int = 0
+    shuffle_read_bytes: int = 0
+    shuffle_write_bytes: int = 0
+    memory_spilled_bytes: int = 0
+    disk_spilled_bytes: int = 0
+    run_ms: int = 0
+    gc_ms: int = 0
+    task_ms: tuple[int, ...] = ()
+
+
+class StageTable(Message, frozen=True):
+    """The stages of a driver attempt; ``left_out`` older ones are not kept."""
+
+    stages: tuple[StageReport, ...] = ()
+    left_out: int = 0
 
 
 MAX_STREAMING_QUERIES = 64

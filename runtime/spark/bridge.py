@@ -9,6 +9,7 @@ The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkC
     {"type": "shuffle_register", "id": …, "shuffle_id": …, "partitions": …}    asks where a shuffle is kept
     {"type": "shuffle_unregister", "shuffle_id": …}                             it is not needed any more
     {"type": "shuffle_lost", "shuffle_id": …, "workers": […]}                   these cannot be reached
+    {"type": "stages", …StageTable}              its stages, at most once a second
     {"type": "streaming", …StreamingState}       streaming queries, whenever one began, committed a batch, or ended
     {"type": "task_failed", …TaskFailure}        a task failed by an error of its own
     {"type": "streaming_stopped"}                the answer to stop_streaming
@@ -39,6 +40,7 @@ from runtime.messages import (
     JobProgress,
     ShuffleAllocation,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
 )
@@ -99,6 +101,7 @@ BridgeEvent = (
     | RegisterShuffle
     | UnregisterShuffle
     | ShuffleWorkersLost
+    | StageTable
     | StreamingState
     | TaskFailure
     | StreamingStopped
@@ -113,6 +116,7 @@ _EVENTS: dict[str, type[Any]] = {
     "shuffle_register": RegisterShuffle,
     "shuffle_unregister": UnregisterShuffle,
     "shuffle_lost": ShuffleWorkersLost,
+    "stages": StageTable,
     "streaming": StreamingState,
     "task_failed": TaskFailure,
     "streaming_stopped": StreamingStopped,

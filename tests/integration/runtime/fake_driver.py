@@ -51,10 +51,11 @@ class FakeDriver(RpcEndpoint):
     def __init__(self, job_id: str) -> None:
         super().__init__(DRIVER, DriverGateway, job_id=job_id)
         self.cancelled = asyncio.Event()
+        self.streaming_stopped = False
 
     async def until_flag(self, flag: Path) -> bool:
-        """Wait for ``flag``; False when the driver is cancelled before."""
-        while not await asyncio.to_thread(flag.exists):
+        """Wait for ``flag``, or until streaming is stopped; False when the driver is cancelled before."""
+        while not (self.streaming_stopped or await asyncio.to_thread(flag.exists)):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.cancelled.wait(), POLL_SECONDS)
                 return False
@@ -69,6 +70,7 @@ class FakeDriver(RpcEndpoint):
 
     async def stop_streaming(self, grace_seconds: float) -> None:
         print(f"stops streaming within {grace_seconds} s", flush=True)  # noqa: T201
+        self.streaming_stopped = True
 
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         return ()
@@ -161,6 +163,9 @@ async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int]
     location = str(commits.parent)
     for batch in batches[(attempt - 1) * BATCHES : attempt * BATCHES]:
         (commits / str(batch)).write_text("v1\n{}")
+        for name in ("metadata", f"offsets/{batch}"):
+            (commits.parent / name).parent.mkdir(exist_ok=True)
+            (commits.parent / name).write_text("v1\n{}")
         query = StreamingQuery(
             id="q", run_id=str(attempt), name="rows", location=location, state="RUNNING", batch=batch
         )

@@ -30,6 +30,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   private val initialExecutors = SchedulerBackendUtils.getInitialTargetExecutorNumber(conf)
   private val bridge = new Bridge(received, lost)
   private val progress = new ProgressListener(bridge)
+  private val stages = new StageListener(bridge)
   private val stopping = new AtomicBoolean()
   private val graceTimer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("sluice-loss-grace")
   private val awaitingReason = ConcurrentHashMap.newKeySet[String]()
@@ -48,6 +49,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
     Registrar.open(new BridgeShuffles(bridge))
     sc.addSparkListener(progress)
     sc.addSparkListener(new LossListener)
+    sc.addSparkListener(stages)
     sc.addSparkListener(new StreamingListener(bridge))
     sc.addSparkListener(new TaskFailures(bridge))
     sendStarted()
@@ -63,6 +65,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
         graceTimer.shutdownNow()
         Registrar.close()
         progress.close()
+        stages.close()
         bridge.send(bridge.message("stopped"))
         bridge.close()
       }
