@@ -45,6 +45,7 @@ from runtime.restart_config import RestartConfig, settle
 from runtime.rpc import RpcEndpoint
 from runtime.spark.command import MINIMUM_EXECUTOR_MEMORY_MB
 from runtime.spark.conf import check_job_conf
+from runtime.spark.packages import check_packages
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -104,11 +105,12 @@ def check_submission(submission: JobSubmission) -> JobSubmission:
     if any("\0" in argument for argument in submission.args):
         raise SubmissionRejected("an argument contains a zero character")
     try:
-        names = [check_file_name(ref.name) for ref in (submission.pipeline, *submission.files)]
+        names = [check_file_name(ref.name) for ref in submission.blobs]
     except InvalidBlobName as error:
         raise SubmissionRejected(error.what, error.remedy) from error
     if len(set(names)) != len(names):
         raise SubmissionRejected("two files of the submission have the same name", "rename one of them")
+    check_packages(submission)
     return msgspec.structs.replace(submission, spark_conf=check_job_conf(submission.spark_conf))
 
 
@@ -260,7 +262,7 @@ class Dispatcher(RpcEndpoint):
             await self._give_up(job, accepted.damage)
             return
         try:
-            for ref in (accepted.submission.pipeline, *accepted.submission.files):
+            for ref in accepted.submission.blobs:
                 await self._persistently(lambda ref=ref: self._fetch(accepted.job_id, ref), "its files")  # type: ignore[misc]
         except (BlobError, EntryMissing) as error:
             await self._give_up(job, f"its files in the HA storage cannot be read any more: {error}")

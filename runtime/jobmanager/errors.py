@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pki.errors import SluiceError
 from runtime.rpc import remotable
-from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 remotable(ForbiddenSparkConf)
+remotable(PackageRefused)
 
 
 class JobManagerError(SluiceError):

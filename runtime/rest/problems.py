@@ -15,7 +15,7 @@ from runtime.checkpoint.errors import CheckpointsUnavailable, NotStreaming, Save
 from runtime.ha.errors import LeadershipLost, StorageUnavailable
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
-from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (BadRequest, 400),
     (InvalidBlobName, 400),
     (ForbiddenSparkConf, 400),
+    (PackageRefused, 400),
     (SubmissionRejected, 400),
     (AssertionRefused, 401),
     (NotYours, 403),

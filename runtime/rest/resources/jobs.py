@@ -18,7 +18,7 @@ from runtime.rest.problems import BadRequest, NotYours
 from runtime.rest.resources.overview import Connections
 from runtime.rest.route import Call, Form, NoQuery, Nothing, Query, Route
 from runtime.rest.submission import SubmitRequest, receive_submission
-from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 
 class JobList(Message, frozen=True):
@@ -106,13 +106,23 @@ ROUTES = (
         errors=(
             InvalidBlobName,
             ForbiddenSparkConf,
+            PackageRefused,
             SubmissionRejected,
             BlobTooLarge,
             TooManyJobs,
             NotYours,
             SavepointNotFound,
         ),
-        form=Form({"request": SubmitRequest, "pipeline": bytes, "file": list[bytes]}, ("request", "pipeline")),
+        form=Form(
+            {
+                "request": SubmitRequest,
+                "pipeline": bytes,
+                "file": list[bytes],
+                "py_file": list[bytes],
+                "archive": list[bytes],
+            },
+            ("request", "pipeline"),
+        ),
     ),
     Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, errors=(JobNotFound,)),
     Route(
