@@ -25,7 +25,14 @@ from runtime.checkpoint.savepoints import Savepoint, new_savepoint_id
 from runtime.ha.errors import EntryMissing, LeadershipLost, StorageUnavailable
 from runtime.ha.leadership import Leadership
 from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogNotFound,
+    QuotaExceeded,
+    SubmissionRejected,
+    TooManyJobs,
+)
 from runtime.jobmanager.gateways import (
     DISPATCHER,
     DispatcherGateway,
@@ -126,6 +133,7 @@ class Dispatcher(RpcEndpoint):
         services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.
         finished_jobs_kept: how many ended jobs, with their logs, are remembered.
         lease: of drivers, in seconds (see :mod:`runtime.jobmanager.remains`).
+        blob_quota: bytes that the files of one owner's unfinished jobs may have together; 0: any number.
         restart: what happens to jobs that fail, where they do not say it themselves.
         chance: random numbers from -1 to 1, for delays before restarts.
     """
@@ -142,6 +150,7 @@ class Dispatcher(RpcEndpoint):
         finished_jobs_kept: int,
         lease: float,
         restart: RestartConfig,
+        blob_quota: int = 0,
         clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311  # spreads load, guards nothing
     ) -> None:
@@ -150,6 +159,7 @@ class Dispatcher(RpcEndpoint):
         self._term = term
         self._lease = lease
         self._restart = restart
+        self._blob_quota = blob_quota
         self._chance = chance
         self._blobs = blobs
         self._directory = jobs
@@ -205,9 +215,24 @@ class Dispatcher(RpcEndpoint):
         if sum(not job.record.detail.state.terminal for job in self._jobs.values()) >= MAX_RUNNING_JOBS:
             raise TooManyJobs(f"{MAX_RUNNING_JOBS} jobs are running already", "try again when one has ended")
         checked = check_submission(submission)
+        self._check_quota(checked)
         detail = accepted_detail(job_id, checked, self._now_ms())
         job = self._jobs[job_id] = self._new(JobRecord(submission=checked, detail=detail))
         return self.deferred(self._accept(job_id, job))
+
+    def _check_quota(self, submission: JobSubmission) -> None:
+        """Raise :class:`QuotaExceeded` when the files of its owner's unfinished jobs would be too large together."""
+        unfinished = [
+            job.record.submission
+            for job in self._jobs.values()
+            if job.record.submission.owner == submission.owner and not job.record.detail.state.terminal
+        ]
+        size = sum({ref.sha256: ref.size for each in (*unfinished, submission) for ref in each.blobs}.values())
+        if 0 < self._blob_quota < size:
+            raise QuotaExceeded(
+                f"the files of the unfinished jobs of {submission.owner} would have {size} bytes together",
+                f"at most {self._blob_quota} (limits.max_blob_bytes_per_user): wait until one has ended",
+            )
 
     def _new(self, record: JobRecord) -> _Job:
         """A job that is to be run; a Spark Connect session is its client's to start again."""

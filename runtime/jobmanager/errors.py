@@ -34,6 +34,11 @@ class SubmissionRejected(JobManagerError):
 
 
 @remotable
+class QuotaExceeded(JobManagerError):
+    """The owner's unfinished jobs have as many bytes of files as one may have."""
+
+
+@remotable
 class TooManyJobs(JobManagerError):
     """The cluster runs as many jobs as it takes at a time."""
 

@@ -90,6 +90,7 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             finished_jobs_kept=settings.finished_jobs_kept,
             lease=workshop.lease,
             restart=workshop.config.restart,
+            blob_quota=workshop.config.limits.max_blob_bytes_per_user,
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)

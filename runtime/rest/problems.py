@@ -13,7 +13,14 @@ from pki.errors import AssertionRefused, SluiceError
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
 from runtime.checkpoint.errors import CheckpointsUnavailable, NotStreaming, SavepointFailed, SavepointNotFound
 from runtime.ha.errors import LeadershipLost, StorageUnavailable
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogNotFound,
+    QuotaExceeded,
+    SubmissionRejected,
+    TooManyJobs,
+)
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
 from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
@@ -50,6 +57,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (SavepointFailed, 409),
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
+    (QuotaExceeded, 413),
     (TooManyJobs, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),

@@ -8,7 +8,7 @@ import msgspec
 
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
 from runtime.checkpoint.errors import SavepointNotFound
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, QuotaExceeded, SubmissionRejected, TooManyJobs
 from runtime.jobmanager.views import JobDetail, JobSummary
 from runtime.messages import Message
 from runtime.rest.cluster import Cluster
@@ -107,6 +107,7 @@ ROUTES = (
             InvalidBlobName,
             ForbiddenSparkConf,
             PackageRefused,
+            QuotaExceeded,
             SubmissionRejected,
             BlobTooLarge,
             TooManyJobs,
