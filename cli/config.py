@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ from runtime.config import (
 )
 from runtime.ha.config import HaConfig, check_ha
 from runtime.restart_config import RestartConfig
+from runtime.shuffle.config import ShuffleConfig, check_shuffle
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
@@ -48,6 +49,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "ha": HaConfig,
     "restart": RestartConfig,
     "streaming": StreamingConfig,
+    "shuffle": ShuffleConfig,
     "resources": ResourcesConfig,
     "limits": LimitsConfig,
     "gateway": GatewayConfig,
@@ -70,6 +72,7 @@ class Configuration:
     ha: HaConfig
     restart: RestartConfig
     streaming: StreamingConfig
+    shuffle: ShuffleConfig
     resources: ResourcesConfig
     limits: LimitsConfig
     gateway: GatewayConfig
@@ -87,6 +90,7 @@ class Configuration:
             ha=self.ha,
             restart=self.restart,
             streaming=self.streaming,
+            shuffle=self.shuffle,
             resources=self.resources,
             limits=self.limits,
         )
@@ -137,9 +141,10 @@ def load(
         taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
         spark=_convert("spark", merged, origins, SparkConfig),
         connect=_convert("connect", merged, origins, ConnectConfig),
-        ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
         restart=_convert("restart", merged, origins, RestartConfig),
         streaming=_convert("streaming", merged, origins, StreamingConfig),
+        ha=_checked(check_ha, _convert("ha", merged, origins, HaConfig)),
+        shuffle=_checked(check_shuffle, _convert("shuffle", merged, origins, ShuffleConfig)),
         resources=_convert("resources", merged, origins, ResourcesConfig),
         limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
@@ -147,9 +152,9 @@ def load(
     )
 
 
-def _checked_ha(config: HaConfig) -> HaConfig:
+def _checked(check: Callable[[_Section], _Section], config: _Section) -> _Section:
     try:
-        return check_ha(config)
+        return check(config)
     except SluiceError as error:
         raise UsageError(f"configuration: {error.what}", error.remedy) from error
 

@@ -8,6 +8,7 @@ from runtime.checkpoint.config import StreamingConfig
 from runtime.ha.config import HaConfig
 from runtime.jobmanager.placement import Placement
 from runtime.restart_config import RestartConfig
+from runtime.shuffle.config import ShuffleConfig
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,5 +98,6 @@ class RuntimeConfig(_Section, frozen=True):
     ha: HaConfig = HaConfig()
     restart: RestartConfig = RestartConfig()
     streaming: StreamingConfig = StreamingConfig()
+    shuffle: ShuffleConfig = ShuffleConfig()
     resources: ResourcesConfig = ResourcesConfig()
     limits: LimitsConfig = LimitsConfig()

@@ -177,7 +177,7 @@ class Dispatcher(RpcEndpoint):
         for ended in recovered.ended:
             self._jobs[ended.summary.id] = _Job(ended_record(ended), clean=not ended.dirty)
             if ended.dirty:
-                self.hand_off(self._clean(ended.summary.id))
+                self.hand_off(self._clean_up(ended.summary.id))
         for accepted in recovered.accepted:
             job = self._jobs[accepted.job_id] = self._new(interrupted_record(accepted))
             job.cancelled = accepted.cancelled
@@ -339,7 +339,7 @@ class Dispatcher(RpcEndpoint):
             pending_reason="",
         )
         await self._end(job, msgspec.structs.replace(job.record, detail=ended))
-        await self._clean(detail.id)
+        await self._clean_up(detail.id)
 
     async def cancel_job(self, job_id: str) -> None:
         """See :class:`DispatcherGateway`."""
@@ -461,6 +461,12 @@ class Dispatcher(RpcEndpoint):
 
     async def _remove(self, job_id: str, master: JobMaster) -> None:
         await self.service.stop(master)
+        await self._clean(job_id)
+
+    async def _clean_up(self, job_id: str) -> None:
+        """What a JobMaster gives back at its end, for a job that has none any more."""
+        if self._services.shuffle is not None:
+            await self._services.shuffle.release_job(job_id)
         await self._clean(job_id)
 
     async def _clean(self, job_id: str) -> None:

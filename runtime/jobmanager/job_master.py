@@ -41,6 +41,7 @@ from runtime.jobmanager.gateways import (
 )
 from runtime.jobmanager.job_state import ENDING, JobLifecycle, Verdict, judge_attempt
 from runtime.jobmanager.savepoint_desk import SavepointDesk
+from runtime.jobmanager.shuffle_relay import ShuffleRelay
 from runtime.jobmanager.views import ExceptionEntry, ExecutorView, Failure, JobDetail, JobRecord, SavepointRequest
 from runtime.messages import (
     ConnectionEvidence,
@@ -53,6 +54,7 @@ from runtime.messages import (
     JobKind,
     JobProgress,
     JobState,
+    ShuffleAllocation,
     SignedIdentity,
     SlotCount,
     SlotOffer,
@@ -62,6 +64,7 @@ from runtime.messages import (
 )
 from runtime.process import ChildProcess, Exit
 from runtime.rpc import PeerUnreachable, PermanentlyFencedRpcEndpoint, RemotePeer
+from runtime.shuffle.manager_link import ShuffleManagerLink
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -106,6 +109,8 @@ class JobServices:
     clock: Callable[[], float] = time.time
     check_leadership: Callable[[], None] = lambda: None
     """Raises ``LeadershipLost`` when this process does not lead (any more)."""
+    shuffle: ShuffleManagerLink | None = None
+    """To the shuffle service, where shuffles go through it."""
 
 
 class JobMaster(PermanentlyFencedRpcEndpoint):
@@ -153,6 +158,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._taskmanagers: dict[str, TaskExecutorGateway] = {}
         self._pending_reason = ""
         self._stated: SlotRequirement | None = None
+        self._shuffle = ShuffleRelay(services.shuffle, job_id)
 
     # --- start and end ------------------------------------------------------------------------------------
 
@@ -168,6 +174,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """The JobManager stops, or the job is over: nothing of it stays behind in this process."""
         if self._life.may(JobState.SUSPENDED):
             self._life.to(JobState.SUSPENDED, self._now_ms())
+        self._shuffle.close()
         if self._child is not None and self._child.running:
             await self._child.stop(self._last_grace())
             await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
@@ -330,6 +337,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         await self._services.dispatcher.job_ended(record)
         await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
         await self._services.resource_manager.release_job(self.job_id)
+        await self._shuffle.release()
         await self._services.dispatcher.job_released(self.job_id)
 
     def _fail(self, error: str, traceback: str = "") -> None:
@@ -396,6 +404,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             blob_port=self._services.blob_address[1],
             kind=self._submission.kind,
             checkpoints=self._recorder.location if self._submission.kind is JobKind.PIPELINE else "",
+            shuffle=self._shuffle.enabled,
         )
 
     async def renew_lease(self, attempt: int) -> None:
@@ -407,6 +416,9 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
     async def spark_started(self, registration: SparkRegistration) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""
         self._stop_executors(self._pool.spark_started(registration))
+        over = self._shuffle.begin(self._attempt_number, registration.app_id)
+        if over is not None:
+            self.hand_off(over)
         self._reconcile()
 
     async def set_executor_targets(self, targets: ExecutorTargets) -> None:
@@ -446,6 +458,19 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             executor=failure.executor_id,
             taskmanager=executor.slot.taskmanager if executor is not None else "",
         )
+
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._services.check_leadership()
+        return self.deferred(self._shuffle.register(shuffle_id, partitions))
+
+    async def unregister_shuffle(self, shuffle_id: int) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self.hand_off(self._shuffle.unregister(shuffle_id))
+
+    async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self.hand_off(self._shuffle.workers_lost(shuffle_id, workers), failed=self._note("telling of lost workers"))
 
     async def driver_finished(self, result: DriverExit) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""

@@ -41,6 +41,7 @@ from runtime.rest.cluster import Cluster, ClusterFacts
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
 from runtime.rpc import RpcService
+from runtime.shuffle.finder import shuffle_manager_finder
 
 _LOG = logging.getLogger(__name__)
 
@@ -166,6 +167,9 @@ async def _running(
             jobs=home.jobs,
             lease=lease,
             places=CheckpointPlaces.of(config.streaming, home.root),
+            find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
+            if config.shuffle.enabled
+            else None,
         )
         facts = ClusterFacts(
             sluice_version=importlib.metadata.version("sluice"),

@@ -13,6 +13,18 @@ The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkC
 
 To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}`` and
 ``{"type": "stop_streaming", "grace_ms": …}``.
+    {"type": "shuffle_register", "id": …, "shuffle_id": …, "partitions": …}    asks where a shuffle is kept
+    {"type": "shuffle_unregister", "shuffle_id": …}                             it is not needed any more
+    {"type": "shuffle_lost", "shuffle_id": …, "workers": […]}                   these cannot be reached
+    {"type": "stopped"}                          the SparkContext ended in order
+
+To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}``, and answers, each with the ``id`` of
+its question::
+
+    {"type": "shuffle_registered", "id": …, "error": "", "shuffle": …, "replicas": …, "integrity_key": "16 hex digits",
+     "workers": [{"name": …, "host": …, "port": …}, …]}
+
+``shuffle`` is the number on the data plane; ``workers`` is empty when ``error`` is a sentence.
 """
 
 from __future__ import annotations
@@ -29,6 +41,7 @@ from runtime.messages import (
     ExecutorExit,
     ExecutorTargets,
     JobProgress,
+    ShuffleAllocation,
     SparkRegistration,
     StreamingState,
     TaskFailure,
@@ -61,6 +74,27 @@ class StreamingStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All streaming queries have ended."""
 
 
+class RegisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where is shuffle ``shuffle_id`` (Spark's number) kept? ``id`` is that of the question."""
+
+    id: int
+    shuffle_id: int
+    partitions: int
+
+
+class UnregisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shuffle is not needed any more."""
+
+    shuffle_id: int
+
+
+class ShuffleWorkersLost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """These workers of the shuffle cannot be reached."""
+
+    shuffle_id: int
+    workers: tuple[str, ...]
+
+
 BridgeEvent = (
     SparkRegistration
     | ExecutorTargets
@@ -69,6 +103,9 @@ BridgeEvent = (
     | StreamingState
     | TaskFailure
     | StreamingStopped
+    | RegisterShuffle
+    | UnregisterShuffle
+    | ShuffleWorkersLost
     | SparkStopped
 )
 
@@ -80,6 +117,9 @@ _EVENTS: dict[str, type[Any]] = {
     "streaming": StreamingState,
     "task_failed": TaskFailure,
     "streaming_stopped": StreamingStopped,
+    "shuffle_register": RegisterShuffle,
+    "shuffle_unregister": UnregisterShuffle,
+    "shuffle_lost": ShuffleWorkersLost,
     "stopped": SparkStopped,
 }
 
@@ -113,6 +153,21 @@ def encode_stop_streaming(grace_seconds: float) -> bytes:
     return _line("stop_streaming", {"grace_ms": int(grace_seconds * 1000)})
 
 
+def encode_shuffle(question: int, answer: ShuffleAllocation | str) -> bytes:
+    """The line that answers the question ``question``: where the shuffle is kept, or a sentence why nowhere."""
+    if isinstance(answer, str):
+        fields: dict[str, Any] = {"error": answer, "shuffle": 0, "replicas": 0, "integrity_key": "", "workers": []}
+    else:
+        fields = {
+            "error": "",
+            "shuffle": answer.shuffle_id,
+            "replicas": answer.replicas,
+            "integrity_key": answer.integrity_key.hex(),
+            "workers": msgspec.to_builtins(answer.workers),
+        }
+    return _line("shuffle_registered", {"id": question, **fields})
+
+
 def _line(kind: str, fields: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"type": kind, **fields}) + b"\n"
 
@@ -127,6 +182,8 @@ class Bridge:
         self._on_event = on_event
         self._server: asyncio.Server | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self.contexts = 0
+        """SparkContexts so far; questions of one are not answered to the next."""
 
     async def start(self) -> None:
         """Listen; the socket's directory must be private (0700)."""
@@ -141,6 +198,11 @@ class Bridge:
     def executor_exited(self, exit_report: ExecutorExit) -> None:
         """Tell Spark why an executor is gone; without a SparkContext there is nobody to tell."""
         self._send(encode_exit(exit_report))
+
+    def shuffle_registered(self, context: int, question: int, answer: ShuffleAllocation | str) -> None:
+        """Answer a question of the SparkContext that was number ``context``; a later one is told nothing."""
+        if context == self.contexts:
+            self._send(encode_shuffle(question, answer))
 
     def cancel(self) -> None:
         """Cancel all Spark jobs of the current SparkContext."""
@@ -168,6 +230,7 @@ class Bridge:
             writer.close()
             return
         self._writer = writer
+        self.contexts += 1
         in_order = False
         try:
             while not in_order:

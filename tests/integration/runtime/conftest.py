@@ -91,6 +91,8 @@ class Cluster:
     taskmanagers: dict[str, AsyncExitStack] = field(default_factory=dict)
     master: AsyncExitStack = field(default_factory=AsyncExitStack)
     address: JobManagerAddress | None = None
+    pipeline_extras: dict[str, Any] = field(default_factory=dict)
+    """What else the pipelines of the fake driver do."""
 
     async def start_jobmanager(
         self,
@@ -181,6 +183,7 @@ class Cluster:
         pipeline: dict[str, object] = {"executors": executors, "end": end, "flag": str(self.flag), "failures": failures}
         if stream:
             pipeline["stream"] = list(stream)
+        pipeline |= self.pipeline_extras
         form = aiohttp.FormData()
         request = {"executors": max(1, executors), "args": list(args), "restart": dict(restart or {}), **besides}
         form.add_field("request", json.dumps(request), content_type="application/json")

@@ -2,6 +2,7 @@
 
 ``{"executors": 2, "end": "when-told" | "fail" | "crash" | "sleep-before-register", "flag": path}``
 
+With ``shuffles`` it has as many registered, and notes their places on standard output.
 With ``alone``, a directory, it is noted there how often the job runs, and whether it ever does twice at a time.
 ``when-told``: asks for executors, and succeeds when the file ``flag`` exists. Run as a program by the JobMaster.
 """
@@ -100,6 +101,9 @@ async def run(spec: DriverSpec) -> None:
     await _start_spark(master, spec, script.get("executors", 0))
     if "stream" in script:
         await _stream(master, assignment.checkpoints, script["stream"], spec.attempt)
+    print(f"shuffle {assignment.shuffle}", flush=True)  # noqa: T201
+    for shuffle_id in range(script.get("shuffles", 0)):
+        await _register_shuffle(master, shuffle_id)
     await _end(master, endpoint, script, spec)
     for guard in guards:
         guard.cancel()
@@ -156,6 +160,16 @@ async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int]
             id="q", run_id=str(attempt), name="rows", location=location, state="RUNNING", batch=batch
         )
         await master.report_streaming(StreamingState(queries=(query,)))
+
+
+async def _register_shuffle(master: JobMasterGateway, shuffle_id: int) -> None:
+    try:
+        allocation = await master.register_shuffle(shuffle_id, 10)
+    except SluiceError as error:
+        print(f"shuffle {shuffle_id} has no place: {error}", flush=True)  # noqa: T201
+        return
+    names = ",".join(worker.name for worker in allocation.workers)
+    print(f"shuffle {shuffle_id} is {allocation.shuffle_id} on {names}", flush=True)  # noqa: T201
 
 
 async def _end(master: JobMasterGateway, endpoint: FakeDriver, script: dict[str, Any], spec: DriverSpec) -> None:
