@@ -192,6 +192,8 @@ def show(
         console.print(f"{key:>9}  {job[key]}", highlight=False, markup=False)
     progress = job["progress"]
     console.print(f"{'tasks':>9}  {progress['tasks_finished']}/{progress['tasks_total']}", highlight=False)
+    if job.get("checkpoints"):
+        console.print(f"{'committed':>9}  {job['checkpoints']} checkpoints", highlight=False)
     for executor in job["executors"]:
         line = f"{'executor':>9}  {executor['id']} on {executor['taskmanager']}: {executor['state']}"
         console.print(f"{line} {executor.get('exit_reason') or ''}".rstrip(), highlight=False, markup=False)
