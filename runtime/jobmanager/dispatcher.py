@@ -63,6 +63,8 @@ MAX_ARGUMENTS = 1000
 MAX_ARGUMENTS_CHARACTERS = 256 << 10
 """Longest sum of a pipeline's arguments."""
 MAX_EXECUTORS = 1000
+ATTEMPTS_WITH_LOGS = 5
+"""Latest attempts of a job whose logs are kept: a streaming job may be restarted for ever."""
 MAX_EXECUTOR_CORES = 1024
 MAX_EXECUTOR_MEMORY_MB = 8 << 20
 FIRST_RETRY_SECONDS = 0.2
@@ -312,6 +314,8 @@ class Dispatcher(RpcEndpoint):
         if job.cancelled:
             await self._conclude(job, JobState.CANCELED)
             return
+        forgotten = attempt_directory(self._directory, job_id, max(0, attempt - ATTEMPTS_WITH_LOGS))
+        await asyncio.to_thread(shutil.rmtree, forgotten, ignore_errors=True)
         self._term.check()
         master = job.master = JobMaster(job.record, self._services, attempt=attempt)
         try:
