@@ -127,15 +127,17 @@ class GatewayClient:
         """DELETE ``path``."""
         return await self._call("DELETE", path, {})
 
-    async def submit(self, pipeline: Path, request: Mapping[str, object], files: Sequence[Path] = ()) -> str:
-        """Upload ``pipeline`` and ``files`` with the ``request``; returns the job id."""
-        handles = [pipeline.open("rb"), *(file.open("rb") for file in files)]
+    async def submit(
+        self, pipeline: Path, request: Mapping[str, object], files: Sequence[tuple[str, Path]] = ()
+    ) -> str:
+        """Upload ``pipeline`` and ``files`` (name of the part, and file) with the ``request``; returns the job id."""
+        handles = [pipeline.open("rb"), *(file.open("rb") for _, file in files)]
         try:
             form = aiohttp.FormData()
             form.add_field("request", json.dumps(request), content_type="application/json")
             form.add_field("pipeline", handles[0], filename=pipeline.name, content_type="text/x-python")
-            for file, handle in zip(files, handles[1:], strict=True):
-                form.add_field("file", handle, filename=file.name, content_type="application/octet-stream")
+            for (part, file), handle in zip(files, handles[1:], strict=True):
+                form.add_field(part, handle, filename=file.name, content_type="application/octet-stream")
             answer = await self._call("POST", "/v1/jobs", {}, data=form)
         finally:
             for handle in handles:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pki.errors import SluiceError
 from runtime.rpc import remotable
-from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 remotable(ForbiddenSparkConf)
+remotable(PackageRefused)
 
 
 class JobManagerError(SluiceError):
@@ -30,6 +31,11 @@ class JobAlreadyTerminal(JobManagerError):
 @remotable
 class SubmissionRejected(JobManagerError):
     """The submission is not acceptable as it is."""
+
+
+@remotable
+class QuotaExceeded(JobManagerError):
+    """The owner's unfinished jobs have as many bytes of files as one may have."""
 
 
 @remotable

@@ -398,6 +398,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         return DriverAssignment(
             pipeline=self._submission.pipeline,
             files=self._submission.files,
+            py_files=self._submission.py_files,
+            archives=self._submission.archives,
             args=self._submission.args,
             spark_conf={**self._services.spark_defaults, **self._submission.spark_conf},
             spark_auth_secret=self._spark_auth_secret,

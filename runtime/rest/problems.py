@@ -13,10 +13,17 @@ from pki.errors import AssertionRefused, SluiceError
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
 from runtime.checkpoint.errors import CheckpointsUnavailable, NotStreaming, SavepointFailed, SavepointNotFound
 from runtime.ha.errors import LeadershipLost, StorageUnavailable
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogNotFound,
+    QuotaExceeded,
+    SubmissionRejected,
+    TooManyJobs,
+)
 from runtime.rest.artifacts import ArtifactRefused
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
-from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,6 +52,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (InvalidBlobName, 400),
     (ForbiddenSparkConf, 400),
     (ArtifactRefused, 400),
+    (PackageRefused, 400),
     (SubmissionRejected, 400),
     (AssertionRefused, 401),
     (NotYours, 403),
@@ -56,6 +64,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
     (TooManyStreams, 429),
+    (QuotaExceeded, 413),
     (TooManyJobs, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),

@@ -12,7 +12,7 @@ from aiohttp import web
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
 from runtime.checkpoint.errors import SavepointNotFound
 from runtime.ha.errors import LeadershipLost
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, QuotaExceeded, SubmissionRejected, TooManyJobs
 from runtime.jobmanager.job_feed import FeedClosed
 from runtime.jobmanager.views import JobDetail, JobSummary
 from runtime.messages import Message
@@ -24,7 +24,7 @@ from runtime.rest.resources.events import version_of
 from runtime.rest.resources.overview import Connections
 from runtime.rest.route import Call, Form, NoQuery, Nothing, Query, Reply, Route
 from runtime.rest.submission import SubmitRequest, receive_submission
-from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 MAX_WAIT_SECONDS = 25
 """Below what a gateway waits for an answer."""
@@ -141,13 +141,24 @@ ROUTES = (
         errors=(
             InvalidBlobName,
             ForbiddenSparkConf,
+            PackageRefused,
+            QuotaExceeded,
             SubmissionRejected,
             BlobTooLarge,
             TooManyJobs,
             NotYours,
             SavepointNotFound,
         ),
-        form=Form({"request": SubmitRequest, "pipeline": bytes, "file": list[bytes]}, ("request", "pipeline")),
+        form=Form(
+            {
+                "request": SubmitRequest,
+                "pipeline": bytes,
+                "file": list[bytes],
+                "py_file": list[bytes],
+                "archive": list[bytes],
+            },
+            ("request", "pipeline"),
+        ),
     ),
     Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, other_statuses=(304,), errors=(JobNotFound,)),
     Route(
