@@ -20,7 +20,14 @@ from runtime.blob.store import BlobStore, check_file_name
 from runtime.ha.errors import EntryMissing, LeadershipLost, StorageUnavailable
 from runtime.ha.leadership import Leadership
 from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogNotFound,
+    SubmissionRejected,
+    TooManyJobs,
+    UiNotFound,
+)
 from runtime.jobmanager.gateways import (
     DISPATCHER,
     DispatcherGateway,
@@ -34,7 +41,15 @@ from runtime.jobmanager.records import accepted_detail, ended_record, interrupte
 from runtime.jobmanager.remains import end_remains, wait_for
 from runtime.jobmanager.views import Failure, JobDetail, JobRecord, JobSummary
 from runtime.log_files import read_log
-from runtime.messages import BlobRef, ConnectionEvidence, JobState, JobSubmission, LogChunk
+from runtime.messages import (
+    BlobRef,
+    ConnectionEvidence,
+    JobState,
+    JobSubmission,
+    LogChunk,
+    UiPage,
+    UiRequest,
+)
 from runtime.rpc import RpcEndpoint
 from runtime.spark.command import MINIMUM_EXECUTOR_MEMORY_MB
 from runtime.spark.conf import check_job_conf
@@ -417,6 +432,14 @@ class Dispatcher(RpcEndpoint):
         if master is None or job.record.detail.state.terminal:
             return job.record.connections
         return self.deferred(master.connections())
+
+    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
+        """See :class:`DispatcherGateway`."""
+        job = self._job(job_id)
+        master = self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            raise UiNotFound(f"job {job_id} does not run", "its UI is there while it runs")
+        return self.deferred(master.ui(request))
 
     def _job(self, job_id: str) -> _Job:
         try:

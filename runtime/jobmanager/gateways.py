@@ -11,7 +11,15 @@ from typing import Protocol
 from pki.identity import Role
 from runtime.gateways import JobMasterGateway, ResourceManagerGateway
 from runtime.jobmanager.views import JobDetail, JobRecord, JobSummary, TaskManagerView
-from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotCount
+from runtime.messages import (
+    ConnectionEvidence,
+    JobSubmission,
+    LogChunk,
+    Message,
+    SlotCount,
+    UiPage,
+    UiRequest,
+)
 from runtime.rpc import rpc
 
 DISPATCHER = "dispatcher"
@@ -96,6 +104,11 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
         """Mutual TLS connections of the job's driver and executors."""
         ...
 
+    @rpc(allow=_OWN, timeout=20.0)
+    async def ui(self, request: UiRequest) -> UiPage:
+        """A page of the UI of the job's Spark; raises ``UiNotFound``."""
+        ...
+
 
 class DispatcherGateway(Protocol):
     """Submission and queries; served to REST and to JobMasters."""
@@ -136,6 +149,11 @@ class DispatcherGateway(Protocol):
     @rpc(allow=_OWN, timeout=30.0)
     async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
         """Evidence of the job's mutual TLS connections, also after its end."""
+        ...
+
+    @rpc(allow=_OWN, timeout=30.0)
+    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
+        """A page of the UI of a running job's Spark; raises ``UiNotFound``."""
         ...
 
     @rpc(allow=_OWN, oneway=True)

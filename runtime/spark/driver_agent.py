@@ -24,8 +24,11 @@ from runtime.messages import (
     JobKind,
     JobProgress,
     SparkRegistration,
+    UiPage,
+    UiRequest,
 )
 from runtime.process import Exit
+from runtime.spark import ui_client
 from runtime.spark.bridge import Bridge, BridgeEvent, KillExecutors, SparkStopped
 from runtime.spark.command import SparkRuntime
 from runtime.spark.conf import connect_conf
@@ -75,6 +78,10 @@ class DriverAgent:
     def connections(self) -> tuple[ConnectionEvidence, ...]:
         """Mutual TLS connections of the driver's JVM."""
         return read_evidence(Path(self._spec.identity_dir))
+
+    async def ui(self, request: UiRequest) -> UiPage:
+        """A page of Spark's UI."""
+        return await ui_client.ask(self._bridge.path.with_name(ui_client.SOCKET_NAME), request)
 
     async def run(self) -> DriverExit:
         """Run the attempt to its end, report it, and return the report."""

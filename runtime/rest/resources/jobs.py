@@ -8,8 +8,9 @@ from runtime.blob.errors import BlobTooLarge, InvalidBlobName
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, SubmissionRejected, TooManyJobs
 from runtime.jobmanager.views import JobDetail, JobSummary
 from runtime.messages import Message
+from runtime.rest.assertion import may_see
 from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import job_id_of, require_owner
+from runtime.rest.jobs import require_owner, require_seen
 from runtime.rest.paging import PageQuery, paginate
 from runtime.rest.problems import BadRequest, NotYours
 from runtime.rest.resources.overview import Connections
@@ -38,15 +39,15 @@ class ChangeQuery(Query, frozen=True):
 
 
 async def list_jobs(cluster: Cluster, call: Call[PageQuery]) -> JobList:
-    """Running and archived jobs, the latest first."""
-    jobs = await cluster.dispatcher.jobs()
+    """Running and archived jobs that one may see, the latest first."""
+    jobs = tuple(job for job in await cluster.dispatcher.jobs() if may_see(call.request, job.owner))
     page, following = paginate(jobs, call.query, lambda job: (job.start_time, job.id), latest_first=True)
     return JobList(jobs=page, next=following)
 
 
 async def get_job(cluster: Cluster, call: Call[NoQuery]) -> JobDetail:
     """One job."""
-    return await cluster.dispatcher.job(job_id_of(call))
+    return await cluster.dispatcher.job(await require_seen(cluster, call))
 
 
 async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
@@ -78,7 +79,7 @@ async def cancel_job(cluster: Cluster, call: Call[ChangeQuery]) -> Nothing:
 
 async def list_job_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
     """Evidence of a job's mutual TLS connections."""
-    return Connections(connections=await cluster.dispatcher.job_connections(job_id_of(call)))
+    return Connections(connections=await cluster.dispatcher.job_connections(await require_seen(cluster, call)))
 
 
 ROUTES = (
@@ -92,7 +93,7 @@ ROUTES = (
         errors=(InvalidBlobName, ForbiddenSparkConf, SubmissionRejected, BlobTooLarge, TooManyJobs),
         form=Form({"request": SubmitRequest, "pipeline": bytes, "file": list[bytes]}, ("request", "pipeline")),
     ),
-    Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, errors=(JobNotFound,)),
+    Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, errors=(NotYours, JobNotFound)),
     Route(
         "PATCH",
         "/v1/jobs/{job_id}",
@@ -101,5 +102,7 @@ ROUTES = (
         status=202,
         errors=(NotYours, JobNotFound, JobAlreadyTerminal),
     ),
-    Route("GET", "/v1/jobs/{job_id}/connections", "jobs.connections", list_job_connections, errors=(JobNotFound,)),
+    Route(
+        "GET", "/v1/jobs/{job_id}/connections", "jobs.connections", list_job_connections, errors=(NotYours, JobNotFound)
+    ),
 )
