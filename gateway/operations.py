@@ -12,7 +12,18 @@ GATEWAY_OPERATIONS: Mapping[str, str] = {
 }
 """Operations that REST has no route for, with what they mean."""
 
-OWNED_OPERATIONS = frozenset({"jobs.cancel", "jobs.list", "jobs.read", "jobs.logs", "jobs.connections", "jobs.ui"})
+OWNED_OPERATIONS = frozenset(
+    {
+        "jobs.cancel",
+        "jobs.list",
+        "jobs.read",
+        "jobs.logs",
+        "jobs.connections",
+        "jobs.exceptions",
+        "jobs.checkpoints",
+        "jobs.ui",
+    }
+)
 """Those that may be allowed for one's own jobs only: REST is told whether the owner matters, and compares."""
 CHANGING_OPERATIONS = frozenset({"jobs.cancel"})
 """Of these, those about which REST believes no pass: it is told with each request whether the owner matters."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.operations import GATEWAY_OPERATIONS, is_pattern, known_operations, matches
+from gateway.operations import GATEWAY_OPERATIONS, OWNED_OPERATIONS, is_pattern, known_operations, matches
 from gateway.policy import Policy, RoleRules, Verdict
 from gateway.policy_file import DEFAULT_POLICY, parse, read_policy
 from gateway.principal import AccessRole, Principal
@@ -24,6 +24,8 @@ TABLE = {
     "jobs.list": (ALLOW, ALLOW, ALLOW),
     "jobs.read": (ALLOW, ALLOW, ALLOW),
     "jobs.logs": (ALLOW, ALLOW, ALLOW),
+    "jobs.exceptions": (ALLOW, ALLOW, ALLOW),
+    "jobs.checkpoints": (ALLOW, ALLOW, ALLOW),
     "jobs.connections": (ALLOW, ALLOW, ALLOW),
     "jobs.ui": (ALLOW, ALLOW, ALLOW),
     "taskmanagers.read": (ALLOW, ALLOW, ALLOW),
@@ -132,7 +134,10 @@ def test_what_the_sole_role_is_granted_is_what_the_policy_allows(roles: list[str
 TENANT = b"""version = 1
 [roles.tenant]
 allow = ["overview.read", "jobs.submit"]
-allow_own = ["jobs.list", "jobs.read", "jobs.logs", "jobs.connections", "jobs.ui", "jobs.cancel"]
+allow_own = [
+  "jobs.list", "jobs.read", "jobs.logs", "jobs.connections", "jobs.exceptions", "jobs.checkpoints",
+  "jobs.ui", "jobs.cancel",
+]
 [roles.viewer]
 allow = ["*.read", "jobs.list"]
 """
@@ -141,7 +146,7 @@ allow = ["*.read", "jobs.list"]
 def test_policy_of_tenants_who_see_their_own_jobs_alone() -> None:
     """The example of docs/gateway.md."""
     policy = parse(TENANT, OPERATIONS)
-    for operation in ("jobs.list", "jobs.read", "jobs.logs", "jobs.connections", "jobs.ui", "jobs.cancel"):
+    for operation in sorted(OWNED_OPERATIONS):
         assert policy.rule(someone("tenant"), operation).verdict is OWN
         assert policy.needs_python(operation), "REST must be told whether the owner matters, of every role"
         assert operation not in policy.role_grants()["tenant"]
