@@ -32,6 +32,7 @@ from runtime.jobmanager.errors import (
     QuotaExceeded,
     SubmissionRejected,
     TooManyJobs,
+    UiNotFound,
 )
 from runtime.jobmanager.gateways import (
     DISPATCHER,
@@ -48,8 +49,21 @@ from runtime.jobmanager.remains import end_remains, end_remains_of, wait_for
 from runtime.jobmanager.restart import NoRestart, Restarts, restarts
 from runtime.jobmanager.views import ExceptionEntry, Failure, JobDetail, JobRecord, JobSummary, SavepointRequest
 from runtime.log_files import read_log
-from runtime.messages import BlobRef, ConnectionEvidence, JobKind, JobState, JobSubmission, LogChunk, StageTable
-from runtime.restart_config import RestartConfig, settle
+from runtime.messages import (
+    BlobRef,
+    ConnectionEvidence,
+    JobKind,
+    JobState,
+    JobSubmission,
+    LogChunk,
+    StageTable,
+    UiPage,
+    UiRequest,
+)
+from runtime.restart_config import (
+    RestartConfig,
+    settle,
+)
 from runtime.rpc import RpcEndpoint
 from runtime.spark.command import MINIMUM_EXECUTOR_MEMORY_MB
 from runtime.spark.conf import check_job_conf
@@ -583,6 +597,14 @@ class Dispatcher(RpcEndpoint):
         if master is None or job.record.detail.state.terminal:
             return job.record.stages
         return self.deferred(master.stages())
+
+    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
+        """See :class:`DispatcherGateway`."""
+        job = self._job(job_id)
+        master = self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            raise UiNotFound(f"job {job_id} does not run", "its UI is there while it runs")
+        return self.deferred(master.ui(request))
 
     def _job(self, job_id: str) -> _Job:
         try:

@@ -20,6 +20,7 @@ from runtime.jobmanager.errors import (
     QuotaExceeded,
     SubmissionRejected,
     TooManyJobs,
+    UiNotFound,
 )
 from runtime.rest.artifacts import ArtifactRefused
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
@@ -61,6 +62,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (SavepointNotFound, 404),
     (NotStreaming, 409),
     (SavepointFailed, 409),
+    (UiNotFound, 404),
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
     (TooManyStreams, 429),
