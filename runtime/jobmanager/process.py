@@ -268,6 +268,7 @@ class _Node:
             self.facts,
             ConnectSessions(gateways.dispatcher, self.workshop.blobs, self.workshop.driver_host.jobs, config.connect),
             default_executors=config.spark.executors,
+            shuffle=gateways.shuffle,
         )
 
     def _information(self, leadership: Leadership) -> LeaderInformation:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from runtime.blob.store import BlobStore
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
+from runtime.shuffle.manager_link import ShuffleManagerLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,10 @@ class ClusterFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A leading JobManager, as handlers see it; ``default_executors`` is of jobs that do not say."""
+    """A leading JobManager, as handlers see it; ``default_executors`` is of jobs that do not say.
+
+    ``shuffle`` is None where shuffles do not go through the service.
+    """
 
     dispatcher: DispatcherGateway
     resource_manager: ResourceManagerInternalGateway
@@ -29,3 +33,4 @@ class Cluster:
     facts: ClusterFacts
     sessions: ConnectSessions
     default_executors: int
+    shuffle: ShuffleManagerLink | None = None

@@ -17,6 +17,7 @@ from runtime.rest.route import FORM, JSON, Annotation, Form, Query, Route
 REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {
     "job_id": "of a job, as its submission answered it",
+    "worker": "name of a ShuffleWorker",
 }
 """What the segments of paths with names are."""
 MAX_SEGMENT_CHARACTERS = 128

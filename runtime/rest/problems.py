@@ -14,6 +14,7 @@ from runtime.blob.errors import BlobTooLarge, InvalidBlobName
 from runtime.ha.errors import LeadershipLost, StorageUnavailable
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
+from runtime.shuffle.service_errors import NoShuffleService, WorkerUnknown
 from runtime.spark.errors import ForbiddenSparkConf
 
 _LOG = logging.getLogger(__name__)
@@ -43,9 +44,11 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (NotYours, 403),
     (JobNotFound, 404),
     (LogNotFound, 404),
+    (WorkerUnknown, 404),
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
     (TooManyJobs, 503),
+    (NoShuffleService, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),
     (MailboxFull, 503),

@@ -10,7 +10,7 @@ from typing import Any
 
 from runtime.rest.cluster import Cluster
 from runtime.rest.openapi import describe
-from runtime.rest.resources import connect, jobs, logs, overview, recovery, taskmanagers
+from runtime.rest.resources import connect, jobs, logs, overview, recovery, shuffle, taskmanagers
 from runtime.rest.route import Call, NoQuery, Route
 
 HEALTH_PATH = "/v1/health"
@@ -29,6 +29,7 @@ ROUTES: tuple[Route, ...] = (
     *logs.ROUTES,
     *recovery.ROUTES,
     *taskmanagers.ROUTES,
+    *shuffle.ROUTES,
     *connect.ROUTES,
     Route("GET", "/v1/openapi.json", "openapi.read", get_description),
 )

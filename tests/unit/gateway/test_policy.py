@@ -28,6 +28,8 @@ TABLE = {
     "jobs.checkpoints": (ALLOW, ALLOW, ALLOW),
     "jobs.connections": (ALLOW, ALLOW, ALLOW),
     "taskmanagers.read": (ALLOW, ALLOW, ALLOW),
+    "shuffle.read": (ALLOW, ALLOW, ALLOW),
+    "shuffle.drain": (DENY, DENY, ALLOW),
     "connections.read": (ALLOW, ALLOW, ALLOW),
     "jobs.submit": (DENY, ALLOW, ALLOW),
     "jobs.cancel": (DENY, OWN, ALLOW),
