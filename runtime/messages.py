@@ -314,30 +314,6 @@ class JobProgress(Message, frozen=True):
     first_task_at: float = 0.0
 
 
-class ShuffleWorkerAddress(Message, frozen=True):
-    """Where a ShuffleWorker serves the data channel; ``name`` is that in its certificate."""
-
-    name: str
-    host: str
-    port: int
-
-
-class ShuffleAllocation(Message, frozen=True):
-    """Where a shuffle is kept.
-
-    Attributes:
-        shuffle_id: its number on the data plane, unique in the job over all driver attempts and SparkContexts.
-        workers: which keep it; every one of them knows the job already.
-        replicas: on how many of them the output of each map task has to be.
-        integrity_key: of the job, for the check values of its data.
-    """
-
-    shuffle_id: int
-    workers: tuple[ShuffleWorkerAddress, ...]
-    replicas: int
-    integrity_key: bytes
-
-
 MAX_STREAMING_QUERIES = 64
 """Most streaming queries of one driver that are told of."""
 
@@ -376,6 +352,30 @@ class TaskFailure(Message, frozen=True):
     traceback: str = ""
 
 
+class ShuffleWorkerAddress(Message, frozen=True):
+    """Where a ShuffleWorker serves the data channel; ``name`` is that in its certificate."""
+
+    name: str
+    host: str
+    port: int
+
+
+class ShuffleAllocation(Message, frozen=True):
+    """Where a shuffle is kept.
+
+    Attributes:
+        shuffle_id: its number on the data plane, unique in the job over all driver attempts and SparkContexts.
+        workers: which keep it; every one of them knows the job already.
+        replicas: on how many of them the output of each map task has to be.
+        integrity_key: of the job, for the check values of its data.
+    """
+
+    shuffle_id: int
+    workers: tuple[ShuffleWorkerAddress, ...]
+    replicas: int
+    integrity_key: bytes
+
+
 class DriverExit(Message, frozen=True):
     """The end of a driver attempt, judged by the exit code *and* by whether Spark ended in order."""
 
@@ -396,7 +396,7 @@ class DriverAssignment(Message, frozen=True):
     blob_host: str
     blob_port: int
     kind: JobKind = JobKind.PIPELINE
-    shuffle: bool = False
-    """Whether its shuffles go through the shuffle service."""
     checkpoints: str = ""
     """URL below which streaming queries keep their checkpoints."""
+    shuffle: bool = False
+    """Whether its shuffles go through the shuffle service."""

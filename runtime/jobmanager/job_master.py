@@ -380,8 +380,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             blob_host=self._services.blob_address[0],
             blob_port=self._services.blob_address[1],
             kind=self._submission.kind,
-            shuffle=self._shuffle.enabled,
             checkpoints=self._recorder.location if self._submission.kind is JobKind.PIPELINE else "",
+            shuffle=self._shuffle.enabled,
         )
 
     async def renew_lease(self, attempt: int) -> None:
@@ -413,19 +413,6 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._progress = progress
         self._publish()
 
-    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
-        """See :class:`runtime.gateways.JobMasterGateway`."""
-        self._services.check_leadership()
-        return self.deferred(self._shuffle.register(shuffle_id, partitions))
-
-    async def unregister_shuffle(self, shuffle_id: int) -> None:
-        """See :class:`runtime.gateways.JobMasterGateway`."""
-        self.hand_off(self._shuffle.unregister(shuffle_id))
-
-    async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
-        """See :class:`runtime.gateways.JobMasterGateway`."""
-        self.hand_off(self._shuffle.workers_lost(shuffle_id, workers), failed=self._note("telling of lost workers"))
-
     async def report_streaming(self, state: StreamingState) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""
         if self._recorder.told(state, self._now_ms()):
@@ -448,6 +435,19 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             executor=failure.executor_id,
             taskmanager=executor.slot.taskmanager if executor is not None else "",
         )
+
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._services.check_leadership()
+        return self.deferred(self._shuffle.register(shuffle_id, partitions))
+
+    async def unregister_shuffle(self, shuffle_id: int) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self.hand_off(self._shuffle.unregister(shuffle_id))
+
+    async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self.hand_off(self._shuffle.workers_lost(shuffle_id, workers), failed=self._note("telling of lost workers"))
 
     async def driver_finished(self, result: DriverExit) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""

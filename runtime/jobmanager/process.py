@@ -168,12 +168,12 @@ async def _running(
             origin=origin_of(home),
             jobs=home.jobs,
             lease=lease,
-            find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
-            if config.shuffle.enabled
-            else None,
             checkpoint_directory=CheckpointDirectory(
                 Folder(config.streaming.checkpoints or str(home.root / CHECKPOINTS))
             ),
+            find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
+            if config.shuffle.enabled
+            else None,
         )
         facts = ClusterFacts(
             sluice_version=importlib.metadata.version("sluice"),

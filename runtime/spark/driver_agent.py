@@ -205,6 +205,12 @@ class DriverAgent:
                 self._link.kill_executors(executor_ids)
             case JobProgress():
                 self._link.report_progress(event)
+            case StreamingState():
+                self._link.report_streaming(event)
+            case TaskFailure():
+                self._link.report_task_failure(event)
+            case StreamingStopped():
+                _log.info("all streaming queries have ended")
             case RegisterShuffle():
                 question = asyncio.ensure_future(self._register_shuffle(self._bridge.contexts, event))
                 self._questions.add(question)
@@ -213,12 +219,6 @@ class DriverAgent:
                 self._link.unregister_shuffle(shuffle_id)
             case ShuffleWorkersLost(shuffle_id, workers):
                 self._link.shuffle_workers_lost(shuffle_id, workers)
-            case StreamingState():
-                self._link.report_streaming(event)
-            case TaskFailure():
-                self._link.report_task_failure(event)
-            case StreamingStopped():
-                _log.info("all streaming queries have ended")
             case SparkStopped(in_order):
                 self._spark_lost = self._spark_lost or not in_order
 

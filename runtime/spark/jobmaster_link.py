@@ -122,6 +122,15 @@ class JobMasterLink:
             self._queue.pop()
         self._put(lambda jobmaster: jobmaster.report_progress(progress), replaceable=True)
 
+    def report_streaming(self, state: StreamingState) -> None:
+        """The latest state of streaming queries; repeated after a reconnection."""
+        self._streaming = state
+        self._put(lambda jobmaster: jobmaster.report_streaming(state))
+
+    def report_task_failure(self, failure: TaskFailure) -> None:
+        """A task failed."""
+        self._put(lambda jobmaster: jobmaster.report_task_failure(failure))
+
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
         """Where the shuffle is kept; asked behind what was queued before, but the queue does not wait for the answer.
 
@@ -156,15 +165,6 @@ class JobMasterLink:
     def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
         """These workers of the shuffle cannot be reached."""
         self._put(lambda jobmaster: jobmaster.shuffle_workers_lost(shuffle_id, workers))
-
-    def report_streaming(self, state: StreamingState) -> None:
-        """The latest state of streaming queries; repeated after a reconnection."""
-        self._streaming = state
-        self._put(lambda jobmaster: jobmaster.report_streaming(state))
-
-    def report_task_failure(self, failure: TaskFailure) -> None:
-        """A task failed."""
-        self._put(lambda jobmaster: jobmaster.report_task_failure(failure))
 
     async def finish(self, result: DriverExit) -> None:
         """Report the end and wait until it has arrived; raises :class:`DriverFailed` when the link is lost."""

@@ -184,6 +184,7 @@ class Cluster:
         pipeline |= self.pipeline_extras
         if stream:
             pipeline["stream"] = list(stream)
+        pipeline |= self.pipeline_extras
         form = aiohttp.FormData()
         request = {"executors": max(1, executors), "args": list(args), "restart": dict(restart or {}), **besides}
         form.add_field("request", json.dumps(request), content_type="application/json")
