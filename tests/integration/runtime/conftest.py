@@ -181,7 +181,6 @@ class Cluster:
     ) -> str:
         """Submit a pipeline of the fake driver, with ``besides`` in the request; returns the job id."""
         pipeline: dict[str, object] = {"executors": executors, "end": end, "flag": str(self.flag), "failures": failures}
-        pipeline |= self.pipeline_extras
         if stream:
             pipeline["stream"] = list(stream)
         pipeline |= self.pipeline_extras
