@@ -18,9 +18,12 @@ from pki.identity import Role
 from pki.in_use_reporter import reporting
 from pki.tls import TlsIdentity
 from runtime.addresses import (
+    SHUFFLE_MANAGER,
     ShuffleManagerAddress,
+    publish_shuffle_listener,
     publish_shuffle_manager,
     require_reachable,
+    withdraw_registration,
     withdraw_shuffle_manager,
 )
 from runtime.config import RuntimeConfig
@@ -94,6 +97,8 @@ async def _running(
         rpc = await service.listen(settings.host, settings.manager_port)
         await service.start(LeaderEndpoint(elected_by.leader))
         address = ShuffleManagerAddress(name=name, rpc=rpc, pid=os.getpid())
+        stack.callback(withdraw_registration, home, name, SHUFFLE_MANAGER)
+        publish_shuffle_listener(home, address)
         node = _Node(home, settings, service, elected_by, address)
         node.terms = asyncio.create_task(node.run(), name="terms")
         stack.push_async_callback(_end, node.terms)
