@@ -37,6 +37,7 @@ from runtime.rpc import RpcService
 from runtime.shuffle.config import ShuffleConfig
 from runtime.shuffle.manager.endpoint import ShuffleManager
 from runtime.shuffle.manager.job_store import ShuffleJobStore
+from runtime.shuffle.service_errors import ShuffleMisconfigured
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,7 +46,15 @@ _SUFFIX = "-shuffle"
 
 
 def shuffle_ha(config: HaConfig, shuffle: ShuffleConfig) -> HaConfig:
-    """An election of its own: beside that of the JobManagers, and closed to them."""
+    """An election of its own: beside that of the JobManagers, and closed to them.
+
+    Raises:
+        ShuffleMisconfigured: nobody is named who may lead.
+    """
+    if config.mode == "zookeeper" and not shuffle.manager_names:
+        raise ShuffleMisconfigured(
+            "ha.mode is 'zookeeper' without shuffle.manager_names", 'all of them, as in ["shuffle-manager-1"]'
+        )
     return msgspec.structs.replace(
         config,
         zookeeper_root=f"{config.zookeeper_root}{_SUFFIX}",
