@@ -168,9 +168,11 @@ def _job(job: JobStatistics) -> JobReport:
 
 @asynccontextmanager
 async def registered_worker(
-    home: Home, config: ShuffleConfig, identity: TlsIdentity, worker: ServedWorker, address: tuple[str, int]
+    home: Home, config: ShuffleConfig, identity: TlsIdentity, worker: ServedWorker, bound: tuple[str, int]
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Keep ``worker``, which serves the data channel at ``address``, registered at whoever manages shuffles.
+    """Keep ``worker``, which serves the data channel at ``bound``, registered at whoever manages shuffles.
+
+    Executors are told ``config.host``: a name that stays when addresses change.
 
     Yields the task that does so, which ends only with an error.
     """
@@ -185,7 +187,7 @@ async def registered_worker(
             if manager is None:
                 withdraw_registration(home, name, SHUFFLE_WORKER)
             else:
-                publish_registration(home, ShuffleRegistration(name=name, manager=str(manager), data=address))
+                publish_registration(home, ShuffleRegistration(name=name, manager=str(manager), data=bound))
 
         stack.callback(withdraw_registration, home, name, SHUFFLE_WORKER)
         link = ManagerLink(
@@ -193,7 +195,7 @@ async def registered_worker(
             endpoint,
             worker,
             name=name,
-            address=address,
+            address=(config.host, bound[1]),
             version=importlib.metadata.version("sluice"),
             registered=registered,
         )

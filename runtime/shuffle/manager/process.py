@@ -179,7 +179,7 @@ class _Node:
             name=self.address.name,
             epoch=leadership.epoch,
             origin=origin_of(self.home),
-            rpc=self.address.rpc,
+            rpc=(self.config.host, self.address.rpc[1]),
             rest="",
         )
 
