@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from cli.client import gateway_client, resolve_target
+from cli.client import Target, gateway_client, resolve_target
 from cli.errors import EXIT_NO
 from cli.jobs import fetch
 from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
@@ -53,9 +54,12 @@ def status(
         raise typer.Exit(EXIT_NO)
 
 
+WorkerArgument = Annotated[str, typer.Argument(help="Name of the worker, as `sluice shuffle status` shows it.")]
+
+
 @app.command(epilog="Example: sluice shuffle drain shuffle-worker-2")
 def drain(
-    worker: Annotated[str, typer.Argument(help="Name of the worker, as `sluice shuffle status` shows it.")],
+    worker: WorkerArgument,
     home: HomeOption = DEFAULT_HOME,
     server: ServerOption = None,
     ca: CaOption = None,
@@ -63,14 +67,30 @@ def drain(
     as_json: JsonOption = False,
 ) -> None:
     """Give a worker no new shuffles. It serves what it has, and can be stopped when it is DRAINED."""
-    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    _tell(resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file), worker, "drain")
+    print(json.dumps({"draining": worker}) if as_json else f"{worker} takes no new shuffles")
 
+
+@app.command(epilog="Example: sluice shuffle resume shuffle-worker-2")
+def resume(
+    worker: WorkerArgument,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a worker that was drained take part again."""
+    _tell(resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file), worker, "resume")
+    print(json.dumps({"resumed": worker}) if as_json else f"{worker} takes shuffles again")
+
+
+def _tell(target: Target, worker: str, what: str) -> None:
     async def call() -> None:
         async with gateway_client(target) as client:
-            await client.post(f"/v1/shuffle/workers/{worker}/drain")
+            await client.post(f"/v1/shuffle/workers/{quote(worker, safe='')}/{what}")
 
     asyncio.run(call())
-    print(json.dumps({"draining": worker}) if as_json else f"{worker} takes no new shuffles")
 
 
 def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:

@@ -118,9 +118,12 @@ class ManagedWorker:
         """See :class:`ServedWorker`."""
         await self._worker.release_shuffle(job_id, shuffle)
 
-    def drain(self) -> None:
+    def drain(self, wanted: bool) -> None:
         """See :class:`ServedWorker`."""
-        self._worker.drain()
+        if wanted:
+            self._worker.drain()
+        else:
+            self._worker.undrain()
 
     async def report(self) -> WorkerReport:
         """See :class:`ServedWorker`."""

@@ -48,6 +48,12 @@ async def drain_shuffle_worker(cluster: Cluster, call: Call[NoQuery]) -> Reply[N
     return Reply(Nothing())
 
 
+async def resume_shuffle_worker(cluster: Cluster, call: Call[NoQuery]) -> Reply[Nothing]:
+    """Let a worker that was drained take part again."""
+    await _service(cluster).drain(call.path["worker"], wanted=False)
+    return Reply(Nothing())
+
+
 def _service(cluster: Cluster) -> ShuffleManagerLink:
     if cluster.shuffle is None:
         raise NoShuffleService("this cluster does not use the shuffle service", "set shuffle.enabled")
@@ -62,6 +68,14 @@ ROUTES = (
         "/v1/shuffle/workers/{worker}/drain",
         "shuffle.drain",
         drain_shuffle_worker,
+        status=202,
+        errors=(WorkerUnknown, NoShuffleService),
+    ),
+    Route(
+        "POST",
+        "/v1/shuffle/workers/{worker}/resume",
+        "shuffle.drain",
+        resume_shuffle_worker,
         status=202,
         errors=(WorkerUnknown, NoShuffleService),
     ),

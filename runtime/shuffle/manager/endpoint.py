@@ -134,7 +134,7 @@ class ShuffleManager(FencedRpcEndpoint):
         worker.allowed.update(job.job_id for job in live)
         _LOG.info("registered %s at %s:%d, %d live jobs", identity, registration.host, registration.port, len(live))
         if worker.drained:
-            self._tell_to_drain(name)
+            self._tell_to_drain(name, wanted=True)
         return WorkerAccepted(
             fencing_token=self.fencing_token or b"",
             heartbeat_interval=self._config.heartbeat_interval,
@@ -353,16 +353,17 @@ class ShuffleManager(FencedRpcEndpoint):
             _LOG.info("job %s cannot reach %s", job_id, ", ".join(workers)[:500])
             self._workers.hint(job_id, workers)
 
-    async def drain(self, worker: str) -> None:
+    async def drain(self, worker: str, wanted: bool) -> None:
         """See :class:`ShuffleManagerGateway`."""
         self._cluster()
-        _LOG.info("%s drains ShuffleWorker %s", self.caller.identity, self._workers.drain(worker).name)
-        self._tell_to_drain(worker)
+        name = self._workers.drain(worker, wanted=wanted).name
+        _LOG.info("%s %s ShuffleWorker %s", self.caller.identity, "drains" if wanted else "resumes", name)
+        self._tell_to_drain(name, wanted=wanted)
 
-    def _tell_to_drain(self, name: str) -> None:
+    def _tell_to_drain(self, name: str, *, wanted: bool) -> None:
         link = self._links.get(name)
         if link is not None:
-            self.hand_off(link.gateway.drain(), failed=self._note(f"telling {name} to drain"))
+            self.hand_off(link.gateway.drain(wanted), failed=self._note(f"telling {name} to drain"))
 
     # --- what is shown --------------------------------------------------------------------------------------
 

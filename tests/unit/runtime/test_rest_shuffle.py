@@ -9,7 +9,12 @@ import pytest
 from runtime.jobmanager.errors import JobNotFound
 from runtime.jobmanager.gateways import DispatcherGateway
 from runtime.rest.cluster import Cluster
-from runtime.rest.resources.shuffle import drain_shuffle_worker, get_job_shuffle, get_shuffle
+from runtime.rest.resources.shuffle import (
+    drain_shuffle_worker,
+    get_job_shuffle,
+    get_shuffle,
+    resume_shuffle_worker,
+)
 from runtime.rest.route import Call, NoQuery
 from runtime.shuffle.manager_link import ShuffleManagerLink
 from runtime.shuffle.messages import NOTHING_MEASURED, ShuffleJobView, ShuffleOverview, sum_of
@@ -32,10 +37,10 @@ class Service:
     async def overview(self) -> ShuffleOverview:
         return ShuffleOverview(manager="m", workers=(), jobs=(SHOWN,))
 
-    async def drain(self, worker: str) -> None:
+    async def drain(self, worker: str, *, wanted: bool = True) -> None:
         if worker != "w-1":
             raise WorkerUnknown(f"there is no ShuffleWorker {worker}")
-        self.drained.append(worker)
+        self.drained.append(worker if wanted else f"not {worker}")
 
 
 class Jobs:
@@ -73,7 +78,8 @@ async def test_a_job() -> None:
 async def test_drain() -> None:
     service = Service()
     await drain_shuffle_worker(cluster_with(service), call(worker="w-1"))
-    assert service.drained == ["w-1"]
+    await resume_shuffle_worker(cluster_with(service), call(worker="w-1"))
+    assert service.drained == ["w-1", "not w-1"]
     with pytest.raises(WorkerUnknown):
         await drain_shuffle_worker(cluster_with(service), call(worker="w-2"))
 
