@@ -78,6 +78,8 @@ def test_a_worker_takes_the_port_that_it_had_when_it_is_free(tmp_path: Path) -> 
         ({"heartbeat_interval": 10.0, "heartbeat_timeout": 10.0}, "heartbeat_timeout"),
         ({"job_lease": 10.0, "heartbeat_timeout": 10.0}, "job_lease"),
         ({"enabled": True, "workers": 1, "replicas": 2}, "replicas"),
+        ({"enabled": True, "workers": 2, "worker_port": 7338}, "worker_port"),
+        ({"enabled": True, "manager_count": 2, "manager_port": 7337}, "manager_port"),
         ({"workers_per_shuffle": 1, "replicas": 2}, "workers_per_shuffle"),
     ],
 )
