@@ -33,6 +33,8 @@ TABLE = {
     "jobs.connections": (ALLOW, ALLOW, ALLOW),
     "jobs.ui": (ALLOW, ALLOW, ALLOW),
     "taskmanagers.read": (ALLOW, ALLOW, ALLOW),
+    "shuffle.read": (ALLOW, ALLOW, ALLOW),
+    "shuffle.drain": (DENY, DENY, ALLOW),
     "connections.read": (ALLOW, ALLOW, ALLOW),
     "jobs.submit": (DENY, ALLOW, ALLOW),
     "jobs.cancel": (DENY, OWN, ALLOW),
