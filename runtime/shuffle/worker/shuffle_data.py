@@ -14,9 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.shuffle.errors import DiskFailed, Draining, FrameRefused, MapUnknown, ShuffleError
-from runtime.shuffle.wire import DATA_ENTRY, SEGMENT_ENTRY
+from runtime.shuffle.wire import SEGMENT_ENTRY
+from runtime.shuffle.worker.at_rest import OVERHEAD_BYTES, SegmentCipher
 from runtime.shuffle.worker.config import Layout
 from runtime.shuffle.worker.disks import Disk, Disks
+from runtime.shuffle.worker.located import Located, read_plain, read_sealed
 from runtime.shuffle.worker.memory import Lease, SlabPool
 from runtime.shuffle.worker.volume import ROW, Committed, Rows, Run, Volume
 
@@ -85,32 +87,6 @@ class Frame:
     volume: int = 0
 
 
-class Located:
-    """Segments of a read in the order in which they are sent, and where they are.
-
-    Plain lists, made once for many segments: what is done for each frame of an answer costs little then.
-
-    Attributes:
-        entries: the rows of the table of DATA, one after the other.
-        volumes: the number of the files that have each.
-    """
-
-    __slots__ = ("checks", "entries", "lengths", "maps", "offsets", "partitions", "sequences", "volumes")
-
-    def __init__(self, rows: Rows, volumes: npt.NDArray[np.int32]) -> None:
-        self.partitions: list[int] = rows["partition"].tolist()
-        self.sequences: list[int] = rows["sequence"].tolist()
-        self.maps: list[int] = rows["map"].tolist()
-        self.lengths: list[int] = rows["length"].tolist()
-        self.checks: list[int] = rows["check"].tolist()
-        self.offsets: list[int] = rows["offset"].tolist()
-        self.volumes: list[int] = volumes.tolist()
-        self.entries = rows.view(np.uint8).reshape(-1, ROW.itemsize)[:, : DATA_ENTRY.itemsize].tobytes()
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-
 class ShuffleData:
     """The segments of one shuffle; safe for use by many threads.
 
@@ -120,16 +96,26 @@ class ShuffleData:
         pool: where frames are.
         layout: what a run holds.
         on_written: told the bytes of each run.
+        cipher: seals what is written; None: nothing does.
     """
 
     def __init__(
-        self, name: str, disks: Disks, pool: SlabPool, layout: Layout, on_written: Callable[[int], None]
+        self,
+        name: str,
+        disks: Disks,
+        pool: SlabPool,
+        layout: Layout,
+        on_written: Callable[[int], None],
+        *,
+        cipher: SegmentCipher | None = None,
     ) -> None:
         self.name = name
         self._disks = disks
         self._pool = pool
         self._layout = layout
         self._on_written = on_written
+        self._cipher = cipher
+        self._overhead = OVERHEAD_BYTES if cipher is not None else 0
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._choosing = threading.Lock()
@@ -163,6 +149,7 @@ class ShuffleData:
         Raises:
             ShuffleError: it is not taken, and its room still the caller's.
         """
+        write_through = write_through and self._cipher is None
         if write_through:
             pieces = [self._pool.view[start:stop] for start, stop, _ in lease.extents]
             volume, start = self._on_some_disk(lambda volume: volume.write(pieces, lease.size))
@@ -266,9 +253,10 @@ class ShuffleData:
         if in_memory:
             rows = _rows(in_memory)
             rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
-            pieces = _pieces(rows, self._pool.view)
+            pieces = _pieces(rows, self._pool.view) if self._cipher is None else self._sealed(rows, self._cipher)
+            size += self._overhead * len(rows)
             index, start = self._on_some_disk(lambda volume: volume.write(pieces, size))
-            rows["offset"] = _back_to_back(rows, start)
+            rows["offset"] = _back_to_back(rows, start, self._overhead)
             by_volume.setdefault(index, []).append(rows)
         runs = []
         for index, parts in sorted(by_volume.items()):
@@ -276,11 +264,19 @@ class ShuffleData:
             rows = rows[np.lexsort((rows["offset"], rows["partition"]))]
             disk, volume = self._volumes[index]
             try:
-                runs.append((index, volume.append_run(rows)))
+                runs.append((index, volume.append_run(rows, self._overhead)))
             except OSError as error:
                 self._disks.exclude(disk, error)
                 self._lose(np.unique(rows["map"]).tolist())
         return runs
+
+    def _sealed(self, rows: Rows, cipher: SegmentCipher) -> list[memoryview]:
+        view = self._pool.view
+        columns = (rows[name].tolist() for name in ("partition", "map", "sequence", "offset", "length"))
+        return [
+            cipher.seal(partition, map_id, sequence, view[offset : offset + length])
+            for partition, map_id, sequence, offset, length in zip(*columns, strict=True)
+        ]
 
     def _lose(self, maps: list[int]) -> None:
         """Segments of ``maps``, none of them committed, cannot be found again: these attempts are over."""
@@ -342,9 +338,18 @@ class ShuffleData:
             return Located(rows, volumes)
         return Located(rows[order], volumes[order])
 
-    def volume(self, index: int) -> Volume:
-        """The files that :class:`Located` names by number."""
-        return self._volumes[index][1]
+    def read(self, at: Located, row: int, end: int, view: memoryview) -> None:
+        """Read the data of segments ``row`` … ``end`` - 1 into ``view``, which has their size.
+
+        Raises:
+            SegmentCorrupt: something is missing.
+            DiskFailed: a disk does not give it.
+        """
+        volumes = [volume for _, volume in self._volumes]
+        if self._cipher is None:
+            read_plain(volumes, at, row, end, view)
+        else:
+            read_sealed(volumes, at, row, end, view, cipher=self._cipher)
 
     # Life
 
@@ -454,10 +459,11 @@ def _rows(frames: list[Frame]) -> Rows:
     return rows
 
 
-def _back_to_back(rows: Rows, start: int) -> npt.NDArray[np.uint64]:
-    """The offsets of ``rows`` when their data stand one after the other from ``start`` on."""
-    lengths = rows["length"].astype(np.uint64)
-    return np.cumsum(lengths) - lengths + np.uint64(start)
+def _back_to_back(rows: Rows, start: int, overhead: int) -> npt.NDArray[np.uint64]:
+    """The offsets of ``rows`` when their data, each longer by ``overhead``, stand back to back from ``start`` on."""
+    lengths = rows["length"].astype(np.uint64) + np.uint64(overhead)
+    offsets: npt.NDArray[np.uint64] = np.cumsum(lengths) - lengths + np.uint64(start)
+    return offsets
 
 
 def _pieces(rows: Rows, view: memoryview) -> list[memoryview]:

@@ -58,10 +58,11 @@ def sizes(seed: int, count: int, partitions: int, largest: int) -> list[tuple[in
 
 @pytest.mark.parametrize("layout", [pytest.param(layout, id=layout) for layout in Layout])
 @pytest.mark.parametrize("engine", [pytest.param(engine, id=engine) for engine in Engine])
+@pytest.mark.parametrize("secret", [pytest.param(b"", id="plain"), pytest.param(bytes(range(32)), id="encrypted")])
 async def test_partitions_of_many_maps_come_back(
-    start_worker: StartWorker, identities: dict[str, TlsIdentity], layout: Layout, engine: Engine
+    start_worker: StartWorker, identities: dict[str, TlsIdentity], layout: Layout, engine: Engine, secret: bytes
 ) -> None:
-    worker = await start_worker(layout=layout, engine=engine)
+    worker = await start_worker(layout=layout, engine=engine, at_rest_secret=secret)
     async with client(identities, worker) as executor:
         written: Written = {}
         for map_id in range(5):
