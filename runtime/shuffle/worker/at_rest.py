@@ -1,8 +1,8 @@
 """Encryption at rest: what lies on a worker's disks can be read by this worker alone.
 
-Each segment is sealed by AES-256-GCM with a nonce of its own under its shuffle's key, which is derived from the worker's
-secret, the job and the shuffle. Its place is authenticated with it, so that it cannot be put elsewhere. Index rows (sizes
-and check values) are not encrypted.
+Each segment is sealed by AES-256-GCM with a nonce of its own under its shuffle's key, which is derived from the
+worker's secret, the job and the shuffle. Its place is authenticated with it, so that it cannot be put elsewhere.
+Index rows (sizes and check values) are not encrypted.
 """
 
 from __future__ import annotations

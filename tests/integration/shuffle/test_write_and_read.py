@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 
@@ -11,9 +12,10 @@ from pki.bulk_tls import Engine
 from pki.tls import TlsIdentity
 from runtime.shuffle.client import Segment, ShuffleClient, WorkerAddress
 from runtime.shuffle.errors import MapUnknown, ShuffleUnavailable
-from runtime.shuffle.wire import MAX_SEGMENT_BYTES
+from runtime.shuffle.wire import MAX_SEGMENT_BYTES, FrameType
 from runtime.shuffle.worker.config import Layout
 from tests.integration.shuffle.conftest import StartWorker, client
+from tests.integration.shuffle.raw_peer import RawPeer, fetch_frame
 
 Written = dict[tuple[int, int, int], bytes]
 SHUFFLE = 3
@@ -174,3 +176,20 @@ async def test_released_data_is_gone(start_worker: StartWorker, identities: dict
         assert [path for path in worker.config.directories[0].rglob("*") if path.is_file()] == []
         with pytest.raises(ShuffleUnavailable):
             await read(executor, where, [2], 0, 1)
+
+
+async def test_fetches_on_one_connection_are_served_in_the_order_of_the_file(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker()
+    async with client(identities, worker) as executor:
+        await write_map(executor, 1, [(partition, 1000) for partition in range(4)])
+
+    def fetch() -> list[int]:
+        with RawPeer(identities["executor"], worker.address.port) as peer:
+            peer.hello("fetch")
+            peer.send(*(fetch_frame(SHUFFLE, [1], each, each + 1, request=each + 1) for each in (2, 0, 3, 1)))
+            answers = [peer.answer().header for _ in range(8)]
+            return [answer.partition for answer in answers if answer.kind is FrameType.DATA]
+
+    assert await asyncio.to_thread(fetch) == [0, 1, 2, 3]
