@@ -91,6 +91,7 @@ def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
         memory_bytes=config.memory_mb << 20,
         reserved_disk_bytes=config.disk_reserve_mb << 20,
         job_quota_bytes=config.job_quota_mb << 20,
+        policy=config.policy,
         at_rest_secret=_at_rest_secret(home, name) if config.encrypt_at_rest else b"",
     )
 

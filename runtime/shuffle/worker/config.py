@@ -24,6 +24,16 @@ class Layout(enum.StrEnum):
     """MapPartition: one map; a reader of one map reads one place."""
 
 
+class Policy(enum.StrEnum):
+    """When a commit is answered."""
+
+    BLOCKING = "blocking"
+    """When all of the map is written out: it survives the worker's death."""
+    HYBRID = "hybrid"
+    """At once: the map stays in memory until memory is short or somebody reads. Runs hold more maps then, and a worker
+    that is killed loses what it has not written: for shuffles with replicas."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
     """Limits and places of one worker process.
@@ -34,6 +44,7 @@ class WorkerConfig:
         high_watermark: share of the memory in use above which data are written out although nobody committed them.
         low_watermark: share down to which that goes on.
         layout: what lies together on disk.
+        policy: when a commit is answered.
         write_through_bytes: frames whose segments have this size on average are written to disk as they come, because
             sorting them would gain nothing; the segments of others are merged in memory first.
         answer_bytes: most data in one frame of an answer: what fits into a processor's own cache.
@@ -55,6 +66,7 @@ class WorkerConfig:
     high_watermark: float = 0.75
     low_watermark: float = 0.5
     layout: Layout = Layout.REDUCE
+    policy: Policy = Policy.BLOCKING
     write_through_bytes: int = 32 << 10
     answer_bytes: int = 512 << 10
     job_quota_bytes: int = 0

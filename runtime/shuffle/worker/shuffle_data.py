@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import shutil
 import threading
@@ -16,7 +18,7 @@ import numpy.typing as npt
 from runtime.shuffle.errors import DiskFailed, Draining, FrameRefused, MapUnknown, ShuffleError
 from runtime.shuffle.wire import SEGMENT_ENTRY
 from runtime.shuffle.worker.at_rest import OVERHEAD_BYTES, SegmentCipher
-from runtime.shuffle.worker.config import Layout
+from runtime.shuffle.worker.config import Layout, Policy
 from runtime.shuffle.worker.disks import Disk, Disks
 from runtime.shuffle.worker.located import Located, read_plain, read_sealed
 from runtime.shuffle.worker.memory import Lease, SlabPool
@@ -96,6 +98,7 @@ class ShuffleData:
         pool: where frames are.
         layout: what a run holds.
         on_written: told the bytes of each run.
+        policy: when a commit is answered.
         cipher: seals what is written; None: nothing does.
     """
 
@@ -107,6 +110,7 @@ class ShuffleData:
         layout: Layout,
         on_written: Callable[[int], None],
         *,
+        policy: Policy = Policy.BLOCKING,
         cipher: SegmentCipher | None = None,
     ) -> None:
         self.name = name
@@ -114,6 +118,8 @@ class ShuffleData:
         self._pool = pool
         self._layout = layout
         self._on_written = on_written
+        self._policy = policy
+        self._unwritten: list[Committed] = []
         self._cipher = cipher
         self._overhead = OVERHEAD_BYTES if cipher is not None else 0
         self._lock = threading.Lock()
@@ -189,10 +195,14 @@ class ShuffleData:
                     "push it again",
                     map_id=map_id,
                 )
+            committed = Committed(map_id, segments, size)
+            if self._policy is Policy.HYBRID:
+                self._unwritten.append(committed)
+                attempt.over(committed=True)
+                return
         self.flush(map_id if self._layout is Layout.MAP else None)
         if attempt.aborted:
             raise DiskFailed(f"map {map_id} was lost with a disk", "push it again", map_id=map_id)
-        committed = Committed(map_id, segments, size)
         with self._writing:
             self._on_some_disk(lambda volume: volume.append_commit(committed))
             with self._lock:
@@ -220,13 +230,13 @@ class ShuffleData:
         """
         with self._writing:
             with self._lock:
+                frames = [frame for frame in self._frames if only_map in {None, frame.map_id}]
+                commits = [each for each in self._unwritten if only_map in {None, each.map_id}]
                 if only_map is None:
-                    frames, self._frames = self._frames, []
+                    self._frames, self._unwritten = [], []
                 else:
-                    frames = [frame for frame in self._frames if frame.map_id == only_map]
                     self._frames = [frame for frame in self._frames if frame.map_id != only_map]
-            if not frames:
-                return 0
+                    self._unwritten = [each for each in self._unwritten if each.map_id != only_map]
             leases = [frame.lease for frame in frames if frame.lease is not None]
             size = sum(lease.size for lease in leases)
             try:
@@ -234,14 +244,23 @@ class ShuffleData:
             except ShuffleError:
                 with self._lock:
                     self._frames = frames + self._frames
+                    self._unwritten = commits + self._unwritten
                 raise
             with self._lock:
                 self._runs += runs
                 self.memory_bytes -= size
             self._pool.release(leases)
+            self._write_commits(commits)
         if leases:
             self._on_written(size)
         return size
+
+    def _write_commits(self, commits: list[Committed]) -> None:
+        """Write down commits that were answered already, whose segments are written now."""
+        for committed in commits:
+            if self._maps[committed.map_id].committed:
+                with contextlib.suppress(DiskFailed):  # it goes on being served from what is known in memory
+                    self._on_some_disk(functools.partial(Volume.append_commit, committed=committed))
 
     def _write_runs(self, frames: list[Frame], size: int) -> list[tuple[int, Run]]:
         """Write the data that are in memory, and a run's record for each volume that has any."""
@@ -289,8 +308,8 @@ class ShuffleData:
         if self._layout is Layout.REDUCE:
             return self.flush()
         with self._lock:
-            maps = sorted({frame.map_id for frame in self._frames if frame.lease is not None})
-        return sum(self.flush(map_id) for map_id in maps)
+            maps = {frame.map_id for frame in self._frames} | {each.map_id for each in self._unwritten}
+        return sum(self.flush(map_id) for map_id in sorted(maps))
 
     # Reading
 
@@ -308,6 +327,8 @@ class ShuffleData:
         Partitions come in ascending order; within one, runs in the order of their files, or by (map, sequence).
         """
         wanted = frozenset(maps.tolist())
+        if self._unwritten:
+            self.spill()
         with self._lock:
             runs = [(index, run) for index, run in self._runs if _touches(run, first, end, wanted)]
         for low, high in _chunks([run for _, run in runs], first, end):
@@ -392,7 +413,7 @@ class ShuffleData:
             with self._lock:
                 self._closed = True
                 frames, self._frames = self._frames, []
-                self._maps, self._runs = {}, []
+                self._maps, self._runs, self._unwritten = {}, [], []
                 self.memory_bytes = 0
             self._pool.release([frame.lease for frame in frames if frame.lease is not None])
             for _, volume in self._volumes:

@@ -175,7 +175,10 @@ class ShuffleStore:
         """An empty shuffle."""
         name, secret = f"{job_id}/{number}", self.config.at_rest_secret
         cipher = SegmentCipher(secret, name) if secret else None
-        return ShuffleData(name, self.disks, self.pool, self.config.layout, self._written, cipher=cipher)
+        config = self.config
+        return ShuffleData(
+            name, self.disks, self.pool, config.layout, self._written, policy=config.policy, cipher=cipher
+        )
 
     def _written(self, size: int) -> None:
         with self._lock:

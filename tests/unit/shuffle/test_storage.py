@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runtime.shuffle.errors import DiskFailed, FrameRefused, MapUnknown, SegmentCorrupt
 from runtime.shuffle.wire import SEGMENT_ENTRY
 from runtime.shuffle.worker.at_rest import SegmentCipher
-from runtime.shuffle.worker.config import SLAB_BYTES, Layout
+from runtime.shuffle.worker.config import SLAB_BYTES, Layout, Policy
 from runtime.shuffle.worker.disks import Disk, Disks
 from runtime.shuffle.worker.memory import SlabPool
 from runtime.shuffle.worker.shuffle_data import ShuffleData
@@ -35,6 +35,7 @@ class Store:
     free: dict[Path, int] = field(default_factory=dict)
     now: float = 0.0
     secret: bytes = b""
+    policy: Policy = Policy.BLOCKING
     written: dict[Entry, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -50,7 +51,9 @@ class Store:
     def restart(self) -> None:
         """As after a crash: only what is on disk is left."""
         self.pool = SlabPool(8 * SLAB_BYTES, 0.75, 0.5)
-        self.data = ShuffleData(NAME, self.disks, self.pool, self.layout, lambda _: None, cipher=self._cipher())
+        self.data = ShuffleData(
+            NAME, self.disks, self.pool, self.layout, lambda _: None, policy=self.policy, cipher=self._cipher()
+        )
         for disk in self.disks.all:
             if (disk.path / NAME).exists():
                 self.data.recover(disk, disk.path / NAME)
@@ -113,6 +116,7 @@ MAPS = st.lists(
     first=st.integers(0, 5),
     ordered=st.booleans(),
     secret=st.sampled_from([b"", SECRET]),
+    policy=st.sampled_from(sorted(Policy)),
     data=st.data(),
 )
 @settings(deadline=None, max_examples=30)
@@ -124,9 +128,10 @@ def test_what_is_committed_is_read_before_and_after_a_restart(
     first: int,
     ordered: bool,
     secret: bytes,
+    policy: Policy,
     data: st.DataObject,
 ) -> None:
-    store = Store([tmp_path_factory.mktemp("disk")], layout, secret=secret)
+    store = Store([tmp_path_factory.mktemp("disk")], layout, secret=secret, policy=policy)
     for map_id, (segments, write_through) in enumerate(maps):
         numbered = [(partition, sequence, piece) for sequence, (partition, piece) in enumerate(segments)]
         while numbered:
@@ -354,3 +359,31 @@ def test_what_is_encrypted_at_rest_shows_nothing_and_cannot_be_changed_or_moved(
     store.restart()
     with pytest.raises(SegmentCorrupt):
         store.read(0, 2, [1])
+
+
+def test_hybrid_keeps_committed_maps_in_memory_until_somebody_reads(store: Store, tmp_path: Path) -> None:
+    store.policy = Policy.HYBRID
+    store.restart()
+    for map_id in range(3):
+        store.push(map_id, [(partition, partition, bytes([map_id])) for partition in range(2)])
+        store.commit(map_id)
+    assert store.data.memory_bytes == 6
+    assert not (tmp_path / "disk" / NAME / "data").exists()
+    assert dict(store.read(0, 2, [0, 2])) == store.expected(0, 2, [0, 2])
+    assert store.data.memory_bytes == 0
+    store.push(7, [(0, 0, b"lost")])
+    store.commit(7)
+    store.restart()
+    assert dict(store.read(0, 2, [0, 1, 2])) == store.expected(0, 2, [0, 1, 2])
+    with pytest.raises(MapUnknown):
+        store.read(0, 2, [7])
+
+
+def test_hybrid_forgets_a_commit_whose_data_no_disk_takes(tmp_path: Path) -> None:
+    store = Store([tmp_path / "disk"], policy=Policy.HYBRID, free={tmp_path / "disk": 10})
+    store.push(1, [(0, 0, b"abc")])
+    store.commit(1)
+    with pytest.raises(DiskFailed):
+        store.read(0, 1, [1])
+    store.free.clear()
+    assert dict(store.read(0, 1, [1])) == store.expected(0, 1, [1])
