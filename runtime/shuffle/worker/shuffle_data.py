@@ -327,14 +327,22 @@ class ShuffleData:
         Partitions come in ascending order; within one, runs in the order of their files, or by (map, sequence).
         """
         wanted = frozenset(maps.tolist())
-        if self._unwritten:
-            self.spill()
+        if self._policy is Policy.HYBRID:
+            self._write_committed(wanted)
+            self.check_committed(maps)
         with self._lock:
             runs = [(index, run) for index, run in self._runs if _touches(run, first, end, wanted)]
         for low, high in _chunks([run for _, run in runs], first, end):
             located = self._locate(runs, low, high, wanted, ordered=ordered)
             if len(located):
                 yield located
+
+    def _write_committed(self, wanted: frozenset[int]) -> None:
+        """See to it that ``wanted``, all of them committed, are written out, by this thread or another one."""
+        self.spill()
+        with self._writing, self._lock:
+            if not wanted.isdisjoint([each.map_id for each in self._unwritten]):
+                raise DiskFailed(f"what was committed to shuffle {self.name} cannot be written out")
 
     def _locate(
         self, runs: list[tuple[int, Run]], first: int, end: int, wanted: frozenset[int], *, ordered: bool

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from runtime.shuffle.worker.config import SLAB_BYTES, Layout, Policy
 from runtime.shuffle.worker.disks import Disk, Disks
 from runtime.shuffle.worker.memory import SlabPool
 from runtime.shuffle.worker.shuffle_data import ShuffleData
+from runtime.shuffle.worker.volume import Volume
 
 NAME = "a" * 32 + "/3"
 SECRET = bytes(range(32))
@@ -387,3 +390,41 @@ def test_hybrid_forgets_a_commit_whose_data_no_disk_takes(tmp_path: Path) -> Non
         store.read(0, 1, [1])
     store.free.clear()
     assert dict(store.read(0, 1, [1])) == store.expected(0, 1, [1])
+
+
+@pytest.mark.parametrize("layout", [pytest.param(layout, id=layout) for layout in Layout])
+def test_hybrid_readers_wait_for_what_another_thread_is_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout
+) -> None:
+    store = Store([tmp_path / "disk"], layout, policy=Policy.HYBRID)
+    store.push(1, [(0, 0, b"abc")])
+    store.commit(1)
+    writing, go_on = threading.Event(), threading.Event()
+    write = Volume.write
+
+    def slow(volume: Volume, pieces: Sequence[memoryview], size: int) -> int:
+        writing.set()
+        assert go_on.wait(20)
+        return write(volume, pieces, size)
+
+    monkeypatch.setattr(Volume, "write", slow)
+    with ThreadPoolExecutor(2) as pool:
+        spilling = pool.submit(store.data.spill)
+        assert writing.wait(20)
+        reading = pool.submit(store.read, 0, 1, [1])
+        with pytest.raises(TimeoutError):
+            reading.result(0.05)
+        go_on.set()
+        assert dict(reading.result(20)) == store.expected(0, 1, [1])
+        assert spilling.result(20) == 3
+
+
+def test_hybrid_forgets_a_commit_whose_index_was_lost(tmp_path: Path) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    store = Store([first, second], policy=Policy.HYBRID, free={second: 1 << 29})
+    (first / NAME).mkdir(parents=True)
+    (first / NAME / "index").symlink_to("/dev/full")
+    store.push(1, [(0, 0, b"abc")])
+    store.commit(1)
+    with pytest.raises(MapUnknown):
+        store.read(0, 1, [1])
