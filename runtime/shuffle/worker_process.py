@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import logging
+import os
 import shutil
 import socket
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from pki.connections import ConnectionLog
 from pki.errors import StoreError
-from pki.files import make_private_directory, read_bounded, write_public
+from pki.files import make_private_directory, read_bounded, read_secret, write_public, write_secret
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.in_use_reporter import reporting
@@ -30,6 +31,7 @@ from runtime.shuffle.config import ShuffleConfig
 from runtime.shuffle.errors import ShuffleError
 from runtime.shuffle.finder import shuffle_manager_finder
 from runtime.shuffle.messages import DiskReport, JobReport, WorkerReport
+from runtime.shuffle.worker.at_rest import SECRET_BYTES
 from runtime.shuffle.worker.config import WorkerConfig
 from runtime.shuffle.worker.registration import ManagerLink, ServedWorker, WorkerEndpoint
 from runtime.shuffle.worker.statistics import DiskStatistics, JobStatistics, WorkerStatistics
@@ -94,7 +96,17 @@ def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
         memory_bytes=config.memory_mb << 20,
         reserved_disk_bytes=config.disk_reserve_mb << 20,
         job_quota_bytes=config.job_quota_mb << 20,
+        policy=config.policy,
+        at_rest_secret=_at_rest_secret(home, name) if config.encrypt_at_rest else b"",
     )
+
+
+def _at_rest_secret(home: Home, name: str) -> bytes:
+    """The secret of worker ``name``, made when it starts for the first time."""
+    path = make_private_directory(home.shuffle) / f"{name}.secret"
+    if not path.exists():
+        write_secret(path, os.urandom(SECRET_BYTES))
+    return read_secret(path, SECRET_BYTES)
 
 
 class ManagedWorker:
