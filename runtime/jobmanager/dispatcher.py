@@ -40,6 +40,7 @@ from runtime.jobmanager.gateways import (
     JobMasterInternalGateway,
     ResourceManagerInternalGateway,
 )
+from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.job_master import JobMaster, JobServices
 from runtime.jobmanager.job_store import AcceptedJob, JobStore
 from runtime.jobmanager.records import accepted_detail, ended_record, interrupted_record
@@ -47,7 +48,7 @@ from runtime.jobmanager.remains import end_remains, end_remains_of, wait_for
 from runtime.jobmanager.restart import NoRestart, Restarts, restarts
 from runtime.jobmanager.views import ExceptionEntry, Failure, JobDetail, JobRecord, JobSummary, SavepointRequest
 from runtime.log_files import read_log
-from runtime.messages import BlobRef, ConnectionEvidence, JobKind, JobState, JobSubmission, LogChunk
+from runtime.messages import BlobRef, ConnectionEvidence, JobKind, JobState, JobSubmission, LogChunk, StageTable
 from runtime.restart_config import RestartConfig, settle
 from runtime.rpc import RpcEndpoint
 from runtime.spark.command import MINIMUM_EXECUTOR_MEMORY_MB
@@ -136,6 +137,7 @@ class Dispatcher(RpcEndpoint):
         finished_jobs_kept: how many ended jobs, with their logs, are remembered.
         lease: of drivers, in seconds (see :mod:`runtime.jobmanager.remains`).
         blob_quota: bytes that the files of one owner's unfinished jobs may have together; 0: any number.
+        feed: told of every change of a job.
         restart: what happens to jobs that fail, where they do not say it themselves.
         chance: random numbers from -1 to 1, for delays before restarts.
     """
@@ -153,6 +155,7 @@ class Dispatcher(RpcEndpoint):
         lease: float,
         restart: RestartConfig,
         blob_quota: int = 0,
+        feed: JobFeed | None = None,
         clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311  # spreads load, guards nothing
     ) -> None:
@@ -169,6 +172,7 @@ class Dispatcher(RpcEndpoint):
         self._services = services
         self._kept = finished_jobs_kept
         self._clock = clock
+        self._feed = feed or JobFeed()
         self._jobs: dict[str, _Job] = {}
         self._launching: set[asyncio.Task[None]] = set()
 
@@ -220,6 +224,7 @@ class Dispatcher(RpcEndpoint):
         self._check_quota(checked)
         detail = accepted_detail(job_id, checked, self._now_ms())
         job = self._jobs[job_id] = self._new(JobRecord(submission=checked, detail=detail))
+        self._feed.changed(job_id)
         return self.deferred(self._accept(job_id, job))
 
     def _check_quota(self, submission: JobSubmission) -> None:
@@ -253,6 +258,7 @@ class Dispatcher(RpcEndpoint):
             await self._store.accept(job_id, submission, accepted_at, lambda digest: self._blobs.path(job_id, digest))
         except BaseException:
             del self._jobs[job_id]
+            self._feed.changed(job_id)
             raise
         if job.cancelled:
             await self._store.cancel(job_id)
@@ -369,6 +375,7 @@ class Dispatcher(RpcEndpoint):
         job = self._jobs.get(detail.id)
         if job is not None and not job.record.detail.state.terminal:
             job.record = msgspec.structs.replace(job.record, detail=detail)
+            self._feed.changed(detail.id)
 
     async def job_ended(self, record: JobRecord) -> None:
         """See :class:`DispatcherGateway`."""
@@ -378,6 +385,7 @@ class Dispatcher(RpcEndpoint):
         """The job is terminal for everybody as soon as its result is durable, and not before."""
         await self._persistently(lambda: self._store.put_result(record), "its result")
         job.record = record
+        self._feed.changed(record.detail.id)
         self._blobs.remove_job(record.detail.id)
 
     async def attempt_failed(self, job_id: str) -> float | None:
@@ -390,6 +398,7 @@ class Dispatcher(RpcEndpoint):
         job_id = record.detail.id
         job = self._job(job_id)
         job.record = record
+        self._feed.changed(job_id)
         master, job.master = job.master, None
         if master is not None:
             self._launch(job, self._restart_later(job_id, job, master, delay))
@@ -498,6 +507,7 @@ class Dispatcher(RpcEndpoint):
         ended = [job_id for job_id, job in self._jobs.items() if job.clean]
         for job_id in ended[: max(0, len(ended) - self._kept)]:
             del self._jobs[job_id]
+            self._feed.changed(job_id)
             shutil.rmtree(self._directory / job_id, ignore_errors=True)
             self.hand_off(self._forget(job_id))
 
@@ -565,6 +575,14 @@ class Dispatcher(RpcEndpoint):
         if master is None or job.record.detail.state.terminal:
             return job.record.connections
         return self.deferred(master.connections())
+
+    async def job_stages(self, job_id: str) -> StageTable:
+        """See :class:`DispatcherGateway`."""
+        job = self._job(job_id)
+        master = self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            return job.record.stages
+        return self.deferred(master.stages())
 
     def _job(self, job_id: str) -> _Job:
         try:

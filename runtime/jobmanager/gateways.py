@@ -13,7 +13,7 @@ from runtime.checkpoint.ledger import CheckpointsView
 from runtime.checkpoint.savepoints import Savepoint
 from runtime.gateways import JobMasterGateway, ResourceManagerGateway
 from runtime.jobmanager.views import ExceptionEntry, JobDetail, JobRecord, JobSummary, SavepointRequest, TaskManagerView
-from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotCount
+from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotCount, StageTable
 from runtime.rpc import rpc
 
 DISPATCHER = "dispatcher"
@@ -94,6 +94,11 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
         ...
 
     @rpc(allow=_OWN)
+    async def stages(self) -> StageTable:
+        """Spark's stages in the attempt that runs."""
+        ...
+
+    @rpc(allow=_OWN)
     async def checkpoints(self) -> CheckpointsView:
         """Completed checkpoints, and the streaming queries that run."""
         ...
@@ -158,6 +163,11 @@ class DispatcherGateway(Protocol):
     @rpc(allow=_OWN, timeout=30.0)
     async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
         """Evidence of the job's mutual TLS connections, also after its end."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def job_stages(self, job_id: str) -> StageTable:
+        """Spark's stages in the last attempt of a job, also after its end; raises ``JobNotFound``."""
         ...
 
     @rpc(allow=_OWN, oneway=True)

@@ -59,6 +59,7 @@ from runtime.messages import (
     SlotCount,
     SlotOffer,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
 )
@@ -154,6 +155,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._result: DriverExit | None = None
         self._failure: Failure | None = None
         self._progress = JobProgress()
+        self._stages = StageTable()
         self._spark_auth_secret = secrets.token_hex(AUTH_SECRET_BYTES)
         self._taskmanagers: dict[str, TaskExecutorGateway] = {}
         self._pending_reason = ""
@@ -324,6 +326,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             exceptions=self._chronicle.exceptions,
             checkpoints=self._recorder.view,
             savepoints=self._desk.requests,
+            stages=self._stages,
         )
 
     async def _hand_on(self, record: JobRecord, delay: float) -> None:
@@ -403,8 +406,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             blob_host=self._services.blob_address[0],
             blob_port=self._services.blob_address[1],
             kind=self._submission.kind,
-            checkpoints=self._recorder.location if self._submission.kind is JobKind.PIPELINE else "",
             shuffle=self._shuffle.enabled,
+            checkpoints=self._recorder.location if self._submission.kind is JobKind.PIPELINE else "",
         )
 
     async def renew_lease(self, attempt: int) -> None:
@@ -436,6 +439,27 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._progress = progress
         self._publish()
 
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._services.check_leadership()
+        return self.deferred(self._shuffle.register(shuffle_id, partitions))
+
+    async def unregister_shuffle(self, shuffle_id: int) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self.hand_off(self._shuffle.unregister(shuffle_id))
+
+    async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self.hand_off(self._shuffle.workers_lost(shuffle_id, workers), failed=self._note("telling of lost workers"))
+
+    async def report_stages(self, stages: StageTable) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._stages = stages
+
+    async def stages(self) -> StageTable:
+        """See :class:`runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        return self._stages
+
     async def report_streaming(self, state: StreamingState) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""
         if self._recorder.told(state, self._now_ms()):
@@ -458,19 +482,6 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             executor=failure.executor_id,
             taskmanager=executor.slot.taskmanager if executor is not None else "",
         )
-
-    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
-        """See :class:`runtime.gateways.JobMasterGateway`."""
-        self._services.check_leadership()
-        return self.deferred(self._shuffle.register(shuffle_id, partitions))
-
-    async def unregister_shuffle(self, shuffle_id: int) -> None:
-        """See :class:`runtime.gateways.JobMasterGateway`."""
-        self.hand_off(self._shuffle.unregister(shuffle_id))
-
-    async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
-        """See :class:`runtime.gateways.JobMasterGateway`."""
-        self.hand_off(self._shuffle.workers_lost(shuffle_id, workers), failed=self._note("telling of lost workers"))
 
     async def driver_finished(self, result: DriverExit) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""

@@ -17,6 +17,7 @@ from runtime.messages import (
     Message,
     SlotProfile,
     SlotState,
+    StageTable,
 )
 
 
@@ -124,11 +125,12 @@ class JobDetail(Message, frozen=True):
 
 
 class JobRecord(Message, frozen=True):
-    """A job as it is kept on disk: what was submitted, what became of it, and the evidence of its connections."""
+    """A job as it is kept on disk: what was submitted, what became of it, its stages, and its connections."""
 
     submission: JobSubmission
     detail: JobDetail
     connections: tuple[ConnectionEvidence, ...] = ()
+    stages: StageTable = StageTable()
     exceptions: tuple[ExceptionEntry, ...] = ()
     checkpoints: CheckpointsView = CheckpointsView()
     savepoints: tuple[SavepointRequest, ...] = ()

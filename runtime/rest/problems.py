@@ -21,6 +21,7 @@ from runtime.jobmanager.errors import (
     SubmissionRejected,
     TooManyJobs,
 )
+from runtime.rest.artifacts import ArtifactRefused
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
 from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
@@ -38,6 +39,10 @@ class NotYours(SluiceError):
     """The principal may not do this to somebody else's job."""
 
 
+class TooManyStreams(SluiceError):
+    """As many streams of events are open as there may be."""
+
+
 class NotAsserted(AssertionRefused):
     """The request does not come from the gateway; the reason is for the log alone."""
 
@@ -47,6 +52,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (InvalidBlobName, 400),
     (ForbiddenSparkConf, 400),
     (PackageRefused, 400),
+    (ArtifactRefused, 400),
     (SubmissionRejected, 400),
     (AssertionRefused, 401),
     (NotYours, 403),
@@ -58,6 +64,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
     (QuotaExceeded, 413),
+    (TooManyStreams, 429),
     (TooManyJobs, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),
@@ -123,6 +130,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     """Turn whatever a handler raises into a problem."""
     try:
         return await handler(request)
+    except web.HTTPNotModified:
+        raise
     except Exception as error:  # noqa: BLE001  # the outermost place: nothing may reach the client unshaped
         problem = problem_of(error)
         if problem.status >= 500:

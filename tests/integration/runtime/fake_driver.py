@@ -99,11 +99,11 @@ async def run(spec: DriverSpec) -> None:
     if "alone" in script:
         be_alone(Path(script["alone"]), spec.attempt)
     await _start_spark(master, spec, script.get("executors", 0))
-    if "stream" in script:
-        await _stream(master, assignment.checkpoints, script["stream"], spec.attempt)
     print(f"shuffle {assignment.shuffle}", flush=True)  # noqa: T201
     for shuffle_id in range(script.get("shuffles", 0)):
         await _register_shuffle(master, shuffle_id)
+    if "stream" in script:
+        await _stream(master, assignment.checkpoints, script["stream"], spec.attempt)
     await _end(master, endpoint, script, spec)
     for guard in guards:
         guard.cancel()
@@ -146,6 +146,16 @@ async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: in
     await master.report_progress(JobProgress(tasks_total=10, tasks_finished=3))
 
 
+async def _register_shuffle(master: JobMasterGateway, shuffle_id: int) -> None:
+    try:
+        allocation = await master.register_shuffle(shuffle_id, 10)
+    except SluiceError as error:
+        print(f"shuffle {shuffle_id} has no place: {error}", flush=True)  # noqa: T201
+        return
+    names = ",".join(worker.name for worker in allocation.workers)
+    print(f"shuffle {shuffle_id} is {allocation.shuffle_id} on {names}", flush=True)  # noqa: T201
+
+
 async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int], attempt: int) -> None:
     """Commit batches as Spark does, one after the other: in the log of the checkpoint, then tell."""
     commits = Path(checkpoints.removeprefix("file://")) / "rows" / "commits"
@@ -160,16 +170,6 @@ async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int]
             id="q", run_id=str(attempt), name="rows", location=location, state="RUNNING", batch=batch
         )
         await master.report_streaming(StreamingState(queries=(query,)))
-
-
-async def _register_shuffle(master: JobMasterGateway, shuffle_id: int) -> None:
-    try:
-        allocation = await master.register_shuffle(shuffle_id, 10)
-    except SluiceError as error:
-        print(f"shuffle {shuffle_id} has no place: {error}", flush=True)  # noqa: T201
-        return
-    names = ",".join(worker.name for worker in allocation.workers)
-    print(f"shuffle {shuffle_id} is {allocation.shuffle_id} on {names}", flush=True)  # noqa: T201
 
 
 async def _end(master: JobMasterGateway, endpoint: FakeDriver, script: dict[str, Any], spec: DriverSpec) -> None:

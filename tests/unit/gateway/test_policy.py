@@ -20,6 +20,9 @@ ALLOW, OWN, DENY = Verdict.ALLOW, Verdict.OWN, Verdict.DENY
 
 TABLE = {
     "overview.read": (ALLOW, ALLOW, ALLOW),
+    "events.read": (ALLOW, ALLOW, ALLOW),
+    "leader.read": (ALLOW, ALLOW, ALLOW),
+    "config.read": (ALLOW, ALLOW, ALLOW),
     "openapi.read": (ALLOW, ALLOW, ALLOW),
     "jobs.list": (ALLOW, ALLOW, ALLOW),
     "jobs.read": (ALLOW, ALLOW, ALLOW),

@@ -16,15 +16,17 @@ import pytest
 from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.assertions import HEADER
 from pki.home import Home
+from pki.standing import OpenStreams
 from runtime.blob.store import BlobStore
 from runtime.checkpoint.errors import NotStreaming, SavepointNotFound
 from runtime.checkpoint.ledger import Checkpoint, CheckpointsView
 from runtime.checkpoint.savepoints import Savepoint
-from runtime.config import ConnectConfig
+from runtime.config import ConnectConfig, RuntimeConfig, SparkConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
+from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.views import (
     ExceptionEntry,
     ExecutorView,
@@ -45,12 +47,18 @@ from runtime.messages import (
     RegistrationAccepted,
     SlotReport,
     SlotState,
+    StageReport,
+    StageState,
+    StageTable,
     TaskManagerRegistration,
 )
-from runtime.rest.cluster import Cluster, ClusterFacts
+from runtime.rest.artifacts import ArtifactStores
+from runtime.rest.cluster import Cluster, ClusterFacts, Term
 from runtime.rest.routes import ROUTES, published_routes
 from runtime.rest.server import RestServer, make_application
 from runtime.rest.serving import handler_of
+from runtime.rest.standing import whoever_was_let_in
+from runtime.rest.streams import Streams
 from tests.assertions import AssertingGateway
 
 JOB = "0123456789abcdef" * 2
@@ -61,6 +69,37 @@ EVIDENCE = ConnectionEvidence(
     direction="dialed",
     protocol="TLSv1.3",
     cipher="X",
+)
+STAGES = StageTable(
+    stages=(
+        StageReport(
+            id=0,
+            job=0,
+            name="map",
+            state=StageState.FINISHED,
+            attempts=1,
+            tasks_total=4,
+            tasks_running=0,
+            tasks_finished=4,
+            tasks_failed=0,
+            operators=("Scan csv", "Exchange"),
+            shuffle_write_bytes=100,
+            task_ms=(1, 2, 3, 4, 50),
+        ),
+        StageReport(
+            id=1,
+            job=0,
+            name="count",
+            state=StageState.RUNNING,
+            attempts=1,
+            tasks_total=2,
+            tasks_running=1,
+            tasks_finished=1,
+            tasks_failed=0,
+            parents=(0,),
+            shuffle_read_bytes=60,
+        ),
+    ),
 )
 DETAIL = JobDetail(
     id=JOB,
@@ -102,6 +141,7 @@ class FakeDispatcher:
     disposed: list[str] = field(default_factory=list)
     terminal: bool = False
     crash: bool = False
+    feed: JobFeed = field(default_factory=JobFeed)
 
     async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
         self.submitted[job_id] = check_submission(submission)
@@ -133,6 +173,10 @@ class FakeDispatcher:
     async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
         assert job_id == JOB
         return (EVIDENCE,)
+
+    async def job_stages(self, job_id: str) -> StageTable:
+        assert job_id == JOB
+        return STAGES
 
     async def job_updated(self, detail: JobDetail) -> None:
         raise NotImplementedError
@@ -245,8 +289,8 @@ class Rest:
             return response.status, document
 
     def stored(self) -> list[Path]:
-        """All files in the blob store."""
-        return [path for path in self.blobs.rglob("*") if path.is_file()]
+        """All files of jobs in the blob store."""
+        return [path for path in self.blobs.rglob("*") if path.is_file() and path.parent.name != "shared"]
 
 
 @pytest.fixture
@@ -256,7 +300,19 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
     store = BlobStore(tmp_path / "blobs", 4_000_000)
     facts = ClusterFacts("0.1", "4.3", "spiffe://td/jobmanager/jm", "td")
     sessions = ConnectSessions(dispatcher, store, tmp_path / "jobs", ConnectConfig())
-    cluster = Cluster(dispatcher, FakeResourceManager(), store, facts, sessions, default_executors=2)
+    cluster = Cluster(
+        dispatcher,
+        FakeResourceManager(),
+        store,
+        facts,
+        sessions,
+        default_executors=2,
+        leader=Term("jm", 3, 5000),
+        config=RuntimeConfig(spark=SparkConfig(conf={"spark.a": "b", "spark.hadoop.fs.s3a.secret.key": "xyzzy"})),
+        artifacts=ArtifactStores(()),
+        feed=dispatcher.feed,
+        streams=Streams(OpenStreams(whoever_was_let_in)),
+    )
     home = Home.at(tmp_path / "home").create()
     server = RestServer(
         make_application(lambda route: handler_of(route, cluster), AssertionKeys(assertion_keys_file(home)).keys),
@@ -332,6 +388,31 @@ async def test_jobs_and_one_job(rest: Rest) -> None:
     assert document["executors"][0]["exit_reason"] == "gone"
     assert document["progress"]["tasks_total"] == 7
     assert {"attempt", "timestamps", "pending_reason"} <= set(document)
+
+
+async def test_stages_the_plan_and_the_sums_of_a_job(rest: Rest) -> None:
+    _, document = await rest.call("GET", f"/v1/jobs/{JOB}/stages?limit=1")
+    (stage,) = document["stages"]
+    assert (stage["id"], stage["task_ms"], document["left_out"]) == (0, [1, 2, 3, 4, 50], 0)
+    _, document = await rest.call("GET", f"/v1/jobs/{JOB}/stages?after={document['next']}")
+    assert [each["id"] for each in document["stages"]] == [1]
+    _, plan = await rest.call("GET", f"/v1/jobs/{JOB}/plan")
+    assert plan["jobs"] == [{"id": 0, "description": "", "stages": [0, 1]}]
+    assert [(node["id"], node["parents"], node["state"]) for node in plan["nodes"]] == [
+        (0, [], "FINISHED"),
+        (1, [0], "RUNNING"),
+    ]
+    _, document = await rest.call("GET", f"/v1/jobs/{JOB}/metrics")
+    values = {each["id"]: each["value"] for each in document["metrics"]}
+    assert (values["tasks_total"], values["duration_ms"], values["disk_spilled_bytes"]) == (7, 2000, 0)
+
+
+async def test_who_leads_and_how_it_is_configured_without_secrets(rest: Rest) -> None:
+    leader = {"name": "jm", "identity": "spiffe://td/jobmanager/jm", "epoch": 3, "since": 5000}
+    assert await rest.call("GET", "/v1/leader") == (200, leader)
+    _, document = await rest.call("GET", "/v1/config")
+    assert document["config"]["spark"]["conf"] == {"spark.a": "b", "spark.hadoop.fs.s3a.secret.key": "(hidden)"}
+    assert document["config"]["jobmanager"]["finished_jobs_kept"] == 100
 
 
 async def test_the_description_is_served(rest: Rest) -> None:
