@@ -486,7 +486,7 @@ class DriverAssignment(Message, frozen=True):
     kind: JobKind = JobKind.PIPELINE
     py_files: tuple[BlobRef, ...] = ()
     archives: tuple[Archive, ...] = ()
-    checkpoints: str = ""
-    """URL below which streaming queries keep their checkpoints."""
     shuffle: bool = False
     """Whether its shuffles go through the shuffle service."""
+    checkpoints: str = ""
+    """URL below which streaming queries keep their checkpoints."""

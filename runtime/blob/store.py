@@ -114,14 +114,22 @@ class BlobWriter:
     def _appear(self, digest: str) -> None:
         """Under its digest: as another name of what another job has, or as a file that later ones may share."""
         target, shared = self._directory / digest, self._shared / digest
-        if _holds(shared, digest, self._size):
-            with contextlib.suppress(FileExistsError):
-                target.hardlink_to(shared)
-        else:
+        if not (_holds(shared, digest, self._size) and _linked(target, shared)):
             self._temporary.replace(target)
             shared.unlink(missing_ok=True)
-            with contextlib.suppress(FileExistsError):
+            with contextlib.suppress(FileExistsError, FileNotFoundError):  # another job's, or all others have ended
                 shared.hardlink_to(target)
+
+
+def _linked(target: Path, shared: Path) -> bool:
+    """Give ``shared`` another name; False when the last job that had it has just ended."""
+    try:
+        target.hardlink_to(shared)
+    except FileExistsError:
+        return True
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _holds(path: Path, digest: str, size: int) -> bool:
@@ -138,7 +146,7 @@ class BlobStore:
 
     def __init__(self, root: Path, max_blob_bytes: int) -> None:
         self._root = make_private_directory(root)
-        self._shared = make_private_directory(root / SHARED)
+        self._shared = root / SHARED
         self.max_blob_bytes = max_blob_bytes
         for leftover in root.glob(f"*/*{_TEMPORARY_SUFFIX}"):
             leftover.unlink(missing_ok=True)
@@ -155,6 +163,7 @@ class BlobStore:
         present = [path.stat().st_size for path in directory.iterdir() if path.suffix != _TEMPORARY_SUFFIX]
         if len(present) >= MAX_BLOBS_PER_JOB:
             raise BlobTooLarge(f"job {job_id} has {len(present)} blobs already", f"at most {MAX_BLOBS_PER_JOB}")
+        make_private_directory(self._shared)
         return BlobWriter(directory, self._shared, name, self.max_blob_bytes - sum(present))
 
     def path(self, job_id: str, sha256: str) -> Path:
@@ -171,7 +180,9 @@ class BlobStore:
 
     def _forget_unshared(self) -> None:
         """Remove second names of what no job has any more."""
-        for path in self._shared.iterdir():
+        for path in self._shared.iterdir() if self._shared.is_dir() else ():
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_nlink == 1:
                     path.unlink()
+        with contextlib.suppress(OSError):  # it is in use, or was never made
+            self._shared.rmdir()

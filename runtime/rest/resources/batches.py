@@ -159,7 +159,8 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
     job_id = secrets.token_hex(16)
     try:
         pipeline = await cluster.artifacts.fetch(body.file, cluster.store, job_id)
-        files = [await cluster.artifacts.fetch(each, cluster.store, job_id) for each in (*body.py_files, *body.files)]
+        files = [await cluster.artifacts.fetch(each, cluster.store, job_id) for each in body.files]
+        py_files = [await cluster.artifacts.fetch(each, cluster.store, job_id) for each in body.py_files]
         submission = JobSubmission(
             name=body.name or pipeline.name,
             owner=call.who.principal,
@@ -168,6 +169,7 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
             spark_conf=body.spark_conf(),
             executors=cluster.default_executors if body.num_executors is None else body.num_executors,
             files=tuple(files),
+            py_files=tuple(py_files),
         )
         await cluster.dispatcher.submit_job(job_id, submission)
     except BaseException:

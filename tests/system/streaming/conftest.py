@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator, Sequence
@@ -61,14 +62,14 @@ class Stream:
 
         eventually(committed, f"a batch after the first {seen} is committed")
 
-    def until_all_is_there(self) -> None:
+    def until_all_is_there(self, seconds: float = 150) -> None:
         """Wait until everything that came in is in both outputs, and see that it is there once."""
         expected = self.incoming.fingerprints
 
         def complete() -> bool:
             return expected <= set(in_files(self.output)) and expected <= set(in_database(self.database))
 
-        eventually(complete, "all certificates are in both outputs")
+        eventually(complete, "all certificates are in both outputs", seconds)
         self.check()
 
     def check(self) -> None:
@@ -79,9 +80,15 @@ class Stream:
 
     def kill(self, *words: str) -> None:
         """``kill -9`` the process of the cluster whose command line has all these words."""
+        assert self.kill_if_there(*words), words
+
+    def kill_if_there(self, *words: str) -> bool:
+        """The same, unless it is not there (yet, or any more)."""
         victims = [each for each in self.cluster.processes() if _matches(each, words)]
-        assert len(victims) == 1, (words, victims)
-        os.kill(victims[0].pid, signal.SIGKILL)
+        for victim in victims[:1]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(victim.pid, signal.SIGKILL)
+        return bool(victims)
 
 
 def _matches(process: psutil.Process, words: Sequence[str]) -> bool:
