@@ -21,6 +21,7 @@ from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
+from pki.logs import LogConfig
 from runtime.checkpoint.config import StreamingConfig
 from runtime.config import (
     ConnectConfig,
@@ -50,6 +51,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "streaming": StreamingConfig,
     "resources": ResourcesConfig,
     "limits": LimitsConfig,
+    "log": LogConfig,
     "gateway": GatewayConfig,
 }
 
@@ -73,6 +75,7 @@ class Configuration:
     resources: ResourcesConfig
     limits: LimitsConfig
     gateway: GatewayConfig
+    log: LogConfig
     origins: Mapping[str, str]
 
     @property
@@ -143,6 +146,7 @@ def load(
         resources=_convert("resources", merged, origins, ResourcesConfig),
         limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
+        log=_convert("log", merged, origins, LogConfig),
         origins=origins,
     )
 

@@ -19,6 +19,7 @@ from cli import (
     job_exceptions,
     jobs,
     login,
+    metrics,
     pki,
     policy,
     run,
@@ -48,6 +49,7 @@ app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(connect.connect)
 app.command()(audit.audit)
+app.command()(metrics.metrics)
 jobs.app.command()(job_exceptions.exceptions)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(pki.app, name="pki")

@@ -18,6 +18,7 @@ REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {
     "job_id": "of a job, as its submission answered it",
     "batch_id": "number of a batch",
+    "taskmanager_id": "name of a TaskManager",
 }
 """What the segments of paths with names are."""
 MAX_SEGMENT_CHARACTERS = 128

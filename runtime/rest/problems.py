@@ -12,7 +12,14 @@ from aiohttp.typedefs import Handler
 from pki.errors import AssertionRefused, SluiceError
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
 from runtime.ha.errors import LeadershipLost, StorageUnavailable
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogNotFound,
+    SubmissionRejected,
+    TaskManagerNotFound,
+    TooManyJobs,
+)
 from runtime.rest.artifacts import ArtifactRefused
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
 from runtime.spark.errors import ForbiddenSparkConf
@@ -49,6 +56,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (NotYours, 403),
     (JobNotFound, 404),
     (LogNotFound, 404),
+    (TaskManagerNotFound, 404),
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
     (TooManyStreams, 429),

@@ -27,6 +27,7 @@ from runtime.rest.assertion import asserted
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 FORM = "multipart/form-data"
+PLAIN_TEXT = "text/plain"
 
 
 Annotation: TypeAlias = Any
