@@ -23,6 +23,7 @@ from cli import (
     pki,
     policy,
     run,
+    savepoints,
     session,
     settings,
     token,
@@ -51,6 +52,9 @@ app.command()(connect.connect)
 app.command()(audit.audit)
 app.command()(metrics.metrics)
 jobs.app.command()(job_exceptions.exceptions)
+jobs.app.command()(savepoints.checkpoints)
+jobs.app.command()(savepoints.savepoint)
+app.add_typer(savepoints.app, name="savepoints")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(pki.app, name="pki")
 app.add_typer(token.app, name="token")

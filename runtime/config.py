@@ -8,6 +8,7 @@ from runtime.checkpoint.config import StreamingConfig
 from runtime.ha.config import HaConfig
 from runtime.jobmanager.placement import Placement
 from runtime.restart_config import RestartConfig
+from runtime.shuffle.config import ShuffleConfig
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -95,6 +96,7 @@ class RuntimeConfig(_Section, frozen=True):
     spark: SparkConfig = SparkConfig()
     connect: ConnectConfig = ConnectConfig()
     ha: HaConfig = HaConfig()
+    shuffle: ShuffleConfig = ShuffleConfig()
     restart: RestartConfig = RestartConfig()
     streaming: StreamingConfig = StreamingConfig()
     resources: ResourcesConfig = ResourcesConfig()

@@ -80,6 +80,8 @@ class JobSubmission(Message, frozen=True):
     files: tuple[BlobRef, ...] = ()
     kind: JobKind = JobKind.PIPELINE
     restart: RestartWish = RestartWish()
+    savepoint: str = ""
+    """Id of the savepoint from which streaming queries go on."""
     executor_cores: int = 0
     """Of each executor; 0: as many as the cluster's slots have by default."""
     executor_memory_mb: int = 0
@@ -314,6 +316,30 @@ class JobProgress(Message, frozen=True):
     first_task_at: float = 0.0
 
 
+class ShuffleWorkerAddress(Message, frozen=True):
+    """Where a ShuffleWorker serves the data channel; ``name`` is that in its certificate."""
+
+    name: str
+    host: str
+    port: int
+
+
+class ShuffleAllocation(Message, frozen=True):
+    """Where a shuffle is kept.
+
+    Attributes:
+        shuffle_id: its number on the data plane, unique in the job over all driver attempts and SparkContexts.
+        workers: which keep it; every one of them knows the job already.
+        replicas: on how many of them the output of each map task has to be.
+        integrity_key: of the job, for the check values of its data.
+    """
+
+    shuffle_id: int
+    workers: tuple[ShuffleWorkerAddress, ...]
+    replicas: int
+    integrity_key: bytes
+
+
 MAX_STAGES = 300
 """Stages of one job that are told of: the latest ones."""
 
@@ -426,5 +452,7 @@ class DriverAssignment(Message, frozen=True):
     blob_host: str
     blob_port: int
     kind: JobKind = JobKind.PIPELINE
+    shuffle: bool = False
+    """Whether its shuffles go through the shuffle service."""
     checkpoints: str = ""
     """URL below which streaming queries keep their checkpoints."""

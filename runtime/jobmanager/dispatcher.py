@@ -19,8 +19,9 @@ import msgspec
 from pki.errors import SluiceError
 from runtime.blob.errors import BlobError, InvalidBlobName
 from runtime.blob.store import BlobStore, check_file_name
-from runtime.checkpoint.errors import CheckpointsUnavailable
+from runtime.checkpoint.errors import CheckpointsUnavailable, SavepointFailed
 from runtime.checkpoint.ledger import CheckpointsView
+from runtime.checkpoint.savepoints import Savepoint, new_savepoint_id
 from runtime.ha.errors import EntryMissing, LeadershipLost, StorageUnavailable
 from runtime.ha.leadership import Leadership
 from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory
@@ -38,7 +39,7 @@ from runtime.jobmanager.job_store import AcceptedJob, JobStore
 from runtime.jobmanager.records import accepted_detail, ended_record, interrupted_record
 from runtime.jobmanager.remains import end_remains, end_remains_of, wait_for
 from runtime.jobmanager.restart import NoRestart, Restarts, restarts
-from runtime.jobmanager.views import ExceptionEntry, Failure, JobDetail, JobRecord, JobSummary
+from runtime.jobmanager.views import ExceptionEntry, Failure, JobDetail, JobRecord, JobSummary, SavepointRequest
 from runtime.log_files import read_log
 from runtime.messages import BlobRef, ConnectionEvidence, JobKind, JobState, JobSubmission, LogChunk, StageTable
 from runtime.restart_config import RestartConfig, settle
@@ -168,7 +169,7 @@ class Dispatcher(RpcEndpoint):
         for ended in recovered.ended:
             self._jobs[ended.summary.id] = _Job(ended_record(ended), clean=not ended.dirty)
             if ended.dirty:
-                self.hand_off(self._clean(ended.summary.id))
+                self.hand_off(self._clean_up(ended.summary.id))
         for accepted in recovered.accepted:
             job = self._jobs[accepted.job_id] = self._new(interrupted_record(accepted))
             job.cancelled = accepted.cancelled
@@ -317,7 +318,7 @@ class Dispatcher(RpcEndpoint):
             pending_reason="",
         )
         await self._end(job, msgspec.structs.replace(job.record, detail=ended))
-        await self._clean(detail.id)
+        await self._clean_up(detail.id)
 
     async def cancel_job(self, job_id: str) -> None:
         """See :class:`DispatcherGateway`."""
@@ -394,6 +395,45 @@ class Dispatcher(RpcEndpoint):
             return job.record.checkpoints
         return self.deferred(master.checkpoints())
 
+    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
+        """See :class:`DispatcherGateway`."""
+        job, master = self._job(job_id), self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            return job.record.savepoints
+        return self.deferred(master.savepoints())
+
+    async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
+        """See :class:`DispatcherGateway`."""
+        job, master = self._job(job_id), self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            raise SavepointFailed(f"job {job_id} is {job.record.detail.state}", "a savepoint is made of a running job")
+        savepoint_id = new_savepoint_id(job_id)
+
+        async def ask() -> str:
+            await master.trigger_savepoint(savepoint_id, stop)
+            return savepoint_id
+
+        return self.deferred(ask())
+
+    async def savepoints(self) -> tuple[Savepoint, ...]:
+        """See :class:`DispatcherGateway`."""
+        return self.deferred(asyncio.to_thread(self._services.places.savepoints.list))
+
+    async def savepoint(self, savepoint_id: str) -> Savepoint:
+        """See :class:`DispatcherGateway`."""
+        return self.deferred(asyncio.to_thread(self._services.places.savepoints.get, savepoint_id))
+
+    async def dispose_savepoint(self, savepoint_id: str) -> None:
+        """See :class:`DispatcherGateway`."""
+        used = [
+            job.record.detail.id
+            for job in self._jobs.values()
+            if job.record.submission.savepoint == savepoint_id and not job.record.detail.state.terminal
+        ]
+        if used and not any(self._jobs[job_id].record.detail.checkpoints for job_id in used):
+            raise SavepointFailed(f"job {used[0]} is about to go on from it", "wait until it runs, or cancel it")
+        return self.deferred(asyncio.to_thread(self._services.places.savepoints.dispose, savepoint_id))
+
     async def job_released(self, job_id: str) -> None:
         """See :class:`DispatcherGateway`."""
         job = self._job(job_id)
@@ -405,9 +445,15 @@ class Dispatcher(RpcEndpoint):
         await self.service.stop(master)
         await self._clean(job_id)
 
+    async def _clean_up(self, job_id: str) -> None:
+        """What a JobMaster gives back at its end, for a job that has none any more."""
+        if self._services.shuffle is not None:
+            await self._services.shuffle.release_job(job_id)
+        await self._clean(job_id)
+
     async def _clean(self, job_id: str) -> None:
-        directory = self._services.checkpoint_directory
-        await self._persistently(lambda: asyncio.to_thread(directory.remove, job_id), "its checkpoints")
+        checkpoints = self._services.places.checkpoints
+        await self._persistently(lambda: asyncio.to_thread(checkpoints.remove, job_id), "its checkpoints")
         await self._persistently(lambda: self._store.clean(job_id), "its cleanup")
         job = self._jobs.get(job_id)
         if job is not None:

@@ -10,8 +10,9 @@ from typing import Protocol
 
 from pki.identity import Role
 from runtime.checkpoint.ledger import CheckpointsView
+from runtime.checkpoint.savepoints import Savepoint
 from runtime.gateways import JobMasterGateway, ResourceManagerGateway
-from runtime.jobmanager.views import ExceptionEntry, JobDetail, JobRecord, JobSummary, TaskManagerView
+from runtime.jobmanager.views import ExceptionEntry, JobDetail, JobRecord, JobSummary, SavepointRequest, TaskManagerView
 from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotCount, StageTable
 from runtime.rpc import rpc
 
@@ -103,6 +104,16 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
         ...
 
     @rpc(allow=_OWN)
+    async def savepoints(self) -> tuple[SavepointRequest, ...]:
+        """The savepoints that were asked for."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def trigger_savepoint(self, savepoint_id: str, stop: bool) -> None:
+        """Begin a savepoint; raises ``NotStreaming`` or ``SavepointFailed``."""
+        ...
+
+    @rpc(allow=_OWN)
     async def exceptions(self) -> tuple[ExceptionEntry, ...]:
         """What went wrong so far, the earliest first."""
         ...
@@ -187,6 +198,34 @@ class DispatcherGateway(Protocol):
     @rpc(allow=_OWN)
     async def job_checkpoints(self, job_id: str) -> CheckpointsView:
         """Completed checkpoints of a job, also after its end."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
+        """The savepoints that were asked of a job, and what became of them."""
+        ...
+
+    @rpc(allow=_OWN, timeout=30.0)
+    async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
+        """Begin a savepoint, with ``stop`` the job ends with it; answers its id.
+
+        Raises ``NotStreaming`` or ``SavepointFailed``.
+        """
+        ...
+
+    @rpc(allow=_OWN, timeout=30.0)
+    async def savepoints(self) -> tuple[Savepoint, ...]:
+        """All complete savepoints, the latest first."""
+        ...
+
+    @rpc(allow=_OWN, timeout=30.0)
+    async def savepoint(self, savepoint_id: str) -> Savepoint:
+        """One savepoint, by its id or path; raises ``SavepointNotFound``."""
+        ...
+
+    @rpc(allow=_OWN, timeout=DURABLE_SECONDS)
+    async def dispose_savepoint(self, savepoint_id: str) -> None:
+        """Remove a savepoint; raises ``SavepointNotFound``, or ``SavepointFailed`` when a job needs it."""
         ...
 
     @rpc(allow=_OWN)

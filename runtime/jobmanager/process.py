@@ -31,7 +31,7 @@ from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, publish_jobmanager, require_reachable, withdraw_jobmanager
 from runtime.blob.server import BlobServer
 from runtime.blob.store import BlobStore
-from runtime.checkpoint.directory import CheckpointDirectory, Folder
+from runtime.checkpoint.savepoints import CheckpointPlaces
 from runtime.config import RuntimeConfig
 from runtime.ha.leader_endpoint import LeaderEndpoint
 from runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
@@ -50,12 +50,11 @@ from runtime.rest.server import RestServer, make_application
 from runtime.rest.standing import standing_at, whoever_was_let_in
 from runtime.rest.streams import Streams
 from runtime.rpc import RpcEndpoint, RpcService
+from runtime.shuffle.finder import shuffle_manager_finder
 
 _LOG = logging.getLogger(__name__)
 
 REST_SOCKET = "rest.sock"
-CHECKPOINTS = "checkpoints"
-"""Directory of a home for the checkpoints of streaming jobs, unless `[streaming]` says otherwise."""
 AGENT_SHARE_OF_GRACE = 0.8
 """A driver agent gives its JVM and Python this share of the grace, to be done itself before it is killed."""
 
@@ -195,9 +194,10 @@ async def _running(
             origin=origin_of(home),
             jobs=home.jobs,
             lease=lease,
-            checkpoint_directory=CheckpointDirectory(
-                Folder(config.streaming.checkpoints or str(home.root / CHECKPOINTS))
-            ),
+            find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
+            if config.shuffle.enabled
+            else None,
+            places=CheckpointPlaces.of(config.streaming, home.root),
         )
         facts = ClusterFacts(
             sluice_version=importlib.metadata.version("sluice"),

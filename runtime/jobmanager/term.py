@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from pki.connections import ConnectionLog
 from runtime.blob.store import BlobStore
-from runtime.checkpoint.directory import CheckpointDirectory
+from runtime.checkpoint.savepoints import CheckpointPlaces
 from runtime.config import RuntimeConfig
 from runtime.gateways import RESOURCE_MANAGER
 from runtime.ha.leadership import Leadership
@@ -24,7 +25,10 @@ from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.job_master import JobServices
 from runtime.jobmanager.job_store import JobStore
 from runtime.jobmanager.resource_manager import ResourceManager
+from runtime.jobmanager.shuffle_secret import shuffle_secret
 from runtime.rpc import RpcService
+from runtime.shuffle.manager_link import Leader as ShuffleLeader
+from runtime.shuffle.manager_link import ShuffleManagerLink
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,7 +50,8 @@ class Workshop:
     origin: str
     jobs: Path
     lease: float
-    checkpoint_directory: CheckpointDirectory
+    places: CheckpointPlaces
+    find_shuffle_manager: ShuffleLeader | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class Gateways:
     dispatcher: DispatcherGateway
     resource_manager: ResourceManagerInternalGateway
     feed: JobFeed
+    shuffle: ShuffleManagerLink | None = None
 
 
 @asynccontextmanager
@@ -70,6 +76,7 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
     settings, service = workshop.config.jobmanager, workshop.service
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_say_goodbye, service)
+        shuffle = await stack.enter_async_context(linked_to_shuffle(workshop, leadership))
         resource_manager = ResourceManager(
             heartbeat_interval=settings.heartbeat_interval,
             heartbeat_timeout=settings.heartbeat_timeout,
@@ -90,7 +97,7 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             blobs=workshop.blobs,
             jobs=workshop.jobs,
             resource_manager=slots,
-            services=_services(workshop, slots, dispatcher_gateway, leadership),
+            services=_services(workshop, slots, dispatcher_gateway, leadership, shuffle),
             finished_jobs_kept=settings.finished_jobs_kept,
             lease=workshop.lease,
             feed=feed,
@@ -98,7 +105,29 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)
-        yield Gateways(dispatcher_gateway, slots, feed)
+        yield Gateways(dispatcher_gateway, slots, feed, shuffle)
+
+
+@asynccontextmanager
+async def linked_to_shuffle(workshop: Workshop, leadership: Leadership) -> AsyncIterator[ShuffleManagerLink | None]:
+    """The connection to the shuffle service for this term; None where it is not used."""
+    settings, leader = workshop.config.shuffle, workshop.find_shuffle_manager
+    if leader is None:
+        yield None
+        return
+    link = ShuffleManagerLink(
+        leader,
+        await shuffle_secret(leadership.pointers),
+        replicas=settings.replicas,
+        allocation_timeout=settings.allocation_timeout,
+    )
+    renewing = asyncio.create_task(link.run(), name="shuffle leases")
+    try:
+        yield link
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        await link.close()
 
 
 def _services(
@@ -106,6 +135,7 @@ def _services(
     slots: ResourceManagerInternalGateway,
     dispatcher: DispatcherGateway,
     leadership: Leadership,
+    shuffle: ShuffleManagerLink | None,
 ) -> JobServices:
     settings = workshop.config.jobmanager
     return JobServices(
@@ -119,9 +149,10 @@ def _services(
         driver_start_timeout=settings.driver_start_timeout,
         cancel_grace=settings.cancel_grace,
         checkpoints=CheckpointStore(leadership.pointers, workshop.storage),
-        checkpoint_directory=workshop.checkpoint_directory,
+        places=workshop.places,
         check_leadership=leadership.check,
         slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
+        shuffle=shuffle,
     )
 
 

@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 
 from pki.errors import AssertionRefused, SluiceError
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from runtime.checkpoint.errors import CheckpointsUnavailable, NotStreaming, SavepointFailed, SavepointNotFound
 from runtime.ha.errors import LeadershipLost, StorageUnavailable
 from runtime.jobmanager.errors import (
     JobAlreadyTerminal,
@@ -57,12 +58,16 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (JobNotFound, 404),
     (LogNotFound, 404),
     (TaskManagerNotFound, 404),
+    (SavepointNotFound, 404),
+    (NotStreaming, 409),
+    (SavepointFailed, 409),
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
     (TooManyStreams, 429),
     (TooManyJobs, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),
+    (CheckpointsUnavailable, 503),
     (MailboxFull, 503),
     (EndpointStopped, 503),
     (EndpointNotFound, 503),

@@ -20,6 +20,7 @@ from runtime.rest.resources import (
     metrics,
     overview,
     recovery,
+    savepoints,
     stages,
     taskmanagers,
 )
@@ -44,6 +45,7 @@ ROUTES: tuple[Route, ...] = (
     *leader.ROUTES,
     *metrics.ROUTES,
     *recovery.ROUTES,
+    *savepoints.ROUTES,
     *taskmanagers.ROUTES,
     *connect.ROUTES,
     *batches.ROUTES,

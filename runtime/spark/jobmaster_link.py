@@ -25,6 +25,7 @@ from runtime.messages import (
     DriverExit,
     ExecutorTargets,
     JobProgress,
+    ShuffleAllocation,
     SparkRegistration,
     StageTable,
     StreamingState,
@@ -124,6 +125,41 @@ class JobMasterLink:
     def report_stages(self, stages: StageTable) -> None:
         """The latest stages, under the same rule."""
         self._show("stages", lambda jobmaster: jobmaster.report_stages(stages))
+
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        """Where the shuffle is kept; asked behind what was queued before, but the queue does not wait for the answer.
+
+        Asked again after a reconnection. Raises what the JobMaster raised, or :class:`DriverFailed` when the link is
+        lost.
+        """
+        while True:
+            asked: asyncio.Future[Awaitable[ShuffleAllocation]] = asyncio.get_running_loop().create_future()
+
+            async def ask(
+                jobmaster: JobMasterGateway,
+                asked: asyncio.Future[Awaitable[ShuffleAllocation]] = asked,
+            ) -> None:
+                if not asked.done():
+                    asked.set_result(asyncio.ensure_future(jobmaster.register_shuffle(shuffle_id, partitions)))
+                    await asyncio.sleep(0)  # it leaves before what is queued behind it
+
+            self._put(ask)
+            await first_of(asked, self.lost)
+            if not asked.done():
+                raise DriverFailed(f"the JobMaster is lost: {self.lost.result()}")
+            try:
+                return await asked.result()
+            except (PeerUnreachable, RpcTimeout, MailboxFull) as error:
+                _log.info("shuffle %d is asked for again: %s", shuffle_id, error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def unregister_shuffle(self, shuffle_id: int) -> None:
+        """Spark does not need the shuffle any more."""
+        self._put(lambda jobmaster: jobmaster.unregister_shuffle(shuffle_id))
+
+    def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
+        """These workers of the shuffle cannot be reached."""
+        self._put(lambda jobmaster: jobmaster.shuffle_workers_lost(shuffle_id, workers))
 
     def report_streaming(self, state: StreamingState) -> None:
         """The latest state of streaming queries; repeated after a reconnection."""

@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from runtime.checkpoint.errors import SavepointNotFound
 from runtime.ha.errors import LeadershipLost
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, SubmissionRejected, TooManyJobs
 from runtime.jobmanager.job_feed import FeedClosed
@@ -97,11 +98,22 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
             owner=call.who.principal,
             default_executors=cluster.default_executors,
         )
+        if submission.savepoint:
+            savepoint_id = await _own_savepoint(cluster, call, submission.savepoint)
+            submission = msgspec.structs.replace(submission, savepoint=savepoint_id)
         await cluster.dispatcher.submit_job(job_id, submission)
     except BaseException:
         cluster.store.remove_job(job_id)
         raise
     return Submitted(job_id=job_id)
+
+
+async def _own_savepoint(cluster: Cluster, call: Call[NoQuery], name: str) -> str:
+    """The id of the savepoint; nobody goes on from somebody else's, for the pipeline could read all of it."""
+    savepoint = await cluster.dispatcher.savepoint(name)
+    if savepoint.owner != call.who.principal:
+        raise NotYours(f"{savepoint.id} belongs to {savepoint.owner}", "its owner can go on from it")
+    return savepoint.id
 
 
 async def cancel_job(cluster: Cluster, call: Call[ChangeQuery]) -> Nothing:
@@ -126,7 +138,15 @@ ROUTES = (
         "jobs.submit",
         submit_job,
         status=202,
-        errors=(InvalidBlobName, ForbiddenSparkConf, SubmissionRejected, BlobTooLarge, TooManyJobs),
+        errors=(
+            InvalidBlobName,
+            ForbiddenSparkConf,
+            SubmissionRejected,
+            BlobTooLarge,
+            TooManyJobs,
+            NotYours,
+            SavepointNotFound,
+        ),
         form=Form({"request": SubmitRequest, "pipeline": bytes, "file": list[bytes]}, ("request", "pipeline")),
     ),
     Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, other_statuses=(304,), errors=(JobNotFound,)),

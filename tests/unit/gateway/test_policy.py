@@ -29,6 +29,7 @@ TABLE = {
     "jobs.list": (ALLOW, ALLOW, ALLOW),
     "jobs.read": (ALLOW, ALLOW, ALLOW),
     "jobs.logs": (ALLOW, ALLOW, ALLOW),
+    "savepoints.read": (ALLOW, ALLOW, ALLOW),
     "jobs.exceptions": (ALLOW, ALLOW, ALLOW),
     "jobs.checkpoints": (ALLOW, ALLOW, ALLOW),
     "jobs.connections": (ALLOW, ALLOW, ALLOW),
@@ -36,6 +37,8 @@ TABLE = {
     "connections.read": (ALLOW, ALLOW, ALLOW),
     "jobs.submit": (DENY, ALLOW, ALLOW),
     "jobs.cancel": (DENY, OWN, ALLOW),
+    "jobs.savepoint": (DENY, OWN, ALLOW),
+    "savepoints.dispose": (DENY, OWN, ALLOW),
     "connect.use": (DENY, ALLOW, ALLOW),
 }
 RULES = Policy(

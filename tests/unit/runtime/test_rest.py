@@ -18,7 +18,9 @@ from pki.assertions import HEADER
 from pki.home import Home
 from pki.standing import OpenStreams
 from runtime.blob.store import BlobStore
-from runtime.checkpoint.ledger import CheckpointsView
+from runtime.checkpoint.errors import NotStreaming, SavepointNotFound
+from runtime.checkpoint.ledger import Checkpoint, CheckpointsView
+from runtime.checkpoint.savepoints import Savepoint
 from runtime.config import ConnectConfig, RuntimeConfig, SparkConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
@@ -33,6 +35,7 @@ from runtime.jobmanager.views import (
     JobDetail,
     JobRecord,
     JobSummary,
+    SavepointRequest,
     SlotView,
     TaskManagerView,
 )
@@ -116,12 +119,27 @@ DETAIL = JobDetail(
 )
 
 
+SAVEPOINT = Savepoint(
+    id="savepoint-012345-0123456789abcdef",
+    path="file:///s/savepoint-012345-0123456789abcdef",
+    job_id=JOB,
+    job_name="p.py",
+    owner="alice",
+    created_at=1,
+    stopped=True,
+    checkpoint=Checkpoint(number=3, attempt=1, completed_at=1, queries=()),
+    files=1,
+    size=1,
+)
+
+
 @dataclass
 class FakeDispatcher:
     """Knows one job."""
 
     submitted: dict[str, JobSubmission] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
+    disposed: list[str] = field(default_factory=list)
     terminal: bool = False
     crash: bool = False
     feed: JobFeed = field(default_factory=JobFeed)
@@ -179,6 +197,26 @@ class FakeDispatcher:
     async def job_checkpoints(self, job_id: str) -> CheckpointsView:
         assert job_id == JOB
         return CheckpointsView(completed=3)
+
+    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
+        assert job_id == JOB
+        return (SavepointRequest(id="savepoint-012345-0123456789abcdef", requested_at=1, stop=True),)
+
+    async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
+        if not stop:
+            raise NotStreaming("no streaming query runs in this job")
+        return "savepoint-012345-0123456789abcdef"
+
+    async def savepoints(self) -> tuple[Savepoint, ...]:
+        return (SAVEPOINT,)
+
+    async def savepoint(self, savepoint_id: str) -> Savepoint:
+        if not savepoint_id.endswith(SAVEPOINT.id):
+            raise SavepointNotFound(f"there is no savepoint {savepoint_id}")
+        return SAVEPOINT
+
+    async def dispose_savepoint(self, savepoint_id: str) -> None:
+        self.disposed.append(savepoint_id)
 
     async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
         assert job_id == JOB
@@ -560,3 +598,49 @@ async def test_an_internal_error_tells_nothing_of_the_inside(rest: Rest) -> None
     assert status == 500
     assert "secret" not in json.dumps(document)
     assert "ZeroDivision" not in json.dumps(document)
+
+
+async def test_what_went_wrong_and_what_a_job_goes_on_from(rest: Rest) -> None:
+    _, document = await rest.call("GET", f"/v1/jobs/{JOB}/exceptions")
+    assert document["exceptions"][0]["root_cause"] == "KeyError: 'x'"
+    _, document = await rest.call("GET", f"/v1/jobs/{JOB}/checkpoints")
+    assert document["completed"] == 3
+    _, document = await rest.call("GET", f"/v1/jobs/{JOB}/savepoints")
+    assert document["savepoints"][0]["state"] == "IN_PROGRESS"
+    _, document = await rest.call("GET", "/v1/savepoints")
+    assert document["savepoints"][0]["id"] == SAVEPOINT.id
+
+
+async def test_a_savepoint_is_made_for_the_owner_of_the_job_and_of_a_streaming_job_only(rest: Rest) -> None:
+    path = f"/v1/jobs/{JOB}/savepoints"
+    status, document = await rest.call("POST", path, json={"stop": True}, by=("alice", "submitter"))
+    assert (status, document) == (202, {"savepoint_id": SAVEPOINT.id})
+    status, document = await rest.call("POST", path, json={"stop": False}, by=("alice", "submitter"))
+    assert (status, document["type"]) == (409, "urn:sluice:problem:NotStreaming")
+    status, document = await rest.call("POST", path, json={"stop": True}, by=("bob", "submitter"))
+    assert (status, document["type"]) == (403, "urn:sluice:problem:NotYours")
+    status, _ = await rest.call("POST", path, json={"stop": True, "force": True}, by=("alice", "submitter"))
+    assert status == 400
+
+
+async def test_a_savepoint_is_disposed_of_by_its_owner(rest: Rest) -> None:
+    path = f"/v1/savepoints/{SAVEPOINT.id}"
+    assert (await rest.call("DELETE", path, by=("bob", "submitter")))[0] == 403
+    assert not rest.dispatcher.disposed
+    assert (await rest.call("DELETE", path, by=("alice", "submitter")))[0] == 200
+    assert rest.dispatcher.disposed == [SAVEPOINT.id]
+    assert (await rest.call("DELETE", "/v1/savepoints/other", by=("alice", "submitter")))[0] == 404
+
+
+@pytest.mark.parametrize("role", ["submitter", "admin"])
+async def test_only_its_owner_goes_on_from_a_savepoint(rest: Rest, role: str) -> None:
+    """The pipeline is the submitter's: whoever could go on from another's state could read it."""
+    wanted = {"savepoint": f"file:///s/{SAVEPOINT.id}/"[:-1]}
+    status, document = await rest.call("POST", "/v1/jobs", data=form(wanted), by=("bob", role))
+    assert (status, document["type"]) == (403, "urn:sluice:problem:NotYours")
+    assert not rest.stored()
+    status, _ = await rest.call("POST", "/v1/jobs", data=form(wanted), by=("alice", role))
+    assert status == 202
+    assert [each.savepoint for each in rest.dispatcher.submitted.values()] == [SAVEPOINT.id]
+    status, _ = await rest.call("POST", "/v1/jobs", data=form({"savepoint": "/etc"}), by=("alice", role))
+    assert status == 404
