@@ -22,6 +22,7 @@ from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
 from pki.logs import LogConfig
+from pki.tracing import TracingConfig
 from runtime.checkpoint.config import StreamingConfig
 from runtime.config import (
     ConnectConfig,
@@ -54,6 +55,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "resources": ResourcesConfig,
     "limits": LimitsConfig,
     "log": LogConfig,
+    "tracing": TracingConfig,
     "gateway": GatewayConfig,
 }
 
@@ -79,6 +81,7 @@ class Configuration:
     limits: LimitsConfig
     gateway: GatewayConfig
     log: LogConfig
+    tracing: TracingConfig
     origins: Mapping[str, str]
 
     @property
@@ -152,6 +155,7 @@ def load(
         limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         log=_convert("log", merged, origins, LogConfig),
+        tracing=_convert("tracing", merged, origins, TracingConfig),
         origins=origins,
     )
 

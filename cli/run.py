@@ -34,6 +34,7 @@ from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.logs import LogConfig, configure_logging
 from pki.metrics import serving
+from pki.tracing import TRACING, TracingConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +44,14 @@ class Process:
     home: Home
     name: str
     log: LogConfig
+    tracing: TracingConfig
     identity: str
 
 
 def process_of(home: Home, configuration: Configuration, role: Role, name: str) -> Process:
     """The process ``name`` in ``role``."""
     identity = SpiffeId.process(configuration.pki.trust_domain, role, name)
-    return Process(home, f"{role.value}/{name}", configuration.log, str(identity))
+    return Process(home, f"{role.value}/{name}", configuration.log, configuration.tracing, str(identity))
 
 
 app = typer.Typer(no_args_is_help=True, help="Run one process of the cluster in the foreground (SIGTERM ends it).")
@@ -66,8 +68,12 @@ def serve(main: Coroutine[Any, Any, None], process: Process | None = None) -> No
 
 
 async def _measured(main: Coroutine[Any, Any, None], process: Process) -> None:
-    async with serving(process.home, process.name):
-        await main
+    TRACING.start(process.tracing, process.name)
+    try:
+        async with serving(process.home, process.name):
+            await main
+    finally:
+        await asyncio.to_thread(TRACING.stop)
 
 
 async def _until_signal(main: Coroutine[Any, Any, None]) -> None:

@@ -53,6 +53,7 @@ class Call(Generic[QueryT]):
     request: web.Request
     path: Mapping[str, str]
     query: QueryT
+    trace: str = ""
 
     @property
     def who(self) -> Asserted:

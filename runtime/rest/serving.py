@@ -12,10 +12,12 @@ from aiohttp import web
 from prometheus_client import Histogram
 
 from pki.metrics import REGISTRY
+from pki.tracing import TRACING, checked
 from runtime.rest.cluster import Cluster
 from runtime.rest.problems import BadRequest
 from runtime.rest.route import JSON, Annotation, Call, Query, Reply, Route
 
+TRACEPARENT = "traceparent"
 MAX_BODY_BYTES = 1 << 20
 """Largest body in JSON."""
 BODY_SECONDS = 30.0
@@ -42,7 +44,12 @@ def handler_of(route: Route, cluster: Cluster) -> RestHandler:
                 REQUESTS.labels(route.id).observe(time.monotonic() - begun)
 
     async def answer_to(request: web.Request) -> web.StreamResponse:
-        call = Call(request, dict(request.match_info), read_query(request, query_type))
+        parent = checked(request.headers.get(TRACEPARENT, ""))
+        with TRACING.span(f"rest {route.id}", parent, operation=route.operation, path=request.path[:200]) as span:
+            return await answer_in(request, span.traceparent)
+
+    async def answer_in(request: web.Request, trace: str) -> web.StreamResponse:
+        call = Call(request, dict(request.match_info), read_query(request, query_type), trace)
         if body_type is None:
             answer = await route.handler(cluster, call)
         else:

@@ -168,6 +168,7 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
             spark_conf=body.spark_conf(),
             executors=cluster.default_executors if body.num_executors is None else body.num_executors,
             files=tuple(files),
+            trace=call.trace,
         )
         await cluster.dispatcher.submit_job(job_id, submission)
     except BaseException:
