@@ -40,7 +40,7 @@ def up(
     """
     from cli.config import find_config_file
     from cli.launcher import Launcher, run_until_signal
-    from cli.run import configure_logging
+    from pki.logs import configure_logging
 
     located, configuration = load_configuration(
         home,

@@ -21,6 +21,8 @@ from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
+from pki.logs import LogConfig
+from pki.tracing import TracingConfig
 from runtime.checkpoint.config import StreamingConfig
 from runtime.config import (
     ConnectConfig,
@@ -52,6 +54,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "streaming": StreamingConfig,
     "resources": ResourcesConfig,
     "limits": LimitsConfig,
+    "log": LogConfig,
+    "tracing": TracingConfig,
     "gateway": GatewayConfig,
 }
 
@@ -76,6 +80,8 @@ class Configuration:
     resources: ResourcesConfig
     limits: LimitsConfig
     gateway: GatewayConfig
+    log: LogConfig
+    tracing: TracingConfig
     origins: Mapping[str, str]
 
     @property
@@ -148,6 +154,8 @@ def load(
         resources=_convert("resources", merged, origins, ResourcesConfig),
         limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
+        log=_convert("log", merged, origins, LogConfig),
+        tracing=_convert("tracing", merged, origins, TracingConfig),
         origins=origins,
     )
 

@@ -19,6 +19,7 @@ from cli import (
     job_exceptions,
     jobs,
     login,
+    metrics,
     pki,
     policy,
     run,
@@ -50,6 +51,7 @@ app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(connect.connect)
 app.command()(audit.audit)
+app.command()(metrics.metrics)
 jobs.app.command()(job_exceptions.exceptions)
 jobs.app.command()(savepoints.checkpoints)
 jobs.app.command()(savepoints.savepoint)

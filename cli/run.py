@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import signal
-import sys
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
+from cli.config import Configuration
 from cli.identities import JOBMANAGER_NAME
 from cli.joining import (
     CaOption,
@@ -29,26 +29,51 @@ from cli.joining import (
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
 from cli.pki_agent import agent
 from cli.routes import auth_address, publish_routes
-from gateway.config import AUTH_NAME
-from pki.identity import Role
+from gateway.config import AUTH_NAME, CONNECT_NAME, ENVOY_NAME
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.logs import LogConfig, configure_logging
+from pki.metrics import serving
+from pki.tracing import TRACING, TracingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """Which process this is, for its log and its metrics; ``name`` as in its certificate: ``taskmanager/tm-1``."""
+
+    home: Home
+    name: str
+    log: LogConfig
+    tracing: TracingConfig
+    identity: str
+
+
+def process_of(home: Home, configuration: Configuration, role: Role, name: str) -> Process:
+    """The process ``name`` in ``role``."""
+    identity = SpiffeId.process(configuration.pki.trust_domain, role, name)
+    return Process(home, f"{role.value}/{name}", configuration.log, configuration.tracing, str(identity))
+
 
 app = typer.Typer(no_args_is_help=True, help="Run one process of the cluster in the foreground (SIGTERM ends it).")
 
 
-def configure_logging() -> None:
-    """One line per event on standard error, with time and level."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO,
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
+def serve(main: Coroutine[Any, Any, None], process: Process | None = None) -> None:
+    """Run ``main`` until it ends or SIGTERM/SIGINT cancels it; meanwhile ``process`` shows its metrics."""
+    if process is None:
+        configure_logging()
+        asyncio.run(_until_signal(main))
+        return
+    configure_logging(process.log, process.name, process.identity)
+    asyncio.run(_until_signal(_measured(main, process)))
 
 
-def serve(main: Coroutine[Any, Any, None]) -> None:
-    """Run ``main`` until it ends or SIGTERM/SIGINT cancels it."""
-    configure_logging()
-    asyncio.run(_until_signal(main))
+async def _measured(main: Coroutine[Any, Any, None], process: Process) -> None:
+    TRACING.start(process.tracing, process.name)
+    try:
+        async with serving(process.home, process.name):
+            await main
+    finally:
+        await asyncio.to_thread(TRACING.stop)
 
 
 async def _until_signal(main: Coroutine[Any, Any, None]) -> None:
@@ -70,7 +95,10 @@ def ca(
     from pki.ca.process import run_ca
 
     located, configuration = load_configuration(home, config)
-    serve(run_ca(located, configuration.pki, configuration.ca, name))
+    serve(
+        run_ca(located, configuration.pki, configuration.ca, name),
+        process_of(located, configuration, Role.CA, name),
+    )
 
 
 app.command("agent")(agent)
@@ -109,7 +137,7 @@ def jobmanager(
             standing=standing_in(located) if elsewhere is None else None,
         )
 
-    serve(joined(located, join, kept, main))
+    serve(joined(located, join, kept, main), process_of(located, configuration, Role.JOBMANAGER, name))
 
 
 @app.command(epilog="On another machine: sluice run taskmanager --name tm-7 --ca ca.example.org:8444 …")
@@ -134,7 +162,7 @@ def taskmanager(
     def main() -> Coroutine[Any, Any, None]:
         return run_taskmanager(located, configuration.runtime, name, jobmanagers=addresses)
 
-    serve(joined(located, join, kept, main))
+    serve(joined(located, join, kept, main), process_of(located, configuration, Role.TASKMANAGER, name))
 
 
 @app.command("shuffle-manager", epilog="On another machine: sluice run shuffle-manager --ca ca.example.org:8444 …")
@@ -209,7 +237,10 @@ def auth(
     domain = configuration.pki.trust_domain
     settings = configuration.jobmanager
     rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
-    serve(joined(located, join, kept, lambda: run_auth(located, configuration.gateway, domain, name, rest=rest)))
+    serve(
+        joined(located, join, kept, lambda: run_auth(located, configuration.gateway, domain, name, rest=rest)),
+        process_of(located, configuration, Role.AUTH, name),
+    )
 
 
 @app.command()
@@ -244,7 +275,10 @@ def envoy(
     kept = gateway_identities(located, configuration.pki, join, edge_token_file)
     domain = configuration.pki.trust_domain
     gateway = configuration.gateway
-    serve(joined(located, join, kept, lambda: run_envoy(located, gateway, domain, rest=rest, elsewhere=elsewhere)))
+    serve(
+        joined(located, join, kept, lambda: run_envoy(located, gateway, domain, rest=rest, elsewhere=elsewhere)),
+        process_of(located, configuration, Role.GATEWAY, ENVOY_NAME),
+    )
 
 
 @app.command()
@@ -255,4 +289,7 @@ def connect(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None) -> Non
     located, configuration = load_configuration(home, config)
     settings = configuration.jobmanager
     rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
-    serve(run_connect(located, configuration.gateway, rest=rest))
+    serve(
+        run_connect(located, configuration.gateway, rest=rest),
+        process_of(located, configuration, Role.GATEWAY, CONNECT_NAME),
+    )

@@ -42,6 +42,7 @@ FORWARDED = (
     ("If-None-Match", "$http_if_none_match"),
     ("Last-Event-ID", "$http_last_event_id"),
     ("Range", "$http_range"),
+    ("Traceparent", "$http_traceparent"),
     ("User-Agent", "$http_user_agent"),
 )
 """What REST gets of the client's headers, beside the framing: nothing else passes, whatever it is called."""

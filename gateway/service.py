@@ -14,6 +14,7 @@ from http import HTTPStatus
 from urllib.parse import urlencode
 
 from aiohttp import hdrs, web
+from prometheus_client import Counter
 
 from gateway.assertion import AssertionSigner
 from gateway.audit_chain import AuditRecord
@@ -31,8 +32,12 @@ from gateway.snapshot import FileSnapshot
 from gateway.token_book import Unauthenticated, redact
 from pki.assertions import HEADER as ASSERTION_HEADER
 from pki.errors import SluiceError
+from pki.metrics import REGISTRY
 
 _LOG = logging.getLogger(__name__)
+DECISIONS = Counter(
+    "sluice_auth_decisions_total", "Requests that were decided about.", ["decision", "status"], registry=REGISTRY
+)
 
 PRINCIPAL_HEADER = "x-sluice-principal"
 """For Envoy's own log; nobody behind it believes this header."""
@@ -86,6 +91,7 @@ class AuthService:
         policy = self.authenticator.policy.get()
         decision = decide(check, who, policy=policy, routes=self.routes.get(), realm=self.desk.realm)
         self.audit.append(_record(check, decision))
+        DECISIONS.labels("allowed" if decision.allowed else "refused", str(decision.status)).inc()
         return decision
 
     async def _who(self, check: CheckRequest) -> Authenticated | Unauthenticated:

@@ -18,6 +18,7 @@ from pki.errors import PkiError, StoreError
 from pki.generation import issuer_id, key_id
 from pki.identity_files import IdentityMaterial
 from pki.in_use import DIRECTORY, InUse, remove_report, write_report
+from pki.metrics import IDENTITY_NOT_AFTER
 from pki.revoked_peers import LOOK_SECONDS
 from pki.tls import TlsIdentity
 
@@ -89,6 +90,7 @@ async def reporting(identity: TlsIdentity, program: str, *, interval: float = LO
     def look() -> None:
         material = identity.material
         identity.revoked_peers.look()
+        IDENTITY_NOT_AFTER.labels(str(material.spiffe_id)).set(material.leaf.not_valid_after_utc.timestamp())
         reporter.tell(material, identity.loaded_at, identity.revoked_peers.numbers())
 
     look()

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from pki.tracing import TraceParent
 from runtime.restart_config import RestartWish
 
 
@@ -96,6 +97,7 @@ class JobSubmission(Message, frozen=True):
     """Of each executor; 0: as many as the cluster's slots have by default."""
     executor_memory_mb: int = 0
     """Heap of each executor; 0: as much as the cluster's slots have by default."""
+    trace: TraceParent = ""
 
     @property
     def blobs(self) -> tuple[BlobRef, ...]:
@@ -232,6 +234,7 @@ class ExecutorLaunch(Message, frozen=True):
     java_options: tuple[str, ...]
     spark_auth_secret: str
     python: str
+    trace: TraceParent = ""
 
 
 class ExecutorExit(Message, frozen=True):

@@ -7,9 +7,12 @@ so that nothing has to be kept up to date.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -55,16 +58,42 @@ class MetricsRegistry:
         return [sample for source in list(self._sources) for sample in source()]
 
     def render(self) -> str:
-        """The same for Prometheus: the samples of a metric together, in the order in which metrics appear."""
-        metrics: dict[str, list[Sample]] = {}
-        for sample in self.samples():
-            metrics.setdefault(sample.name, []).append(sample)
-        lines = []
-        for name, samples in metrics.items():
-            lines.append(f"# HELP {name} {_escaped(samples[0].help)}")
-            lines.append(f"# TYPE {name} {samples[0].kind}")
-            lines += [f"{name}{_labels(each.labels)} {_number(each.value)}" for each in samples]
-        return "".join(f"{line}\n" for line in lines)
+        """The same for Prometheus."""
+        return render(self.samples())
+
+
+class RegistryCollector(Collector):
+    """A registry as a part of what the process shows (:data:`pki.metrics.REGISTRY`)."""
+
+    def __init__(self, registry: MetricsRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything as it is now."""
+        for name, samples in _by_name(self._registry.samples()).items():
+            family = Metric(name.removesuffix("_total"), samples[0].help, samples[0].kind)
+            for each in samples:
+                family.add_sample(
+                    name, {key: value[:MAX_LABEL_CHARS] for key, value in each.labels.items()}, each.value
+                )
+            yield family
+
+
+def render(given: Iterable[Sample]) -> str:
+    """Samples for Prometheus: those of a metric together, in the order in which metrics appear."""
+    lines = []
+    for name, samples in _by_name(given).items():
+        lines.append(f"# HELP {name} {_escaped(samples[0].help)}")
+        lines.append(f"# TYPE {name} {samples[0].kind}")
+        lines += [f"{name}{_labels(each.labels)} {_number(each.value)}" for each in samples]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _by_name(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
+    metrics: dict[str, list[Sample]] = {}
+    for sample in samples:
+        metrics.setdefault(sample.name, []).append(sample)
+    return metrics
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pki.errors import SluiceError
+from pki.tracing import TRACING
 from runtime.blob.errors import BlobError, InvalidBlobName
 from runtime.blob.store import BlobStore, check_file_name
 from runtime.checkpoint.errors import CheckpointsUnavailable, SavepointFailed
@@ -269,7 +270,10 @@ class Dispatcher(RpcEndpoint):
         """Make the job durable, then start it; outside the main thread because its JobMaster reports to that."""
         submission, accepted_at = job.record.submission, job.record.detail.start_time
         try:
-            await self._store.accept(job_id, submission, accepted_at, lambda digest: self._blobs.path(job_id, digest))
+            with TRACING.span("dispatcher accept", submission.trace, job=job_id):
+                await self._store.accept(
+                    job_id, submission, accepted_at, lambda digest: self._blobs.path(job_id, digest)
+                )
         except BaseException:
             del self._jobs[job_id]
             self._feed.changed(job_id)

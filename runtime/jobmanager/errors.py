@@ -44,6 +44,11 @@ class TooManyJobs(JobManagerError):
 
 
 @remotable
+class TaskManagerNotFound(JobManagerError):
+    """There is no TaskManager with that name, or it has no session with this JobManager now."""
+
+
+@remotable
 class LogNotFound(JobManagerError):
     """The job has no log of that name, or it is gone with its TaskManager."""
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from pki.connections import ConnectionLog
 from pki.errors import PeerRefused, SluiceError
 from pki.identity import SpiffeId
+from pki.tracing import TRACING, Span
 from runtime.checkpoint.errors import CheckpointLost, SavepointNotFound
 from runtime.checkpoint.ledger import CheckpointsView
 from runtime.checkpoint.savepoints import CheckpointPlaces, Savepoint
@@ -162,6 +163,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._failure: Failure | None = None
         self._progress = JobProgress()
         self._stages = StageTable()
+        self._span = Span()
         self._spark_auth_secret = secrets.token_hex(AUTH_SECRET_BYTES)
         self._taskmanagers: dict[str, TaskExecutorGateway] = {}
         self._pending_reason = ""
@@ -174,9 +176,14 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """Start the driver, and ask for slots meanwhile."""
         self._life.to(JobState.CREATED, self._now_ms())
         self._chronicle.begin(self._attempt_number, self._now_ms())
+        self._span = TRACING.begin("job attempt", self._submission.trace, job=self.job_id, attempt=self._attempt_number)
         self._reconcile()
         self._repeat_requirement()
         self.hand_off(self._start_driver(), then=self._driver_started, failed=self._driver_not_started)
+
+    def _trace_end(self) -> None:
+        failed = self._failure is not None and self._life.state in {JobState.FAILED, JobState.RESTARTING}
+        self._span.end("the attempt failed" if failed else "")
 
     async def on_stop(self) -> None:
         """The JobManager stops, or the job is over: nothing of it stays behind in this process."""
@@ -311,6 +318,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         error = self._failure.error if failed and self._failure is not None else ""
         self._chronicle.end(self._life.state.value, self._now_ms(), error)
         _LOG.info("job %s is %s", self.job_id, self._life.state)
+        self._trace_end()
         self.hand_off(self._release(self._record(evidence)))
 
     def _restart(self, delay: float, evidence: tuple[ConnectionEvidence, ...]) -> None:
@@ -321,6 +329,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             f"attempt {self._attempt_number} failed, the next one starts after {round(delay, 1):g} s: {error}"
         )
         _LOG.warning("job %s: %s", self.job_id, self._pending_reason)
+        self._trace_end()
         self._publish()
         self.hand_off(self._hand_on(self._record(evidence), delay))
 
@@ -698,6 +707,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             java_options=registration.java_options,
             spark_auth_secret=self._spark_auth_secret,
             python=sys.executable,
+            trace=self._span.traceparent,
         )
 
         def launched(_: None) -> None:

@@ -20,10 +20,12 @@ from pki.ca.address import CaAddress, read_ca
 from pki.ca.client import OnlineIssuer
 from pki.config import PkiConfig
 from pki.connections import ConnectionLog
+from pki.errors import SluiceError
 from pki.home import Home
 from pki.identity import Role
 from pki.in_use_reporter import reporting
 from pki.issuer import Issuer
+from pki.metrics import collecting
 from pki.standing import OpenStreams, Standing
 from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, publish_jobmanager, require_reachable, withdraw_jobmanager
@@ -37,7 +39,9 @@ from runtime.ha.origin import origin_of
 from runtime.ha.services import make_election, make_storage
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.driver_attempt import DriverArgv, DriverHost
+from runtime.jobmanager.observation import Observation
 from runtime.jobmanager.term import Gateways, Workshop, leading
+from runtime.metrics import MetricsRegistry, RegistryCollector
 from runtime.rest.artifacts import ArtifactStores
 from runtime.rest.assertion_keys import fetch_forever
 from runtime.rest.cluster import Cluster, ClusterFacts, Term
@@ -45,7 +49,7 @@ from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
 from runtime.rest.standing import standing_at, whoever_was_let_in
 from runtime.rest.streams import Streams
-from runtime.rpc import RpcService
+from runtime.rpc import RpcEndpoint, RpcService
 from runtime.shuffle.finder import shuffle_manager_finder
 
 _LOG = logging.getLogger(__name__)
@@ -83,7 +87,8 @@ async def run_jobmanager(
         HaError: it can neither lead nor stand by.
     """
     async with _running(home, config, pki, name, locate_ca=locate_ca, auth=auth, standing=standing) as node:
-        await node.terms
+        await asyncio.wait({node.terms, node.fatal}, return_when=asyncio.FIRST_COMPLETED)
+        await (node.fatal if node.fatal.done() else node.terms)
 
 
 @asynccontextmanager
@@ -154,7 +159,10 @@ async def _running(
         blobs = BlobServer(identity, store, connections)
         stack.push_async_callback(blobs.close)
         blob_address = await blobs.start(settings.host, settings.blob_port)
-        service = RpcService(identity, connections=connections)
+        metrics = MetricsRegistry()
+        stack.enter_context(collecting(RegistryCollector(metrics)))
+        fatal: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
+        service = RpcService(identity, connections=connections, metrics=metrics, on_fatal=_note_fatal(fatal))
         stack.push_async_callback(service.close)
         rpc_address = await service.listen(settings.host, settings.rpc_port)
         await service.start(LeaderEndpoint(elected_by.leader))
@@ -201,11 +209,7 @@ async def _running(
         if auth is not None:
             fetching = asyncio.create_task(fetch_forever(identity, *auth, keys_file), name="fetch-assertion-keys")
             stack.callback(fetching.cancel)
-        if standing is None:
-            standing = whoever_was_let_in if auth is None else standing_at(identity, *auth)
-        open_streams = OpenStreams(standing)
-        watching = asyncio.create_task(open_streams.watch(), name="watch-streams")
-        stack.push_async_callback(_end, watching)
+        streams = _streams(stack, standing or _standing(identity, auth))
         switch = RestSwitch(identity, workshop.origin, elected_by.leader)
         stack.push_async_callback(switch.close)
         rest = RestServer(make_application(switch.serve, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
@@ -222,7 +226,7 @@ async def _running(
             rest_tls=rest_address,
             pid=os.getpid(),
         )
-        node = _Node(home, workshop, elected_by, rest, switch, facts, address, Streams(open_streams))
+        node = _Node(home, workshop, elected_by, rest, switch, facts, address, streams, fatal)
         node.terms = asyncio.create_task(node.run(), name="terms")
         stack.push_async_callback(_end, node.terms)
         ready = asyncio.create_task(node.ready.wait())
@@ -246,6 +250,7 @@ class _Node:
     facts: ClusterFacts
     address: JobManagerAddress
     streams: Streams
+    fatal: asyncio.Future[NoReturn]
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     terms: asyncio.Task[NoReturn] = field(init=False)
 
@@ -292,6 +297,7 @@ class _Node:
             default_executors=config.spark.executors,
             leader=Term(self.address.name, leadership.epoch, int(time.time() * 1000)),
             config=config,
+            observation=Observation(self.home, f"jobmanager/{self.address.name}", self.workshop.service.peers),
             artifacts=ArtifactStores(config.jobmanager.artifact_stores),
             feed=gateways.feed,
             streams=self.streams,
@@ -307,6 +313,30 @@ class _Node:
             rest=self.address.rest,
             rest_tls=self.address.rest_tls,
         )
+
+
+def _standing(identity: TlsIdentity, auth: tuple[str, int] | None) -> Standing:
+    return whoever_was_let_in if auth is None else standing_at(identity, *auth)
+
+
+def _streams(stack: AsyncExitStack, standing: Standing) -> Streams:
+    """The streams of events of this process, watched until ``stack`` is left."""
+    opened = OpenStreams(standing)
+    stack.push_async_callback(_end, asyncio.create_task(opened.watch(), name="watch-streams"))
+    return Streams(opened)
+
+
+class EndpointFailed(SluiceError):
+    """An endpoint of this process failed, and no strategy could deal with it."""
+
+
+def _note_fatal(fatal: asyncio.Future[NoReturn]) -> Callable[[RpcEndpoint, BaseException], None]:
+    def note(endpoint: RpcEndpoint, error: BaseException) -> None:
+        if not fatal.done():
+            fatal.set_exception(EndpointFailed(f"endpoint {endpoint.name} failed: {type(error).__name__}"))
+            fatal.exception()  # looked at, whether or not anybody waits
+
+    return note
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

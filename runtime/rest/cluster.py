@@ -9,6 +9,7 @@ from runtime.config import RuntimeConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
 from runtime.jobmanager.job_feed import JobFeed
+from runtime.jobmanager.observation import Observation
 from runtime.rest.artifacts import ArtifactStores
 from runtime.rest.streams import Streams
 from runtime.shuffle.manager_link import ShuffleManagerLink
@@ -49,6 +50,7 @@ class Cluster:
     leader: Term
     config: RuntimeConfig
     artifacts: ArtifactStores
+    observation: Observation
     feed: JobFeed
     streams: Streams
     shuffle: ShuffleManagerLink | None = None

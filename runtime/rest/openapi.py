@@ -22,6 +22,7 @@ PARAMETERS: Mapping[str, str] = {
     "batch_id": "number of a batch",
     **dict.fromkeys(UI_SEGMENTS, "a part of the path in Spark's UI"),
     "worker": "name of a ShuffleWorker",
+    "taskmanager_id": "name of a TaskManager",
 }
 """What the segments of paths with names are."""
 MAX_SEGMENT_CHARACTERS = 128

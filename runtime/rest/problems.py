@@ -19,6 +19,7 @@ from runtime.jobmanager.errors import (
     LogNotFound,
     QuotaExceeded,
     SubmissionRejected,
+    TaskManagerNotFound,
     TooManyJobs,
     UiNotFound,
 )
@@ -60,6 +61,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (NotYours, 403),
     (JobNotFound, 404),
     (LogNotFound, 404),
+    (TaskManagerNotFound, 404),
     (SavepointNotFound, 404),
     (NotStreaming, 409),
     (SavepointFailed, 409),

@@ -27,6 +27,7 @@ from runtime.rest.assertion import asserted
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 FORM = "multipart/form-data"
+PLAIN_TEXT = "text/plain"
 
 
 Annotation: TypeAlias = Any
@@ -52,6 +53,7 @@ class Call(Generic[QueryT]):
     request: web.Request
     path: Mapping[str, str]
     query: QueryT
+    trace: str = ""
 
     @property
     def who(self) -> Asserted:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
+from prometheus_client import Histogram
 
+from pki.metrics import REGISTRY
+from pki.tracing import TRACING, checked
 from runtime.rest.cluster import Cluster
 from runtime.rest.problems import BadRequest
 from runtime.rest.route import JSON, Annotation, Call, Query, Reply, Route
 
+TRACEPARENT = "traceparent"
 MAX_BODY_BYTES = 1 << 20
 """Largest body in JSON."""
 BODY_SECONDS = 30.0
 """A body in JSON that is not there by then is given up."""
+
+REQUESTS = Histogram(
+    "sluice_rest_request_seconds", "How long requests took, by operation.", ["operation"], registry=REGISTRY
+)
 
 RestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _QueryT = TypeVar("_QueryT", bound=Query)
@@ -27,7 +36,20 @@ def handler_of(route: Route, cluster: Cluster) -> RestHandler:
     query_type, body_type = route.query, route.body
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        call = Call(request, dict(request.match_info), read_query(request, query_type))
+        begun = time.monotonic()
+        try:
+            return await answer_to(request)
+        finally:
+            if not route.stream:
+                REQUESTS.labels(route.id).observe(time.monotonic() - begun)
+
+    async def answer_to(request: web.Request) -> web.StreamResponse:
+        parent = checked(request.headers.get(TRACEPARENT, ""))
+        with TRACING.span(f"rest {route.id}", parent, operation=route.operation, path=request.path[:200]) as span:
+            return await answer_in(request, span.traceparent)
+
+    async def answer_in(request: web.Request, trace: str) -> web.StreamResponse:
+        call = Call(request, dict(request.match_info), read_query(request, query_type), trace)
         if body_type is None:
             answer = await route.handler(cluster, call)
         else:

@@ -14,6 +14,7 @@ from pki.files import make_private_directory
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.in_use_reporter import reporting
+from pki.metrics import collecting
 from pki.tls import TlsIdentity
 from runtime.addresses import (
     Registration,
@@ -22,7 +23,10 @@ from runtime.addresses import (
     withdraw_registration,
 )
 from runtime.config import RuntimeConfig, TaskManagerConfig
+from runtime.diagnostics import Diagnostics
+from runtime.log_tail import kept
 from runtime.messages import SlotProfile, TaskManagerRegistration
+from runtime.metrics import MetricsRegistry, RegistryCollector
 from runtime.rpc import RpcService
 from runtime.taskmanager.jobmanager_link import JobManagerLink
 from runtime.taskmanager.launcher import ExecutorLauncher, SparkExecutorLauncher
@@ -72,7 +76,9 @@ async def taskmanager(
     connections = ConnectionLog()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(reporting(identity, "taskmanager"))
-        service = RpcService(identity, connections=connections)
+        metrics = MetricsRegistry()
+        stack.enter_context(collecting(RegistryCollector(metrics)))
+        service = RpcService(identity, connections=connections, metrics=metrics)
         stack.push_async_callback(service.close)
         shape = TaskManagerShape(
             name=name,
@@ -113,6 +119,7 @@ async def taskmanager(
             registered=registered,
         )
         await service.start(executor)
+        await service.start(Diagnostics(f"taskmanager/{name}", stack.enter_context(kept())))
         linked: asyncio.Task[None] = asyncio.create_task(link.run(), name="jobmanager link")
         stack.push_async_callback(_end, linked)
         _LOG.info("TaskManager %s offers %d slots", identity.spiffe_id, settings.slots)

@@ -15,6 +15,7 @@ import msgspec
 from pki.connections import ConnectionLog
 from pki.errors import SluiceError
 from pki.files import make_private_directory
+from pki.tracing import TRACING
 from runtime.blob.store import check_job_id
 from runtime.evidence import MAX_EVIDENCE_ENTRIES, from_log, merge
 from runtime.gateways import TASK_EXECUTOR, JobMasterGateway, TaskExecutorGateway
@@ -220,7 +221,8 @@ class TaskExecutor(RpcEndpoint):
     async def _start(self, executor: ExecutorProcess, job: _Job, request: SlotRequest) -> None:
         launch = executor.launch
         try:
-            child = await executor.start(self._launcher)
+            with TRACING.span("launch executor", launch.trace, job=launch.job_id, executor=launch.executor_id):
+                child = await executor.start(self._launcher)
         except BaseException as error:
             job.executors.pop(launch.executor_id, None)
             await asyncio.shield(asyncio.to_thread(executor.clean_up))

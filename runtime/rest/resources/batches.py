@@ -170,6 +170,7 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
             executors=cluster.default_executors if body.num_executors is None else body.num_executors,
             files=tuple(files),
             py_files=tuple(py_files),
+            trace=call.trace,
         )
         await cluster.dispatcher.submit_job(job_id, submission)
     except BaseException:

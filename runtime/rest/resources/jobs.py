@@ -105,7 +105,7 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
         if submission.savepoint:
             savepoint_id = await _own_savepoint(cluster, call, submission.savepoint)
             submission = msgspec.structs.replace(submission, savepoint=savepoint_id)
-        await cluster.dispatcher.submit_job(job_id, submission)
+        await cluster.dispatcher.submit_job(job_id, msgspec.structs.replace(submission, trace=call.trace))
     except BaseException:
         cluster.store.remove_job(job_id)
         raise

@@ -1,12 +1,21 @@
-"""TaskManagers and their slots."""
+"""TaskManagers: their slots, their own logs, their metrics."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+
+from pki.metrics import CONTENT_TYPE
+from runtime.jobmanager.errors import TaskManagerNotFound
 from runtime.jobmanager.views import TaskManagerView
-from runtime.messages import Message
+from runtime.log_files import MAX_CHUNK_BYTES
+from runtime.messages import LogChunk, Message
 from runtime.rest.cluster import Cluster
 from runtime.rest.paging import PageQuery, paginate
-from runtime.rest.route import Call, Route
+from runtime.rest.resources.logs import DEFAULT_LOG_BYTES, MAX_OFFSET
+from runtime.rest.route import PLAIN_TEXT, Call, NoQuery, Query, Route
 
 
 class TaskManagerList(Message, frozen=True):
@@ -16,6 +25,13 @@ class TaskManagerList(Message, frozen=True):
     next: str | None
 
 
+class ProcessLogQuery(Query, frozen=True):
+    """Which piece, in bytes since the process began; what is not kept any more is skipped."""
+
+    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)] = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_BYTES)] = DEFAULT_LOG_BYTES
+
+
 async def list_taskmanagers(cluster: Cluster, call: Call[PageQuery]) -> TaskManagerList:
     """All TaskManagers and their slots."""
     all_of_them = await cluster.resource_manager.taskmanagers()
@@ -23,4 +39,37 @@ async def list_taskmanagers(cluster: Cluster, call: Call[PageQuery]) -> TaskMana
     return TaskManagerList(taskmanagers=page, next=following)
 
 
-ROUTES = (Route("GET", "/v1/taskmanagers", "taskmanagers.read", list_taskmanagers),)
+async def get_taskmanager(cluster: Cluster, call: Call[NoQuery]) -> TaskManagerView:
+    """One TaskManager and its slots."""
+    name = call.path["taskmanager_id"]
+    for each in await cluster.resource_manager.taskmanagers():
+        if each.id == name:
+            return each
+    raise TaskManagerNotFound(f"there is no TaskManager {name[:64]!r}", "see the list of them")
+
+
+async def get_taskmanager_log(cluster: Cluster, call: Call[ProcessLogQuery]) -> LogChunk:
+    """What a TaskManager's own process has logged: the last mebibyte of it, in whole lines."""
+    return await cluster.observation.taskmanager_log(call.path["taskmanager_id"], call.query.offset, call.query.limit)
+
+
+async def get_taskmanager_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """The metrics of a TaskManager in Prometheus' text format."""
+    text = await cluster.observation.taskmanager_metrics(call.path["taskmanager_id"])
+    return web.Response(body=text.encode(), headers={"content-type": CONTENT_TYPE})
+
+
+_UNKNOWN = (TaskManagerNotFound,)
+ROUTES = (
+    Route("GET", "/v1/taskmanagers", "taskmanagers.read", list_taskmanagers),
+    Route("GET", "/v1/taskmanagers/{taskmanager_id}", "taskmanagers.read", get_taskmanager, errors=_UNKNOWN),
+    Route("GET", "/v1/taskmanagers/{taskmanager_id}/logs", "taskmanagers.logs", get_taskmanager_log, errors=_UNKNOWN),
+    Route(
+        "GET",
+        "/v1/taskmanagers/{taskmanager_id}/metrics",
+        "metrics.read",
+        get_taskmanager_metrics,
+        media=PLAIN_TEXT,
+        errors=_UNKNOWN,
+    ),
+)

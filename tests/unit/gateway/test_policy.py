@@ -23,6 +23,8 @@ TABLE = {
     "events.read": (ALLOW, ALLOW, ALLOW),
     "leader.read": (ALLOW, ALLOW, ALLOW),
     "config.read": (ALLOW, ALLOW, ALLOW),
+    "metrics.read": (ALLOW, ALLOW, ALLOW),
+    "taskmanagers.logs": (ALLOW, ALLOW, ALLOW),
     "openapi.read": (ALLOW, ALLOW, ALLOW),
     "jobs.list": (ALLOW, ALLOW, ALLOW),
     "jobs.read": (ALLOW, ALLOW, ALLOW),

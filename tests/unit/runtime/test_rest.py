@@ -28,6 +28,7 @@ from runtime.jobmanager.dispatcher import check_submission
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
 from runtime.jobmanager.job_feed import JobFeed
+from runtime.jobmanager.observation import Observation
 from runtime.jobmanager.views import (
     ExceptionEntry,
     ExecutorView,
@@ -319,6 +320,7 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
         default_executors=2,
         leader=Term("jm", 3, 5000),
         config=RuntimeConfig(spark=SparkConfig(conf={"spark.a": "b", "spark.hadoop.fs.s3a.secret.key": "xyzzy"})),
+        observation=Observation(Home.at(tmp_path / "home"), "jobmanager/jm", lambda: ()),
         artifacts=ArtifactStores(()),
         feed=dispatcher.feed,
         streams=Streams(OpenStreams(whoever_was_let_in)),

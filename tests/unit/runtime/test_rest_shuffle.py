@@ -65,6 +65,7 @@ def cluster_with(service: Service | None) -> Cluster:
         artifacts=nothing,
         feed=nothing,
         streams=nothing,
+        observation=nothing,
         shuffle=cast("ShuffleManagerLink", service),
     )
 

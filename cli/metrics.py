@@ -1,0 +1,46 @@
+"""``sluice metrics``: what the processes of this home count, read from their sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated
+
+import typer
+
+from cli.errors import UsageError
+from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from pki.home import Home
+
+
+def metrics(
+    home: HomeOption = DEFAULT_HOME,
+    process: Annotated[str | None, typer.Option(help="Only this one, as in `auth/auth-1`.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Metrics of the processes of this home, in Prometheus' text format."""
+    text = asyncio.run(_gather(Home.at(home), process))
+    if not text:
+        raise UsageError("no such process shows metrics", "start it, or look at the names in `sluice metrics`")
+    if as_json:
+        typer.echo(json.dumps(_samples(text)))
+    else:
+        typer.echo(text, nl=False)
+
+
+async def _gather(home: Home, process: str | None) -> str:
+    from pki.metrics import directory, fetch, merge
+
+    answers = await asyncio.gather(*(fetch(path) for path in sorted(directory(home).glob("*.sock"))))
+    wanted = [text for text in answers if text and (process is None or f'process="{process}"' in text)]
+    return merge(wanted) if wanted else ""
+
+
+def _samples(text: str) -> list[dict[str, object]]:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return [
+        {"name": sample.name, "labels": sample.labels, "value": sample.value}
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]

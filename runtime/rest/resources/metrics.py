@@ -1,0 +1,43 @@
+"""Metrics of the cluster for Prometheus."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from pki.metrics import CONTENT_TYPE, PROCESS, merge
+from runtime.metrics import Sample, render
+from runtime.rest.cluster import Cluster
+from runtime.rest.resources.overview import overview_of
+from runtime.rest.route import PLAIN_TEXT, Call, NoQuery, Route
+
+
+async def get_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """All metrics that there are: of the JobManager, of the processes of its home, and of all TaskManagers.
+
+    The label `process` says whose a sample is. A process that does not answer in time is left out.
+    """
+    text = merge([await cluster.observation.metrics(), render(await _samples(cluster))])
+    return web.Response(body=text.encode(), headers={"content-type": CONTENT_TYPE})
+
+
+async def _samples(cluster: Cluster) -> Iterable[Sample]:
+    """What the leader knows of the cluster."""
+    overview, jobs = await overview_of(cluster), await cluster.dispatcher.jobs()
+    label = {PROCESS: cluster.observation.process}
+    states = Counter(job.state.value for job in jobs)
+    return [
+        Sample("sluice_leader_epoch", "gauge", "Epoch of the leader.", cluster.leader.epoch, label),
+        Sample("sluice_taskmanagers", "gauge", "Registered TaskManagers.", overview.taskmanagers, label),
+        Sample("sluice_slots", "gauge", "Slots of all TaskManagers.", overview.slots_total, label),
+        Sample("sluice_slots_available", "gauge", "Slots that are free.", overview.slots_available, label),
+        *(
+            Sample("sluice_jobs", "gauge", "Jobs that are known, by state.", count, {**label, "state": state})
+            for state, count in sorted(states.items())
+        ),
+    ]
+
+
+ROUTES = (Route("GET", "/v1/metrics", "metrics.read", get_metrics, media=PLAIN_TEXT),)

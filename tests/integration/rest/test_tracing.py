@@ -1,0 +1,128 @@
+"""A trace from the request to the TaskManager, as a collector in this process gets it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import aiohttp
+import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span as ReceivedSpan
+
+from pki.tracing import TRACING, TracingConfig, TracingUnavailable, checked
+from tests.assertions import AssertingGateway
+from tests.integration.runtime.conftest import Cluster, eventually
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+PARENT = "b7ad6b7169203331"
+
+
+@dataclass
+class Collector:
+    """Takes OTLP over HTTP and remembers the spans."""
+
+    spans: list[ReceivedSpan] = field(default_factory=list)
+
+    async def take(self, request: web.BaseRequest) -> web.Response:
+        received = ExportTraceServiceRequest.FromString(_inflated(await request.read(), request))
+        for resource in received.resource_spans:
+            for scope in resource.scope_spans:
+                self.spans += scope.spans
+        return web.Response(content_type="application/x-protobuf")
+
+
+def _inflated(body: bytes, request: web.BaseRequest) -> bytes:
+    assert request.headers.get("content-encoding", "") in {"", "gzip"}  # aiohttp has inflated it
+    return body
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    """A collector, and the tracing of this process turned on towards it."""
+    collector = Collector()
+    runner = web.ServerRunner(web.Server(collector.take))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    TRACING.start(TracingConfig(endpoint=f"http://{host}:{port}/v1/traces"), "test/all")
+    yield collector
+    await _stopped()
+    await runner.cleanup()
+
+
+async def _stopped() -> None:
+    await asyncio.to_thread(TRACING.stop)
+
+
+async def test_one_trace_leads_from_the_request_to_the_taskmanager(collector: Collector, cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    form = aiohttp.FormData()
+    form.add_field("request", '{"executors": 1}', content_type="application/json")
+    pipeline = f'{{"executors": 1, "end": "when-told", "flag": "{cluster.flag}"}}'
+    form.add_field("pipeline", pipeline.encode(), filename="p.json")
+    status, document = await cluster.call(
+        "POST", "/v1/jobs", data=form, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"}
+    )
+    assert status == 202
+    job_id = document["job_id"]
+    await cluster.until_running(job_id, 1)
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")
+    await _stopped()
+
+    async def all_there() -> bool:
+        return len([span for span in collector.spans if span.trace_id.hex() == TRACE]) >= 4
+
+    await eventually(all_there, "the spans have arrived")
+    mine = {span.name: span for span in collector.spans if span.trace_id.hex() == TRACE}
+    assert set(mine) == {"rest submit_job", "dispatcher accept", "job attempt", "launch executor"}
+    assert mine["rest submit_job"].parent_span_id.hex() == PARENT
+    for name in ("dispatcher accept", "job attempt"):
+        assert mine[name].parent_span_id == mine["rest submit_job"].span_id
+    assert mine["launch executor"].parent_span_id == mine["job attempt"].span_id
+    attributes = {each.key: each.value.string_value for each in mine["job attempt"].attributes}
+    assert attributes["job"] == job_id
+
+
+async def test_what_is_no_traceparent_begins_a_trace_of_its_own(collector: Collector, cluster: Cluster) -> None:
+    path = "/v1/overview"
+    connector = aiohttp.UnixConnector(str(cluster.home.sockets / "rest.sock"))
+    signed = AssertingGateway(cluster.home).headers("GET", path)
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get(f"http://rest{path}", headers=signed | {"traceparent": f"00-{TRACE}-{'0' * 16}-01"}) as answer,
+    ):
+        assert answer.status == 200
+    await _stopped()
+
+    async def there() -> bool:
+        return bool(collector.spans)
+
+    await eventually(there, "the span has arrived")
+    assert all(span.trace_id.hex() != TRACE and not span.parent_span_id for span in collector.spans)
+
+
+@pytest.mark.parametrize("endpoint", ["http://otel.example.com:4318/v1/traces", "otel:4318", "file:///tmp/x"])
+def test_traces_go_over_https_or_stay_on_the_machine(endpoint: str) -> None:
+    with pytest.raises(TracingUnavailable):
+        TRACING.start(TracingConfig(endpoint=endpoint), "x/y")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        f"00-{TRACE}-{PARENT}",
+        f"01-{TRACE}-{PARENT}-01",
+        f"00-{'0' * 32}-{PARENT}-01",
+        f"00-{TRACE.upper()}-{PARENT}-01",
+        f"00-{TRACE}-{PARENT}-01\n",
+        f"00-{TRACE}-{PARENT}-01-x",
+    ],
+)
+def test_only_a_whole_traceparent_is_one(text: str) -> None:
+    assert checked(text) == ""

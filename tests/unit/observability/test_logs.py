@@ -1,0 +1,72 @@
+"""Logs: JSON with identity and job, and the tail that is kept."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pki.logs import JsonFormatter
+from runtime.log_tail import LogTail
+
+JOB = "0123456789abcdef" * 2
+
+
+def record(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
+    info = (type(error), error, error.__traceback__) if error is not None else None
+    return logging.LogRecord("runtime.x", logging.WARNING, __file__, 1, message, arguments, info)
+
+
+def test_a_line_says_who_and_which_job() -> None:
+    line = JsonFormatter("taskmanager/tm-1", "spiffe://td/taskmanager/tm-1").format(record("job %s is RUNNING", JOB))
+    event = json.loads(line)
+    assert event.pop("time").endswith("+00:00")
+    assert event == {
+        "level": "WARNING",
+        "logger": "runtime.x",
+        "message": f"job {JOB} is RUNNING",
+        "process": "taskmanager/tm-1",
+        "identity": "spiffe://td/taskmanager/tm-1",
+        "job": JOB,
+    }
+
+
+def test_an_error_is_on_the_same_line() -> None:
+    try:
+        int("a\nb")
+    except ValueError as error:
+        line = JsonFormatter("", "").format(record("it\nfailed", error=error))
+    assert "\n" not in line
+    event = json.loads(line)
+    assert event["error"]["type"] == "ValueError"
+    assert "test_logs.py" in event["error"]["traceback"]
+    assert not {"job", "process", "identity"} & set(event)
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=30)), st.integers(1, 200))
+def test_pieces_of_the_tail_joined_are_the_tail(lines: list[str], limit: int) -> None:
+    tail = LogTail(keep=300)
+    tail.setFormatter(logging.Formatter("%(message)s"))
+    for line in lines:
+        tail.handle(record("%s", line))
+    whole = "".join(f"{line}\n" for line in lines)
+    read, offset, end = "", 0, False
+    while not end:
+        chunk = tail.read(offset, limit)
+        assert chunk.next_offset > offset or chunk.end
+        read, offset, end = read + chunk.data, chunk.next_offset, chunk.end
+    assert whole.endswith(read)
+    assert offset == len(whole.encode())
+    assert len(read.encode()) > min(len(whole.encode()), 300) - 130
+
+
+def test_a_message_that_cannot_be_formatted_stops_nobody() -> None:
+    tail = LogTail()
+    logging.raiseExceptions, kept = False, logging.raiseExceptions
+    try:
+        tail.handle(record("%d", "x"))
+    finally:
+        logging.raiseExceptions = kept
+    assert tail.read(0, 100).data == ""

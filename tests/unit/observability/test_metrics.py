@@ -1,0 +1,84 @@
+"""Metrics: one exposition of many processes, on sockets that are their owner's."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from pki.home import Home
+from pki.metrics import collecting, directory, fetch, merge, render, serving
+from runtime.jobmanager.observation import Observation
+from runtime.metrics import MetricsRegistry, RegistryCollector, Sample
+
+
+def values(text: str, name: str) -> dict[str, float]:
+    """Of a metric: process -> value."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name:
+                found[sample.labels["process"]] = sample.value
+    return found
+
+
+def test_what_a_process_counts_says_whose_it_is() -> None:
+    registry = MetricsRegistry()
+    registry.register(lambda: [Sample("sluice_things_total", "counter", "Things.", 3)])
+    with collecting(RegistryCollector(registry)):
+        text = render("taskmanager/tm-1")
+    assert values(text, "sluice_things_total") == {"taskmanager/tm-1": 3}
+    assert values(text, "process_start_time_seconds").keys() == {"taskmanager/tm-1"}
+    assert "sluice_things_total" not in render("taskmanager/tm-1")
+
+
+def test_two_sources_of_one_metric_are_one_family() -> None:
+    one, other = MetricsRegistry(), MetricsRegistry()
+    one.register(lambda: [Sample("sluice_x", "gauge", "X.", 1, {"endpoint": "a"})])
+    other.register(lambda: [Sample("sluice_x", "gauge", "X.", 2, {"endpoint": "b"})])
+    with collecting(RegistryCollector(one)), collecting(RegistryCollector(other)):
+        text = render("p/q")
+    assert text.count("# TYPE sluice_x gauge") == 1
+    assert text.count("sluice_x{") == 2
+
+
+def test_expositions_are_merged_and_what_is_none_is_left_out() -> None:
+    def of(process: str, value: int) -> str:
+        return f'# HELP a_total A.\n# TYPE a_total counter\na_total{{process="{process}"}} {value}\n'
+
+    text = merge([of("x", 1), "\x00{nonsense", of("y", 2)])
+    assert values(text, "a_total") == {"x": 1, "y": 2}
+    assert text.count("# TYPE a_total counter") == 1
+
+
+def test_a_label_of_somebody_else_cannot_break_out_of_its_quotes() -> None:
+    registry = MetricsRegistry()
+    hostile = 'x"} 1\nsluice_jobs{state="FAILED'
+    registry.register(lambda: [Sample("sluice_y", "gauge", "Y.", 1, {"name": hostile})])
+    with collecting(RegistryCollector(registry)):
+        families = list(text_string_to_metric_families(merge([render("p/q")])))
+    assert "sluice_jobs" not in {family.name for family in families}
+    (sample,) = next(family for family in families if family.name == "sluice_y").samples
+    assert sample.labels["name"] == hostile
+
+
+async def test_the_socket_is_its_owners_and_gone_afterwards(tmp_path: Path) -> None:
+    home = Home.at(tmp_path).create()
+    async with serving(home, "auth/auth-1") as path:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+        text = await fetch(path)
+    assert text is not None
+    assert values(text, "process_start_time_seconds").keys() == {"auth/auth-1"}
+    assert not list(directory(home).iterdir())
+    assert await fetch(path) is None
+
+
+async def test_all_processes_of_a_home_are_gathered_each_once(tmp_path: Path) -> None:
+    home = Home.at(tmp_path).create()
+    observation = Observation(home, "jobmanager/jm-1", lambda: ())
+    async with serving(home, "auth/auth-1"), serving(home, "jobmanager/jm-1"):
+        (directory(home) / "dead.sock").touch()
+        text = await observation.metrics()
+    assert values(text, "process_start_time_seconds").keys() == {"auth/auth-1", "jobmanager/jm-1"}
