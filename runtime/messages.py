@@ -269,6 +269,23 @@ class LogChunk(Message, frozen=True):
     end: bool
 
 
+class UiRequest(Message, frozen=True):
+    """A page of Spark's UI that somebody wants: path and query in the driver, and where the UI is for a browser."""
+
+    path: str
+    query: str
+    base: str
+
+
+class UiPage(Message, frozen=True):
+    """What Spark's UI answered: nothing of its headers but the media type, and where a redirection leads."""
+
+    status: int
+    media: str = ""
+    location: str = ""
+    body: bytes = b""
+
+
 class ConnectionEvidence(Message, frozen=True):
     """One mutual TLS connection as one of its ends saw it; ``opened_at`` is in epoch seconds."""
 
@@ -469,7 +486,7 @@ class DriverAssignment(Message, frozen=True):
     kind: JobKind = JobKind.PIPELINE
     py_files: tuple[BlobRef, ...] = ()
     archives: tuple[Archive, ...] = ()
-    shuffle: bool = False
-    """Whether its shuffles go through the shuffle service."""
     checkpoints: str = ""
     """URL below which streaming queries keep their checkpoints."""
+    shuffle: bool = False
+    """Whether its shuffles go through the shuffle service."""

@@ -32,6 +32,7 @@ from runtime.jobmanager.errors import (
     QuotaExceeded,
     SubmissionRejected,
     TooManyJobs,
+    UiNotFound,
 )
 from runtime.jobmanager.gateways import (
     DISPATCHER,
@@ -48,8 +49,21 @@ from runtime.jobmanager.remains import end_remains, end_remains_of, wait_for
 from runtime.jobmanager.restart import NoRestart, Restarts, restarts
 from runtime.jobmanager.views import ExceptionEntry, Failure, JobDetail, JobRecord, JobSummary, SavepointRequest
 from runtime.log_files import read_log
-from runtime.messages import BlobRef, ConnectionEvidence, JobKind, JobState, JobSubmission, LogChunk, StageTable
-from runtime.restart_config import RestartConfig, settle
+from runtime.messages import (
+    BlobRef,
+    ConnectionEvidence,
+    JobKind,
+    JobState,
+    JobSubmission,
+    LogChunk,
+    StageTable,
+    UiPage,
+    UiRequest,
+)
+from runtime.restart_config import (
+    RestartConfig,
+    settle,
+)
 from runtime.rpc import RpcEndpoint
 from runtime.spark.command import MINIMUM_EXECUTOR_MEMORY_MB
 from runtime.spark.conf import check_job_conf
@@ -136,8 +150,8 @@ class Dispatcher(RpcEndpoint):
         services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.
         finished_jobs_kept: how many ended jobs, with their logs, are remembered.
         lease: of drivers, in seconds (see :mod:`runtime.jobmanager.remains`).
-        blob_quota: bytes that the files of one owner's unfinished jobs may have together; 0: any number.
         feed: told of every change of a job.
+        blob_quota: bytes that the files of one owner's unfinished jobs may have together; 0: any number.
         restart: what happens to jobs that fail, where they do not say it themselves.
         chance: random numbers from -1 to 1, for delays before restarts.
     """
@@ -154,8 +168,8 @@ class Dispatcher(RpcEndpoint):
         finished_jobs_kept: int,
         lease: float,
         restart: RestartConfig,
-        blob_quota: int = 0,
         feed: JobFeed | None = None,
+        blob_quota: int = 0,
         clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311  # spreads load, guards nothing
     ) -> None:
@@ -583,6 +597,14 @@ class Dispatcher(RpcEndpoint):
         if master is None or job.record.detail.state.terminal:
             return job.record.stages
         return self.deferred(master.stages())
+
+    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
+        """See :class:`DispatcherGateway`."""
+        job = self._job(job_id)
+        master = self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            raise UiNotFound(f"job {job_id} does not run", "its UI is there while it runs")
+        return self.deferred(master.ui(request))
 
     def _job(self, job_id: str) -> _Job:
         try:

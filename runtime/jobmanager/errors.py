@@ -49,6 +49,11 @@ class LogNotFound(JobManagerError):
 
 
 @remotable
+class UiNotFound(JobManagerError):
+    """Spark's UI has no such page, or the job's driver does not run."""
+
+
+@remotable
 class ExecutorUnknown(JobManagerError):
     """The JobMaster did not ask this TaskManager to launch that executor."""
 

@@ -20,9 +20,11 @@ from runtime.jobmanager.errors import (
     QuotaExceeded,
     SubmissionRejected,
     TooManyJobs,
+    UiNotFound,
 )
 from runtime.rest.artifacts import ArtifactRefused
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
+from runtime.shuffle.service_errors import NoShuffleService, WorkerUnknown
 from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 _LOG = logging.getLogger(__name__)
@@ -51,8 +53,8 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (BadRequest, 400),
     (InvalidBlobName, 400),
     (ForbiddenSparkConf, 400),
-    (PackageRefused, 400),
     (ArtifactRefused, 400),
+    (PackageRefused, 400),
     (SubmissionRejected, 400),
     (AssertionRefused, 401),
     (NotYours, 403),
@@ -61,11 +63,14 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (SavepointNotFound, 404),
     (NotStreaming, 409),
     (SavepointFailed, 409),
+    (UiNotFound, 404),
+    (WorkerUnknown, 404),
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
-    (QuotaExceeded, 413),
     (TooManyStreams, 429),
+    (QuotaExceeded, 413),
     (TooManyJobs, 503),
+    (NoShuffleService, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),
     (CheckpointsUnavailable, 503),

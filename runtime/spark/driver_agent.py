@@ -28,9 +28,18 @@ from runtime.messages import (
     StageTable,
     StreamingState,
     TaskFailure,
+    UiPage,
+    UiRequest,
 )
-from runtime.process import Exit
-from runtime.shuffle.service_errors import ShuffleServiceError
+from runtime.process import (
+    Exit,
+)
+from runtime.shuffle.service_errors import (
+    ShuffleServiceError,
+)
+from runtime.spark import (
+    ui_client,
+)
 from runtime.spark.bridge import (
     Bridge,
     BridgeEvent,
@@ -95,6 +104,10 @@ class DriverAgent:
     def connections(self) -> tuple[ConnectionEvidence, ...]:
         """Mutual TLS connections of the driver's JVM."""
         return read_evidence(Path(self._spec.identity_dir))
+
+    async def ui(self, request: UiRequest) -> UiPage:
+        """A page of Spark's UI."""
+        return await ui_client.ask(self._bridge.path.with_name(ui_client.SOCKET_NAME), request)
 
     async def run(self) -> DriverExit:
         """Run the attempt to its end, report it, and return the report."""
