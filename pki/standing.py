@@ -45,8 +45,11 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return cls(principal=who.principal, method=who.method, credential=who.credential, id=who.id)
 
 
-class Cut(Exception):
+class Cut(SluiceError):
     """The stream was ended because its credential is not good any more."""
+
+    def __init__(self) -> None:
+        super().__init__("the credential is not good any more", "sign in again, or make another token")
 
 
 @dataclass
@@ -73,7 +76,7 @@ class OpenStreams:
         except asyncio.CancelledError:
             if task in self._cut:
                 task.uncancel()
-                raise Cut from None
+                raise Cut() from None
             raise
         finally:
             del self._open[task]

@@ -206,12 +206,12 @@ class DispatcherGateway(Protocol):
         """A job is globally terminal."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(allow=_OWN, timeout=RESULT_SECONDS)
     async def attempt_failed(self, job_id: str) -> float | None:
         """An attempt failed; after how many seconds is there to be another one, None: not at all."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(allow=_OWN, timeout=RESULT_SECONDS)
     async def job_restarting(self, record: JobRecord, delay: float) -> None:
         """An attempt is over and everything of it given back; the next one is to begin after ``delay`` seconds."""
         ...

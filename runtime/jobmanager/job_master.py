@@ -347,7 +347,10 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
     async def _hand_on(self, record: JobRecord, delay: float) -> None:
         """Give everything back, and leave the job to the JobMaster of the next attempt."""
         await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
-        await self._services.resource_manager.release_job(self.job_id)
+        try:
+            await self._services.resource_manager.release_job(self.job_id)
+        except SluiceError as error:  # the next attempt states what it wants anew
+            _LOG.warning("job %s: its slots could not be given back: %s", self.job_id, error)
         await self._services.dispatcher.job_restarting(record, delay)
 
     async def _release(self, record: JobRecord) -> None:
