@@ -85,6 +85,12 @@ def check_shuffle(config: ShuffleConfig) -> ShuffleConfig:
             f"shuffle.replicas is {config.replicas} with {config.workers} workers",
             "set shuffle.workers, or shuffle.managers to use a service elsewhere",
         )
+    for key, port, count in (
+        ("manager_port", config.manager_port, config.manager_count),
+        ("worker_port", config.worker_port, config.workers),
+    ):
+        if config.local and port and count > 1:
+            raise ShuffleMisconfigured(f"shuffle.{key} is {port} for {count} processes of one machine", "leave it at 0")
     if config.workers_per_shuffle < config.replicas:
         raise ShuffleMisconfigured("shuffle.workers_per_shuffle is less than shuffle.replicas")
     return config
