@@ -156,7 +156,7 @@ def _targets(path: Path, options: Options) -> list[Subject]:
 
 
 def _edge_at(url: SplitResult, options: Options) -> Subject:
-    from runtime.rest.routes import ROUTES
+    from runtime.rest.routes import PUBLISHED
 
     host = url.hostname or ""
     secure = url.scheme == "https"
@@ -168,7 +168,7 @@ def _edge_at(url: SplitResult, options: Options) -> Subject:
         port=url.port or (443 if secure else 80),
         server_name="" if host.replace(".", "").isdigit() or ":" in host else host,
     )
-    return Subject(listener, options, edge=EdgeAccess(operations=ROUTES))
+    return Subject(listener, options, edge=EdgeAccess(operations=PUBLISHED))
 
 
 @contextlib.contextmanager
@@ -216,9 +216,9 @@ def edge_access(home: Home, *, with_token: bool) -> Iterator[EdgeAccess]:
     from cli.routes import effective_policy
     from gateway.principal import AccessRole
     from gateway.tokens import TokenStore
-    from runtime.rest.routes import ROUTES
+    from runtime.rest.routes import PUBLISHED
 
-    edge = EdgeAccess(operations=ROUTES, ca_file=home.pki / "authorities" / "edge" / "cert.pem")
+    edge = EdgeAccess(operations=PUBLISHED, ca_file=home.pki / "authorities" / "edge" / "cert.pem")
     if not with_token:
         yield edge
         return

@@ -10,6 +10,8 @@ import enum
 
 import msgspec
 
+from pki.connections import PeerCertificate
+
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all messages: immutable, keyword-only, unknown fields refused."""
@@ -218,6 +220,7 @@ class ConnectionEvidence(Message, frozen=True):
     cipher: str
     address: str = ""
     opened_at: float = 0.0
+    certificate: PeerCertificate | None = None
 
 
 # --- driver <-> JobMaster --------------------------------------------------------------------------

@@ -97,6 +97,7 @@ class AuthApi:
                 "scopes": principal.scopes,
                 "method": principal.method,
                 "credential": principal.credential,
+                "operations": self._desk.authenticator.policy.get().granted(principal),
             }
         )
 

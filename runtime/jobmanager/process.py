@@ -40,6 +40,7 @@ from runtime.rest.handlers import ClusterFacts, Handlers
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
 from runtime.rpc import RpcService
+from runtime.ui.pages import Dashboard
 
 _LOG = logging.getLogger(__name__)
 
@@ -177,7 +178,8 @@ async def _running(
             stack.callback(fetching.cancel)
         switch = RestSwitch(identity, workshop.origin, elected_by.leader)
         stack.push_async_callback(switch.close)
-        rest = RestServer(make_application(switch, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
+        application = make_application(switch, AssertionKeys(keys_file).keys, switch.by_page())
+        rest = RestServer(application, home.sockets / REST_SOCKET)
         stack.push_async_callback(rest.close)
         await rest.prepare()
         rest_address = None
@@ -238,7 +240,8 @@ class _Node:
             lost = asyncio.create_task(leadership.lost())
             stack.push_async_callback(_end, lost)
             gateways = await stack.enter_async_context(leading(self.workshop, leadership))
-            stack.enter_context(self.switch.leading(self._handlers(gateways)))
+            pages = Dashboard(gateways.dispatcher, gateways.resource_manager, self.facts)
+            stack.enter_context(self.switch.leading(self._handlers(gateways), pages.by_path()))
             await self.rest.open_socket()
             stack.push_async_callback(self.rest.close_socket)
             stack.callback(withdraw_jobmanager, self.home, os.getpid())

@@ -104,7 +104,7 @@ class Handlers:
 
     async def job(self, request: web.Request) -> web.Response:
         """One job."""
-        return _json(await self._dispatcher.job(_job_id(request)))
+        return _json(await self._dispatcher.job(job_id_of(request)))
 
     async def submit(self, request: web.Request) -> web.Response:
         """Store what comes, then hand it to the Dispatcher; nothing stays behind when it is not accepted."""
@@ -127,7 +127,7 @@ class Handlers:
         """Cancel a job: its owner may, and administrators."""
         if request.query.get("mode", "") != "cancel":
             raise BadRequest("PATCH of a job needs ?mode=cancel")
-        job_id = _job_id(request)
+        job_id = job_id_of(request)
         job = await self._dispatcher.job(job_id)
         if not may_change(request, job.owner):
             who = asserted(request).principal
@@ -137,18 +137,18 @@ class Handlers:
 
     async def logs(self, request: web.Request) -> web.Response:
         """The names of a job's logs, or with ``source`` a piece of one."""
-        job_id = _job_id(request)
+        job_id = job_id_of(request)
         source = request.query.get("source", "")
         if not source:
             return _json({"logs": await self._dispatcher.job_logs(job_id)})
-        offset = _number(request, "offset", default=0, most=1 << 60)
-        limit = _number(request, "limit", default=DEFAULT_LOG_BYTES, most=MAX_CHUNK_BYTES)
+        offset = number_of(request, "offset", default=0, most=1 << 60)
+        limit = number_of(request, "limit", default=DEFAULT_LOG_BYTES, most=MAX_CHUNK_BYTES)
         chunk = await self._dispatcher.read_job_log(job_id, source, offset, limit)
         return _json({"source": source, **msgspec.structs.asdict(chunk)})
 
     async def job_connections(self, request: web.Request) -> web.Response:
         """Evidence of a job's mutual TLS connections."""
-        return _json({"connections": await self._dispatcher.job_connections(_job_id(request))})
+        return _json({"connections": await self._dispatcher.job_connections(job_id_of(request))})
 
     async def connect_session(self, request: web.Request) -> web.Response:
         """The Spark Connect session of who asks, started when there is none."""
@@ -168,14 +168,16 @@ def _json(document: object, *, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(document), status=status, content_type="application/json")
 
 
-def _job_id(request: web.Request) -> str:
+def job_id_of(request: web.Request) -> str:
+    """The job that the path names; raises ``JobNotFound``."""
     job_id = request.match_info["job_id"]
     if len(job_id) != 32 or not job_id.isascii():
         raise JobNotFound(f"there is no job {job_id[:64]!r}")
     return job_id
 
 
-def _number(request: web.Request, name: str, *, default: int, most: int) -> int:
+def number_of(request: web.Request, name: str, *, default: int, most: int) -> int:
+    """A number in the query; raises :class:`BadRequest`."""
     text = request.query.get(name)
     if text is None:
         return default

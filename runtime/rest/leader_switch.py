@@ -19,7 +19,7 @@ from pki.tls import TlsIdentity
 from runtime.ha.errors import LeadershipLost
 from runtime.ha.leadership import LeaderInformation
 from runtime.rest.handlers import Handlers, RestHandler
-from runtime.rest.routes import ROUTES
+from runtime.rest.routes import PAGE_ROUTES, ROUTES
 
 FORWARDED_HEADER = "x-sluice-forwarded-by"
 """Set by a standby: whoever gets such a request and does not lead either refuses it, so that none goes in circles."""
@@ -62,19 +62,25 @@ class RestSwitch:
         self._who_leads = who_leads
         self._here: Handlers | None = None
         self._operations: Mapping[str, RestHandler] = {}
+        self._pages: Mapping[str, RestHandler] = {}
 
     def by_operation(self) -> Mapping[str, RestHandler]:
         """The handler of each operation."""
-        return {route.operation: self._handler(route.operation) for route in ROUTES}
+        return {route.operation: self._handler(lambda: self._operations, route.operation) for route in ROUTES}
+
+    def by_page(self) -> Mapping[str, RestHandler]:
+        """The handler of each path of :data:`PAGE_ROUTES`."""
+        return {route.path: self._handler(lambda: self._pages, route.path) for route in PAGE_ROUTES}
 
     async def health(self, request: web.Request) -> web.StreamResponse:
         """That some JobManager takes work, and this one knows it."""
         return await (self._forward(request) if self._here is None else self._here.health(request))
 
     @contextlib.contextmanager
-    def leading(self, handlers: Handlers) -> Iterator[None]:
-        """Requests are served by ``handlers`` within the block."""
+    def leading(self, handlers: Handlers, pages: Mapping[str, RestHandler] | None = None) -> Iterator[None]:
+        """Requests are served by ``handlers``, and those for pages by ``pages``, within the block."""
         self._operations = handlers.by_operation()
+        self._pages = pages or {}
         self._here = handlers
         try:
             yield
@@ -84,10 +90,10 @@ class RestSwitch:
     async def close(self) -> None:
         """Nothing is kept open between requests."""
 
-    def _handler(self, operation: str) -> RestHandler:
+    def _handler(self, served: Callable[[], Mapping[str, RestHandler]], key: str) -> RestHandler:
         async def handle(request: web.Request) -> web.StreamResponse:
             if self._here is not None:
-                return await self._operations[operation](request)
+                return await served()[key](request)
             return await self._forward(request)
 
         return handle

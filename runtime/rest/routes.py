@@ -30,7 +30,23 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/connections", "connections.read"),
 )
 
+PAGE_ROUTES: tuple[Route, ...] = (
+    Route("GET", "/", "overview.read"),
+    Route("GET", "/ui", "overview.read"),
+    Route("GET", "/ui/jobs", "jobs.list"),
+    Route("GET", "/ui/parts/jobs", "jobs.list"),
+    Route("GET", "/ui/jobs/{job_id}", "jobs.read"),
+    Route("GET", "/ui/jobs/{job_id}/logs", "jobs.logs"),
+    Route("GET", "/ui/taskmanagers", "taskmanagers.read"),
+    Route("GET", "/ui/parts/taskmanagers", "taskmanagers.read"),
+)
+"""Pages for people, and parts of pages: each has the operation of what it shows, so that a page shows nobody more than
+REST would tell them (docs/dashboard.md)."""
+
+PUBLISHED: tuple[Route, ...] = (*ROUTES, *PAGE_ROUTES)
+"""All that the gateway lets through."""
+
 
 def published_routes() -> list[dict[str, str]]:
     """The routes as they are written for the gateway: ``[{"method", "path", "operation"}]``."""
-    return [asdict(route) for route in ROUTES]
+    return [asdict(route) for route in PUBLISHED]

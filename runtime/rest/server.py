@@ -26,7 +26,7 @@ from pki.tls import TlsIdentity
 from runtime.rest.assertion import require_assertion
 from runtime.rest.handlers import RestHandler
 from runtime.rest.problems import problems
-from runtime.rest.routes import HEALTH_PATH, ROUTES
+from runtime.rest.routes import HEALTH_PATH, PAGE_ROUTES, ROUTES
 
 SOCKET_MODE = 0o600
 BACKLOG = 128
@@ -51,18 +51,24 @@ class Operations(Protocol):
         ...
 
 
-def make_application(handlers: Operations, keys: Callable[[bool], KeySet]) -> web.Application:
+def make_application(
+    handlers: Operations, keys: Callable[[bool], KeySet], pages: Mapping[str, RestHandler] | None = None
+) -> web.Application:
     """All of :data:`ROUTES` for whom the gateway asserts, and the health resource.
 
     Args:
         handlers: the operations; bodies are read by the one that takes any.
         keys: the gateway's public keys, see :class:`pki.assertions.AssertionVerifier`.
+        pages: the handler of each path of :data:`PAGE_ROUTES`; None: there are no pages.
     """
     application = web.Application(middlewares=[problems, require_assertion(keys)])
     application.router.add_get(HEALTH_PATH, handlers.health, allow_head=False)
     by_operation = handlers.by_operation()
     for route in ROUTES:
         application.router.add_route(route.method, route.path, by_operation[route.operation])
+    if pages is not None:
+        for route in PAGE_ROUTES:
+            application.router.add_get(route.path, pages[route.path], allow_head=False)
     return application
 
 

@@ -1,0 +1,35 @@
+"""The pages, and the operation that each needs: what somebody may not see is not offered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One entry: where it leads, what the policy must grant, and the name of its picture."""
+
+    title: str
+    path: str
+    operation: str
+    icon: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Entries under one heading."""
+
+    title: str
+    places: tuple[Place, ...]
+
+
+NAVIGATION: tuple[Group, ...] = (
+    Group(
+        "Cluster",
+        (
+            Place("Overview", "/ui", "overview.read", "overview"),
+            Place("Jobs", "/ui/jobs", "jobs.list", "jobs"),
+            Place("TaskManagers", "/ui/taskmanagers", "taskmanagers.read", "taskmanagers"),
+        ),
+    ),
+)
