@@ -30,6 +30,7 @@ from audit.subject import EdgeAccess, Options, Subject
 from audit.targets import read_anchors, read_targets
 from audit.wire.probe import speaks_tls
 from cli.audit_compose import examine_project
+from cli.audit_record import keep_summary
 from cli.errors import EXIT_NO, UnreachableError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from pki.channels import Channel
@@ -110,6 +111,8 @@ def audit(
             report = _examine(home, config, targets, options, with_identities=with_identities, intrusive=intrusive)
         if baseline is not None:
             report = _apply(baseline, report)
+        if targets is None and compose is None:
+            keep_summary(Home.at(home), report)
     except InputError as error:
         raise UsageError(error.what, error.remedy) from error
     except AuditError as error:

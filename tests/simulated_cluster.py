@@ -30,6 +30,8 @@ from runtime.messages import (
     SlotState,
     TaskManagerRegistration,
 )
+from runtime.ui.audit_summary import AuditSummary, Examined
+from runtime.ui.trust_facts import Anchor, TrustFacts
 
 TRUST_DOMAIN = "gateway.test"
 SUITE = "TLS_AES_256_GCM_SHA384"
@@ -109,6 +111,30 @@ def job(number: int, state: JobState, now: float) -> JobDetail:
         if failed
         else None,
         pending_reason="",
+    )
+
+
+def simulated_trust() -> TrustFacts:
+    """What the JobManager trusts: one authority; an audit was a while ago."""
+    now = time.time()
+    anchor = Anchor(
+        ISSUER, "CN=Sluice internal authority", "51c3", "EC P-256", now - 90 * 86400, now + 275 * 86400, True
+    )
+    listeners = tuple(
+        Examined(
+            name=f"{channel} of {process}",
+            channel=channel,
+            process=spiffe(process),
+            version="TLSv1.3",
+            suite=SUITE,
+            group="X25519MLKEM768",
+        )
+        for channel, process in (("rpc", "jobmanager/jm-1"), ("blob", "jobmanager/jm-1"))
+    )
+    summary = AuditSummary(at=now - 1800, checks=412, findings={}, listeners=listeners)
+    own = certificate(1, begun=now - 3 * HOUR)
+    return TrustFacts(
+        spiffe("jobmanager/jm-1"), own, (anchor,), "A", "One authority is trusted, and it signs.", summary
     )
 
 
@@ -232,11 +258,6 @@ class SimulatedResourceManager:
             entries.append(evidence("rpc", taskmanager, jobmanager, "dialed", own, self.now - 3000 + number))
             if number % 2:
                 entries.append(evidence("blob", jobmanager, taskmanager, "accepted", theirs, self.now - 200 + number))
-        entries.append(
-            evidence(
-                "rest", jobmanager, spiffe("gateway/envoy"), "accepted", certificate(2, begun=self.now - HOUR), self.now
-            )
-        )
         return tuple(entries)
 
     async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:

@@ -32,4 +32,8 @@ NAVIGATION: tuple[Group, ...] = (
             Place("TaskManagers", "/ui/taskmanagers", "taskmanagers.read", "taskmanagers"),
         ),
     ),
+    Group(
+        "Trust",
+        (Place("Trust map", "/ui/trust", "connections.read", "trust"),),
+    ),
 )

@@ -40,6 +40,7 @@ class Pages:
             moment=words.moment,
             machine_moment=words.machine_moment,
             ago=words.ago,
+            left=words.left,
             identity_path=words.identity_path,
             state_tone=words.state_tone,
         )

@@ -79,6 +79,13 @@ def identity_path(spiffe_id: str) -> str:
     return rest.partition("/")[2] if scheme else spiffe_id
 
 
+def left(not_after: float, now: float) -> str:
+    """``21 h 4 min left``, ``expired``."""
+    if now >= not_after:
+        return "expired"
+    return f"{duration((not_after - now) // 1 * 1000).replace('.0 s', ' s')} left"
+
+
 def expiry_tone(not_before: float, not_after: float, now: float) -> Tone:
     """Whether a certificate is in order: renewed in time, overdue, or over."""
     if now >= not_after:

@@ -40,7 +40,9 @@ from runtime.rest.handlers import ClusterFacts, Handlers
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
 from runtime.rpc import RpcService
+from runtime.ui.audit_summary import read_summary
 from runtime.ui.pages import Dashboard
+from runtime.ui.trust_facts import TrustFacts, trust_facts
 
 _LOG = logging.getLogger(__name__)
 
@@ -193,7 +195,7 @@ async def _running(
             rest_tls=rest_address,
             pid=os.getpid(),
         )
-        node = _Node(home, workshop, elected_by, rest, switch, facts, address)
+        node = _Node(home, identity, workshop, elected_by, rest, switch, facts, address)
         node.terms = asyncio.create_task(node.run(), name="terms")
         stack.push_async_callback(_end, node.terms)
         ready = asyncio.create_task(node.ready.wait())
@@ -210,6 +212,7 @@ class _Node:
     """A JobManager's terms: it stands by, leads, loses the lead, and stands by again."""
 
     home: Home
+    identity: TlsIdentity
     workshop: Workshop
     election: LeaderElection
     rest: RestServer
@@ -240,7 +243,7 @@ class _Node:
             lost = asyncio.create_task(leadership.lost())
             stack.push_async_callback(_end, lost)
             gateways = await stack.enter_async_context(leading(self.workshop, leadership))
-            pages = Dashboard(gateways.dispatcher, gateways.resource_manager, self.facts)
+            pages = Dashboard(gateways.dispatcher, gateways.resource_manager, self.facts, trust=self._trust)
             stack.enter_context(self.switch.leading(self._handlers(gateways), pages.by_path()))
             await self.rest.open_socket()
             stack.push_async_callback(self.rest.close_socket)
@@ -262,6 +265,10 @@ class _Node:
             ConnectSessions(gateways.dispatcher, self.workshop.blobs, self.workshop.driver_host.jobs, config.connect),
             default_executors=config.spark.executors,
         )
+
+    def _trust(self) -> TrustFacts:
+        loaded = self.identity.material
+        return trust_facts(str(loaded.spiffe_id), loaded.leaf, loaded.anchors, read_summary(self.home))
 
     def _information(self, leadership: Leadership) -> LeaderInformation:
         return LeaderInformation(

@@ -37,6 +37,10 @@ PAGE_ROUTES: tuple[Route, ...] = (
     Route("GET", "/ui/parts/jobs", "jobs.list"),
     Route("GET", "/ui/jobs/{job_id}", "jobs.read"),
     Route("GET", "/ui/jobs/{job_id}/logs", "jobs.logs"),
+    Route("GET", "/ui/jobs/{job_id}/trust", "jobs.connections"),
+    Route("GET", "/ui/parts/trust/{job_id}", "jobs.connections"),
+    Route("GET", "/ui/parts/trust", "jobs.list"),
+    Route("GET", "/ui/trust", "connections.read"),
     Route("GET", "/ui/taskmanagers", "taskmanagers.read"),
     Route("GET", "/ui/parts/taskmanagers", "taskmanagers.read"),
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from aiohttp import web
 
 from runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
 from runtime.log_files import MAX_CHUNK_BYTES
-from runtime.messages import JobState, LogChunk
+from runtime.messages import ConnectionEvidence, JobState, LogChunk
 from runtime.rest.assertion import asserted
 from runtime.rest.handlers import ClusterFacts, RestHandler, job_id_of, number_of
 from runtime.rest.problems import problem_of
@@ -26,12 +27,18 @@ from runtime.ui.job_pages import (
     page_of,
     recent,
 )
+from runtime.ui.trust_facts import TrustFacts, anchor_tone
+from runtime.ui.trust_map import TrustMap, trust_map
+from runtime.ui.trust_picture import draw
 from webui.rendering import HTML, Pages, page_headers
 
 _LOG = logging.getLogger(__name__)
 
 MAX_TASKMANAGERS_ON_THE_OVERVIEW = 24
 MAX_PAGE_NUMBER = 1_000_000
+MAX_JOBS_ON_THE_MAP = 6
+
+REST_CHANNEL = "rest"
 
 Page = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -45,11 +52,13 @@ class Dashboard:
         resource_manager: ResourceManagerInternalGateway,
         facts: ClusterFacts,
         *,
+        trust: Callable[[], TrustFacts],
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._dispatcher = dispatcher
         self._resource_manager = resource_manager
         self._facts = facts
+        self._trust = trust
         self._clock = clock
         self._templates = Pages(Path(__file__).parent / "templates")
 
@@ -62,6 +71,10 @@ class Dashboard:
             "/ui/parts/jobs": self.recent_jobs,
             "/ui/jobs/{job_id}": self.job,
             "/ui/jobs/{job_id}/logs": self.logs,
+            "/ui/jobs/{job_id}/trust": self.job_trust,
+            "/ui/parts/trust/{job_id}": self.job_trust_part,
+            "/ui/parts/trust": self.trust_of_jobs,
+            "/ui/trust": self.trust,
             "/ui/taskmanagers": self.taskmanagers,
             "/ui/parts/taskmanagers": self.slots,
         }
@@ -132,6 +145,51 @@ class Dashboard:
             more=max(0, len(found) - MAX_TASKMANAGERS_ON_THE_OVERVIEW),
         )
 
+    async def trust(self, request: web.Request) -> web.Response:
+        """The trust map: the cluster's own processes and channels."""
+        evidence = await self._resource_manager.connections()
+        facts = await asyncio.to_thread(self._trust)
+        found = self._map(evidence, facts, local=[(REST_CHANNEL, gateway_of(facts.identity), facts.identity)])
+        return self._page(
+            request,
+            "trust.html",
+            map=found,
+            picture=draw(found),
+            facts=facts,
+            anchors=[(each, anchor_tone(each, self._clock())) for each in facts.anchors],
+        )
+
+    async def trust_of_jobs(self, request: web.Request) -> web.Response:
+        """A part of the trust map: a place for each job that runs, whose connections have an operation of their own."""
+        running = [job for job in await self._dispatcher.jobs() if not job.state.terminal]
+        return self._page(
+            request,
+            "part_trust.html",
+            jobs=running[:MAX_JOBS_ON_THE_MAP],
+            more=max(0, len(running) - MAX_JOBS_ON_THE_MAP),
+        )
+
+    async def job_trust(self, request: web.Request) -> web.Response:
+        """The trust map of one job."""
+        return await self._of_job(request, "job_trust.html")
+
+    async def job_trust_part(self, request: web.Request) -> web.Response:
+        """The same as a part of the whole map."""
+        return await self._of_job(request, "part_job_trust.html")
+
+    async def _of_job(self, request: web.Request, template: str) -> web.Response:
+        job_id = job_id_of(request)
+        evidence = await self._dispatcher.job_connections(job_id)
+        facts = await asyncio.to_thread(self._trust)
+        found = self._map(evidence, facts)
+        picture = draw(found, of_a_job=True)
+        return self._page(request, template, job_id=job_id, map=found, picture=picture, facts=facts)
+
+    def _map(
+        self, evidence: tuple[ConnectionEvidence, ...], facts: TrustFacts, local: Sequence[tuple[str, str, str]] = ()
+    ) -> TrustMap:
+        return trust_map(evidence, now=self._clock(), local=local, audit=facts.audit)
+
     def _page(self, request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:  # noqa: ANN401
         text = self._templates.render(
             template, who=asserted(request).principal, here=_place(request.path), now=self._clock(), **values
@@ -151,6 +209,12 @@ class Dashboard:
                 return self._page(request, "problem.html", problem.status, title=problem.title, detail=problem.detail)
 
         return handle
+
+
+def gateway_of(identity: str) -> str:
+    """The gateway's identity in the trust domain of ``identity``; over a unix socket it shows none."""
+    trust_domain = identity.removeprefix("spiffe://").partition("/")[0]
+    return f"spiffe://{trust_domain}/gateway/envoy"
 
 
 def _place(path: str) -> str:

@@ -35,13 +35,14 @@
 
   let mine = null;
 
-  function apply() {
+  /* Parts are asked for when htmx knows them: what has just come in is settled a moment after it is there. */
+  function apply(settled) {
     if (!mine) return;
     for (const element of document.querySelectorAll("[data-needs]")) {
       const verdict = mine.operations[element.dataset.needs] || "deny";
       const allowed = verdict === "allow" || (verdict === "own" && element.dataset.owner === mine.name);
       element.hidden = !allowed;
-      if (allowed && element.dataset.part && !element.dataset.asked && window.htmx) {
+      if (allowed && settled && element.dataset.part && !element.dataset.asked) {
         element.dataset.asked = "1";
         htmx.trigger(element, "allowed");
       }
@@ -106,8 +107,8 @@
     delete notice().dataset.text;
   }
 
-  document.addEventListener("htmx:afterSwap", apply);
-  document.addEventListener("htmx:afterSettle", () => { apply(); select(); });
+  document.addEventListener("htmx:afterSwap", () => { apply(false); select(); });
+  document.addEventListener("htmx:afterSettle", () => apply(true));
 
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
@@ -157,15 +158,12 @@
       if (location.hash && link.getAttribute("href") === location.hash) link.setAttribute("aria-current", "true");
       else link.removeAttribute("aria-current");
     }
-    for (const detail of document.querySelectorAll("[data-detail]")) {
-      detail.hidden = `#${detail.id}` !== location.hash;
-    }
   }
 
   window.addEventListener("hashchange", () => {
     select();
     const target = location.hash && document.getElementById(location.hash.slice(1));
-    if (target && target.hasAttribute("data-detail")) target.focus();
+    if (target && target.classList.contains("detail")) target.focus();
   });
 
   document.addEventListener("DOMContentLoaded", async () => {
@@ -176,6 +174,6 @@
       follow(place);
     }
     mine = await rights().catch(() => null);
-    apply();
+    apply(true);
   });
 })();

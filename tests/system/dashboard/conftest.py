@@ -29,7 +29,7 @@ from runtime.rest.routes import published_routes
 from runtime.rest.server import RestServer, make_application
 from runtime.ui.pages import Dashboard
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway
-from tests.simulated_cluster import TRUST_DOMAIN, SimulatedDispatcher, SimulatedResourceManager, spiffe
+from tests.simulated_cluster import TRUST_DOMAIN, SimulatedDispatcher, SimulatedResourceManager, simulated_trust, spiffe
 from tests.system.browser.chromium import Tab, chromium, pin
 
 
@@ -65,7 +65,7 @@ class _Rest:
         store = BlobStore(self._home.root / "blobs", 1 << 20)
         sessions = ConnectSessions(self._dispatcher, store, self._home.root / "jobs", ConnectConfig())
         handlers = Handlers(self._dispatcher, self._manager, store, facts, sessions, default_executors=2)
-        pages = Dashboard(self._dispatcher, self._manager, facts)
+        pages = Dashboard(self._dispatcher, self._manager, facts, trust=simulated_trust)
         keys = AssertionKeys(assertion_keys_file(self._home)).keys
         server = RestServer(make_application(handlers, keys, pages.by_path()), path)
         await server.start()

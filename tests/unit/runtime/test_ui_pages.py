@@ -19,7 +19,7 @@ from runtime.rest.routes import PAGE_ROUTES, ROUTES
 from runtime.rest.server import RestServer, make_application
 from runtime.ui.pages import Dashboard
 from tests.assertions import AssertingGateway
-from tests.simulated_cluster import TRUST_DOMAIN, SimulatedDispatcher, SimulatedResourceManager, spiffe
+from tests.simulated_cluster import TRUST_DOMAIN, SimulatedDispatcher, SimulatedResourceManager, simulated_trust, spiffe
 
 FACTS = ClusterFacts("0.1", "4.3", spiffe("jobmanager/jm-1"), TRUST_DOMAIN)
 
@@ -51,7 +51,7 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
     store = BlobStore(tmp_path / "blobs", 1 << 20)
     sessions = ConnectSessions(dispatcher, store, tmp_path / "jobs", ConnectConfig())
     handlers = Handlers(dispatcher, manager, store, FACTS, sessions, default_executors=2)
-    dashboard = Dashboard(dispatcher, manager, FACTS)
+    dashboard = Dashboard(dispatcher, manager, FACTS, trust=simulated_trust)
     home = Home.at(tmp_path / "home").create()
     keys = AssertionKeys(assertion_keys_file(home)).keys
     server = RestServer(make_application(handlers, keys, dashboard.by_path()), tmp_path / "s" / "rest.sock")
