@@ -1,6 +1,6 @@
 # Everything a newcomer needs: `make demo` and `make test` set up what they need by themselves.
 .DELETE_ON_ERROR:
-.PHONY: help setup demo lint format test bench lock clean
+.PHONY: help setup demo lint format test bench reference lock clean
 
 VENV := .venv/.complete
 PY := .venv/bin/python
@@ -74,6 +74,9 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.control_plane
 	scripts/get-load-programs
 	$(PY) -m benchmarks.gateway
+
+reference: $(VENV) ## write the pages of docs/reference that come from the code
+	@scripts/make-reference
 
 lock: ## renew constraints.txt with the newest versions that fit pyproject.toml
 	rm -rf build/lock && python3 -m venv build/lock && build/lock/bin/pip install --quiet --upgrade '.[dev]'

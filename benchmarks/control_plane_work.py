@@ -32,6 +32,7 @@ from runtime.gateways import (
 from runtime.jobmanager.gateways import ResourceManagerInternalGateway, SlotRequirement
 from runtime.jobmanager.resource_manager import ResourceManager
 from runtime.messages import (
+    SlotCount,
     SlotOffer,
     SlotProfile,
     SlotReport,
@@ -182,7 +183,7 @@ async def jobmanager(directory: Path) -> None:
     internal = service.local(ResourceManagerInternalGateway, RESOURCE_MANAGER, token=resource_manager.fencing_token)
 
     async def allocate(count: int) -> None:
-        await internal.require_slots(SlotRequirement(JOB, count, PROFILE, jobmaster_endpoint(JOB), TOKEN))
+        await internal.require_slots(SlotRequirement(JOB, (SlotCount(PROFILE, count),), jobmaster_endpoint(JOB), TOKEN))
         await _until(lambda: len(master.offered) == count)
 
     async def release(count: int) -> None:

@@ -21,7 +21,15 @@ from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
-from runtime.config import ConnectConfig, JobManagerConfig, RuntimeConfig, SparkConfig, TaskManagerConfig
+from runtime.config import (
+    ConnectConfig,
+    JobManagerConfig,
+    LimitsConfig,
+    ResourcesConfig,
+    RuntimeConfig,
+    SparkConfig,
+    TaskManagerConfig,
+)
 from runtime.ha.config import HaConfig, check_ha
 
 ENVIRONMENT_PREFIX = "SLUICE__"
@@ -36,6 +44,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "spark": SparkConfig,
     "connect": ConnectConfig,
     "ha": HaConfig,
+    "resources": ResourcesConfig,
+    "limits": LimitsConfig,
     "gateway": GatewayConfig,
 }
 
@@ -54,6 +64,8 @@ class Configuration:
     spark: SparkConfig
     connect: ConnectConfig
     ha: HaConfig
+    resources: ResourcesConfig
+    limits: LimitsConfig
     gateway: GatewayConfig
     origins: Mapping[str, str]
 
@@ -67,6 +79,8 @@ class Configuration:
             spark=self.spark,
             connect=self.connect,
             ha=self.ha,
+            resources=self.resources,
+            limits=self.limits,
         )
 
     def values(self) -> dict[str, Any]:
@@ -116,6 +130,8 @@ def load(
         spark=_convert("spark", merged, origins, SparkConfig),
         connect=_convert("connect", merged, origins, ConnectConfig),
         ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
+        resources=_convert("resources", merged, origins, ResourcesConfig),
+        limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         origins=origins,
     )

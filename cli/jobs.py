@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import re
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -39,6 +40,8 @@ TokenOption = Annotated[
     ),
 ]
 _T = TypeVar("_T")
+_MEMORY = re.compile(r"([0-9]{1,9})(m|mb|mib|g|gb|gib|)")
+_MEBIBYTES = {"": 1, "m": 1, "mb": 1, "mib": 1, "g": 1024, "gb": 1024, "gib": 1024}
 
 
 def _run(main: Coroutine[Any, Any, _T]) -> _T:
@@ -50,6 +53,13 @@ def submit(
     args: Annotated[list[str] | None, typer.Argument(help="Arguments of the pipeline, after --.")] = None,
     name: Annotated[str, typer.Option(help="Name of the job; default: the file's name.")] = "",
     executors: Annotated[int | None, typer.Option(min=1, max=1000, help="Executors to ask for.")] = None,
+    executor_cores: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Cores of each executor; default: those of the cluster's slots.")
+    ] = None,
+    executor_memory: Annotated[
+        str | None,
+        typer.Option(help="Heap of each executor, such as 2g or 1536m; default: that of the cluster's slots."),
+    ] = None,
     conf: Annotated[list[str] | None, typer.Option("--conf", help="Spark setting KEY=VALUE; repeatable.")] = None,
     file: Annotated[
         list[Path] | None, typer.Option("--file", help="Extra file in the working folder; repeatable.")
@@ -77,8 +87,20 @@ def submit(
         request["name"] = name
     if executors is not None:
         request["executors"] = executors
+    if executor_cores is not None:
+        request["executor_cores"] = executor_cores
+    if executor_memory is not None:
+        request["executor_memory_mb"] = memory_mb(executor_memory)
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
     raise typer.Exit(_run(_submit(target, pipeline, request, file or [], wait=wait, as_json=as_json)))
+
+
+def memory_mb(text: str) -> int:
+    """Mebibytes of a size like Spark's: ``1536m``, ``2g``, or a plain number of mebibytes."""
+    match = _MEMORY.fullmatch(text.strip().lower())
+    if match is None or not int(match[1]):
+        raise UsageError(f"{text!r} is not an amount of memory", "write 1536m or 2g")
+    return int(match[1]) * _MEBIBYTES[match[2]]
 
 
 def _parse_conf(settings: list[str]) -> dict[str, str]:

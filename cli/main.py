@@ -14,6 +14,7 @@ from cli import (
     compose,
     connect,
     demo,
+    doctor,
     gateway,
     jobs,
     login,
@@ -43,6 +44,7 @@ app.command()(cluster.status)
 app.command()(jobs.submit)
 app.command()(cluster.down)
 app.command()(demo.demo)
+app.command()(doctor.doctor)
 app.command()(connect.connect)
 app.command()(audit.audit)
 app.add_typer(jobs.app, name="jobs")

@@ -9,14 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cli.config_reference import configuration_reference
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 
 app = typer.Typer(no_args_is_help=True, help="Show the configuration: sluice.toml, SLUICE__SECTION__KEY, defaults.")
-
-
-@app.callback()
-def _group() -> None:
-    """Keep `config show` a verb of its own even while it is the only one."""
 
 
 @app.command()
@@ -35,3 +31,9 @@ def show(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None, as_json: 
     for key, value in values.items():
         table.add_row(key, escape(json.dumps(value)), escape(configuration.origins[key]))
     Console().print(table)
+
+
+@app.command()
+def reference() -> None:
+    """Print a sluice.toml with every setting, its meaning and its default, all commented out."""
+    print(configuration_reference(), end="")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from runtime.ha.config import HaConfig
+from runtime.jobmanager.placement import Placement
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,13 +34,17 @@ class JobManagerConfig(_Section, frozen=True):
 
 
 class TaskManagerConfig(_Section, frozen=True):
-    """Slots of one TaskManager, all of the same size."""
+    """One TaskManager: its default slots, and what it has in all."""
 
     count: int = 2
     """How many TaskManagers ``sluice up`` starts."""
     slots: int = 2
     slot_cores: int = 1
     slot_memory_mb: int = 768
+    cores: int = 0
+    """Cores in all, for slots of any size; 0: what the default slots have together."""
+    memory_mb: int = 0
+    """Heap of executors in all, in MiB; 0: what the default slots have together."""
     host: str = "127.0.0.1"
 
 
@@ -62,6 +67,21 @@ class ConnectConfig(_Section, frozen=True):
     """Sessions at the same time."""
 
 
+class ResourcesConfig(_Section, frozen=True):
+    """How slots are given to jobs."""
+
+    placement: Placement = Placement.SPREAD
+    """``spread`` jobs over TaskManagers, or ``pack`` them, so that whole TaskManagers stay free."""
+    slot_idle_timeout: float = 50.0
+    """Seconds for which a job holds slots before it has a SparkContext; then they go back until it has one."""
+
+
+class LimitsConfig(_Section, frozen=True):
+    """How much one user may have at the same time; 0: any number."""
+
+    max_slots_per_user: int = 0
+
+
 class RuntimeConfig(_Section, frozen=True):
     """All of the above, and the trust domain from ``[pki]``."""
 
@@ -71,3 +91,5 @@ class RuntimeConfig(_Section, frozen=True):
     spark: SparkConfig = SparkConfig()
     connect: ConnectConfig = ConnectConfig()
     ha: HaConfig = HaConfig()
+    resources: ResourcesConfig = ResourcesConfig()
+    limits: LimitsConfig = LimitsConfig()

@@ -78,24 +78,59 @@ class JobSubmission(Message, frozen=True):
     executors: int = 2
     files: tuple[BlobRef, ...] = ()
     kind: JobKind = JobKind.PIPELINE
+    executor_cores: int = 0
+    """Of each executor; 0: as many as the cluster's slots have by default."""
+    executor_memory_mb: int = 0
+    """Heap of each executor; 0: as much as the cluster's slots have by default."""
 
 
 class SlotProfile(Message, frozen=True):
-    """Resources of one slot: whole cores and JVM heap in MiB."""
+    """Resources: whole cores and JVM heap in MiB, of one slot or of a whole TaskManager."""
 
     cores: int
     memory_mb: int
 
     def fits(self, wanted: SlotProfile) -> bool:
-        """Whether a slot of this size is at least as large as ``wanted``."""
+        """Whether this is at least as large as ``wanted``."""
         return self.cores >= wanted.cores and self.memory_mb >= wanted.memory_mb
+
+    def plus(self, other: SlotProfile) -> SlotProfile:
+        """Both together."""
+        return SlotProfile(cores=self.cores + other.cores, memory_mb=self.memory_mb + other.memory_mb)
+
+    def less(self, used: SlotProfile) -> SlotProfile:
+        """What is left without ``used``, never below nothing."""
+        return SlotProfile(cores=max(0, self.cores - used.cores), memory_mb=max(0, self.memory_mb - used.memory_mb))
+
+    def multiplied(self, count: int) -> SlotProfile:
+        """``count`` of these together."""
+        return SlotProfile(cores=count * self.cores, memory_mb=count * self.memory_mb)
+
+    def times(self, part: SlotProfile) -> int:
+        """How many of ``part`` fit into this."""
+        return min(self.cores // max(1, part.cores), self.memory_mb // max(1, part.memory_mb))
+
+
+MAX_SLOTS_PER_TASKMANAGER = 1024
+"""Default slots and carved ones; the numbers of slots are below this."""
+NO_RESOURCES = SlotProfile(cores=0, memory_mb=0)
+
+
+class SlotCount(Message, frozen=True):
+    """A number of slots of one size."""
+
+    profile: SlotProfile
+    count: int
 
 
 # --- TaskManager -> ResourceManager -------------------------------------------------------------
 
 
 class TaskManagerRegistration(Message, frozen=True):
-    """A TaskManager introduces itself and its slots (all of one profile)."""
+    """A TaskManager introduces itself, its default slots (all of one profile), and what it has in all.
+
+    Slots of other sizes are carved out of ``total``; None: what the default slots have together.
+    """
 
     name: str
     host: str
@@ -103,6 +138,7 @@ class TaskManagerRegistration(Message, frozen=True):
     profile: SlotProfile
     python: str
     version: str
+    total: SlotProfile | None = None
 
 
 class RegistrationAccepted(Message, frozen=True):
@@ -116,16 +152,17 @@ class RegistrationAccepted(Message, frozen=True):
 
 
 class SlotStatus(Message, frozen=True):
-    """One slot as its TaskManager sees it."""
+    """One slot as its TaskManager sees it; ``profile`` is None in a default slot."""
 
     slot: int
     state: SlotState
     allocation_id: str = ""
     job_id: str = ""
+    profile: SlotProfile | None = None
 
 
 class SlotReport(Message, frozen=True):
-    """All slots of one TaskManager."""
+    """All default slots of one TaskManager, and the carved ones that are held."""
 
     slots: tuple[SlotStatus, ...]
 
@@ -134,13 +171,17 @@ class SlotReport(Message, frozen=True):
 
 
 class SlotRequest(Message, frozen=True):
-    """The ResourceManager reserves ``slot`` for a job; the TaskManager then offers it to the JobMaster."""
+    """The ResourceManager reserves ``slot`` for a job; the TaskManager then offers it to the JobMaster.
+
+    A number beyond those of the default slots is a slot of ``profile`` to be carved out of what is free.
+    """
 
     slot: int
     allocation_id: str
     job_id: str
     jobmaster_endpoint: str
     jobmaster_token: bytes
+    profile: SlotProfile
 
 
 class SlotOffer(Message, frozen=True):

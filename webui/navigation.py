@@ -34,6 +34,11 @@ NAVIGATION: tuple[Group, ...] = (
     ),
     Group(
         "Trust",
-        (Place("Trust map", "/ui/trust", "connections.read", "trust"),),
+        (
+            Place("Trust map", "/ui/trust", "connections.read", "trust"),
+            Place("Certificates", "/auth/ui/pki", "certificates.list", "pki"),
+            Place("Gateway", "/auth/ui/gateway", "sessions.list", "gateway"),
+            Place("Audit log", "/auth/ui/audit-log", "audit_log.search", "audit"),
+        ),
     ),
 )

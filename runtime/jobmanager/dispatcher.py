@@ -36,6 +36,7 @@ from runtime.jobmanager.views import Failure, JobDetail, JobRecord, JobSummary
 from runtime.log_files import read_log
 from runtime.messages import BlobRef, ConnectionEvidence, JobState, JobSubmission, LogChunk
 from runtime.rpc import RpcEndpoint
+from runtime.spark.command import MINIMUM_EXECUTOR_MEMORY_MB
 from runtime.spark.conf import check_job_conf
 
 _LOG = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ MAX_ARGUMENTS = 1000
 MAX_ARGUMENTS_CHARACTERS = 256 << 10
 """Longest sum of a pipeline's arguments."""
 MAX_EXECUTORS = 1000
+MAX_EXECUTOR_CORES = 1024
+MAX_EXECUTOR_MEMORY_MB = 8 << 20
 FIRST_RETRY_SECONDS = 0.2
 LONGEST_RETRY_SECONDS = 5.0
 """Between tries while the HA storage is away."""
@@ -64,6 +67,16 @@ class _Job:
     clean: bool = False
 
 
+def check_executor_size(cores: int, memory_mb: int) -> None:
+    """Raise :class:`SubmissionRejected` when no executor could have this size; 0 is the cluster's default."""
+    if not 0 <= cores <= MAX_EXECUTOR_CORES:
+        raise SubmissionRejected(f"executors of {cores} cores", f"ask for 1 to {MAX_EXECUTOR_CORES}")
+    if memory_mb and not MINIMUM_EXECUTOR_MEMORY_MB <= memory_mb <= MAX_EXECUTOR_MEMORY_MB:
+        raise SubmissionRejected(
+            f"executors of {memory_mb} MiB", f"ask for {MINIMUM_EXECUTOR_MEMORY_MB} to {MAX_EXECUTOR_MEMORY_MB}"
+        )
+
+
 def check_submission(submission: JobSubmission) -> JobSubmission:
     """A vetted copy; raises :class:`SubmissionRejected` or ``ForbiddenSparkConf`` naming what is not acceptable."""
     name = submission.name
@@ -73,6 +86,7 @@ def check_submission(submission: JobSubmission) -> JobSubmission:
         )
     if not 1 <= submission.executors <= MAX_EXECUTORS:
         raise SubmissionRejected(f"{submission.executors} executors", f"ask for 1 to {MAX_EXECUTORS}")
+    check_executor_size(submission.executor_cores, submission.executor_memory_mb)
     if len(submission.args) > MAX_ARGUMENTS or sum(map(len, submission.args)) > MAX_ARGUMENTS_CHARACTERS:
         raise SubmissionRejected(
             "too many arguments", f"at most {MAX_ARGUMENTS} with {MAX_ARGUMENTS_CHARACTERS} characters"

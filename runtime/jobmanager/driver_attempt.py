@@ -19,7 +19,7 @@ from pki.identity import SpiffeId
 from pki.issuer import Issuer
 from runtime.identity_renewal import RenewalWatch
 from runtime.log_files import open_log, shorten_log
-from runtime.messages import ConnectionEvidence, JobSubmission
+from runtime.messages import ConnectionEvidence, JobSubmission, SlotProfile
 from runtime.process import ChildProcess, Exit
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.evidence import read_evidence
@@ -63,6 +63,13 @@ class DriverHost:
     argv: DriverArgv
     lease: float = 0.0
 
+    def executor_size(self, submission: JobSubmission) -> SlotProfile:
+        """How large the executors of a job are: what it asked for, else the cluster's default."""
+        return SlotProfile(
+            cores=submission.executor_cores or self.executor_cores,
+            memory_mb=submission.executor_memory_mb or self.executor_memory_mb,
+        )
+
 
 class DriverAttempt:
     """A driver process that has not been started yet, runs, or has ended."""
@@ -92,6 +99,7 @@ class DriverAttempt:
     def _prepare(self) -> Path:
         make_private_directory(self.directory)
         self._issue()
+        size = self._host.executor_size(self._submission)
         return DriverSpec(
             job_id=self._job_id,
             attempt=self._attempt,
@@ -105,8 +113,8 @@ class DriverAttempt:
             work_dir=str(self.directory),
             host=self._host.host,
             executors=self._submission.executors,
-            executor_cores=self._host.executor_cores,
-            executor_memory_mb=self._host.executor_memory_mb,
+            executor_cores=size.cores,
+            executor_memory_mb=size.memory_mb,
             driver_memory_mb=self._host.driver_memory_mb,
             stop_grace_seconds=self._host.stop_grace,
             start_timeout_seconds=self._host.start_timeout,

@@ -9,10 +9,21 @@ loop for ever.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from runtime.messages import ExecutorExit, ExecutorTarget, ExecutorTargets, SlotOffer, SlotProfile, SparkRegistration
+import msgspec
+
+from runtime.messages import (
+    ExecutorExit,
+    ExecutorTarget,
+    ExecutorTargets,
+    SlotCount,
+    SlotOffer,
+    SlotProfile,
+    SparkRegistration,
+)
 
 SIGNAL_EXIT_BASE = 128
 """A process ended by signal n is reported with exit code 128 + n, as shells do."""
@@ -22,6 +33,12 @@ RELAUNCH_PAUSE_SECONDS = 1.0
 
 MAX_EXITED_KEPT = 100
 """How many ended executors of a job are remembered for display."""
+
+MAX_EXECUTORS_WANTED = 10_000
+"""More executors of one size than this are not asked for, whatever a driver says."""
+
+MAX_TARGETS = 100
+"""Sizes of executors that one driver may want at the same time."""
 
 
 class ExecutorState(enum.StrEnum):
@@ -57,16 +74,19 @@ class Decision:
     Attributes:
         launch: executors to launch, each in its slot.
         release: allocations to give back.
-        slots_wanted: how many slots the job wants in total.
-        profile: how large they must be.
-        retry_at: when to decide again because of a pause; None when no pause is in force.
+        wanted: how many slots of which sizes the job wants in total.
+        retry_at: when to decide again because time alone changes the decision; None when it does not.
     """
 
     launch: tuple[Executor, ...]
     release: tuple[str, ...]
-    slots_wanted: int
-    profile: SlotProfile
+    wanted: tuple[SlotCount, ...] = ()
     retry_at: float | None = None
+
+    @property
+    def slots_wanted(self) -> int:
+        """How many slots of any size."""
+        return sum(each.count for each in self.wanted)
 
 
 @dataclass
@@ -77,11 +97,14 @@ class ExecutorPool:
         initial: how many slots to ask for before the driver has said what it wants.
         slot_profile: how large those must be.
         failure_budget: how many executors may end by themselves.
+        idle_timeout: seconds for which slots are held while no SparkContext is there to use them; then they go back
+            until there is one.
     """
 
     initial: int
     slot_profile: SlotProfile
     failure_budget: int
+    idle_timeout: float = float("inf")
     failures: int = 0
     last_failure: str = ""
     _executors: dict[int, Executor] = field(default_factory=dict)
@@ -91,6 +114,8 @@ class ExecutorPool:
     _closed: bool = False
     _next_id: int = 1
     _pause_until: float = 0.0
+    _idle_since: float | None = None
+    _gave_up_waiting: bool = False
 
     @property
     def executors(self) -> tuple[Executor, ...]:
@@ -118,7 +143,7 @@ class ExecutorPool:
 
         Returns the executors that have to be stopped: those of an earlier SparkContext of the same driver.
         """
-        self._targets = None
+        self._targets, self._gave_up_waiting = None, False
         earlier, self._registration = self._registration, registration
         if earlier is None or earlier.app_id == registration.app_id:
             return []
@@ -132,7 +157,7 @@ class ExecutorPool:
     def set_targets(self, targets: ExecutorTargets) -> None:
         """The driver's wish; an older version than the last is ignored."""
         if self._targets is None or targets.version > self._targets.version:
-            self._targets = targets
+            self._targets = msgspec.structs.replace(targets, targets=targets.targets[:MAX_TARGETS])
 
     def offer(self, slot: SlotOffer) -> bool:
         """A slot is offered; False when it is not wanted (any more)."""
@@ -140,7 +165,7 @@ class ExecutorPool:
             return False
         if slot.allocation_id in self._slots:
             return True
-        if len(self._slots) >= self._wanted():
+        if self._held()[slot.profile] >= self._wanted()[slot.profile]:
             return False
         self._slots[slot.allocation_id] = slot
         return True
@@ -195,15 +220,28 @@ class ExecutorPool:
     def decide(self, now: float) -> Decision:
         """Compare wish and reality; what is returned as ``launch`` counts as launching from now on."""
         if self._closed:
-            return Decision((), (), 0, self.slot_profile)
+            return Decision((), ())
         paused = now < self._pause_until
+        idle_until = self._idle_until(now)
         launch: list[Executor] = []
         if self._registration is not None and not paused and not self.budget_exhausted:
             for target in self._all_targets():
                 launch += self._launch(target, now)
-        profile = self._largest()
-        release = self._surplus() if self._targets is not None else ()
-        return Decision(tuple(launch), release, self._wanted(), profile, self._pause_until if paused else None)
+        release = self._surplus() if self._targets is not None or self._gave_up_waiting else ()
+        wanted = tuple(SlotCount(profile, count) for profile, count in self._wanted().items() if count > 0)
+        later = [time for time in (self._pause_until if paused else None, idle_until) if time is not None]
+        return Decision(tuple(launch), release, wanted, min(later, default=None))
+
+    def _idle_until(self, now: float) -> float | None:
+        """Until when slots are held for a SparkContext that is not there; None when there is no such time."""
+        if self._registration is not None or not self._slots:
+            self._idle_since = None
+            return None
+        if self._idle_since is None:
+            self._idle_since = now
+        until = self._idle_since + self.idle_timeout
+        self._gave_up_waiting = self._gave_up_waiting or now >= until
+        return None if self._gave_up_waiting or until == float("inf") else until
 
     def _launch(self, target: ExecutorTarget, now: float) -> list[Executor]:
         launched: list[Executor] = []
@@ -211,7 +249,7 @@ class ExecutorPool:
         for slot in self._idle():
             if len(launched) >= missing:
                 break
-            if slot.profile.cores < target.cores or slot.profile.memory_mb < target.memory_mb:
+            if slot.profile != size_of(target):
                 continue
             executor = Executor(self._next_id, slot, target, int(now * 1000))
             self._next_id += 1
@@ -224,29 +262,29 @@ class ExecutorPool:
         return [slot for slot in self._slots.values() if slot.allocation_id not in busy]
 
     def _surplus(self) -> tuple[str, ...]:
-        """Idle slots beyond what is wanted, and idle slots too small for anything wanted."""
-        largest = self._largest()
-        excess = len(self._slots) - self._wanted()
+        """Idle slots beyond what is wanted of their size."""
+        excess = self._held() - self._wanted()
         released = []
         for slot in self._idle():
-            too_small = slot.profile.cores < largest.cores or slot.profile.memory_mb < largest.memory_mb
-            if excess > 0 or too_small:
+            if excess[slot.profile] > 0:
                 released.append(slot.allocation_id)
-                excess -= 1
+                excess[slot.profile] -= 1
         for allocation_id in released:
             del self._slots[allocation_id]
         return tuple(released)
 
-    def _wanted(self) -> int:
+    def _wanted(self) -> Counter[SlotProfile]:
+        """How many slots of each size: what the driver says, and those in which something runs."""
         if self._targets is None:
-            return self.initial
-        return sum(max(each.total, self._active(each.resource_profile_id)) for each in self._targets.targets)
+            return Counter({} if self._gave_up_waiting else {self.slot_profile: self.initial})
+        wanted: Counter[SlotProfile] = Counter()
+        for each in self._targets.targets:
+            total = min(each.total, MAX_EXECUTORS_WANTED)
+            wanted[size_of(each)] += max(total, self._active(each.resource_profile_id))
+        return wanted
 
-    def _largest(self) -> SlotProfile:
-        targets = [each for each in self._all_targets() if each.total > 0]
-        if not targets:
-            return self.slot_profile
-        return SlotProfile(cores=max(each.cores for each in targets), memory_mb=max(each.memory_mb for each in targets))
+    def _held(self) -> Counter[SlotProfile]:
+        return Counter(slot.profile for slot in self._slots.values())
 
     def _all_targets(self) -> tuple[ExecutorTarget, ...]:
         return self._targets.targets if self._targets is not None else ()
@@ -260,3 +298,8 @@ class ExecutorPool:
         exited = [each.id for each in self._executors.values() if each.state is ExecutorState.EXITED]
         for executor_id in exited[: max(0, len(exited) - MAX_EXITED_KEPT)]:
             del self._executors[executor_id]
+
+
+def size_of(target: ExecutorTarget) -> SlotProfile:
+    """The slot that an executor of this kind needs."""
+    return SlotProfile(cores=target.cores, memory_mb=target.memory_mb)

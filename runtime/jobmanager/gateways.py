@@ -11,7 +11,7 @@ from typing import Protocol
 from pki.identity import Role
 from runtime.gateways import JobMasterGateway, ResourceManagerGateway
 from runtime.jobmanager.views import JobDetail, JobRecord, JobSummary, TaskManagerView
-from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotProfile
+from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotCount
 from runtime.rpc import rpc
 
 DISPATCHER = "dispatcher"
@@ -24,13 +24,13 @@ _OWN = frozenset({Role.JOBMANAGER})
 
 
 class SlotRequirement(Message, frozen=True):
-    """A job wants ``count`` slots in total, each at least of ``profile``."""
+    """A job wants slots of these sizes and numbers in total; ``owner`` is whose limit they count towards."""
 
     job_id: str
-    count: int
-    profile: SlotProfile
+    wanted: tuple[SlotCount, ...]
     jobmaster_endpoint: str
     jobmaster_token: bytes
+    owner: str = ""
 
 
 class ExecutorLogRequest(Message, frozen=True):

@@ -46,8 +46,8 @@ from runtime.messages import (
     JobState,
     JobSubmission,
     SignedIdentity,
+    SlotCount,
     SlotOffer,
-    SlotProfile,
     SparkRegistration,
 )
 from runtime.process import ChildProcess, Exit
@@ -84,6 +84,8 @@ class JobServices:
     failure_budget: int
     driver_start_timeout: float
     cancel_grace: float
+    slot_idle_timeout: float = float("inf")
+    """Seconds for which slots are held before there is a SparkContext."""
     clock: Callable[[], float] = time.time
     check_leadership: Callable[[], None] = lambda: None
     """Raises ``LeadershipLost`` when this process does not lead (any more)."""
@@ -119,8 +121,9 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         host = services.driver_host
         self._pool = ExecutorPool(
             initial=submission.executors,
-            slot_profile=SlotProfile(cores=host.executor_cores, memory_mb=host.executor_memory_mb),
+            slot_profile=host.executor_size(submission),
             failure_budget=services.failure_budget,
+            idle_timeout=services.slot_idle_timeout,
         )
         self._attempt_number = attempt
         self._attempt = DriverAttempt(host, job_id, self._attempt_number, submission, token)
@@ -410,18 +413,18 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             self.hand_off(
                 self._services.resource_manager.release_slot(allocation_id), failed=self._note("releasing a slot")
             )
-        self._require(decision.slots_wanted, decision.profile)
+        self._require(decision.wanted)
         if decision.retry_at is not None:
             self.call_later(max(0.0, decision.retry_at - self._clock()) + 0.01, self._reconcile)
         self._publish()
 
-    def _require(self, count: int, profile: SlotProfile) -> None:
+    def _require(self, wanted: tuple[SlotCount, ...]) -> None:
         requirement = SlotRequirement(
             job_id=self.job_id,
-            count=count,
-            profile=profile,
+            wanted=wanted,
             jobmaster_endpoint=self.name,
             jobmaster_token=self.token,
+            owner=self._submission.owner,
         )
         if requirement != self._stated:
             self._stated = requirement

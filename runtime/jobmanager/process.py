@@ -36,12 +36,11 @@ from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.driver_attempt import DriverArgv, DriverHost
 from runtime.jobmanager.term import Gateways, Workshop, leading
 from runtime.rest.assertion_keys import fetch_forever
-from runtime.rest.handlers import ClusterFacts, Handlers
+from runtime.rest.cluster import Cluster, ClusterFacts
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
 from runtime.rpc import RpcService
 from runtime.ui.audit_summary import read_summary
-from runtime.ui.pages import Dashboard
 from runtime.ui.trust_facts import TrustFacts, trust_facts
 
 _LOG = logging.getLogger(__name__)
@@ -180,8 +179,7 @@ async def _running(
             stack.callback(fetching.cancel)
         switch = RestSwitch(identity, workshop.origin, elected_by.leader)
         stack.push_async_callback(switch.close)
-        application = make_application(switch, AssertionKeys(keys_file).keys, switch.by_page())
-        rest = RestServer(application, home.sockets / REST_SOCKET)
+        rest = RestServer(make_application(switch.serve, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
         stack.push_async_callback(rest.close)
         await rest.prepare()
         rest_address = None
@@ -243,8 +241,7 @@ class _Node:
             lost = asyncio.create_task(leadership.lost())
             stack.push_async_callback(_end, lost)
             gateways = await stack.enter_async_context(leading(self.workshop, leadership))
-            pages = Dashboard(gateways.dispatcher, gateways.resource_manager, self.facts, trust=self._trust)
-            stack.enter_context(self.switch.leading(self._handlers(gateways), pages.by_path()))
+            stack.enter_context(self.switch.leading(self._cluster(gateways)))
             await self.rest.open_socket()
             stack.push_async_callback(self.rest.close_socket)
             stack.callback(withdraw_jobmanager, self.home, os.getpid())
@@ -255,15 +252,16 @@ class _Node:
             self.ready.set()
             return await lost
 
-    def _handlers(self, gateways: Gateways) -> Handlers:
+    def _cluster(self, gateways: Gateways) -> Cluster:
         config = self.workshop.config
-        return Handlers(
+        return Cluster(
             gateways.dispatcher,
             gateways.resource_manager,
             self.workshop.blobs,
             self.facts,
             ConnectSessions(gateways.dispatcher, self.workshop.blobs, self.workshop.driver_host.jobs, config.connect),
             default_executors=config.spark.executors,
+            trust=self._trust,
         )
 
     def _trust(self) -> TrustFacts:

@@ -27,9 +27,12 @@ from runtime.jobmanager.gateways import (
     ResourceManagerInternalGateway,
     SlotRequirement,
 )
-from runtime.jobmanager.slots import AllocationLost, Release, Requirement, Reserve, SlotManager
+from runtime.jobmanager.placement import Placement
+from runtime.jobmanager.slot_record import AllocationLost, Release, Requirement, Reserve
+from runtime.jobmanager.slots import SlotManager
 from runtime.jobmanager.views import SlotView, TaskManagerView
 from runtime.messages import (
+    MAX_SLOTS_PER_TASKMANAGER,
     ConnectionEvidence,
     LogChunk,
     RegistrationAccepted,
@@ -47,7 +50,6 @@ from runtime.rpc import (
 
 _LOG = logging.getLogger(__name__)
 
-MAX_SLOTS_PER_TASKMANAGER = 1024
 MAX_TASKMANAGERS = 10_000
 TOKEN_BYTES = 16
 MAX_REQUESTS_AT_ONCE = 512
@@ -69,6 +71,8 @@ class ResourceManager(FencedRpcEndpoint):
         heartbeat_timeout: seconds after which a silent one is lost.
         blob_address: of the blob server, told to TaskManagers.
         connections: what this process has seen.
+        placement: on which TaskManagers slots are.
+        max_slots_per_user: 0: any number.
     """
 
     def __init__(
@@ -78,6 +82,8 @@ class ResourceManager(FencedRpcEndpoint):
         heartbeat_timeout: float,
         blob_address: tuple[str, int],
         connections: ConnectionLog,
+        placement: Placement = Placement.SPREAD,
+        max_slots_per_user: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(RESOURCE_MANAGER, ResourceManagerInternalGateway)
@@ -88,7 +94,9 @@ class ResourceManager(FencedRpcEndpoint):
         self._connections = connections
         self._clock = clock
         self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(heartbeat_timeout)
-        self._slots = SlotManager(lambda: secrets.token_hex(16))
+        self._slots = SlotManager(
+            lambda: secrets.token_hex(16), placement=placement, max_slots_per_user=max_slots_per_user
+        )
         self._registered: dict[str, _Registered] = {}
         self._requests = AtOnce(MAX_REQUESTS_AT_ONCE)
         self._jobs: dict[str, SlotRequirement] = {}
@@ -106,13 +114,16 @@ class ResourceManager(FencedRpcEndpoint):
             raise PeerRefused(f"{identity} cannot register as {name!r}", "the name must be that of the certificate")
         if not 1 <= registration.slots <= MAX_SLOTS_PER_TASKMANAGER:
             raise PeerRefused(f"{registration.slots} slots", f"offer 1 to {MAX_SLOTS_PER_TASKMANAGER}")
+        if min(registration.profile.cores, registration.profile.memory_mb) < 1:
+            raise PeerRefused(f"slots of {registration.profile}", "offer at least a core and 1 MiB in each")
         if name not in self._registered and len(self._registered) >= MAX_TASKMANAGERS:
             raise PeerRefused(f"{MAX_TASKMANAGERS} TaskManagers are registered already")
         earlier = self._registered.get(name)
         if earlier is not None and earlier.peer is not peer:
             self.hand_off(earlier.peer.close("registered again"))
         self._registered[name] = _Registered(peer, peer.gateway(TaskExecutorGateway, TASK_EXECUTOR), self._now_ms())
-        self._tell_lost(name, self._slots.register(name, registration.host, registration.slots, registration.profile))
+        size = (registration.slots, registration.profile, registration.total)
+        self._tell_lost(name, self._slots.register(name, registration.host, *size))
         self._monitor.beat(name)
         peer.on_close(lambda: self._post_closed(name, peer))
         _LOG.info("registered %s with %d slots at %s", identity, registration.slots, registration.host)
@@ -195,10 +206,10 @@ class ResourceManager(FencedRpcEndpoint):
         self._slots.require(
             Requirement(
                 requirement.job_id,
-                requirement.count,
-                requirement.profile,
+                requirement.wanted,
                 requirement.jobmaster_endpoint,
                 requirement.jobmaster_token,
+                requirement.owner,
             )
         )
         self._decide()
@@ -274,10 +285,21 @@ class ResourceManager(FencedRpcEndpoint):
                 id=each.name,
                 identity=str(self._registered[each.name].peer.identity),
                 host=each.host,
-                slots_total=len(each.slots),
+                slots_total=each.defaults,
                 slots_free=each.free,
-                slots=tuple(SlotView(slot=s.index, state=s.state, job_id=s.job_id) for s in each.slots),
+                slots=tuple(
+                    SlotView(
+                        slot=slot.index,
+                        state=slot.state,
+                        job_id=slot.job_id,
+                        cores=slot.profile.cores,
+                        memory_mb=slot.profile.memory_mb,
+                    )
+                    for _, slot in sorted(each.slots.items())
+                ),
                 last_heartbeat=self._registered[each.name].last_heartbeat,
+                total=each.total,
+                free=each.free_total,
             )
             for each in self._slots.taskmanagers
         )

@@ -2,9 +2,13 @@
 
 Slot states are Flink's. A slot is FREE; ALLOCATED once a job's request for it has been decided; ACTIVE once
 the job took it; RELEASING until its TaskManager confirms that it is free again. Requirements are
-level-triggered: a job states how many slots it wants in total, and :meth:`SlotManager.decide` works until it
-has them. TaskManagers report all their slots with each heartbeat; where report and record differ, the
+level-triggered: a job states how many slots of which sizes it wants in total, and :meth:`SlotManager.decide` works
+until it has them. TaskManagers report all their slots with each heartbeat; where report and record differ, the
 record is corrected or the TaskManager is told to free what nobody knows.
+
+First come, first served: an earlier job gets what it lacks before a later one gets anything. When nothing free is large
+enough for it, one TaskManager that could hold its slot is kept for it, so that small requests of later jobs cannot eat
+every piece that becomes free; the others serve those jobs meanwhile.
 """
 
 from __future__ import annotations
@@ -12,132 +16,73 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from runtime.messages import SlotProfile, SlotReport, SlotRequest, SlotState, SlotStatus
+from runtime.jobmanager.placement import Placement, rank
+from runtime.jobmanager.slot_record import (
+    AllocationLost,
+    Holdings,
+    Release,
+    Requirement,
+    Reserve,
+    Slot,
+    TaskManagerSlots,
+)
+from runtime.messages import (
+    MAX_SLOTS_PER_TASKMANAGER,
+    NO_RESOURCES,
+    SlotProfile,
+    SlotReport,
+    SlotRequest,
+    SlotState,
+    SlotStatus,
+)
 
 _FREE, _ALLOCATED, _ACTIVE, _RELEASING = SlotState.FREE, SlotState.ALLOCATED, SlotState.ACTIVE, SlotState.RELEASING
 
-
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """A job wants ``count`` slots of at least ``profile``; endpoint and token are where they are offered."""
-
-    job_id: str
-    count: int
-    profile: SlotProfile
-    jobmaster_endpoint: str
-    jobmaster_token: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Reserve:
-    """Ask ``taskmanager`` to reserve a slot."""
-
-    taskmanager: str
-    request: SlotRequest
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """Ask ``taskmanager`` to free the slot of an allocation."""
-
-    taskmanager: str
-    allocation_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class AllocationLost:
-    """Tell the job that an allocation is gone."""
-
-    job_id: str
-    allocation_id: str
-
-
-@dataclass(slots=True)
-class Slot:
-    """One slot as the ResourceManager sees it.
-
-    ``acknowledged``: the TaskManager has confirmed the reservation. ``doubted``: it refused one; not used
-    again until it reports the slot as free.
-    """
-
-    index: int
-    state: SlotState = _FREE
-    allocation_id: str = ""
-    job_id: str = ""
-    acknowledged: bool = False
-    doubted: bool = False
-
-    def clear(self, *, doubted: bool = False) -> None:
-        """Make the slot free."""
-        self.state, self.allocation_id, self.job_id = _FREE, "", ""
-        self.acknowledged, self.doubted = False, doubted
-
-    @property
-    def usable(self) -> bool:
-        """Free, and believed to be."""
-        return self.state is _FREE and not self.doubted
-
-
-@dataclass(slots=True)
-class TaskManagerSlots:
-    """A registered TaskManager and its slots, all of one profile."""
-
-    name: str
-    host: str
-    profile: SlotProfile
-    slots: tuple[Slot, ...]
-
-    @property
-    def free(self) -> int:
-        """How many slots a job could get."""
-        return sum(slot.usable for slot in self.slots)
-
-
-@dataclass(slots=True)
-class _Holdings:
-    """What a job holds: its allocations, and how many of them each TaskManager has."""
-
-    allocations: set[str] = field(default_factory=set)
-    spread: Counter[str] = field(default_factory=Counter)
-
-    def add(self, allocation_id: str, taskmanager: str) -> None:
-        self.allocations.add(allocation_id)
-        self.spread[taskmanager] += 1
-
-    def discard(self, allocation_id: str, taskmanager: str) -> None:
-        if allocation_id in self.allocations:
-            self.allocations.remove(allocation_id)
-            self.spread[taskmanager] -= 1
-            if not self.spread[taskmanager]:
-                del self.spread[taskmanager]
-
-
-_NOTHING = _Holdings()
+_NOTHING = Holdings()
 
 
 class SlotManager:
     """All TaskManagers, their slots, and what jobs require.
 
     Whatever happens with each heartbeat, or for each slot, takes time that does not depend on how many TaskManagers
-    or slots there are: those with room are known by the size of their slots, and so is what each job holds where.
+    or slots there are: those with room are known by how much it is, and so is what each job holds where.
+
+    Args:
+        new_allocation_id: makes one that was never used.
+        placement: how TaskManagers with room are chosen among.
+        max_slots_per_user: how many slots the jobs of one user may hold together; 0: any number.
     """
 
-    def __init__(self, new_allocation_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        new_allocation_id: Callable[[], str],
+        *,
+        placement: Placement = Placement.SPREAD,
+        max_slots_per_user: int = 0,
+    ) -> None:
         self._new_allocation_id = new_allocation_id
+        self._placement = placement
+        self._max_slots_per_user = max_slots_per_user
         self._taskmanagers: dict[str, TaskManagerSlots] = {}
+        self._sizes: Counter[SlotProfile] = Counter()
         self._requirements: dict[str, Requirement] = {}
         self._allocations: dict[str, tuple[str, Slot]] = {}
-        self._by_job: dict[str, _Holdings] = {}
+        self._by_job: dict[str, Holdings] = {}
         self._room: dict[SlotProfile, dict[str, TaskManagerSlots]] = {}
+        self._room_of: dict[str, SlotProfile] = {}
+        self._kept: dict[str, str] = {}
 
     # --- TaskManagers come and go ---------------------------------------------------------------------
 
-    def register(self, name: str, host: str, slots: int, profile: SlotProfile) -> list[AllocationLost]:
+    def register(
+        self, name: str, host: str, slots: int, profile: SlotProfile, total: SlotProfile | None = None
+    ) -> list[AllocationLost]:
         """A TaskManager is there with all slots free; what an earlier one of that name held is lost."""
         lost = self.lost(name)
-        self._taskmanagers[name] = TaskManagerSlots(name, host, profile, tuple(Slot(i) for i in range(slots)))
+        taskmanager = TaskManagerSlots.empty(name, host, slots, profile, total)
+        self._taskmanagers[name] = taskmanager
+        self._sizes[taskmanager.total] += 1
         self._note_room(name)
         return lost
 
@@ -146,8 +91,10 @@ class SlotManager:
         taskmanager = self._taskmanagers.pop(name, None)
         if taskmanager is None:
             return []
-        self._remove_room(taskmanager)
-        gone = [slot for slot in taskmanager.slots if slot.allocation_id in self._allocations]
+        self._sizes[taskmanager.total] -= 1
+        self._sizes += Counter()  # without those of which there are none
+        self._remove_room(name)
+        gone = [slot for slot in taskmanager.slots.values() if slot.allocation_id in self._allocations]
         return [self._forget(slot) for slot in gone]
 
     def report(self, name: str, report: SlotReport) -> list[Release | AllocationLost]:
@@ -156,9 +103,15 @@ class SlotManager:
         if taskmanager is None:
             return []
         actions: list[Release | AllocationLost] = []
-        for status in report.slots:
-            if 0 <= status.slot < len(taskmanager.slots):
-                actions += self._reconcile(name, taskmanager.slots[status.slot], status)
+        reported = {each.slot: each for each in report.slots if 0 <= each.slot < MAX_SLOTS_PER_TASKMANAGER}
+        for index in sorted(taskmanager.slots.keys() | reported.keys()):
+            status = reported.get(index)
+            if status is None:
+                if index < taskmanager.defaults:
+                    continue
+                status = SlotStatus(slot=index, state=_FREE)  # a carved slot that is not there any more
+            slot = taskmanager.slots.get(index) or Slot(index, status.profile or taskmanager.profile)
+            actions += self._reconcile(name, slot, status)
         self._note_room(name)
         return actions
 
@@ -195,52 +148,102 @@ class SlotManager:
         """The TaskManager holds something that nobody here knows."""
         slot.state, slot.allocation_id, slot.job_id = _RELEASING, status.allocation_id, status.job_id
         slot.acknowledged, slot.doubted = True, False
+        slot.profile = status.profile or slot.profile
+        self._taskmanagers[name].slots[slot.index] = slot
         self._allocations[slot.allocation_id] = (name, slot)
         return [] if status.state is _RELEASING else [Release(name, status.allocation_id)]
 
     # --- jobs want and give back ------------------------------------------------------------------------
 
     def require(self, requirement: Requirement) -> None:
-        """State how many slots a job wants in total; zero or less means none any more."""
+        """State how many slots a job wants in total; none means none any more."""
         if requirement.count > 0:
             self._requirements[requirement.job_id] = requirement
         else:
             self._requirements.pop(requirement.job_id, None)
 
     def decide(self) -> list[Reserve]:
-        """Allocate free slots to jobs that lack some, the earliest job first, spread over TaskManagers."""
+        """Allocate what is free to jobs that lack some: the earliest job first, its largest slots first."""
         reserved: list[Reserve] = []
+        self._kept = {}
+        allowed = self._allowances()
         for requirement in self._requirements.values():
             if not self._room:
                 break
-            missing = requirement.count - len(self._held(requirement.job_id).allocations)
-            if missing > 0:
-                reserved += self._allocate(requirement, missing)
+            for profile, missing in self._missing(requirement):
+                wanted = min(missing, allowed[requirement.owner]) if allowed is not None else missing
+                given = self._allocate(requirement, profile, wanted)
+                if allowed is not None:
+                    allowed[requirement.owner] -= len(given)
+                if len(given) < wanted:
+                    self._keep_for(requirement.job_id, profile)
+                reserved += given
         return reserved
 
-    def _allocate(self, requirement: Requirement, missing: int) -> list[Reserve]:
+    def _missing(self, requirement: Requirement) -> list[tuple[SlotProfile, int]]:
+        """What a job lacks, the largest slots first."""
+        held = self._held(requirement.job_id).by_profile
+        lacking = [(each.profile, each.count - held[each.profile]) for each in requirement.wanted]
+        lacking = [(profile, count) for profile, count in lacking if count > 0]
+        return sorted(lacking, key=lambda each: (each[0].memory_mb, each[0].cores), reverse=True)
+
+    def _allowances(self) -> Counter[str] | None:
+        """How many slots each user may still get; None: any number."""
+        if self._max_slots_per_user <= 0:
+            return None
+        allowed = Counter({each.owner: self._max_slots_per_user for each in self._requirements.values()})
+        for job_id, held in self._by_job.items():
+            if (requirement := self._requirements.get(job_id)) is not None:
+                allowed[requirement.owner] -= len(held.allocations)
+        return Counter({owner: max(0, count) for owner, count in allowed.items()})
+
+    def _allocate(self, requirement: Requirement, profile: SlotProfile, missing: int) -> list[Reserve]:
         held = self._held(requirement.job_id).spread
+
+        def ranked(each: TaskManagerSlots) -> tuple[float, float, str]:
+            return rank(self._placement, name=each.name, held=held[each.name], free=each.free_total, wanted=profile)
+
         queue = [
-            (held[each.name], -each.free, each.name)
-            for profile, with_room in self._room.items()
-            if profile.fits(requirement.profile)
+            ranked(each)
+            for free, with_room in self._room.items()
+            if missing > 0 and free.fits(profile)
             for each in with_room.values()
+            if self._kept.get(each.name, requirement.job_id) == requirement.job_id
         ]
         heapq.heapify(queue)
         reserved: list[Reserve] = []
         while queue and len(reserved) < missing:
-            count, free, name = heapq.heappop(queue)
-            slot = next(slot for slot in self._taskmanagers[name].slots if slot.usable)
+            *_, name = heapq.heappop(queue)
+            taskmanager = self._taskmanagers[name]
+            slot = taskmanager.slot_for(profile)
+            if slot is None:
+                continue  # as many slots as a TaskManager may have
             reserved.append(self._reserve(name, slot, requirement))
-            if free + 1 < 0:
-                heapq.heappush(queue, (count + 1, free + 1, name))
+            held = self._held(requirement.job_id).spread
+            if taskmanager.free_total.fits(profile):
+                heapq.heappush(queue, ranked(taskmanager))
         return reserved
+
+    def _keep_for(self, job_id: str, profile: SlotProfile) -> None:
+        """Nothing free is large enough: later jobs leave alone the TaskManager that comes nearest."""
+        if not any(size.fits(profile) for size in self._sizes):
+            return
+        nearest = sorted(self._room, key=lambda free: (free.memory_mb, free.cores), reverse=True)
+        names = (
+            name
+            for free in nearest
+            for name, each in self._room[free].items()
+            if name not in self._kept and each.total.fits(profile)
+        )
+        if (name := next(names, None)) is not None:
+            self._kept[name] = job_id
 
     def _reserve(self, name: str, slot: Slot, requirement: Requirement) -> Reserve:
         slot.state, slot.job_id, slot.acknowledged = _ALLOCATED, requirement.job_id, False
         slot.allocation_id = self._new_allocation_id()
+        self._taskmanagers[name].slots[slot.index] = slot
         self._allocations[slot.allocation_id] = (name, slot)
-        self._by_job.setdefault(requirement.job_id, _Holdings()).add(slot.allocation_id, name)
+        self._by_job.setdefault(requirement.job_id, Holdings()).add(slot, name)
         self._note_room(name)
         return Reserve(
             name,
@@ -250,6 +253,7 @@ class SlotManager:
                 job_id=requirement.job_id,
                 jobmaster_endpoint=requirement.jobmaster_endpoint,
                 jobmaster_token=requirement.jobmaster_token,
+                profile=slot.profile,
             ),
         )
 
@@ -275,7 +279,7 @@ class SlotManager:
         if found is None or found[1].state is _RELEASING:
             return []
         name, slot = found
-        self._held(slot.job_id).discard(allocation_id, name)
+        self._held(slot.job_id).discard(slot, name)
         slot.state = _RELEASING
         return [Release(name, allocation_id)]
 
@@ -305,33 +309,40 @@ class SlotManager:
         return found[0] if found else ""
 
     def pending_reason(self, job_id: str) -> str:
-        """Why a job does not have all the slots it wants; empty when it has."""
+        """Why a job does not have all the slots it wants, as of the last decision; empty when it has."""
         requirement = self._requirements.get(job_id)
-        if requirement is None:
+        missing = [] if requirement is None else self._missing(requirement)
+        if requirement is None or not missing:
             return ""
-        held = len(self._held(job_id).allocations)
-        if held >= requirement.count:
-            return ""
-        wanted = f"{held} of {requirement.count} slots"
-        if not self._taskmanagers:
-            return f"{wanted}: no TaskManager is registered"
-        profile = requirement.profile
-        if not any(each.profile.fits(profile) for each in self._taskmanagers.values()):
-            largest = max((each.profile for each in self._taskmanagers.values()), key=lambda p: (p.memory_mb, p.cores))
-            return (
-                f"{wanted}: no slot has {profile.cores} cores and {profile.memory_mb} MiB, "
-                f"the largest has {largest.cores} and {largest.memory_mb}"
-            )
-        return f"{wanted}: all fitting slots are in use"
+        lacking = sum(count for _, count in missing)
+        return f"{requirement.count - lacking} of {requirement.count} slots: {self._why(requirement, missing)}"
 
-    def _held(self, job_id: str) -> _Holdings:
+    def _why(self, requirement: Requirement, missing: list[tuple[SlotProfile, int]]) -> str:
+        if not self._taskmanagers:
+            return "no TaskManager is registered"
+        for profile, _ in missing:
+            if not any(size.fits(profile) for size in self._sizes):
+                largest = max(self._sizes, key=lambda size: (size.memory_mb, size.cores))
+                return (
+                    f"no TaskManager has {profile.cores} cores and {profile.memory_mb} MiB, "
+                    f"the largest has {largest.cores} and {largest.memory_mb}"
+                )
+        allowed = self._allowances()
+        if allowed is not None and not allowed[requirement.owner]:
+            return f"the jobs of {requirement.owner} hold the {self._max_slots_per_user} slots that one user may have"
+        first = next((job for job in self._kept.values() if job != requirement.job_id), "")
+        if first and any(free.fits(profile) for free in self._room for profile, _ in missing):
+            return f"what is free is kept for job {first}, which came first"
+        return "all fitting slots are in use"
+
+    def _held(self, job_id: str) -> Holdings:
         return self._by_job.get(job_id, _NOTHING)
 
     # --- bookkeeping --------------------------------------------------------------------------------------
 
     def _forget(self, slot: Slot) -> AllocationLost:
         name, _ = self._allocations.pop(slot.allocation_id, ("", slot))
-        self._held(slot.job_id).discard(slot.allocation_id, name)
+        self._held(slot.job_id).discard(slot, name)
         return AllocationLost(slot.job_id, slot.allocation_id)
 
     def _free(self, slot: Slot, *, doubted: bool = False) -> None:
@@ -341,17 +352,19 @@ class SlotManager:
         self._note_room(name)
 
     def _note_room(self, name: str) -> None:
-        """Whether a TaskManager has usable slots may have changed."""
+        """What a TaskManager has free may have changed."""
         taskmanager = self._taskmanagers.get(name)
         if taskmanager is None:
             return
-        if any(slot.usable for slot in taskmanager.slots):
-            self._room.setdefault(taskmanager.profile, {})[name] = taskmanager
-        else:
-            self._remove_room(taskmanager)
+        free = taskmanager.tidy()
+        self._remove_room(name)
+        if free.cores and free.memory_mb:
+            self._room.setdefault(free, {})[name] = taskmanager
+            self._room_of[name] = free
 
-    def _remove_room(self, taskmanager: TaskManagerSlots) -> None:
-        with_room = self._room.get(taskmanager.profile, {})
-        with_room.pop(taskmanager.name, None)
+    def _remove_room(self, name: str) -> None:
+        free = self._room_of.pop(name, NO_RESOURCES)
+        with_room = self._room.get(free, {})
+        with_room.pop(name, None)
         if not with_room:
-            self._room.pop(taskmanager.profile, None)
+            self._room.pop(free, None)

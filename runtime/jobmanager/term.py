@@ -70,6 +70,8 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             heartbeat_timeout=settings.heartbeat_timeout,
             blob_address=workshop.blob_address,
             connections=workshop.connections,
+            placement=workshop.config.resources.placement,
+            max_slots_per_user=workshop.config.limits.max_slots_per_user,
         )
         await service.start(resource_manager)
         stack.push_async_callback(service.stop, resource_manager)
@@ -107,6 +109,7 @@ def _services(
         failure_budget=settings.executor_failure_budget,
         driver_start_timeout=settings.driver_start_timeout,
         cancel_grace=settings.cancel_grace,
+        slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
         check_leadership=check_leadership,
     )
 

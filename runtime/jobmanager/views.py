@@ -5,7 +5,16 @@ Times are epoch milliseconds.
 
 from __future__ import annotations
 
-from runtime.messages import ConnectionEvidence, JobKind, JobProgress, JobState, JobSubmission, Message, SlotState
+from runtime.messages import (
+    ConnectionEvidence,
+    JobKind,
+    JobProgress,
+    JobState,
+    JobSubmission,
+    Message,
+    SlotProfile,
+    SlotState,
+)
 
 
 class Failure(Message, frozen=True):
@@ -71,15 +80,21 @@ class JobRecord(Message, frozen=True):
 
 
 class SlotView(Message, frozen=True):
-    """One slot of a TaskManager."""
+    """One slot of a TaskManager, with its cores and heap in MiB."""
 
     slot: int
     state: SlotState
     job_id: str
+    cores: int = 0
+    memory_mb: int = 0
 
 
 class TaskManagerView(Message, frozen=True):
-    """A registered TaskManager; ``identity`` is the SPIFFE ID of its certificate."""
+    """A registered TaskManager; ``identity`` is the SPIFFE ID of its certificate.
+
+    ``slots_total`` and ``slots_free`` count default slots; ``total`` and ``free`` are what slots of any size are
+    made of.
+    """
 
     id: str
     identity: str
@@ -88,6 +103,8 @@ class TaskManagerView(Message, frozen=True):
     slots_free: int
     slots: tuple[SlotView, ...]
     last_heartbeat: int
+    total: SlotProfile | None = None
+    free: SlotProfile | None = None
 
 
 class Overview(Message, frozen=True):

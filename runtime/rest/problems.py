@@ -30,6 +30,10 @@ class NotYours(SluiceError):
     """The principal may not do this to somebody else's job."""
 
 
+class NotAsserted(AssertionRefused):
+    """The request does not come from the gateway; the reason is for the log alone."""
+
+
 STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (BadRequest, 400),
     (InvalidBlobName, 400),
@@ -51,6 +55,23 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (RpcTimeout, 503),
 )
 """Status of each error that a caller can do something about; all others are 500 and say nothing."""
+
+EVERYWHERE: tuple[type[SluiceError], ...] = (
+    BadRequest,
+    NotAsserted,
+    LeadershipLost,
+    MailboxFull,
+    EndpointStopped,
+    EndpointNotFound,
+    PeerUnreachable,
+    RpcTimeout,
+)
+"""What any route may raise."""
+
+
+def status_of(error: type[SluiceError]) -> int:
+    """The status of an answer about ``error``; 500 for what is not in :data:`STATUS`."""
+    return next((status for kind, status in STATUS if issubclass(error, kind)), 500)
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,12 +30,14 @@ _MALFORMED = (ValueError, RuntimeError, AssertionError, EOFError, HttpProcessing
 
 
 class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The ``request`` part; ``name`` defaults to the pipeline's file name, ``executors`` to the cluster's default."""
+    """The ``request`` part; ``name`` defaults to the pipeline's file name, the others to the cluster's defaults."""
 
     name: str = ""
     args: tuple[str, ...] = ()
     spark_conf: dict[str, str] = {}
     executors: int | None = None
+    executor_cores: int = 0
+    executor_memory_mb: int = 0
 
 
 @dataclass
@@ -78,6 +80,8 @@ async def receive_submission(
         spark_conf=wanted.spark_conf,
         executors=default_executors if wanted.executors is None else wanted.executors,
         files=tuple(parts.files),
+        executor_cores=wanted.executor_cores,
+        executor_memory_mb=wanted.executor_memory_mb,
     )
 
 

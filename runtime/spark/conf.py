@@ -104,8 +104,8 @@ RULES: tuple[Rule, ...] = (
     Rule("spark.app.id", _PLACE),
     Rule("spark.local.dir", _PLACE),
     Rule("spark.executor.instances", _SIZE, "use --executors"),
-    Rule("spark.executor.cores", _SIZE, "choose slots of another size in [taskmanager]"),
-    Rule("spark.executor.memory", _SIZE, "choose slots of another size in [taskmanager]"),
+    Rule("spark.executor.cores", _SIZE, "use --executor-cores"),
+    Rule("spark.executor.memory", _SIZE, "use --executor-memory"),
     Rule("spark.driver.memory", _SIZE, "set driver_memory_mb in [spark]"),
     Rule("spark.driver.cores", _SIZE),
     # 5. Artifacts fetched outside the blob server.

@@ -21,7 +21,7 @@ from runtime.addresses import (
     require_reachable,
     withdraw_registration,
 )
-from runtime.config import RuntimeConfig
+from runtime.config import RuntimeConfig, TaskManagerConfig
 from runtime.messages import SlotProfile, TaskManagerRegistration
 from runtime.rpc import RpcService
 from runtime.taskmanager.jobmanager_link import JobManagerLink
@@ -66,6 +66,7 @@ async def taskmanager(
     require_reachable(settings.host, "taskmanager.host")
     identity = TlsIdentity(home.identity(Role.TASKMANAGER, name))
     profile = SlotProfile(cores=settings.slot_cores, memory_mb=settings.slot_memory_mb)
+    total = total_of(settings)
     spark = launcher or SparkExecutorLauncher()
     await asyncio.to_thread(spark.prepare)
     connections = ConnectionLog()
@@ -80,6 +81,7 @@ async def taskmanager(
             python=sys.executable,
             slots=settings.slots,
             profile=profile,
+            total=total,
             work=make_private_directory(home.work(name)),
         )
 
@@ -104,6 +106,7 @@ async def taskmanager(
                 profile=profile,
                 python=sys.executable,
                 version=importlib.metadata.version("sluice"),
+                total=total,
             ),
             slots_changed=slots_changed,
             fence_after=config.jobmanager.heartbeat_timeout,
@@ -115,6 +118,12 @@ async def taskmanager(
         _LOG.info("TaskManager %s offers %d slots", identity.spiffe_id, settings.slots)
         yield linked
         _LOG.info("TaskManager %s stops", identity.spiffe_id)
+
+
+def total_of(settings: TaskManagerConfig) -> SlotProfile:
+    """What a TaskManager offers in all: at least its default slots."""
+    default = SlotProfile(cores=settings.slot_cores, memory_mb=settings.slot_memory_mb).multiplied(settings.slots)
+    return SlotProfile(cores=max(settings.cores, default.cores), memory_mb=max(settings.memory_mb, default.memory_mb))
 
 
 async def _end(task: asyncio.Task[None]) -> None:

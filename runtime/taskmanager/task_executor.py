@@ -63,6 +63,7 @@ class TaskManagerShape:
     python: str
     slots: int
     profile: SlotProfile
+    total: SlotProfile
     work: Path
 
 
@@ -88,7 +89,7 @@ class TaskExecutor(RpcEndpoint):
         self._launcher = launcher
         self._connections = connections
         self._slots_changed = slots_changed
-        self._slots = SlotTable(shape.slots)
+        self._slots = SlotTable(shape.slots, shape.profile, shape.total)
         self._jobs: dict[str, _Job] = {}
         self._jobmanager: RemotePeer | None = None
         self._directory = make_private_directory(shape.work / "jobs")
@@ -154,7 +155,7 @@ class TaskExecutor(RpcEndpoint):
             host=self._shape.host,
             slot=request.slot,
             allocation_id=request.allocation_id,
-            profile=self._shape.profile,
+            profile=request.profile,
         )
         self.hand_off(self._jobmaster(request).offer_slot(offer), then=answered, failed=failed)
 
@@ -191,6 +192,10 @@ class TaskExecutor(RpcEndpoint):
         request = slot.request
         if request is None or request.job_id != launch.job_id:
             raise AllocationUnknown(f"allocation {launch.allocation_id} is not of job {launch.job_id}")
+        if not slot.profile.fits(SlotProfile(cores=launch.cores, memory_mb=launch.memory_mb)):
+            raise SlotNotAvailable(
+                f"slot {slot.index} has {slot.profile}, too little for executor {launch.executor_id}"
+            )
         job = self._jobs.setdefault(launch.job_id, _Job())
         if any(e.launch.allocation_id == launch.allocation_id for e in job.executors.values()):
             raise SlotNotAvailable(f"an executor runs in slot {slot.index} already")

@@ -46,7 +46,7 @@ class TrustFacts:
     """
 
     identity: str
-    own: PeerCertificate
+    own: PeerCertificate | None
     anchors: tuple[Anchor, ...]
     phase: str
     meaning: str
@@ -55,6 +55,11 @@ class TrustFacts:
     def anchor(self, key: str) -> Anchor | None:
         """The authority with this key identifier."""
         return next((each for each in self.anchors if each.key == key), None)
+
+
+def unknown_trust() -> TrustFacts:
+    """Nothing is known."""
+    return TrustFacts("", None, (), "?", "This process does not say.")
 
 
 def trust_facts(

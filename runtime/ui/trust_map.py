@@ -120,6 +120,7 @@ def trust_map(
     now: float,
     local: Sequence[tuple[str, str, str]] = (),
     audit: AuditSummary | None = None,
+    own: tuple[str, PeerCertificate] | None = None,
 ) -> TrustMap:
     """The map of ``evidence``.
 
@@ -128,9 +129,13 @@ def trust_map(
         now: in seconds since the epoch.
         local: channels over a unix socket: channel, who dials, who listens.
         audit: what the last audit found out about listeners.
+        own: who draws it, and its certificate.
     """
     shown: dict[str, tuple[float, PeerCertificate]] = {}
     identities: dict[str, None] = {}
+    if own is not None:
+        identities[own[0]] = None
+        shown[own[0]] = (now, own[1])
     for each in evidence:
         for identity in (each.local, each.peer):
             if len(identities) < MAX_PROCESSES:

@@ -166,11 +166,13 @@ class Cluster:
         assert status == 200, document
         return document
 
-    async def submit(self, *, end: str = "when-told", executors: int = 2, args: Sequence[str] = ()) -> str:
-        """Submit a pipeline of the fake driver; returns the job id."""
+    async def submit(
+        self, *, end: str = "when-told", executors: int = 2, args: Sequence[str] = (), **besides: Any
+    ) -> str:
+        """Submit a pipeline of the fake driver, with ``besides`` in the request; returns the job id."""
         pipeline = {"executors": executors, "end": end, "flag": str(self.flag)}
         form = aiohttp.FormData()
-        request = {"executors": max(1, executors), "args": list(args)}
+        request = {"executors": max(1, executors), "args": list(args), **besides}
         form.add_field("request", json.dumps(request), content_type="application/json")
         form.add_field("pipeline", json.dumps(pipeline).encode(), filename="pipeline.json")
         status, document = await self.call("POST", "/v1/jobs", data=form)

@@ -87,7 +87,7 @@ async def run(spec: DriverSpec) -> None:
     print(f"args {list(assignment.args)}", flush=True)  # noqa: T201
     if "alone" in script:
         be_alone(Path(script["alone"]), spec.attempt)
-    await _start_spark(master, spec, script.get("executors", 0), spec.executor_memory_mb)
+    await _start_spark(master, spec, script.get("executors", 0))
     await _end(master, endpoint, script)
     for guard in guards:
         guard.cancel()
@@ -112,18 +112,20 @@ def be_alone(place: Path, attempt: int) -> None:
         file.write(f"{attempt}\n")
 
 
-async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: int, memory_mb: int) -> None:
+async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: int) -> None:
     await master.spark_started(
         SparkRegistration(
             app_id=f"app-{spec.attempt}",
             driver_url="spark://fake",
             startup_conf={},
             java_options=(),
-            executor_memory_mb=memory_mb,
-            executor_cores=1,
+            executor_memory_mb=spec.executor_memory_mb,
+            executor_cores=spec.executor_cores,
         )
     )
-    target = ExecutorTarget(resource_profile_id=0, total=executors, cores=1, memory_mb=memory_mb)
+    target = ExecutorTarget(
+        resource_profile_id=0, total=executors, cores=spec.executor_cores, memory_mb=spec.executor_memory_mb
+    )
     await master.set_executor_targets(ExecutorTargets(version=1, targets=(target,)))
     await master.report_progress(JobProgress(tasks_total=10, tasks_finished=3))
 

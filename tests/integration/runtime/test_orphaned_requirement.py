@@ -15,6 +15,7 @@ from runtime.messages import (
     ConnectionEvidence,
     ExecutorLaunch,
     LogChunk,
+    SlotCount,
     SlotProfile,
     SlotReport,
     SlotRequest,
@@ -85,8 +86,7 @@ async def test_slots_are_not_reserved_again_and_again_for_a_jobmaster_that_is_go
         await internal.require_slots(
             SlotRequirement(
                 job_id=JOB,
-                count=1,
-                profile=SlotProfile(cores=1, memory_mb=512),
+                wanted=(SlotCount(SlotProfile(cores=1, memory_mb=512), 1),),
                 jobmaster_endpoint=f"jobmaster/{JOB}",
                 jobmaster_token=b"t",
             )

@@ -24,10 +24,10 @@ from pki.identity import Role
 from runtime.blob.store import BlobStore
 from runtime.config import ConnectConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
-from runtime.rest.handlers import ClusterFacts, Handlers
+from runtime.rest.cluster import Cluster, ClusterFacts
 from runtime.rest.routes import published_routes
 from runtime.rest.server import RestServer, make_application
-from runtime.ui.pages import Dashboard
+from runtime.rest.serving import handler_of
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway
 from tests.simulated_cluster import TRUST_DOMAIN, SimulatedDispatcher, SimulatedResourceManager, simulated_trust, spiffe
 from tests.system.browser.chromium import Tab, chromium, pin
@@ -64,10 +64,11 @@ class _Rest:
         facts = ClusterFacts("0.1.0", "4.3.0", spiffe("jobmanager/jm-1"), TRUST_DOMAIN)
         store = BlobStore(self._home.root / "blobs", 1 << 20)
         sessions = ConnectSessions(self._dispatcher, store, self._home.root / "jobs", ConnectConfig())
-        handlers = Handlers(self._dispatcher, self._manager, store, facts, sessions, default_executors=2)
-        pages = Dashboard(self._dispatcher, self._manager, facts, trust=simulated_trust)
+        cluster = Cluster(
+            self._dispatcher, self._manager, store, facts, sessions, default_executors=2, trust=simulated_trust
+        )
         keys = AssertionKeys(assertion_keys_file(self._home)).keys
-        server = RestServer(make_application(handlers, keys, pages.by_path()), path)
+        server = RestServer(make_application(lambda route: handler_of(route, cluster), keys), path)
         await server.start()
         try:
             await asyncio.Event().wait()

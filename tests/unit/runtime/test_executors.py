@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from runtime.jobmanager.executors import RELAUNCH_PAUSE_SECONDS, ExecutorPool, ExecutorState
-from runtime.messages import ExecutorExit, ExecutorTarget, ExecutorTargets, SlotOffer, SlotProfile, SparkRegistration
+from runtime.jobmanager.executors import MAX_EXECUTORS_WANTED, RELAUNCH_PAUSE_SECONDS, ExecutorPool, ExecutorState
+from runtime.messages import (
+    ExecutorExit,
+    ExecutorTarget,
+    ExecutorTargets,
+    SlotCount,
+    SlotOffer,
+    SlotProfile,
+    SparkRegistration,
+)
 
 SLOT = SlotProfile(cores=1, memory_mb=768)
 NOW = 1000.0
@@ -186,7 +194,7 @@ def test_a_slot_too_small_for_what_is_wanted_goes_back() -> None:
     decision = large.decide(NOW)
     assert decision.launch == ()
     assert decision.release == ("alloc-0",)
-    assert decision.profile == SlotProfile(cores=1, memory_mb=4096)
+    assert decision.wanted == (SlotCount(SlotProfile(cores=1, memory_mb=4096), 1),)
 
 
 def test_more_slots_than_wanted_are_declined() -> None:
@@ -211,3 +219,45 @@ def test_only_the_taskmanager_that_was_told_runs_an_executor() -> None:
     assert not one.launched_on(2, "tm-1")
     one.exited(ended(1), NOW)
     assert not one.launched_on(1, "tm-1"), "no identity for what has ended"
+
+
+def test_executors_of_two_sizes_get_slots_of_exactly_their_sizes() -> None:
+    large = SlotProfile(cores=1, memory_mb=4096)
+    both = pool(1)
+    both.offer(offer(0))
+    both.spark_started(spark())
+    both.set_targets(
+        ExecutorTargets(
+            version=1,
+            targets=(
+                ExecutorTarget(resource_profile_id=0, total=1, cores=1, memory_mb=768),
+                ExecutorTarget(resource_profile_id=1, total=1, cores=1, memory_mb=4096),
+            ),
+        )
+    )
+    assert both.offer(offer(1, profile=large))
+    assert not both.offer(offer(2, profile=large))
+    assert not both.offer(offer(3, profile=SlotProfile(cores=8, memory_mb=8192)))
+    decision = both.decide(NOW)
+    assert [(each.target.resource_profile_id, each.slot.profile) for each in decision.launch] == [(0, SLOT), (1, large)]
+    assert decision.wanted == (SlotCount(SLOT, 1), SlotCount(large, 1))
+
+
+def test_slots_that_nothing_can_run_in_go_back_after_a_while_until_there_is_a_spark_context() -> None:
+    waiting = pool(2)
+    waiting.idle_timeout = 50.0
+    assert waiting.decide(NOW).retry_at is None
+    waiting.offer(offer(0))
+    assert waiting.decide(NOW).retry_at == NOW + 50
+    later = waiting.decide(NOW + 50)
+    assert (later.release, later.slots_wanted) == (("alloc-0",), 0)
+    assert not waiting.offer(offer(1))
+    waiting.spark_started(spark())
+    assert waiting.decide(NOW + 60).slots_wanted == 2
+
+
+def test_a_driver_cannot_ask_for_any_number_of_executors() -> None:
+    greedy = pool(1)
+    greedy.spark_started(spark())
+    greedy.set_targets(targets(1, 2_147_483_647))
+    assert greedy.decide(NOW).slots_wanted == MAX_EXECUTORS_WANTED

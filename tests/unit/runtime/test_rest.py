@@ -34,9 +34,10 @@ from runtime.messages import (
     SlotState,
     TaskManagerRegistration,
 )
-from runtime.rest.handlers import ClusterFacts, Handlers
+from runtime.rest.cluster import Cluster, ClusterFacts
 from runtime.rest.routes import ROUTES, published_routes
 from runtime.rest.server import RestServer, make_application
+from runtime.rest.serving import handler_of
 from tests.assertions import AssertingGateway
 
 JOB = "0123456789abcdef" * 2
@@ -193,10 +194,11 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
     store = BlobStore(tmp_path / "blobs", 4_000_000)
     facts = ClusterFacts("0.1", "4.3", "spiffe://td/jobmanager/jm", "td")
     sessions = ConnectSessions(dispatcher, store, tmp_path / "jobs", ConnectConfig())
-    handlers = Handlers(dispatcher, FakeResourceManager(), store, facts, sessions, default_executors=2)
+    cluster = Cluster(dispatcher, FakeResourceManager(), store, facts, sessions, default_executors=2)
     home = Home.at(tmp_path / "home").create()
     server = RestServer(
-        make_application(handlers, AssertionKeys(assertion_keys_file(home)).keys), tmp_path / "s" / "rest.sock"
+        make_application(lambda route: handler_of(route, cluster), AssertionKeys(assertion_keys_file(home)).keys),
+        tmp_path / "s" / "rest.sock",
     )
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(server.path))) as session:
@@ -221,7 +223,7 @@ def form(request: object = None, *, pipeline: bytes | None = b"print(1)", files:
 def test_the_published_routes_are_the_served_ones() -> None:
     assert published_routes()[0] == {"method": "GET", "path": "/v1/overview", "operation": "overview.read"}
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
-    assert len({route.operation for route in ROUTES}) == len(ROUTES)
+    assert len({route.id for route in ROUTES}) == len(ROUTES)
 
 
 async def test_the_socket_belongs_to_its_owner_alone(rest: Rest) -> None:
@@ -260,7 +262,7 @@ async def test_jobs_and_one_job(rest: Rest) -> None:
         "duration_ms": 2000,
         "kind": "PIPELINE",
     }
-    assert (status, document) == (200, {"jobs": [summary]})
+    assert (status, document) == (200, {"jobs": [summary], "next": None})
     status, document = await rest.call("GET", f"/v1/jobs/{JOB}")
     assert status == 200
     assert summary.items() <= document.items()
@@ -270,9 +272,15 @@ async def test_jobs_and_one_job(rest: Rest) -> None:
     assert {"attempt", "timestamps", "pending_reason"} <= set(document)
 
 
+async def test_the_description_is_served(rest: Rest) -> None:
+    status, document = await rest.call("GET", "/v1/openapi.json", by=("eve", "viewer"))
+    assert (status, document["openapi"], document["info"]["version"]) == (200, "3.1.0", "0.1")
+
+
 async def test_taskmanagers_and_connections(rest: Rest) -> None:
     _, document = await rest.call("GET", "/v1/taskmanagers")
-    assert document["taskmanagers"][0]["slots"][0] == {"slot": 0, "state": "ACTIVE", "job_id": JOB}
+    slot = document["taskmanagers"][0]["slots"][0]
+    assert slot == {"slot": 0, "state": "ACTIVE", "job_id": JOB, "cores": 0, "memory_mb": 0}
     for path in ("/v1/connections", f"/v1/jobs/{JOB}/connections"):
         _, document = await rest.call("GET", path)
         assert document["connections"][0]["protocol"] == "TLSv1.3"
@@ -423,11 +431,16 @@ async def test_a_job_that_has_ended_cannot_be_cancelled(rest: Rest) -> None:
         pytest.param("GET", f"/v1/jobs/{JOB}/logs?source=../../etc/passwd", 404, id="log that is a path"),
         pytest.param("GET", f"/v1/jobs/{JOB}/logs?source=driver.stdout&offset=-1", 400, id="negative offset"),
         pytest.param("GET", f"/v1/jobs/{JOB}/logs?source=driver.stdout&limit=x", 400, id="limit is no number"),
+        pytest.param("GET", f"/v1/jobs/{JOB}/logs?source=a&source=b", 400, id="parameter twice"),
+        pytest.param("GET", "/v1/overview?x=1", 400, id="unknown parameter"),
+        pytest.param("GET", "/v1/jobs?limit=0", 400, id="empty page"),
+        pytest.param("GET", "/v1/jobs?limit=1001", 400, id="page too large"),
+        pytest.param("GET", "/v1/jobs?after=x", 400, id="no cursor"),
         pytest.param("PATCH", f"/v1/jobs/{JOB}", 400, id="patch without mode"),
         pytest.param("PATCH", f"/v1/jobs/{JOB}?mode=stop", 400, id="unknown mode"),
         pytest.param("DELETE", f"/v1/jobs/{JOB}", 405, id="method"),
         pytest.param("GET", "/v2/jobs", 404, id="path"),
-        pytest.param("GET", "/", 404, id="root"),
+        pytest.param("GET", "/v1", 404, id="root"),
     ],
 )
 async def test_errors_are_problems(rest: Rest, method: str, path: str, status: int) -> None:

@@ -10,25 +10,34 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runtime.jobmanager.slots import AllocationLost, Release, Requirement, Reserve, Slot, SlotManager
-from runtime.messages import SlotProfile, SlotReport, SlotRequest, SlotState, SlotStatus
+from runtime.jobmanager.placement import Placement
+from runtime.jobmanager.slot_record import AllocationLost, Release, Requirement, Reserve, Slot, TaskManagerSlots
+from runtime.jobmanager.slots import SlotManager
+from runtime.messages import SlotCount, SlotProfile, SlotReport, SlotRequest, SlotState, SlotStatus
 from runtime.taskmanager.errors import SlotNotAvailable
 from runtime.taskmanager.slot_table import SlotTable
 
 SMALL = SlotProfile(cores=1, memory_mb=512)
 LARGE = SlotProfile(cores=4, memory_mb=8192)
-ONE, TWO = "a" * 32, "b" * 32
+MEDIUM = SlotProfile(cores=2, memory_mb=1024)
+ONE, TWO, THREE = "a" * 32, "b" * 32, "c" * 32
 
 
-def manager() -> SlotManager:
+def manager(placement: Placement = Placement.SPREAD, most: int = 0) -> SlotManager:
     """One with predictable allocation ids."""
     numbers = itertools.count(1)
-    return SlotManager(lambda: f"alloc-{next(numbers)}")
+    return SlotManager(lambda: f"alloc-{next(numbers)}", placement=placement, max_slots_per_user=most)
 
 
-def wants(job_id: str, count: int, profile: SlotProfile = SMALL) -> Requirement:
+def wants(job_id: str, count: int, profile: SlotProfile = SMALL, *, owner: str = "") -> Requirement:
     """A requirement of ``job_id``."""
-    return Requirement(job_id, count, profile, f"jobmaster/{job_id}", b"token")
+    return wants_all(job_id, {profile: count}, owner=owner)
+
+
+def wants_all(job_id: str, wanted: dict[SlotProfile, int], *, owner: str = "") -> Requirement:
+    """A requirement of slots of several sizes."""
+    counts = tuple(SlotCount(profile, count) for profile, count in wanted.items())
+    return Requirement(job_id, counts, f"jobmaster/{job_id}", b"token", owner)
 
 
 def report(*statuses: tuple[SlotState, str]) -> SlotReport:
@@ -43,7 +52,7 @@ def report(*statuses: tuple[SlotState, str]) -> SlotReport:
 
 def states(slots: SlotManager, name: str = "tm-1") -> list[SlotState]:
     """States of the slots of a TaskManager."""
-    return next([slot.state for slot in each.slots] for each in slots.taskmanagers if each.name == name)
+    return next([slot.state for slot in each.slots.values()] for each in slots.taskmanagers if each.name == name)
 
 
 def test_a_requirement_is_met_as_slots_appear() -> None:
@@ -81,7 +90,9 @@ def test_a_slot_that_is_too_small_is_not_given_and_the_reason_says_so() -> None:
     slots.register("tm-1", "h", 2, SMALL)
     slots.require(wants(ONE, 1, LARGE))
     assert slots.decide() == []
-    assert slots.pending_reason(ONE) == ("0 of 1 slots: no slot has 4 cores and 8192 MiB, the largest has 1 and 512")
+    assert slots.pending_reason(ONE) == (
+        "0 of 1 slots: no TaskManager has 4 cores and 8192 MiB, the largest has 2 and 1024"
+    )
 
 
 def test_a_refused_slot_is_left_alone_until_its_taskmanager_reports_it_free() -> None:
@@ -169,7 +180,7 @@ def test_a_release_that_got_lost_is_repeated_with_the_next_report() -> None:
     assert slots.report("tm-1", report((SlotState.ACTIVE, allocation))) == [Release("tm-1", allocation)]
 
 
-@pytest.mark.parametrize("index", [-1, 5])
+@pytest.mark.parametrize("index", [-1, 1024])
 def test_a_report_of_a_slot_that_is_not_there_is_ignored(index: int) -> None:
     slots = manager()
     slots.register("tm-1", "h", 1, SMALL)
@@ -178,32 +189,146 @@ def test_a_report_of_a_slot_that_is_not_there_is_ignored(index: int) -> None:
     assert slots.report("nobody", strange) == []
 
 
+def test_a_slot_of_another_size_is_carved_out_of_what_is_free() -> None:
+    slots = manager()
+    slots.register("tm-1", "h", 4, SMALL)
+    slots.require(wants(ONE, 1, MEDIUM))
+    (reserve,) = slots.decide()
+    assert (reserve.request.slot, reserve.request.profile) == (4, MEDIUM)
+    (taskmanager,) = slots.taskmanagers
+    assert (taskmanager.free_total, taskmanager.free) == (SlotProfile(cores=2, memory_mb=1024), 2)
+    slots.require(wants(TWO, 4))
+    assert [each.request.slot for each in slots.decide()] == [0, 1]
+    assert slots.pending_reason(TWO) == "2 of 4 slots: all fitting slots are in use"
+
+
+def test_a_carved_slot_is_gone_when_it_is_freed_and_its_resources_are_back() -> None:
+    slots = manager()
+    slots.register("tm-1", "h", 2, SMALL)
+    slots.require(wants(ONE, 1, MEDIUM))
+    (reserve,) = slots.decide()
+    slots.acknowledged(reserve.request.allocation_id)
+    slots.release_job(ONE)
+    (taskmanager,) = slots.taskmanagers
+    assert taskmanager.free == 0
+    slots.freed(reserve.request.allocation_id)
+    assert (len(taskmanager.slots), taskmanager.free, taskmanager.free_total) == (2, 2, taskmanager.total)
+
+
+def test_a_taskmanager_may_offer_more_than_its_default_slots_have() -> None:
+    slots = manager()
+    slots.register("tm-1", "h", 1, SMALL, LARGE)
+    slots.require(wants_all(ONE, {SMALL: 3, SlotProfile(cores=1, memory_mb=4096): 1}))
+    assert [(each.request.slot, each.request.profile.memory_mb) for each in slots.decide()] == [
+        (1, 4096),
+        (0, 512),
+        (2, 512),
+        (3, 512),
+    ]
+
+
+def test_a_report_without_a_carved_slot_says_that_it_is_gone() -> None:
+    slots = manager()
+    slots.register("tm-1", "h", 2, SMALL)
+    slots.require(wants(ONE, 1, MEDIUM))
+    (reserve,) = slots.decide()
+    slots.acknowledged(reserve.request.allocation_id)
+    table = SlotTable(2, SMALL)
+    assert slots.report("tm-1", table.report()) == [AllocationLost(ONE, reserve.request.allocation_id)]
+
+
+def test_an_unknown_carved_slot_is_released_and_takes_its_resources_until_then() -> None:
+    slots = manager()
+    slots.register("tm-1", "h", 2, SMALL)
+    table = SlotTable(2, SMALL)
+    table.reserve(request(7, "stranger", profile=MEDIUM))
+    assert slots.report("tm-1", table.report()) == [Release("tm-1", "stranger")]
+    slots.require(wants(ONE, 1))
+    assert slots.decide() == []
+    table.freed("stranger")
+    slots.report("tm-1", table.report())
+    assert len(slots.decide()) == 1
+
+
+def test_packed_slots_leave_room_for_large_ones() -> None:
+    slots = manager(Placement.PACK)
+    slots.register("tm-1", "h", 4, SMALL)
+    slots.register("tm-2", "h", 2, SMALL)
+    slots.require(wants(ONE, 2))
+    assert [each.taskmanager for each in slots.decide()] == ["tm-2", "tm-2"]
+
+
+def test_small_requests_of_later_jobs_do_not_starve_a_large_one() -> None:
+    """tm-1 is nearest to holding the large slot: what becomes free there is kept, and tm-2 serves the others."""
+    slots = manager()
+    slots.register("tm-1", "h", 4, SMALL)
+    slots.register("tm-2", "h", 2, SMALL)
+    slots.require(wants(ONE, 3))
+    for each in slots.decide():
+        slots.acknowledged(each.request.allocation_id)
+    first = next(each for each in slots.taskmanagers if each.name == "tm-1")
+    slots.require(wants(TWO, 1, SlotProfile(cores=4, memory_mb=2048)))
+    slots.require(wants(THREE, 6))
+    assert {each.taskmanager for each in slots.decide()} == {"tm-2"}
+    assert slots.pending_reason(THREE) == f"1 of 6 slots: what is free is kept for job {TWO}, which came first"
+    for release in slots.release_job(ONE):
+        slots.freed(release.allocation_id)
+    assert [each.request.job_id for each in slots.decide()] == [TWO, THREE]
+    assert first.free_total == SlotProfile(cores=0, memory_mb=0)
+
+
+def test_one_user_gets_no_more_slots_than_the_limit_and_others_get_theirs() -> None:
+    slots = manager(most=3)
+    slots.register("tm-1", "h", 8, SMALL)
+    slots.require(wants(ONE, 2, owner="ann"))
+    slots.require(wants(TWO, 4, owner="ann"))
+    slots.require(wants(THREE, 3, owner="bob"))
+    assert Counter(each.request.job_id for each in slots.decide()) == {ONE: 2, TWO: 1, THREE: 3}
+    assert slots.pending_reason(TWO) == "1 of 4 slots: the jobs of ann hold the 3 slots that one user may have"
+
+
+def test_what_cannot_be_had_at_all_keeps_nothing_from_others() -> None:
+    slots = manager()
+    slots.register("tm-1", "h", 2, SMALL)
+    slots.require(wants(ONE, 1, LARGE))
+    slots.require(wants(TWO, 2))
+    assert [each.request.job_id for each in slots.decide()] == [TWO, TWO]
+
+
+OWNERS = {ONE: "ann", TWO: "bob", THREE: "ann"}
+SIZES = st.sampled_from([SMALL, MEDIUM, LARGE])
+
+
 class SlotModel(RuleBasedStateMachine):
     """SlotManager and real SlotTables, joined by messages that are delivered late, or get lost."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.most = 0
         self.slots = manager()
         self.tables: dict[str, SlotTable] = {}
         self.requests: list[Reserve] = []
         self.releases: list[Release] = []
-        self.jobs: dict[str, int] = {}
-        self.profiles: dict[str, SlotProfile] = {}
+        self.jobs: dict[str, dict[SlotProfile, int]] = {}
 
-    @initialize()
-    def one_taskmanager(self) -> None:
+    @initialize(placement=st.sampled_from(list(Placement)), most=st.sampled_from([0, 3]))
+    def one_taskmanager(self, placement: Placement, most: int) -> None:
         """Start with something to allocate."""
+        self.most = most
+        self.slots = manager(placement, most)
         self.register("tm-1", 2)
 
     @rule(
         name=st.sampled_from(["tm-1", "tm-2", "tm-3"]),
         count=st.integers(1, 3),
         profile=st.sampled_from([SMALL, LARGE]),
+        besides=st.sampled_from([None, SMALL, LARGE]),
     )
-    def register(self, name: str, count: int, profile: SlotProfile = SMALL) -> None:
+    def register(self, name: str, count: int, profile: SlotProfile = SMALL, besides: SlotProfile | None = None) -> None:
         """A TaskManager (re-)registers with empty slots; messages to its earlier life are void."""
-        self.slots.register(name, "h", count, profile)
-        self.tables[name] = SlotTable(count)
+        total = None if besides is None else profile.multiplied(count).plus(besides)
+        self.slots.register(name, "h", count, profile, total)
+        self.tables[name] = SlotTable(count, profile, total)
         self.drop(name)
 
     @precondition(lambda self: self.tables)
@@ -220,38 +345,49 @@ class SlotModel(RuleBasedStateMachine):
         self.requests = [each for each in self.requests if each.taskmanager != name]
         self.releases = [each for each in self.releases if each.taskmanager != name]
 
-    @rule(job=st.sampled_from([ONE, TWO]), count=st.integers(0, 5), profile=st.sampled_from([SMALL, LARGE]))
-    def require(self, job: str, count: int, profile: SlotProfile) -> None:
-        """A job states a total, and may change its mind."""
-        self.jobs[job] = count
-        self.profiles[job] = profile
-        self.slots.require(wants(job, count, profile))
+    @rule(job=st.sampled_from([ONE, TWO, THREE]), wanted=st.dictionaries(SIZES, st.integers(0, 4), max_size=2))
+    def require(self, job: str, wanted: dict[SlotProfile, int]) -> None:
+        """A job states its totals, and may change its mind."""
+        if not any(wanted.values()):
+            self.jobs.pop(job, None)
+        elif job in self.jobs:
+            self.jobs[job] = wanted
+        else:
+            self.jobs |= {job: wanted}
+        self.slots.require(wants_all(job, wanted, owner=OWNERS[job]))
         self.decide()
 
     @rule()
     def decide(self) -> None:
         """The ResourceManager acts: it gives what a search through everything would give, and no more."""
-        before = Counter(each.job_id for each in self.held())
-        room = {each.name: (sum(slot.usable for slot in each.slots), each.profile) for each in self.slots.taskmanagers}
+        before = Counter((each.job_id, each.profile) for each in self.held())
+        of_users = Counter(OWNERS[each.job_id] for each in self.held() if each.job_id in self.jobs)
+        room = {each.name: free_of(each) for each in self.slots.taskmanagers}
         reserved = self.slots.decide()
         self.requests += reserved
-        given = Counter(each.request.job_id for each in reserved)
+        given = Counter((each.request.job_id, each.request.profile) for each in reserved)
         for each in reserved:
-            free, profile = room[each.taskmanager]
-            assert profile.fits(self.profiles[each.request.job_id])
-            room[each.taskmanager] = (free - 1, profile)
-        assert all(free >= 0 for free, _ in room.values())
-        for job, count in self.jobs.items():
-            assert given[job] <= max(0, count - before[job]), "more than was asked for"
-            if before[job] + given[job] < count:
-                assert not any(free and profile.fits(self.profiles[job]) for free, profile in room.values())
+            assert room[each.taskmanager].fits(each.request.profile), "more than a TaskManager has"
+            room[each.taskmanager] = room[each.taskmanager].less(each.request.profile)
+            of_users[OWNERS[each.request.job_id]] += 1
+        for owner in {OWNERS[each.request.job_id] for each in reserved}:
+            assert not self.most or of_users[owner] <= self.most, "more than one user may have"
+        kept: set[str] = set()
+        for job, wanted in self.jobs.items():
+            for profile in sorted(wanted, key=lambda each: each.memory_mb, reverse=True):
+                assert given[job, profile] <= max(0, wanted[profile] - before[job, profile]), "more than was asked for"
+                lacks = before[job, profile] + given[job, profile] < wanted[profile]
+                if lacks and not (self.most and of_users[OWNERS[job]] >= self.most):
+                    fitting = {name for name, free in room.items() if free.fits(profile)}
+                    assert fitting <= kept, "withheld, and not for an earlier job"
+            kept |= {name for name, owner in self.slots._kept.items() if owner == job}
 
     def held(self) -> list[Slot]:
         """The slots that count for a job."""
         return [
             slot
             for each in self.slots.taskmanagers
-            for slot in each.slots
+            for slot in each.slots.values()
             if slot.state in {SlotState.ALLOCATED, SlotState.ACTIVE}
         ]
 
@@ -272,7 +408,7 @@ class SlotModel(RuleBasedStateMachine):
             self.slots.acknowledged(allocation)
             self.tables[reserve.taskmanager].activate(allocation)
 
-    @rule(job=st.sampled_from([ONE, TWO]))
+    @rule(job=st.sampled_from([ONE, TWO, THREE]))
     def end_job(self, job: str) -> None:
         """A job is over."""
         self.jobs.pop(job, None)
@@ -299,36 +435,38 @@ class SlotModel(RuleBasedStateMachine):
     @invariant()
     def no_job_holds_more_than_it_was_ever_given(self) -> None:
         """Allocation ids are unique, and a job that is over holds none."""
-        held = [slot for each in self.slots.taskmanagers for slot in each.slots if slot.state is not SlotState.FREE]
+        held = [s for each in self.slots.taskmanagers for s in each.slots.values() if s.state is not SlotState.FREE]
         allocations = [slot.allocation_id for slot in held]
         assert len(set(allocations)) == len(allocations)
         assert all(slot.allocation_id and slot.job_id for slot in held)
 
     @invariant()
     def free_means_free(self) -> None:
-        """A free slot carries nothing over from its last holder."""
+        """A free slot carries nothing over from its last holder, and a carved one is not free but doubted."""
         for each in self.slots.taskmanagers:
-            for slot in each.slots:
+            for index, slot in each.slots.items():
+                assert index == slot.index
+                assert not (slot.usable and index >= each.defaults)
                 if slot.state is SlotState.FREE:
                     assert (slot.allocation_id, slot.job_id, slot.acknowledged) == ("", "", False)
 
     @invariant()
     def what_is_known_by_index_is_what_a_search_finds(self) -> None:
         """Decisions look into indexes, which every change of a slot has to keep."""
-        with_room = {each.name for each in self.slots.taskmanagers if any(slot.usable for slot in each.slots)}
-        assert {name for names in self.slots._room.values() for name in names} == with_room
-        for profile, names in self.slots._room.items():
-            assert names
-            assert all(each.profile == profile for each in names.values())
-        for job in (ONE, TWO):
+        with_room = {each.name: free_of(each) for each in self.slots.taskmanagers}
+        with_room = {name: free for name, free in with_room.items() if free.cores and free.memory_mb}
+        assert {name: free for free, names in self.slots._room.items() for name in names} == with_room
+        assert self.slots._sizes == Counter(each.total for each in self.slots.taskmanagers)
+        for job in (ONE, TWO, THREE):
             held = self.slots._held(job)
-            owners = Counter(
-                each.name
+            mine = [
+                (each.name, slot)
                 for each in self.slots.taskmanagers
-                for slot in each.slots
+                for slot in each.slots.values()
                 if slot.allocation_id in held.allocations
-            )
-            assert held.spread == owners
+            ]
+            assert held.spread == Counter(name for name, _ in mine)
+            assert held.by_profile == Counter(slot.profile for _, slot in mine)
             assert held.allocations == {slot.allocation_id for slot in self.held() if slot.job_id == job}
 
     def teardown(self) -> None:
@@ -346,38 +484,67 @@ class SlotModel(RuleBasedStateMachine):
                     if isinstance(action, Release):
                         table.freed(action.allocation_id)
                         self.slots.freed(action.allocation_id)
-            self.requests = self.slots.decide()
+            self.decide()
         assert self.requests == []
         for each in self.slots.taskmanagers:
-            truth = self.tables[each.name].report().slots
-            assert [slot.allocation_id for slot in each.slots] == [status.allocation_id for status in truth]
-            assert not any(slot.state is SlotState.RELEASING for slot in each.slots), "a release was forgotten"
-        for job in self.jobs:
-            if self.slots.pending_reason(job):
-                assert not any(each.free and each.profile.fits(self.profiles[job]) for each in self.slots.taskmanagers)
+            truth = {status.slot: status.allocation_id for status in self.tables[each.name].report().slots}
+            assert {slot.index: slot.allocation_id for slot in each.slots.values()} == truth
+            assert not any(slot.state is SlotState.RELEASING for slot in each.slots.values()), "a release was forgotten"
+            assert each.free_total == self.tables[each.name].free
+
+
+def free_of(taskmanager: TaskManagerSlots) -> SlotProfile:
+    """What is free there, counted without any index."""
+    free = taskmanager.total
+    for slot in taskmanager.slots.values():
+        free = free if slot.usable else free.less(slot.profile)
+    return free
 
 
 SlotModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestSlotModel = SlotModel.TestCase
 
 
-def request(slot: int, allocation: str, job: str = ONE) -> SlotRequest:
+def request(slot: int, allocation: str, job: str = ONE, profile: SlotProfile = SMALL) -> SlotRequest:
     """A reservation as the ResourceManager sends it."""
     return SlotRequest(
-        slot=slot, allocation_id=allocation, job_id=job, jobmaster_endpoint="jobmaster/x", jobmaster_token=b"t"
+        slot=slot,
+        allocation_id=allocation,
+        job_id=job,
+        jobmaster_endpoint="jobmaster/x",
+        jobmaster_token=b"t",
+        profile=profile,
     )
 
 
 def test_a_taken_slot_cannot_be_reserved_and_the_same_request_twice_is_one() -> None:
-    table = SlotTable(1)
+    table = SlotTable(1, SMALL)
     assert table.reserve(request(0, "a"))
     assert not table.reserve(request(0, "a"))
     with pytest.raises(SlotNotAvailable, match="ALLOCATED"):
         table.reserve(request(0, "b"))
-    with pytest.raises(SlotNotAvailable, match="no slot 1"):
-        table.reserve(request(1, "c"))
+    with pytest.raises(SlotNotAvailable, match="no slot 1024"):
+        table.reserve(request(1024, "c"))
     table.release("a")
     with pytest.raises(SlotNotAvailable, match="RELEASING"):
         table.reserve(request(0, "b"))
     table.freed("a")
     assert table.reserve(request(0, "b"))
+
+
+def test_a_taskmanager_carves_only_what_it_has() -> None:
+    table = SlotTable(2, SMALL, SlotProfile(cores=3, memory_mb=2048))
+    assert table.reserve(request(9, "a", profile=MEDIUM))
+    with pytest.raises(SlotNotAvailable, match="cannot be carved"):
+        table.reserve(request(10, "b", profile=MEDIUM))
+    with pytest.raises(SlotNotAvailable, match="default slot"):
+        table.reserve(request(0, "b", profile=MEDIUM))
+    with pytest.raises(SlotNotAvailable, match="cannot be carved"):
+        table.reserve(request(11, "b", profile=SlotProfile(cores=0, memory_mb=1)))
+    assert table.reserve(request(0, "b"))
+    with pytest.raises(SlotNotAvailable, match="cannot be carved"):
+        table.reserve(request(1, "c"))
+    assert [status.profile for status in table.report().slots] == [None, None, MEDIUM]
+    table.freed("a")
+    assert len(table.report().slots) == 2
+    assert table.reserve(request(1, "c"))

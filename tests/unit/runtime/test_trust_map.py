@@ -166,6 +166,7 @@ def test_the_facts_of_a_jobmanager(tmp_path: Path) -> None:
     facts = trust_facts("me", loaded.leaf, loaded.anchors)
     now = dt.datetime.now(dt.UTC).timestamp()
     (anchor,) = facts.anchors
+    assert facts.own is not None
     assert (facts.phase, anchor.signs, anchor.algorithm) == ("A", True, "EC P-256")
     assert facts.anchor(facts.own.issuer) is anchor
     assert facts.anchor("00") is None

@@ -14,10 +14,11 @@ from pki.home import Home
 from runtime.blob.store import BlobStore
 from runtime.config import ConnectConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
-from runtime.rest.handlers import ClusterFacts, Handlers
-from runtime.rest.routes import PAGE_ROUTES, ROUTES
+from runtime.rest.cluster import Cluster, ClusterFacts
+from runtime.rest.routes import ROUTES
 from runtime.rest.server import RestServer, make_application
-from runtime.ui.pages import Dashboard
+from runtime.rest.serving import handler_of
+from runtime.ui.pages import PAGES
 from tests.assertions import AssertingGateway
 from tests.simulated_cluster import TRUST_DOMAIN, SimulatedDispatcher, SimulatedResourceManager, simulated_trust, spiffe
 
@@ -50,11 +51,10 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
     manager = SimulatedResourceManager(5, busy=list(dispatcher.details)[:3])
     store = BlobStore(tmp_path / "blobs", 1 << 20)
     sessions = ConnectSessions(dispatcher, store, tmp_path / "jobs", ConnectConfig())
-    handlers = Handlers(dispatcher, manager, store, FACTS, sessions, default_executors=2)
-    dashboard = Dashboard(dispatcher, manager, FACTS, trust=simulated_trust)
+    cluster = Cluster(dispatcher, manager, store, FACTS, sessions, default_executors=2, trust=simulated_trust)
     home = Home.at(tmp_path / "home").create()
     keys = AssertionKeys(assertion_keys_file(home)).keys
-    server = RestServer(make_application(handlers, keys, dashboard.by_path()), tmp_path / "s" / "rest.sock")
+    server = RestServer(make_application(lambda route: handler_of(route, cluster), keys), tmp_path / "s" / "rest.sock")
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(server.path))) as session:
         yield Browser(dispatcher, session, AssertingGateway(home))
@@ -63,13 +63,13 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
 
 def test_every_page_has_the_operation_of_what_rest_tells() -> None:
     told = {route.operation for route in ROUTES}
-    assert {route.operation for route in PAGE_ROUTES} <= told
-    assert {route.method for route in PAGE_ROUTES} == {"GET"}, "pages change nothing"
+    assert {route.operation for route in PAGES} <= told
+    assert {route.method for route in PAGES} == {"GET"}, "pages change nothing"
 
 
 async def test_every_page_is_strict_about_what_a_browser_may_load(browser: Browser) -> None:
     job_id = next(iter(browser.dispatcher.details))
-    for route in PAGE_ROUTES:
+    for route in PAGES:
         if route.path == "/":
             continue
         text = await browser.page(route.path.replace("{job_id}", job_id))
@@ -165,6 +165,6 @@ async def test_a_fault_of_ours_tells_nothing(browser: Browser, monkeypatch: pyte
 
 
 async def test_without_an_assertion_there_is_no_page(browser: Browser) -> None:
-    for route in PAGE_ROUTES:
+    for route in PAGES:
         async with browser.session.get(f"http://rest{route.path.replace('{job_id}', '0' * 32)}") as answer:
             assert answer.status == 401

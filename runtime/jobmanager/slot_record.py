@@ -1,0 +1,149 @@
+"""The ResourceManager's record of slots, and what :class:`runtime.jobmanager.slots.SlotManager` is told and tells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from runtime.messages import MAX_SLOTS_PER_TASKMANAGER, NO_RESOURCES, SlotCount, SlotProfile, SlotRequest, SlotState
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A job wants slots of these sizes and numbers in total; endpoint and token are where they are offered."""
+
+    job_id: str
+    wanted: tuple[SlotCount, ...]
+    jobmaster_endpoint: str
+    jobmaster_token: bytes = field(repr=False)
+    owner: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many slots of any size."""
+        return sum(max(0, each.count) for each in self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Ask ``taskmanager`` to reserve a slot."""
+
+    taskmanager: str
+    request: SlotRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Ask ``taskmanager`` to free the slot of an allocation."""
+
+    taskmanager: str
+    allocation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationLost:
+    """Tell the job that an allocation is gone."""
+
+    job_id: str
+    allocation_id: str
+
+
+@dataclass(slots=True)
+class Slot:
+    """One slot as the ResourceManager sees it.
+
+    ``acknowledged``: the TaskManager has confirmed the reservation. ``doubted``: it refused one; not used
+    again until it reports the slot as free.
+    """
+
+    index: int
+    profile: SlotProfile
+    state: SlotState = SlotState.FREE
+    allocation_id: str = ""
+    job_id: str = ""
+    acknowledged: bool = False
+    doubted: bool = False
+
+    def clear(self, *, doubted: bool = False) -> None:
+        """Make the slot free."""
+        self.state, self.allocation_id, self.job_id = SlotState.FREE, "", ""
+        self.acknowledged, self.doubted = False, doubted
+
+    @property
+    def usable(self) -> bool:
+        """Free, and believed to be."""
+        return self.state is SlotState.FREE and not self.doubted
+
+
+@dataclass(slots=True)
+class TaskManagerSlots:
+    """A registered TaskManager: its default slots, of one profile, and those carved out of what it has in all.
+
+    The numbers of default slots are below ``defaults``; a carved slot is recorded as long as it is not usable.
+    """
+
+    name: str
+    host: str
+    profile: SlotProfile
+    total: SlotProfile
+    defaults: int
+    slots: dict[int, Slot]
+    free_total: SlotProfile
+    """What no slot has, whichever slots are made of it."""
+
+    @classmethod
+    def empty(
+        cls, name: str, host: str, defaults: int, profile: SlotProfile, total: SlotProfile | None
+    ) -> TaskManagerSlots:
+        """One that holds nothing; ``total`` is by default what the default slots have together."""
+        whole = total or profile.multiplied(defaults)
+        return cls(name, host, profile, whole, defaults, {i: Slot(i, profile) for i in range(defaults)}, whole)
+
+    @property
+    def free(self) -> int:
+        """How many default slots a job could get."""
+        usable = sum(self.slots[index].usable for index in range(self.defaults))
+        return min(usable, self.free_total.times(self.profile))
+
+    def slot_for(self, profile: SlotProfile) -> Slot | None:
+        """A usable slot of that size, not yet taken: a default slot when the size is theirs, else a new one."""
+        if profile == self.profile:
+            for index in range(self.defaults):
+                if self.slots[index].usable:
+                    return self.slots[index]
+        unused = (i for i in range(self.defaults, MAX_SLOTS_PER_TASKMANAGER) if i not in self.slots)
+        number = next(unused, None)
+        return None if number is None else Slot(number, profile)
+
+    def tidy(self) -> SlotProfile:
+        """Drop carved slots that are free again; returns :attr:`free_total`, counted anew."""
+        used = NO_RESOURCES
+        for index, slot in list(self.slots.items()):
+            if not slot.usable:
+                used = used.plus(slot.profile)
+            elif index >= self.defaults:
+                del self.slots[index]
+        self.free_total = self.total.less(used)
+        return self.free_total
+
+
+@dataclass(slots=True)
+class Holdings:
+    """What a job holds: its allocations, how many of them each TaskManager has, and of which size they are."""
+
+    allocations: set[str] = field(default_factory=set)
+    spread: Counter[str] = field(default_factory=Counter)
+    by_profile: Counter[SlotProfile] = field(default_factory=Counter)
+
+    def add(self, slot: Slot, taskmanager: str) -> None:
+        """The slot is the job's."""
+        self.allocations.add(slot.allocation_id)
+        self.spread[taskmanager] += 1
+        self.by_profile[slot.profile] += 1
+
+    def discard(self, slot: Slot, taskmanager: str) -> None:
+        """The slot is not the job's (any more)."""
+        if slot.allocation_id in self.allocations:
+            self.allocations.remove(slot.allocation_id)
+            self.spread -= Counter({taskmanager: 1})  # what is none any more goes
+            self.by_profile -= Counter({slot.profile: 1})
