@@ -15,7 +15,6 @@ GATEWAY_OPERATIONS: Mapping[str, str] = {
     "tokens.revoke": "revoke API tokens of anybody",
     "audit_log.search": "search the audit log, and have its chain verified",
     "certificates.list": "see authorities, issued certificates and rotations",
-    "certificates.revoke": "revoke certificates",
 }
 """Operations that REST has no route for, with what they mean."""
 
