@@ -42,6 +42,7 @@ class Pages:
             ago=words.ago,
             left=words.left,
             identity_path=words.identity_path,
+            short_identity=words.short_identity,
             state_tone=words.state_tone,
         )
         self._environment.globals.update(asset=asset_path, navigation=NAVIGATION)

@@ -40,9 +40,14 @@ def duration(milliseconds: float) -> str:
         return f"{seconds:.1f} s"
     for unit, below, smaller, size in (("min", 3600, "s", 60), ("h", 86400, "min", 3600)):
         if seconds < below:
-            rest = int(seconds % size) if smaller == "s" else int(seconds % size) // 60
-            return f"{int(seconds) // size} {unit} {rest} {smaller}"
-    return f"{int(seconds) // 86400} d {int(seconds) % 86400 // 3600} h"
+            return _two(int(seconds), size, unit, size // 60, smaller)
+    return _two(int(seconds), 86400, "d", 3600, "h")
+
+
+def _two(seconds: int, size: int, unit: str, smaller_size: int, smaller: str) -> str:
+    """The unit and the one below it, which is left out when there is none of it."""
+    rest = seconds % size // smaller_size
+    return f"{seconds // size} {unit}" + (f" {rest} {smaller}" if rest else "")
 
 
 def size(number: float) -> str:
@@ -84,6 +89,14 @@ def left(not_after: float, now: float) -> str:
     if now >= not_after:
         return "expired"
     return f"{duration((not_after - now) // 1 * 1000).replace('.0 s', ' s')} left"
+
+
+def short_identity(spiffe_id: str) -> str:
+    """As :func:`identity_path`, with no more of a job's id than tells it from others."""
+    parts = identity_path(spiffe_id).split("/")
+    if parts[0] == "job" and len(parts) > 2:
+        parts[1] = parts[1][:8]
+    return "/".join(parts)
 
 
 def expiry_tone(not_before: float, not_after: float, now: float) -> Tone:
