@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
+from runtime.checkpoint.config import StreamingConfig
 from runtime.config import (
     ConnectConfig,
     JobManagerConfig,
@@ -31,6 +32,8 @@ from runtime.config import (
     TaskManagerConfig,
 )
 from runtime.ha.config import HaConfig, check_ha
+from runtime.restart_config import RestartConfig
+from runtime.shuffle.config import ShuffleConfig, check_shuffle
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
@@ -44,6 +47,9 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "spark": SparkConfig,
     "connect": ConnectConfig,
     "ha": HaConfig,
+    "restart": RestartConfig,
+    "streaming": StreamingConfig,
+    "shuffle": ShuffleConfig,
     "resources": ResourcesConfig,
     "limits": LimitsConfig,
     "gateway": GatewayConfig,
@@ -64,6 +70,9 @@ class Configuration:
     spark: SparkConfig
     connect: ConnectConfig
     ha: HaConfig
+    restart: RestartConfig
+    streaming: StreamingConfig
+    shuffle: ShuffleConfig
     resources: ResourcesConfig
     limits: LimitsConfig
     gateway: GatewayConfig
@@ -79,6 +88,9 @@ class Configuration:
             spark=self.spark,
             connect=self.connect,
             ha=self.ha,
+            restart=self.restart,
+            streaming=self.streaming,
+            shuffle=self.shuffle,
             resources=self.resources,
             limits=self.limits,
         )
@@ -129,7 +141,10 @@ def load(
         taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
         spark=_convert("spark", merged, origins, SparkConfig),
         connect=_convert("connect", merged, origins, ConnectConfig),
-        ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
+        restart=_convert("restart", merged, origins, RestartConfig),
+        streaming=_convert("streaming", merged, origins, StreamingConfig),
+        ha=_checked(check_ha, _convert("ha", merged, origins, HaConfig)),
+        shuffle=_checked(check_shuffle, _convert("shuffle", merged, origins, ShuffleConfig)),
         resources=_convert("resources", merged, origins, ResourcesConfig),
         limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
@@ -137,9 +152,9 @@ def load(
     )
 
 
-def _checked_ha(config: HaConfig) -> HaConfig:
+def _checked(check: Callable[[_Section], _Section], config: _Section) -> _Section:
     try:
-        return check_ha(config)
+        return check(config)
     except SluiceError as error:
         raise UsageError(f"configuration: {error.what}", error.remedy) from error
 

@@ -12,33 +12,19 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from cli.client import Target, gateway_client, resolve_target
 from cli.errors import UsageError
 from cli.follow import Follower, report_verdict
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from cli.job_connections import connections
+from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
+from cli.restart_options import SettingsOption, StrategyOption, restart_wish
+from cli.tables import print_table
 from pki.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
+app.command()(connections)
 
-ServerOption = Annotated[
-    str | None,
-    typer.Option("--server", envvar="SLUICE_SERVER", help="The gateway's URL; default: the local cluster's."),
-]
-CaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca", envvar="SLUICE_CA", help="Authority of the gateway's certificate (PEM); default: the local one."
-    ),
-]
-TokenOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file", help="File with the API token; default: $SLUICE_TOKEN, what `sluice login` got, <home>/token."
-    ),
-]
 _T = TypeVar("_T")
 _MEMORY = re.compile(r"([0-9]{1,9})(m|mb|mib|g|gb|gib|)")
 _MEBIBYTES = {"": 1, "m": 1, "mb": 1, "mib": 1, "g": 1024, "gb": 1024, "gib": 1024}
@@ -64,6 +50,8 @@ def submit(
     file: Annotated[
         list[Path] | None, typer.Option("--file", help="Extra file in the working folder; repeatable.")
     ] = None,
+    restart_strategy: StrategyOption = None,
+    restart: SettingsOption = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
     ] = False,
@@ -85,6 +73,9 @@ def submit(
     request: dict[str, object] = {"args": args or [], "spark_conf": _parse_conf(conf or [])}
     if name:
         request["name"] = name
+    wish = restart_wish(restart_strategy, restart or [])
+    if wish:
+        request["restart"] = wish
     if executors is not None:
         request["executors"] = executors
     if executor_cores is not None:
@@ -146,18 +137,16 @@ def list_jobs(
     as_json: JsonOption = False,
 ) -> None:
     """Running and recent jobs, newest first."""
-    document = _get(home, server, ca, token_file, "/v1/jobs")
+    document = fetch(home, server, ca, token_file, "/v1/jobs")
     if as_json:
         print(json.dumps(document))
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("JOB", "NAME", "OWNER", "STATE", "STARTED", "SECONDS"):
-        table.add_column(column, justify="right" if column == "SECONDS" else "left", no_wrap=True)
+    rows = []
     for job in document["jobs"]:
         started = dt.datetime.fromtimestamp(job["start_time"] / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         seconds = f"{job['duration_ms'] / 1000:.1f}"
-        table.add_row(job["id"], escape(job["name"]), escape(job["owner"]), job["state"], started, seconds)
-    Console().print(table)
+        rows.append((job["id"], job["name"], job["owner"], job["state"], started, seconds))
+    print_table(("JOB", "NAME", "OWNER", "STATE", "STARTED", "SECONDS"), rows, right=("SECONDS",))
 
 
 @app.command()
@@ -170,7 +159,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """One job: state, progress, executors, failure."""
-    job = _get(home, server, ca, token_file, f"/v1/jobs/{job_id}")
+    job = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}")
     if as_json:
         print(json.dumps(job))
         return
@@ -184,6 +173,9 @@ def show(
         console.print(f"{line} {executor.get('exit_reason') or ''}".rstrip(), highlight=False, markup=False)
     if job.get("pending_reason"):
         console.print(f"{'waiting':>9}  {job['pending_reason']}", highlight=False, markup=False)
+    for attempt in job.get("attempts", [])[:-1]:
+        line = f"{'attempt':>9}  {attempt['number']}: {attempt['outcome']} {attempt['error']}".rstrip()
+        console.print(line, highlight=False, markup=False)
     if job.get("failure"):
         console.print(f"{'failure':>9}  {job['failure']['error']}", highlight=False, markup=False)
         console.print(job["failure"]["traceback"], highlight=False, markup=False, soft_wrap=True)
@@ -222,7 +214,7 @@ def logs(
 ) -> None:
     """Print one of a job's logs."""
     if list_sources:
-        names = _get(home, server, ca, token_file, f"/v1/jobs/{job_id}/logs")["logs"]
+        names = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}/logs")["logs"]
         print(json.dumps(names) if as_json else "\n".join(names))
         return
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
@@ -241,7 +233,8 @@ def logs(
     print(json.dumps({"source": source, "data": text}) if as_json else text, end="\n" if as_json else "")
 
 
-def _get(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
+def fetch(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
+    """GET ``path`` through the gateway."""
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
     async def call() -> Any:  # noqa: ANN401

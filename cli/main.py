@@ -16,6 +16,7 @@ from cli import (
     demo,
     doctor,
     gateway,
+    job_exceptions,
     jobs,
     login,
     pki,
@@ -47,6 +48,7 @@ app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(connect.connect)
 app.command()(audit.audit)
+jobs.app.command()(job_exceptions.exceptions)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(pki.app, name="pki")
 app.add_typer(token.app, name="token")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from runtime.checkpoint.config import StreamingConfig
 from runtime.ha.config import HaConfig
 from runtime.jobmanager.placement import Placement
+from runtime.restart_config import RestartConfig
+from runtime.shuffle.config import ShuffleConfig
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,5 +94,8 @@ class RuntimeConfig(_Section, frozen=True):
     spark: SparkConfig = SparkConfig()
     connect: ConnectConfig = ConnectConfig()
     ha: HaConfig = HaConfig()
+    restart: RestartConfig = RestartConfig()
+    streaming: StreamingConfig = StreamingConfig()
+    shuffle: ShuffleConfig = ShuffleConfig()
     resources: ResourcesConfig = ResourcesConfig()
     limits: LimitsConfig = LimitsConfig()

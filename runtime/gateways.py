@@ -20,11 +20,14 @@ from runtime.messages import (
     JobProgress,
     LogChunk,
     RegistrationAccepted,
+    ShuffleAllocation,
     SignedIdentity,
     SlotOffer,
     SlotReport,
     SlotRequest,
     SparkRegistration,
+    StreamingState,
+    TaskFailure,
     TaskManagerRegistration,
 )
 from runtime.rpc import rpc
@@ -32,6 +35,8 @@ from runtime.rpc import rpc
 RESOURCE_MANAGER = "resourcemanager"
 TASK_EXECUTOR = "taskexecutor"
 DRIVER = "driver"
+SHUFFLE_SECONDS = 600.0
+"""How long a driver waits for a place for a shuffle; the service's own time-out comes first."""
 
 
 def jobmaster_endpoint(job_id: str) -> str:
@@ -140,6 +145,34 @@ class JobMasterGateway(Protocol):
         """Counters for display; the latest wins."""
         ...
 
+    @rpc(allow={Role.DRIVER}, own_job=True, timeout=SHUFFLE_SECONDS)
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        """Where to keep a shuffle, by Spark's number; asked again it answers the same.
+
+        Raises ``NoShuffleService`` or ``ShuffleQuotaExceeded``.
+        """
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True)
+    async def unregister_shuffle(self, shuffle_id: int) -> None:
+        """The shuffle is not needed any more; one that is not known is no error."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
+    async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
+        """These workers of the shuffle cannot be reached; a hint."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True)
+    async def report_streaming(self, state: StreamingState) -> None:
+        """A batch was committed, or a streaming query began or ended."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
+    async def report_task_failure(self, failure: TaskFailure) -> None:
+        """A task failed."""
+        ...
+
     @rpc(allow={Role.DRIVER}, own_job=True)
     async def driver_finished(self, result: DriverExit) -> None:
         """The pipeline's Python process has ended and its JVM with it."""
@@ -157,6 +190,11 @@ class DriverGateway(Protocol):
     @rpc(allow={Role.JOBMANAGER})
     async def cancel(self, grace_seconds: float) -> None:
         """Cancel all Spark jobs, then end the driver within ``grace_seconds``."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries, each after its present batch or, after ``grace_seconds``, in its middle."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import msgspec
 
 from pki.connections import PeerCertificate
+from runtime.checkpoint.ledger import Checkpoint, CheckpointsView, QueryCheckpoint
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
 from runtime.jobmanager.views import (
+    ExceptionEntry,
     ExecutorView,
     Failure,
     JobDetail,
@@ -217,6 +219,50 @@ class SimulatedDispatcher:
 
     async def job_released(self, job_id: str) -> None:
         raise NotImplementedError
+
+    async def attempt_failed(self, job_id: str) -> float | None:
+        raise NotImplementedError
+
+    async def job_restarting(self, record: JobRecord, delay: float) -> None:
+        raise NotImplementedError
+
+    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
+        found = await self.job(job_id)
+        if found.name != "clickstream.py":
+            return CheckpointsView()
+        history = tuple(
+            Checkpoint(
+                number=number,
+                attempt=1,
+                completed_at=found.start_time + number * 4000,
+                queries=(QueryCheckpoint(query_id="q-1", name="clicks", batch=number * 3),),
+            )
+            for number in range(1, 9)
+        )
+        return CheckpointsView(completed=8, history=history)
+
+    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
+        found = await self.job(job_id)
+        if found.failure is None:
+            return ()
+        lost = ExceptionEntry(
+            attempt=1,
+            time=found.start_time + 3000,
+            error="executor 2 was lost: its TaskManager does not answer",
+            root_cause="",
+            executor=2,
+            taskmanager="tm-2",
+        )
+        fatal = ExceptionEntry(
+            attempt=1,
+            time=found.end_time or 0,
+            error=found.failure.error,
+            root_cause=found.failure.error,
+            traceback=found.failure.traceback,
+            task="stage 3, task 17",
+            ended_attempt=True,
+        )
+        return lost, fatal
 
 
 class SimulatedResourceManager:

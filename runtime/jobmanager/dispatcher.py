@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import random
 import re
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +19,8 @@ import msgspec
 from pki.errors import SluiceError
 from runtime.blob.errors import BlobError, InvalidBlobName
 from runtime.blob.store import BlobStore, check_file_name
+from runtime.checkpoint.errors import CheckpointsUnavailable
+from runtime.checkpoint.ledger import CheckpointsView
 from runtime.ha.errors import EntryMissing, LeadershipLost, StorageUnavailable
 from runtime.ha.leadership import Leadership
 from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory
@@ -31,10 +35,12 @@ from runtime.jobmanager.gateways import (
 from runtime.jobmanager.job_master import JobMaster, JobServices
 from runtime.jobmanager.job_store import AcceptedJob, JobStore
 from runtime.jobmanager.records import accepted_detail, ended_record, interrupted_record
-from runtime.jobmanager.remains import end_remains, wait_for
-from runtime.jobmanager.views import Failure, JobDetail, JobRecord, JobSummary
+from runtime.jobmanager.remains import end_remains, end_remains_of, wait_for
+from runtime.jobmanager.restart import NoRestart, Restarts, restarts
+from runtime.jobmanager.views import ExceptionEntry, Failure, JobDetail, JobRecord, JobSummary
 from runtime.log_files import read_log
-from runtime.messages import BlobRef, ConnectionEvidence, JobState, JobSubmission, LogChunk
+from runtime.messages import BlobRef, ConnectionEvidence, JobKind, JobState, JobSubmission, LogChunk
+from runtime.restart_config import RestartConfig, settle
 from runtime.rpc import RpcEndpoint
 from runtime.spark.command import MINIMUM_EXECUTOR_MEMORY_MB
 from runtime.spark.conf import check_job_conf
@@ -54,17 +60,20 @@ FIRST_RETRY_SECONDS = 0.2
 LONGEST_RETRY_SECONDS = 5.0
 """Between tries while the HA storage is away."""
 
+_EARLIER_LOG = re.compile(r"attempt-([1-9][0-9]{0,5})\.(driver\.[a-z]+)")
 _EXECUTOR_LOG = re.compile(r"executor-([1-9][0-9]{0,8})\.(stdout|stderr)")
 
 
 @dataclass(slots=True)
 class _Job:
-    """``cancelled``: somebody wants that; ``clean``: nothing of it is left but its result."""
+    """``cancelled``: somebody wants that (``woken`` is set then); ``clean``: nothing of it is left but its result."""
 
     record: JobRecord
     master: JobMaster | None = None
     cancelled: bool = False
     clean: bool = False
+    restarts: Restarts = field(default_factory=NoRestart)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def check_executor_size(cores: int, memory_mb: int) -> None:
@@ -114,6 +123,8 @@ class Dispatcher(RpcEndpoint):
         services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.
         finished_jobs_kept: how many ended jobs, with their logs, are remembered.
         lease: of drivers, in seconds (see :mod:`runtime.jobmanager.remains`).
+        restart: what happens to jobs that fail, where they do not say it themselves.
+        chance: random numbers from -1 to 1, for delays before restarts.
     """
 
     def __init__(
@@ -127,12 +138,16 @@ class Dispatcher(RpcEndpoint):
         services: JobServices,
         finished_jobs_kept: int,
         lease: float,
+        restart: RestartConfig,
         clock: Callable[[], float] = time.time,
+        chance: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311  # spreads load, guards nothing
     ) -> None:
         super().__init__(DISPATCHER, DispatcherGateway)
         self._store = store
         self._term = term
         self._lease = lease
+        self._restart = restart
+        self._chance = chance
         self._blobs = blobs
         self._directory = jobs
         self._resource_manager = resource_manager
@@ -149,9 +164,10 @@ class Dispatcher(RpcEndpoint):
         for ended in recovered.ended:
             self._jobs[ended.summary.id] = _Job(ended_record(ended), clean=not ended.dirty)
             if ended.dirty:
-                self.hand_off(self._clean(ended.summary.id))
+                self.hand_off(self._clean_up(ended.summary.id))
         for accepted in recovered.accepted:
-            job = self._jobs[accepted.job_id] = _Job(interrupted_record(accepted), cancelled=accepted.cancelled)
+            job = self._jobs[accepted.job_id] = self._new(interrupted_record(accepted))
+            job.cancelled = accepted.cancelled
             _LOG.info("recovering job %s (%s) of %s", accepted.job_id, accepted.name, accepted.owner)
             self._launch(job, self._recover(accepted, job))
         for job_id in self._blobs.jobs():
@@ -187,8 +203,18 @@ class Dispatcher(RpcEndpoint):
             raise TooManyJobs(f"{MAX_RUNNING_JOBS} jobs are running already", "try again when one has ended")
         checked = check_submission(submission)
         detail = accepted_detail(job_id, checked, self._now_ms())
-        job = self._jobs[job_id] = _Job(JobRecord(submission=checked, detail=detail))
+        job = self._jobs[job_id] = self._new(JobRecord(submission=checked, detail=detail))
         return self.deferred(self._accept(job_id, job))
+
+    def _new(self, record: JobRecord) -> _Job:
+        """A job that is to be run; a Spark Connect session is its client's to start again."""
+        job = _Job(record)
+        if record.submission.kind is JobKind.PIPELINE:
+            settings = settle(self._restart, record.submission.restart)
+            job.restarts = restarts(
+                settings, checkpointed=lambda: job.record.detail.checkpoints > 0, chance=self._chance
+            )
+        return job
 
     async def _accept(self, job_id: str, job: _Job) -> None:
         """Make the job durable, then start it; outside the main thread because its JobMaster reports to that."""
@@ -259,9 +285,7 @@ class Dispatcher(RpcEndpoint):
             await self._conclude(job, JobState.CANCELED)
             return
         self._term.check()
-        detail = job.record.detail
-        master = JobMaster(job_id, job.record.submission, self._services, attempt=attempt, started_at=detail.start_time)
-        job.master = master
+        master = job.master = JobMaster(job.record, self._services, attempt=attempt)
         try:
             await self.service.start(master)
         except SluiceError:
@@ -287,7 +311,7 @@ class Dispatcher(RpcEndpoint):
             pending_reason="",
         )
         await self._end(job, msgspec.structs.replace(job.record, detail=ended))
-        await self._clean(detail.id)
+        await self._clean_up(detail.id)
 
     async def cancel_job(self, job_id: str) -> None:
         """See :class:`DispatcherGateway`."""
@@ -300,6 +324,7 @@ class Dispatcher(RpcEndpoint):
         """The wish is made durable first: a job that was cancelled is not started by the next leader."""
         await self._store.cancel(job_id)
         job.cancelled = True
+        job.woken.set()
         await self._cancel_master(job_id)
 
     async def _cancel_master(self, job_id: str) -> None:
@@ -323,6 +348,43 @@ class Dispatcher(RpcEndpoint):
         job.record = record
         self._blobs.remove_job(record.detail.id)
 
+    async def attempt_failed(self, job_id: str) -> float | None:
+        """See :class:`DispatcherGateway`."""
+        job = self._job(job_id)
+        return None if job.cancelled else job.restarts.failed(self._clock())
+
+    async def job_restarting(self, record: JobRecord, delay: float) -> None:
+        """See :class:`DispatcherGateway`."""
+        job_id = record.detail.id
+        job = self._job(job_id)
+        job.record = record
+        master, job.master = job.master, None
+        if master is not None:
+            self._launch(job, self._restart_later(job_id, job, master, delay))
+
+    async def _restart_later(self, job_id: str, job: _Job, master: JobMaster, delay: float) -> None:
+        """The next attempt begins when nothing of the last one runs, however long that takes."""
+        await self.service.stop(master)
+        await asyncio.to_thread(end_remains_of, self._directory / job_id)
+        await self._persistently(lambda: self._store.end_attempt(job_id), "the end of its attempt")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(job.woken.wait(), delay)
+        await self._start(job_id, job)
+
+    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
+        """See :class:`DispatcherGateway`."""
+        job, master = self._job(job_id), self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            return job.record.exceptions
+        return self.deferred(master.exceptions())
+
+    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
+        """See :class:`DispatcherGateway`."""
+        job, master = self._job(job_id), self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            return job.record.checkpoints
+        return self.deferred(master.checkpoints())
+
     async def job_released(self, job_id: str) -> None:
         """See :class:`DispatcherGateway`."""
         job = self._job(job_id)
@@ -334,7 +396,15 @@ class Dispatcher(RpcEndpoint):
         await self.service.stop(master)
         await self._clean(job_id)
 
+    async def _clean_up(self, job_id: str) -> None:
+        """What a JobMaster gives back at its end, for a job that has none any more."""
+        if self._services.shuffle is not None:
+            await self._services.shuffle.release_job(job_id)
+        await self._clean(job_id)
+
     async def _clean(self, job_id: str) -> None:
+        directory = self._services.checkpoint_directory
+        await self._persistently(lambda: asyncio.to_thread(directory.remove, job_id), "its checkpoints")
         await self._persistently(lambda: self._store.clean(job_id), "its cleanup")
         job = self._jobs.get(job_id)
         if job is not None:
@@ -347,8 +417,8 @@ class Dispatcher(RpcEndpoint):
         while True:
             try:
                 return await work()
-            except StorageUnavailable as error:
-                _LOG.warning("a job waits for the HA storage with %s: %s", what, error)
+            except (StorageUnavailable, CheckpointsUnavailable) as error:
+                _LOG.warning("a job waits for the storage with %s: %s", what, error)
             await asyncio.sleep(delay)
             self._term.check()
             delay = min(delay * 2, LONGEST_RETRY_SECONDS)
@@ -383,18 +453,25 @@ class Dispatcher(RpcEndpoint):
     async def job_logs(self, job_id: str) -> tuple[str, ...]:
         """See :class:`DispatcherGateway`."""
         detail = self._job(job_id).record.detail
-        directory = attempt_directory(self._directory, job_id, detail.attempt)
         executors = [each.id for each in detail.executors if each.state != "LAUNCHING"]
+        earlier = [each.number for each in detail.attempts if each.number != detail.attempt]
         return (
-            *(name for name, file in LOG_FILES.items() if (directory / file).is_file()),
+            *self._driver_logs(job_id, detail.attempt),
             *(f"executor-{each}.{stream}" for each in executors for stream in ("stdout", "stderr")),
+            *(f"attempt-{number}.{name}" for number in earlier for name in self._driver_logs(job_id, number)),
         )
+
+    def _driver_logs(self, job_id: str, attempt: int) -> list[str]:
+        directory = attempt_directory(self._directory, job_id, attempt)
+        return [name for name, file in LOG_FILES.items() if (directory / file).is_file()]
 
     async def read_job_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
         """See :class:`DispatcherGateway`."""
         detail = self._job(job_id).record.detail
-        if source in LOG_FILES:
-            path = attempt_directory(self._directory, job_id, detail.attempt) / LOG_FILES[source]
+        earlier = _EARLIER_LOG.fullmatch(source)
+        attempt, name = (int(earlier[1]), earlier[2]) if earlier else (detail.attempt, source)
+        if name in LOG_FILES:
+            path = attempt_directory(self._directory, job_id, attempt) / LOG_FILES[name]
             return self.deferred(asyncio.to_thread(read_log, path, offset, limit))
         match = _EXECUTOR_LOG.fullmatch(source)
         executor = next((each for each in detail.executors if match and each.id == int(match[1])), None)

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pki.connections import ConnectionLog
 from runtime.blob.store import BlobStore
+from runtime.checkpoint.directory import CheckpointDirectory
 from runtime.config import RuntimeConfig
 from runtime.gateways import RESOURCE_MANAGER
 from runtime.ha.leadership import Leadership
 from runtime.ha.storage import HaStorage
 from runtime.ha.storage_identity import check_storage
+from runtime.jobmanager.checkpoint_store import CheckpointStore
 from runtime.jobmanager.dispatcher import Dispatcher
 from runtime.jobmanager.driver_attempt import DriverHost
 from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
 from runtime.jobmanager.job_master import JobServices
 from runtime.jobmanager.job_store import JobStore
 from runtime.jobmanager.resource_manager import ResourceManager
+from runtime.jobmanager.shuffle_secret import shuffle_secret
 from runtime.rpc import RpcService
+from runtime.shuffle.manager_link import Leader as ShuffleLeader
+from runtime.shuffle.manager_link import ShuffleManagerLink
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,6 +49,8 @@ class Workshop:
     origin: str
     jobs: Path
     lease: float
+    checkpoint_directory: CheckpointDirectory
+    find_shuffle_manager: ShuffleLeader | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +59,7 @@ class Gateways:
 
     dispatcher: DispatcherGateway
     resource_manager: ResourceManagerInternalGateway
+    shuffle: ShuffleManagerLink | None = None
 
 
 @asynccontextmanager
@@ -65,6 +74,7 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
     settings, service = workshop.config.jobmanager, workshop.service
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_say_goodbye, service)
+        shuffle = await stack.enter_async_context(linked_to_shuffle(workshop, leadership))
         resource_manager = ResourceManager(
             heartbeat_interval=settings.heartbeat_interval,
             heartbeat_timeout=settings.heartbeat_timeout,
@@ -83,20 +93,44 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             blobs=workshop.blobs,
             jobs=workshop.jobs,
             resource_manager=slots,
-            services=_services(workshop, slots, dispatcher_gateway, leadership.check),
+            services=_services(workshop, slots, dispatcher_gateway, leadership, shuffle),
             finished_jobs_kept=settings.finished_jobs_kept,
             lease=workshop.lease,
+            restart=workshop.config.restart,
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)
-        yield Gateways(dispatcher_gateway, slots)
+        yield Gateways(dispatcher_gateway, slots, shuffle)
+
+
+@asynccontextmanager
+async def linked_to_shuffle(workshop: Workshop, leadership: Leadership) -> AsyncIterator[ShuffleManagerLink | None]:
+    """The connection to the shuffle service for this term; None where it is not used."""
+    settings, leader = workshop.config.shuffle, workshop.find_shuffle_manager
+    if leader is None:
+        yield None
+        return
+    link = ShuffleManagerLink(
+        leader,
+        await shuffle_secret(leadership.pointers),
+        replicas=settings.replicas,
+        allocation_timeout=settings.allocation_timeout,
+    )
+    renewing = asyncio.create_task(link.run(), name="shuffle leases")
+    try:
+        yield link
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        await link.close()
 
 
 def _services(
     workshop: Workshop,
     slots: ResourceManagerInternalGateway,
     dispatcher: DispatcherGateway,
-    check_leadership: Callable[[], None],
+    leadership: Leadership,
+    shuffle: ShuffleManagerLink | None,
 ) -> JobServices:
     settings = workshop.config.jobmanager
     return JobServices(
@@ -109,8 +143,11 @@ def _services(
         failure_budget=settings.executor_failure_budget,
         driver_start_timeout=settings.driver_start_timeout,
         cancel_grace=settings.cancel_grace,
+        checkpoints=CheckpointStore(leadership.pointers, workshop.storage),
+        checkpoint_directory=workshop.checkpoint_directory,
+        check_leadership=leadership.check,
         slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
-        check_leadership=check_leadership,
+        shuffle=shuffle,
     )
 
 

@@ -6,9 +6,25 @@ The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkC
     {"type": "targets", …ExecutorTargets}        how many executors are wanted from now on
     {"type": "kill", "executor_ids": […]}        Spark gives these up; never overtakes its targets
     {"type": "progress", …JobProgress}           counters, at most five times a second
+    {"type": "streaming", …StreamingState}       streaming queries, whenever one began, committed a batch, or ended
+    {"type": "task_failed", …TaskFailure}        a task failed by an error of its own
+    {"type": "streaming_stopped"}                the answer to stop_streaming
     {"type": "stopped"}                          the SparkContext ended in order
 
-To the JVM: ``{"type": "executor_exited", …ExecutorExit}`` and ``{"type": "cancel"}``.
+To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}`` and
+``{"type": "stop_streaming", "grace_ms": …}``.
+    {"type": "shuffle_register", "id": …, "shuffle_id": …, "partitions": …}    asks where a shuffle is kept
+    {"type": "shuffle_unregister", "shuffle_id": …}                             it is not needed any more
+    {"type": "shuffle_lost", "shuffle_id": …, "workers": […]}                   these cannot be reached
+    {"type": "stopped"}                          the SparkContext ended in order
+
+To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}``, and answers, each with the ``id`` of
+its question::
+
+    {"type": "shuffle_registered", "id": …, "error": "", "shuffle": …, "replicas": …, "integrity_key": "16 hex digits",
+     "workers": [{"name": …, "host": …, "port": …}, …]}
+
+``shuffle`` is the number on the data plane; ``workers`` is empty when ``error`` is a sentence.
 """
 
 from __future__ import annotations
@@ -21,7 +37,15 @@ from typing import Any
 
 import msgspec
 
-from runtime.messages import ExecutorExit, ExecutorTargets, JobProgress, SparkRegistration
+from runtime.messages import (
+    ExecutorExit,
+    ExecutorTargets,
+    JobProgress,
+    ShuffleAllocation,
+    SparkRegistration,
+    StreamingState,
+    TaskFailure,
+)
 from runtime.spark.errors import BridgeProtocolError, SparkError
 
 MAX_LINE_BYTES = 1 << 20
@@ -46,13 +70,56 @@ class SparkStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     in_order: bool = True
 
 
-BridgeEvent = SparkRegistration | ExecutorTargets | KillExecutors | JobProgress | SparkStopped
+class StreamingStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All streaming queries have ended."""
+
+
+class RegisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where is shuffle ``shuffle_id`` (Spark's number) kept? ``id`` is that of the question."""
+
+    id: int
+    shuffle_id: int
+    partitions: int
+
+
+class UnregisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shuffle is not needed any more."""
+
+    shuffle_id: int
+
+
+class ShuffleWorkersLost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """These workers of the shuffle cannot be reached."""
+
+    shuffle_id: int
+    workers: tuple[str, ...]
+
+
+BridgeEvent = (
+    SparkRegistration
+    | ExecutorTargets
+    | KillExecutors
+    | JobProgress
+    | StreamingState
+    | TaskFailure
+    | StreamingStopped
+    | RegisterShuffle
+    | UnregisterShuffle
+    | ShuffleWorkersLost
+    | SparkStopped
+)
 
 _EVENTS: dict[str, type[Any]] = {
     "started": SparkRegistration,
     "targets": ExecutorTargets,
     "kill": KillExecutors,
     "progress": JobProgress,
+    "streaming": StreamingState,
+    "task_failed": TaskFailure,
+    "streaming_stopped": StreamingStopped,
+    "shuffle_register": RegisterShuffle,
+    "shuffle_unregister": UnregisterShuffle,
+    "shuffle_lost": ShuffleWorkersLost,
     "stopped": SparkStopped,
 }
 
@@ -81,6 +148,26 @@ def encode_cancel() -> bytes:
     return _line("cancel", {})
 
 
+def encode_stop_streaming(grace_seconds: float) -> bytes:
+    """The line that stops all streaming queries."""
+    return _line("stop_streaming", {"grace_ms": int(grace_seconds * 1000)})
+
+
+def encode_shuffle(question: int, answer: ShuffleAllocation | str) -> bytes:
+    """The line that answers the question ``question``: where the shuffle is kept, or a sentence why nowhere."""
+    if isinstance(answer, str):
+        fields: dict[str, Any] = {"error": answer, "shuffle": 0, "replicas": 0, "integrity_key": "", "workers": []}
+    else:
+        fields = {
+            "error": "",
+            "shuffle": answer.shuffle_id,
+            "replicas": answer.replicas,
+            "integrity_key": answer.integrity_key.hex(),
+            "workers": msgspec.to_builtins(answer.workers),
+        }
+    return _line("shuffle_registered", {"id": question, **fields})
+
+
 def _line(kind: str, fields: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"type": kind, **fields}) + b"\n"
 
@@ -95,6 +182,8 @@ class Bridge:
         self._on_event = on_event
         self._server: asyncio.Server | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self.contexts = 0
+        """SparkContexts so far; questions of one are not answered to the next."""
 
     async def start(self) -> None:
         """Listen; the socket's directory must be private (0700)."""
@@ -110,9 +199,18 @@ class Bridge:
         """Tell Spark why an executor is gone; without a SparkContext there is nobody to tell."""
         self._send(encode_exit(exit_report))
 
+    def shuffle_registered(self, context: int, question: int, answer: ShuffleAllocation | str) -> None:
+        """Answer a question of the SparkContext that was number ``context``; a later one is told nothing."""
+        if context == self.contexts:
+            self._send(encode_shuffle(question, answer))
+
     def cancel(self) -> None:
         """Cancel all Spark jobs of the current SparkContext."""
         self._send(encode_cancel())
+
+    def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries; :class:`StreamingStopped` is the answer."""
+        self._send(encode_stop_streaming(grace_seconds))
 
     async def close(self) -> None:
         """Stop listening and drop the connection."""
@@ -132,6 +230,7 @@ class Bridge:
             writer.close()
             return
         self._writer = writer
+        self.contexts += 1
         in_order = False
         try:
             while not in_order:

@@ -23,12 +23,25 @@ from runtime.messages import (
     ExecutorTargets,
     JobKind,
     JobProgress,
+    ShuffleAllocation,
     SparkRegistration,
+    StreamingState,
+    TaskFailure,
 )
 from runtime.process import Exit
-from runtime.spark.bridge import Bridge, BridgeEvent, KillExecutors, SparkStopped
+from runtime.shuffle.service_errors import ShuffleServiceError
+from runtime.spark.bridge import (
+    Bridge,
+    BridgeEvent,
+    KillExecutors,
+    RegisterShuffle,
+    ShuffleWorkersLost,
+    SparkStopped,
+    StreamingStopped,
+    UnregisterShuffle,
+)
 from runtime.spark.command import SparkRuntime
-from runtime.spark.conf import connect_conf
+from runtime.spark.conf import connect_conf, streaming_conf
 from runtime.spark.driver_process import DriverProcess, Pipeline, driver_conf
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
@@ -62,6 +75,7 @@ class DriverAgent:
         self._process = DriverProcess(spec, spark, temp_dir, self._bridge.path)
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._spark_lost = False
+        self._questions: set[asyncio.Task[None]] = set()
 
     def executor_exited(self, exit_report: ExecutorExit) -> None:
         """Tell Spark why an executor is gone."""
@@ -71,6 +85,10 @@ class DriverAgent:
         """Cancel all Spark jobs, then end the driver within the grace; safe to call again."""
         if not self._cancelled.done():
             self._cancelled.set_result(grace_seconds)
+
+    def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries; the pipeline goes on behind its ``awaitTermination``."""
+        self._bridge.stop_streaming(grace_seconds)
 
     def connections(self) -> tuple[ConnectionEvidence, ...]:
         """Mutual TLS connections of the driver's JVM."""
@@ -82,6 +100,8 @@ class DriverAgent:
             await self._bridge.start()
             result = judge(await self._attempt())
         finally:
+            for question in self._questions:
+                question.cancel()
             await self._bridge.close()
         if not self._link.lost.done():
             await self._link.finish(result)
@@ -185,14 +205,39 @@ class DriverAgent:
                 self._link.kill_executors(executor_ids)
             case JobProgress():
                 self._link.report_progress(event)
+            case StreamingState():
+                self._link.report_streaming(event)
+            case TaskFailure():
+                self._link.report_task_failure(event)
+            case StreamingStopped():
+                _log.info("all streaming queries have ended")
+            case RegisterShuffle():
+                question = asyncio.ensure_future(self._register_shuffle(self._bridge.contexts, event))
+                self._questions.add(question)
+                question.add_done_callback(self._questions.discard)
+            case UnregisterShuffle(shuffle_id):
+                self._link.unregister_shuffle(shuffle_id)
+            case ShuffleWorkersLost(shuffle_id, workers):
+                self._link.shuffle_workers_lost(shuffle_id, workers)
             case SparkStopped(in_order):
                 self._spark_lost = self._spark_lost or not in_order
+
+    async def _register_shuffle(self, context: int, asked: RegisterShuffle) -> None:
+        """Spark hears why a shuffle cannot be kept, and fails its stage: there is no other place for it."""
+        answer: ShuffleAllocation | str
+        try:
+            answer = await self._link.register_shuffle(asked.shuffle_id, asked.partitions)
+        except SluiceError as error:
+            known = isinstance(error, ShuffleServiceError)
+            _log.log(logging.WARNING, "shuffle %d has no place: %s", asked.shuffle_id, error, exc_info=not known)
+            answer = str(error)
+        self._bridge.shuffle_registered(context, asked.id, answer)
 
 
 def kind_conf(assignment: DriverAssignment, host: str) -> dict[str, str]:
     """Settings that only this kind of job has."""
     if assignment.kind is not JobKind.CONNECT:
-        return {}
+        return streaming_conf(assignment.checkpoints) if assignment.checkpoints else {}
     try:
         return connect_conf(host, float(assignment.args[0]))
     except (IndexError, ValueError) as error:

@@ -20,7 +20,16 @@ from typing import Any, Protocol, TypeVar
 
 from pki.errors import SluiceError
 from runtime.gateways import JobMasterGateway
-from runtime.messages import DriverAssignment, DriverExit, ExecutorTargets, JobProgress, SparkRegistration
+from runtime.messages import (
+    DriverAssignment,
+    DriverExit,
+    ExecutorTargets,
+    JobProgress,
+    ShuffleAllocation,
+    SparkRegistration,
+    StreamingState,
+    TaskFailure,
+)
 from runtime.rpc import MailboxFull, PeerUnreachable, RpcError, RpcTimeout
 from runtime.spark.errors import DriverFailed
 from runtime.spark.lease import DriverLease
@@ -89,6 +98,7 @@ class JobMasterLink:
         self._waiting = asyncio.Event()
         self._registration: SparkRegistration | None = None
         self._targets: ExecutorTargets | None = None
+        self._streaming: StreamingState | None = None
         self.assignment: asyncio.Future[DriverAssignment] = asyncio.get_running_loop().create_future()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -111,6 +121,50 @@ class JobMasterLink:
         if self._queue and self._queue[-1].replaceable and len(self._queue) > 1:
             self._queue.pop()
         self._put(lambda jobmaster: jobmaster.report_progress(progress), replaceable=True)
+
+    def report_streaming(self, state: StreamingState) -> None:
+        """The latest state of streaming queries; repeated after a reconnection."""
+        self._streaming = state
+        self._put(lambda jobmaster: jobmaster.report_streaming(state))
+
+    def report_task_failure(self, failure: TaskFailure) -> None:
+        """A task failed."""
+        self._put(lambda jobmaster: jobmaster.report_task_failure(failure))
+
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        """Where the shuffle is kept; asked behind what was queued before, but the queue does not wait for the answer.
+
+        Asked again after a reconnection. Raises what the JobMaster raised, or :class:`DriverFailed` when the link is
+        lost.
+        """
+        while True:
+            asked: asyncio.Future[Awaitable[ShuffleAllocation]] = asyncio.get_running_loop().create_future()
+
+            async def ask(
+                jobmaster: JobMasterGateway,
+                asked: asyncio.Future[Awaitable[ShuffleAllocation]] = asked,
+            ) -> None:
+                if not asked.done():
+                    asked.set_result(asyncio.ensure_future(jobmaster.register_shuffle(shuffle_id, partitions)))
+                    await asyncio.sleep(0)  # it leaves before what is queued behind it
+
+            self._put(ask)
+            await first_of(asked, self.lost)
+            if not asked.done():
+                raise DriverFailed(f"the JobMaster is lost: {self.lost.result()}")
+            try:
+                return await asked.result()
+            except (PeerUnreachable, RpcTimeout, MailboxFull) as error:
+                _log.info("shuffle %d is asked for again: %s", shuffle_id, error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def unregister_shuffle(self, shuffle_id: int) -> None:
+        """Spark does not need the shuffle any more."""
+        self._put(lambda jobmaster: jobmaster.unregister_shuffle(shuffle_id))
+
+    def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
+        """These workers of the shuffle cannot be reached."""
+        self._put(lambda jobmaster: jobmaster.shuffle_workers_lost(shuffle_id, workers))
 
     async def finish(self, result: DriverExit) -> None:
         """Report the end and wait until it has arrived; raises :class:`DriverFailed` when the link is lost."""
@@ -198,6 +252,9 @@ class JobMasterLink:
             await _accepted(lambda: jobmaster.spark_started(registration))
             if targets is not None:
                 await _accepted(lambda: jobmaster.set_executor_targets(targets))
+            streaming = self._streaming
+            if streaming is not None:
+                await _accepted(lambda: jobmaster.report_streaming(streaming))
         while True:
             while self._queue:
                 queued = self._queue[0]

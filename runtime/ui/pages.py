@@ -97,6 +97,21 @@ async def show_logs(cluster: Cluster, call: Call[LogPageQuery]) -> web.Response:
 
 
 @page
+async def show_exceptions(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """A part of a job's page: what went wrong, the latest first."""
+    job_id = job_id_of(call)
+    found = await cluster.dispatcher.job_exceptions(job_id)
+    return render(call, "part_exceptions.html", job_id=job_id, exceptions=found[::-1])
+
+
+@page
+async def show_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """A part of a job's page: what a streaming job goes on from."""
+    job_id = job_id_of(call)
+    return render(call, "part_checkpoints.html", job_id=job_id, found=await cluster.dispatcher.job_checkpoints(job_id))
+
+
+@page
 async def show_taskmanagers(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """All TaskManagers and their slots."""
     return render(call, "taskmanagers.html", taskmanagers=await cluster.resource_manager.taskmanagers())
@@ -121,6 +136,12 @@ PAGES: tuple[Route, ...] = (
     Route("GET", "/ui/parts/jobs", "jobs.list", show_recent_jobs, media=HTML),
     Route("GET", "/ui/jobs/{job_id}", "jobs.read", show_job, media=HTML, errors=(JobNotFound,)),
     Route("GET", "/ui/jobs/{job_id}/logs", "jobs.logs", show_logs, media=HTML, errors=(JobNotFound, LogNotFound)),
+    Route(
+        "GET", "/ui/parts/exceptions/{job_id}", "jobs.exceptions", show_exceptions, media=HTML, errors=(JobNotFound,)
+    ),
+    Route(
+        "GET", "/ui/parts/checkpoints/{job_id}", "jobs.checkpoints", show_checkpoints, media=HTML, errors=(JobNotFound,)
+    ),
     Route("GET", "/ui/taskmanagers", "taskmanagers.read", show_taskmanagers, media=HTML),
     Route("GET", "/ui/parts/taskmanagers", "taskmanagers.read", show_slots, media=HTML),
     *TRUST_PAGES,

@@ -2,6 +2,7 @@
 
 ``{"executors": 2, "end": "when-told" | "fail" | "crash" | "sleep-before-register", "flag": path}``
 
+With ``shuffles`` it has as many registered, and notes their places on standard output.
 With ``alone``, a directory, it is noted there how often the job runs, and whether it ever does twice at a time.
 ``when-told``: asks for executors, and succeeds when the file ``flag`` exists. Run as a program by the JobMaster.
 """
@@ -17,6 +18,7 @@ import signal
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 from pki.errors import SluiceError
 from pki.identity import Role
@@ -31,12 +33,16 @@ from runtime.messages import (
     ExecutorTargets,
     JobProgress,
     SparkRegistration,
+    StreamingQuery,
+    StreamingState,
 )
 from runtime.rpc import RpcEndpoint, RpcService
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.lease import DriverLease
 
 POLL_SECONDS = 0.02
+BATCHES = 2
+"""Batches that each attempt of a streaming job commits."""
 
 
 class FakeDriver(RpcEndpoint):
@@ -60,6 +66,9 @@ class FakeDriver(RpcEndpoint):
     async def cancel(self, grace_seconds: float) -> None:
         print(f"cancelled with {grace_seconds} s", flush=True)  # noqa: T201
         self.cancelled.set()
+
+    async def stop_streaming(self, grace_seconds: float) -> None:
+        print(f"stops streaming within {grace_seconds} s", flush=True)  # noqa: T201
 
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         return ()
@@ -88,7 +97,12 @@ async def run(spec: DriverSpec) -> None:
     if "alone" in script:
         be_alone(Path(script["alone"]), spec.attempt)
     await _start_spark(master, spec, script.get("executors", 0))
-    await _end(master, endpoint, script)
+    if "stream" in script:
+        await _stream(master, assignment.checkpoints, script["stream"], spec.attempt)
+    print(f"shuffle {assignment.shuffle}", flush=True)  # noqa: T201
+    for shuffle_id in range(script.get("shuffles", 0)):
+        await _register_shuffle(master, shuffle_id)
+    await _end(master, endpoint, script, spec)
     for guard in guards:
         guard.cancel()
     await service.close()
@@ -130,12 +144,41 @@ async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: in
     await master.report_progress(JobProgress(tasks_total=10, tasks_finished=3))
 
 
-async def _end(master: JobMasterGateway, endpoint: FakeDriver, script: dict[str, str]) -> None:
+async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int], attempt: int) -> None:
+    """Commit batches as Spark does, one after the other: in the log of the checkpoint, then tell."""
+    commits = Path(checkpoints.removeprefix("file://")) / "rows" / "commits"
+    commits.mkdir(parents=True, exist_ok=True)
+    location = str(commits.parent)
+    for batch in batches[(attempt - 1) * BATCHES : attempt * BATCHES]:
+        (commits / str(batch)).write_text("v1\n{}")
+        query = StreamingQuery(
+            id="q", run_id=str(attempt), name="rows", location=location, state="RUNNING", batch=batch
+        )
+        await master.report_streaming(StreamingState(queries=(query,)))
+
+
+async def _register_shuffle(master: JobMasterGateway, shuffle_id: int) -> None:
+    try:
+        allocation = await master.register_shuffle(shuffle_id, 10)
+    except SluiceError as error:
+        print(f"shuffle {shuffle_id} has no place: {error}", flush=True)  # noqa: T201
+        return
+    names = ",".join(worker.name for worker in allocation.workers)
+    print(f"shuffle {shuffle_id} is {allocation.shuffle_id} on {names}", flush=True)  # noqa: T201
+
+
+async def _end(master: JobMasterGateway, endpoint: FakeDriver, script: dict[str, Any], spec: DriverSpec) -> None:
     match script["end"]:
         case "fail":
             await master.driver_finished(
                 DriverExit(succeeded=False, exit_code=1, error="KeyError: 'x'", traceback="Traceback …\nKeyError: 'x'")
             )
+        case "fail-first" if spec.attempt <= script["failures"]:
+            await master.driver_finished(
+                DriverExit(succeeded=False, exit_code=1, error=f"ValueError: {spec.attempt}", traceback="Traceback …")
+            )
+        case "crash-first" if spec.attempt <= script["failures"]:
+            os.kill(os.getpid(), signal.SIGKILL)
         case "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         case "ignore-cancel":
