@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import time
@@ -23,11 +24,10 @@ _QueryT = TypeVar("_QueryT", bound=Query)
 _Handler = Callable[[Cluster, Call[_QueryT]], Awaitable[web.Response]]
 
 
-def render(call: Call[Any], template: str, *, status: int = 200, **values: Any) -> web.Response:  # noqa: ANN401
-    """A page for whoever asks."""
-    text = _TEMPLATES.render(
-        template, who=call.who.principal, here=_place(call.request.path), **{"now": time.time(), **values}
-    )
+async def render(call: Call[Any], template: str, *, status: int = 200, **values: Any) -> web.Response:  # noqa: ANN401
+    """A page for whoever asks; made beside the event loop, for that of a large cluster takes a while."""
+    given = {"who": call.who.principal, "here": _place(call.request.path), "now": time.time(), **values}
+    text = await asyncio.to_thread(_TEMPLATES.render, template, **given)
     return web.Response(text=text, status=status, content_type=HTML, headers=page_headers())
 
 
@@ -42,7 +42,7 @@ def page(handler: _Handler[_QueryT]) -> _Handler[_QueryT]:
             problem = problem_of(error)
             if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 _LOG.error("the page %s failed", call.request.path, exc_info=error)
-            return render(call, "problem.html", status=problem.status, title=problem.title, detail=problem.detail)
+            return await render(call, "problem.html", status=problem.status, title=problem.title, detail=problem.detail)
 
     return handle
 

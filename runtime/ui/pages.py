@@ -59,7 +59,7 @@ async def show_root(cluster: Cluster, call: Call[NoQuery]) -> web.Response:  # n
 @page
 async def show_overview(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """The cluster at a glance: numbers here, lists in parts that have operations of their own."""
-    return render(call, "overview.html", seen=await get_overview(cluster, call))
+    return await render(call, "overview.html", seen=await get_overview(cluster, call))
 
 
 @page
@@ -67,21 +67,21 @@ async def show_jobs(cluster: Cluster, call: Call[JobsQuery]) -> web.Response:
     """All jobs, a page at a time."""
     wanted = JobFilter(call.query.state, call.query.text)
     found = page_of(await cluster.dispatcher.jobs(), wanted, call.query.page)
-    return render(call, "jobs.html", page=found, wanted=wanted, states=[state.value for state in JobState])
+    return await render(call, "jobs.html", page=found, wanted=wanted, states=[state.value for state in JobState])
 
 
 @page
 async def show_recent_jobs(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of the overview: jobs that run or ended last, and those that failed."""
     jobs = await cluster.dispatcher.jobs()
-    return render(call, "part_jobs.html", jobs=recent(jobs), worrying=failures_worth_a_look(jobs, time.time()))
+    return await render(call, "part_jobs.html", jobs=recent(jobs), worrying=failures_worth_a_look(jobs, time.time()))
 
 
 @page
 async def show_job(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """One job."""
     detail = await cluster.dispatcher.job(job_id_of(call))
-    return render(call, "job.html", job=detail, steps=history(detail), bars=bars(detail))
+    return await render(call, "job.html", job=detail, steps=history(detail), bars=bars(detail))
 
 
 @page
@@ -93,7 +93,7 @@ async def show_logs(cluster: Cluster, call: Call[LogPageQuery]) -> web.Response:
     chunk = LogChunk(data="", offset=0, next_offset=0, end=True)
     if source:
         chunk = await dispatcher.read_job_log(job_id, source, call.query.offset, MAX_CHUNK_BYTES)
-    return render(call, "logs.html", job_id=job_id, sources=sources, source=source, chunk=chunk)
+    return await render(call, "logs.html", job_id=job_id, sources=sources, source=source, chunk=chunk)
 
 
 @page
@@ -101,27 +101,29 @@ async def show_exceptions(cluster: Cluster, call: Call[NoQuery]) -> web.Response
     """A part of a job's page: what went wrong, the latest first."""
     job_id = job_id_of(call)
     found = await cluster.dispatcher.job_exceptions(job_id)
-    return render(call, "part_exceptions.html", job_id=job_id, exceptions=found[::-1])
+    return await render(call, "part_exceptions.html", job_id=job_id, exceptions=found[::-1])
 
 
 @page
 async def show_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of a job's page: what a streaming job goes on from."""
     job_id = job_id_of(call)
-    return render(call, "part_checkpoints.html", job_id=job_id, found=await cluster.dispatcher.job_checkpoints(job_id))
+    return await render(
+        call, "part_checkpoints.html", job_id=job_id, found=await cluster.dispatcher.job_checkpoints(job_id)
+    )
 
 
 @page
 async def show_taskmanagers(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """All TaskManagers and their slots."""
-    return render(call, "taskmanagers.html", taskmanagers=await cluster.resource_manager.taskmanagers())
+    return await render(call, "taskmanagers.html", taskmanagers=await cluster.resource_manager.taskmanagers())
 
 
 @page
 async def show_slots(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of the overview: the first TaskManagers and their slots."""
     found = await cluster.resource_manager.taskmanagers()
-    return render(
+    return await render(
         call,
         "part_taskmanagers.html",
         taskmanagers=found[:MAX_TASKMANAGERS_ON_THE_OVERVIEW],

@@ -31,9 +31,11 @@ async def show_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     facts, now = await asyncio.to_thread(cluster.trust), time.time()
     leader = cluster.facts.jobmanager
     # Over a unix socket the gateway shows no identity: it is this request that says that there is one.
-    found = _map(evidence, facts, now, [(REST_CHANNEL, f"spiffe://{cluster.facts.trust_domain}/gateway/envoy", leader)])
+    found = await asyncio.to_thread(
+        _map, evidence, facts, now, [(REST_CHANNEL, f"spiffe://{cluster.facts.trust_domain}/gateway/envoy", leader)]
+    )
     anchors = [(each, anchor_tone(each, now)) for each in facts.anchors]
-    return render(call, "trust.html", now=now, map=found, picture=draw(found), facts=facts, anchors=anchors)
+    return await render(call, "trust.html", now=now, map=found, picture=draw(found), facts=facts, anchors=anchors)
 
 
 @page
@@ -41,7 +43,7 @@ async def show_trust_of_jobs(cluster: Cluster, call: Call[NoQuery]) -> web.Respo
     """A part of the trust map: a place for each job that runs, whose connections have an operation of their own."""
     running = [job for job in await cluster.dispatcher.jobs() if not job.state.terminal]
     more = max(0, len(running) - MAX_JOBS_ON_THE_MAP)
-    return render(call, "part_trust.html", jobs=running[:MAX_JOBS_ON_THE_MAP], more=more)
+    return await render(call, "part_trust.html", jobs=running[:MAX_JOBS_ON_THE_MAP], more=more)
 
 
 @page
@@ -60,9 +62,9 @@ async def _of_job(cluster: Cluster, call: Call[Any], template: str) -> web.Respo
     job_id = job_id_of(call)
     evidence = await cluster.dispatcher.job_connections(job_id)
     facts, now = await asyncio.to_thread(cluster.trust), time.time()
-    found = _map(evidence, facts, now)
+    found = await asyncio.to_thread(_map, evidence, facts, now)
     picture = draw(found, of_a_job=True)
-    return render(call, template, now=now, job_id=job_id, map=found, picture=picture, facts=facts)
+    return await render(call, template, now=now, job_id=job_id, map=found, picture=picture, facts=facts)
 
 
 def _map(

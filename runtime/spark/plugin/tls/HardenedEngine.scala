@@ -126,7 +126,8 @@ private[tls] final class HardenedEngine(
       listsSeen = lists
       peerLeaf = shown
       evidence.record(
-        Peers.spiffeId(leaf(session.getLocalCertificates)), peer, dialed = isClient, session.getProtocol, session.getCipherSuite)
+        Peers.spiffeId(leaf(session.getLocalCertificates)), peer, dialed = isClient, session.getProtocol,
+        session.getCipherSuite, shown)
     } catch {
       case error: CertificateException => throw new SSLHandshakeException(error.getMessage)
     }
