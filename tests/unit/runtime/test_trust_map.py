@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 from pki.config import PkiConfig
+from pki.connections import describe_certificate
+from pki.generation import key_id
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_identity
 from pki.issuer import LocalIssuer
 from runtime.messages import ConnectionEvidence
+from runtime.spark.evidence import EVIDENCE_FILE, read_evidence
 from runtime.ui.audit_summary import AuditSummary, Examined, read_summary, summary_file
 from runtime.ui.trust_facts import anchor_tone, trust_facts
 from runtime.ui.trust_map import Link, TrustMap, trust_map
@@ -187,3 +190,28 @@ def test_the_phase_of_a_rotation_is_seen_from_anchors_and_signer(tmp_path: Path)
     phases = {trust_facts("me", leaf, both).phase for leaf, _ in anchors}
     assert trust_facts("me", anchors[newest][0], both).phase == "B+A"
     assert phases <= {"A+B", "B+A"}
+
+
+def test_a_certificate_is_described_as_it_is(tmp_path: Path) -> None:
+    issuer = LocalIssuer(tmp_path, PkiConfig(trust_domain="td"))
+    issuer.ensure_authorities()
+    issuer.issue_to(tmp_path / "id", SpiffeId.process("td", Role.TASKMANAGER, "tm-1"))
+    loaded, _ = read_identity(tmp_path / "id")
+    shown = describe_certificate(loaded.leaf)
+    assert int(shown.serial, 16) == loaded.leaf.serial_number
+    assert shown.issuer == key_id(loaded.anchors[0])
+    assert shown.not_after == loaded.leaf.not_valid_after_utc.timestamp()
+    assert shown.key == "EC P-256"
+
+
+def test_evidence_of_a_jvm_has_it_too_or_not(tmp_path: Path) -> None:
+    """Lines of a JVM from before have none, and what is not as it should be is left out."""
+    line = '{"channel":"data","local":"a","peer":"b","direction":"dialed","protocol":"TLSv1.3","cipher":"c"'
+    shown = '{"serial":"7f","issuer":"5a","not_before":1,"not_after":2,"key":"EC P-256"}'
+    (tmp_path / EVIDENCE_FILE).write_text(
+        f'{line}}}\n{line},"certificate":{shown}}}\n{line},"certificate":{{"serial":7}}}}\n{line},"certificate":'
+    )
+    first, second = read_evidence(tmp_path)
+    assert first.certificate is None
+    assert second.certificate is not None
+    assert (second.certificate.serial, second.certificate.not_after) == ("7f", 2)
