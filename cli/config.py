@@ -47,9 +47,9 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "spark": SparkConfig,
     "connect": ConnectConfig,
     "ha": HaConfig,
+    "shuffle": ShuffleConfig,
     "restart": RestartConfig,
     "streaming": StreamingConfig,
-    "shuffle": ShuffleConfig,
     "resources": ResourcesConfig,
     "limits": LimitsConfig,
     "gateway": GatewayConfig,
@@ -70,9 +70,9 @@ class Configuration:
     spark: SparkConfig
     connect: ConnectConfig
     ha: HaConfig
+    shuffle: ShuffleConfig
     restart: RestartConfig
     streaming: StreamingConfig
-    shuffle: ShuffleConfig
     resources: ResourcesConfig
     limits: LimitsConfig
     gateway: GatewayConfig
@@ -88,9 +88,9 @@ class Configuration:
             spark=self.spark,
             connect=self.connect,
             ha=self.ha,
+            shuffle=self.shuffle,
             restart=self.restart,
             streaming=self.streaming,
-            shuffle=self.shuffle,
             resources=self.resources,
             limits=self.limits,
         )
@@ -141,10 +141,10 @@ def load(
         taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
         spark=_convert("spark", merged, origins, SparkConfig),
         connect=_convert("connect", merged, origins, ConnectConfig),
-        restart=_convert("restart", merged, origins, RestartConfig),
-        streaming=_convert("streaming", merged, origins, StreamingConfig),
         ha=_checked(check_ha, _convert("ha", merged, origins, HaConfig)),
         shuffle=_checked(check_shuffle, _convert("shuffle", merged, origins, ShuffleConfig)),
+        restart=_convert("restart", merged, origins, RestartConfig),
+        streaming=_convert("streaming", merged, origins, StreamingConfig),
         resources=_convert("resources", merged, origins, ResourcesConfig),
         limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),

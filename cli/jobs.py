@@ -52,6 +52,9 @@ def submit(
     ] = None,
     restart_strategy: StrategyOption = None,
     restart: SettingsOption = None,
+    from_savepoint: Annotated[
+        str, typer.Option("--from-savepoint", help="Id or path of the savepoint that streaming queries go on from.")
+    ] = "",
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
     ] = False,
@@ -73,6 +76,8 @@ def submit(
     request: dict[str, object] = {"args": args or [], "spark_conf": _parse_conf(conf or [])}
     if name:
         request["name"] = name
+    if from_savepoint:
+        request["savepoint"] = from_savepoint
     wish = restart_wish(restart_strategy, restart or [])
     if wish:
         request["restart"] = wish

@@ -31,6 +31,8 @@ from cli.identities import (
     jobmanager_names,
     prepare_authorities,
     refresh_lists,
+    shuffle_manager_names,
+    shuffle_worker_names,
     taskmanager_names,
 )
 from cli.records import ClusterRecord, ProcessRecord, end_survivors, launcher_lock, read_record, write_record
@@ -138,6 +140,7 @@ class Launcher:
         publish_routes(self.home)
         count = self.configuration.taskmanager.count
         plan = [
+            *self._shuffle_service(),
             *self._jobmanagers(),
             _Member("auth", ("auth",)),
             _Member("connect", ("connect",)),
@@ -156,6 +159,13 @@ class Launcher:
         if len(names) == 1:
             return [_Member("jobmanager", ("jobmanager",))]
         return [_Member(name, ("jobmanager", "--name", name)) for name in names]
+
+    def _shuffle_service(self) -> list[_Member]:
+        """Managers before workers, so that these register at once."""
+        shuffle = self.configuration.shuffle
+        managers = (_Member(name, ("shuffle-manager", "--name", name)) for name in shuffle_manager_names(shuffle))
+        workers = (_Member(name, ("shuffle-worker", "--name", name)) for name in shuffle_worker_names(shuffle))
+        return [*managers, *workers]
 
     async def _start_member(self, member: _Member) -> None:
         # -P: nothing that lies in the working directory (the home has a folder pki) is ever imported
@@ -248,9 +258,14 @@ class Launcher:
             return f"{taskmanagers - registered} of {taskmanagers} TaskManagers"
         if not auth_announcement(self.home, self.configuration.gateway).exists():
             return "the auth service"
+        endpoints = self.home.run / "endpoints"
         announced = {
+            **{
+                f"the ShuffleWorker {name}": endpoints / f"shuffle-worker-{name}.json"
+                for name in shuffle_worker_names(self.configuration.shuffle)
+            },
             "the relay for Spark Connect": connect_socket(self.home),
-            "Envoy": self.home.run / "endpoints" / "envoy.json",
+            "Envoy": endpoints / "envoy.json",
         }
         return next((name for name, path in announced.items() if not path.exists()), "")
 

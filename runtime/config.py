@@ -34,6 +34,8 @@ class JobManagerConfig(_Section, frozen=True):
     cancel_grace: float = 10.0
     max_blob_bytes: int = 1 << 30
     finished_jobs_kept: int = 100
+    artifact_stores: tuple[str, ...] = ()
+    """Where files may come from that a Livy client names: ``file:///srv/pipelines/``, ``s3://bucket/pipelines/``."""
 
 
 class TaskManagerConfig(_Section, frozen=True):
@@ -94,8 +96,8 @@ class RuntimeConfig(_Section, frozen=True):
     spark: SparkConfig = SparkConfig()
     connect: ConnectConfig = ConnectConfig()
     ha: HaConfig = HaConfig()
+    shuffle: ShuffleConfig = ShuffleConfig()
     restart: RestartConfig = RestartConfig()
     streaming: StreamingConfig = StreamingConfig()
-    shuffle: ShuffleConfig = ShuffleConfig()
     resources: ResourcesConfig = ResourcesConfig()
     limits: LimitsConfig = LimitsConfig()

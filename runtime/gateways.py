@@ -26,6 +26,7 @@ from runtime.messages import (
     SlotReport,
     SlotRequest,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
     TaskManagerRegistration,
@@ -161,6 +162,11 @@ class JobMasterGateway(Protocol):
     @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
     async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
         """These workers of the shuffle cannot be reached; a hint."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
+    async def report_stages(self, stages: StageTable) -> None:
+        """Spark's stages for display; the latest wins."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from pathlib import Path
+
 import msgspec
 
 from pki.connections import PeerCertificate
+from pki.standing import OpenStreams
+from runtime.blob.store import BlobStore
 from runtime.checkpoint.ledger import Checkpoint, CheckpointsView, QueryCheckpoint
+from runtime.checkpoint.savepoints import Savepoint
+from runtime.config import ConnectConfig, RuntimeConfig
+from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
 from runtime.jobmanager.views import (
+    SavepointRequest,
     ExceptionEntry,
     ExecutorView,
     Failure,
@@ -21,7 +29,11 @@ from runtime.jobmanager.views import (
     SlotView,
     TaskManagerView,
 )
+from runtime.jobmanager.job_feed import JobFeed
 from runtime.messages import (
+    StageReport,
+    StageState,
+    StageTable,
     ConnectionEvidence,
     JobProgress,
     JobState,
@@ -32,6 +44,10 @@ from runtime.messages import (
     SlotState,
     TaskManagerRegistration,
 )
+from runtime.rest.artifacts import ArtifactStores
+from runtime.rest.cluster import Cluster, ClusterFacts, Term
+from runtime.rest.standing import whoever_was_let_in
+from runtime.rest.streams import Streams
 from runtime.ui.audit_summary import AuditSummary, Examined
 from runtime.ui.trust_facts import Anchor, TrustFacts
 
@@ -140,6 +156,58 @@ def simulated_trust() -> TrustFacts:
     )
 
 
+_PARENTS: tuple[tuple[int, ...], ...] = ((), (), (0, 1), (2,), (), (3, 4), (5,))
+_OPERATORS = ("Scan parquet orders", "Scan parquet countries", "SortMergeJoin", "HashAggregate", "Scan csv rates")
+
+
+def stage(number: int, of: JobDetail) -> StageReport:
+    """Stage ``number`` of seven; those before the third have ended."""
+    ended = of.state.terminal or number < 3
+    running = not of.state.terminal and number in {3, 4}
+    total = (64, 8, 40, 40, 24, 40, 24)[number]
+    skewed = number == 3
+    return StageReport(
+        id=number,
+        job=number // 3,
+        name=f"collect at orders_daily.py:{41 + number}",
+        description="orders by country",
+        state=StageState.FINISHED if ended else StageState.RUNNING if running else StageState.PENDING,
+        attempts=1 if ended or running else 0,
+        tasks_total=total,
+        tasks_running=4 if running else 0,
+        tasks_finished=total if ended else total // 3 if running else 0,
+        tasks_failed=1 if number == 2 else 0,
+        parents=_PARENTS[number],
+        operators=_OPERATORS[number : number + 1],
+        started_at=of.start_time + number * 2000 if ended or running else 0,
+        ended_at=of.start_time + number * 2000 + 1800 if ended else 0,
+        input_bytes=1_400_000_000 if number in {0, 1, 4} else 0,
+        shuffle_read_bytes=210_000_000 if number in {2, 3} else 0,
+        shuffle_write_bytes=220_000_000 if number in {0, 1, 2} else 0,
+        disk_spilled_bytes=88_000_000 if skewed else 0,
+        task_ms=(40, 90, 120, 160, 9400 if skewed else 310) if ended or running else (),
+    )
+
+
+def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager, directory: Path) -> Cluster:
+    """What REST reaches of them; what it stores is below ``directory``."""
+    store = BlobStore(directory / "blobs", 4_000_000)
+    return Cluster(
+        dispatcher,
+        manager,
+        store,
+        ClusterFacts("0.1.0", "4.3.0", spiffe("jobmanager/jm-1"), TRUST_DOMAIN),
+        ConnectSessions(dispatcher, store, directory / "jobs", ConnectConfig()),
+        default_executors=2,
+        leader=Term("jm-1", 3, 5000),
+        config=RuntimeConfig(),
+        artifacts=ArtifactStores(()),
+        feed=dispatcher.feed,
+        streams=Streams(OpenStreams(whoever_was_let_in)),
+        trust=simulated_trust,
+    )
+
+
 class SimulatedDispatcher:
     """Knows ``ended`` jobs that are over, and ``running`` ones that are not."""
 
@@ -150,6 +218,7 @@ class SimulatedDispatcher:
         made += [job(number, _ENDED[number % len(_ENDED)], moment) for number in reversed(range(ended))]
         self.details = {each.id: each for each in made}
         self.cancelled: list[str] = []
+        self.feed = JobFeed()
         self.submitted: dict[str, JobSubmission] = {}
         self.log = "".join(f"26/11/21 11:25:{second:02d} INFO stage 3: task {second} done\n" for second in range(60))
 
@@ -240,6 +309,25 @@ class SimulatedDispatcher:
             for number in range(1, 9)
         )
         return CheckpointsView(completed=8, history=history)
+
+    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
+        raise NotImplementedError
+
+    async def trigger_savepoint(self, job_id: str, stop: bool) -> str:  # noqa: FBT001
+        raise NotImplementedError
+
+    async def savepoints(self) -> tuple[Savepoint, ...]:
+        raise NotImplementedError
+
+    async def savepoint(self, savepoint_id: str) -> Savepoint:
+        raise NotImplementedError
+
+    async def dispose_savepoint(self, savepoint_id: str) -> None:
+        raise NotImplementedError
+
+    async def job_stages(self, job_id: str) -> StageTable:
+        found = await self.job(job_id)
+        return StageTable(stages=tuple(stage(number, found) for number in range(7)))
 
     async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
         found = await self.job(job_id)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pki.connections import ConnectionLog
 from runtime.blob.store import BlobStore
-from runtime.checkpoint.directory import CheckpointDirectory
+from runtime.checkpoint.savepoints import CheckpointPlaces
 from runtime.config import RuntimeConfig
 from runtime.gateways import RESOURCE_MANAGER
 from runtime.ha.leadership import Leadership
@@ -21,6 +21,7 @@ from runtime.jobmanager.checkpoint_store import CheckpointStore
 from runtime.jobmanager.dispatcher import Dispatcher
 from runtime.jobmanager.driver_attempt import DriverHost
 from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
+from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.job_master import JobServices
 from runtime.jobmanager.job_store import JobStore
 from runtime.jobmanager.resource_manager import ResourceManager
@@ -49,7 +50,7 @@ class Workshop:
     origin: str
     jobs: Path
     lease: float
-    checkpoint_directory: CheckpointDirectory
+    places: CheckpointPlaces
     find_shuffle_manager: ShuffleLeader | None = None
 
 
@@ -59,6 +60,7 @@ class Gateways:
 
     dispatcher: DispatcherGateway
     resource_manager: ResourceManagerInternalGateway
+    feed: JobFeed
     shuffle: ShuffleManagerLink | None = None
 
 
@@ -87,6 +89,8 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
         stack.push_async_callback(service.stop, resource_manager)
         slots = service.local(ResourceManagerInternalGateway, RESOURCE_MANAGER, token=resource_manager.fencing_token)
         dispatcher_gateway = service.local(DispatcherGateway, DISPATCHER)
+        feed = JobFeed()
+        stack.callback(feed.close)
         dispatcher = Dispatcher(
             store=JobStore(leadership.pointers, workshop.storage, epoch=leadership.epoch, origin=workshop.origin),
             term=leadership,
@@ -96,11 +100,12 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             services=_services(workshop, slots, dispatcher_gateway, leadership, shuffle),
             finished_jobs_kept=settings.finished_jobs_kept,
             lease=workshop.lease,
+            feed=feed,
             restart=workshop.config.restart,
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)
-        yield Gateways(dispatcher_gateway, slots, shuffle)
+        yield Gateways(dispatcher_gateway, slots, feed, shuffle)
 
 
 @asynccontextmanager
@@ -144,7 +149,7 @@ def _services(
         driver_start_timeout=settings.driver_start_timeout,
         cancel_grace=settings.cancel_grace,
         checkpoints=CheckpointStore(leadership.pointers, workshop.storage),
-        checkpoint_directory=workshop.checkpoint_directory,
+        places=workshop.places,
         check_leadership=leadership.check,
         slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
         shuffle=shuffle,

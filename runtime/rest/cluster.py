@@ -6,8 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtime.blob.store import BlobStore
+from runtime.config import RuntimeConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
+from runtime.jobmanager.job_feed import JobFeed
+from runtime.rest.artifacts import ArtifactStores
+from runtime.rest.streams import Streams
 from runtime.ui.trust_facts import TrustFacts, unknown_trust
 
 
@@ -19,6 +23,15 @@ class ClusterFacts:
     spark_version: str
     jobmanager: str
     trust_domain: str
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Of this leader; ``since`` is epoch milliseconds."""
+
+    name: str
+    epoch: int
+    since: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +47,9 @@ class Cluster:
     facts: ClusterFacts
     sessions: ConnectSessions
     default_executors: int
+    leader: Term
+    config: RuntimeConfig
+    artifacts: ArtifactStores
+    feed: JobFeed
+    streams: Streams
     trust: Callable[[], TrustFacts] = unknown_trust

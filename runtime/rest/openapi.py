@@ -17,6 +17,8 @@ from runtime.rest.route import FORM, JSON, Annotation, Form, Query, Route
 REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {
     "job_id": "of a job, as its submission answered it",
+    "savepoint_id": "of a savepoint",
+    "batch_id": "number of a batch",
 }
 """What the segments of paths with names are."""
 MAX_SEGMENT_CHARACTERS = 128

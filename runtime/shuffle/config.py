@@ -35,7 +35,7 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Where managers and workers of this machine are reached."""
     manager_port: int = 0
     worker_port: int = 0
-    memory_mb: Annotated[int, msgspec.Meta(ge=16)] = 256
+    memory_mb: Annotated[int, msgspec.Meta(ge=32)] = 256
     """Memory of one worker for data that is not on its disks yet."""
     directories: tuple[str, ...] = ()
     """Where workers keep data, one directory a disk; each worker has a folder in each. Empty: in the home."""
@@ -55,6 +55,11 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     allocation_timeout: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     """How long a shuffle waits for the service to be there before its job fails."""
 
+    @property
+    def local(self) -> bool:
+        """Whether managers and workers belong to the cluster of this machine."""
+        return self.enabled and not self.managers
+
     def addresses(self) -> tuple[tuple[str, int], ...]:
         """:attr:`managers` as pairs."""
         try:
@@ -70,7 +75,7 @@ def check_shuffle(config: ShuffleConfig) -> ShuffleConfig:
         raise ShuffleMisconfigured("shuffle.heartbeat_timeout is no longer than shuffle.heartbeat_interval")
     if config.job_lease <= config.heartbeat_timeout:
         raise ShuffleMisconfigured("shuffle.job_lease is no longer than shuffle.heartbeat_timeout")
-    if config.enabled and not config.managers and config.workers < config.replicas:
+    if config.local and config.workers < config.replicas:
         raise ShuffleMisconfigured(
             f"shuffle.replicas is {config.replicas} with {config.workers} workers",
             "set shuffle.workers, or shuffle.managers to use a service elsewhere",

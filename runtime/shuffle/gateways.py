@@ -14,7 +14,7 @@ from runtime.shuffle.messages import (
     ShuffleSession,
     WorkerAccepted,
     WorkerRegistration,
-    WorkerStatistics,
+    WorkerReport,
 )
 
 SHUFFLE_MANAGER = "shufflemanager"
@@ -32,7 +32,7 @@ class ShuffleManagerGateway(Protocol):
         ...
 
     @rpc(allow={Role.SHUFFLE_WORKER})
-    async def heartbeat(self, statistics: WorkerStatistics) -> None:
+    async def heartbeat(self, report: WorkerReport) -> None:
         """I am alive, and this is what I hold; raises ``WorkerUnknown``: register again."""
         ...
 

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 
 from runtime.messages import Message
+from runtime.shuffle.worker.statistics import LATENCY_BOUNDS_SECONDS, Histogram
 
 INTEGRITY_KEY_BYTES = 8
 """Length of the key that the check values of a job's data are made with."""
+
+NOTHING_MEASURED = Histogram(counts=(0,) * (len(LATENCY_BOUNDS_SECONDS) + 1), total_seconds=0.0)
+
+
+def sum_of(histograms: Iterable[Histogram]) -> Histogram:
+    """All measurements of these."""
+    whole = tuple(histograms)
+    counts = tuple(map(sum, zip(NOTHING_MEASURED.counts, *(each.counts for each in whole), strict=False)))
+    return Histogram(counts=counts, total_seconds=sum(each.total_seconds for each in whole))
 
 
 # --- worker -> manager ------------------------------------------------------------------------------
@@ -61,38 +72,47 @@ class DiskReport(Message, frozen=True):
     error: str = ""
 
 
-class JobBytes(Message, frozen=True):
-    """What one worker keeps of one job."""
+class JobReport(Message, frozen=True):
+    """What one worker keeps of one job (``bytes``, in memory and on disk), and what it did since its process began.
+
+    ``maps`` were committed; ``refused`` requests were answered with an error. Latencies are from the arrival of a
+    commit to its answer, and from that of a fetch to its last byte.
+    """
 
     job_id: str
     bytes: int
-    shuffles: int = 0
+    pushed_bytes: int = 0
+    fetched_bytes: int = 0
+    maps: int = 0
+    refused: int = 0
+    commit_latency: Histogram = NOTHING_MEASURED
+    fetch_latency: Histogram = NOTHING_MEASURED
 
 
-class WorkerStatistics(Message, frozen=True):
+class WorkerReport(Message, frozen=True):
     """A worker as it is now; counters are since its process began.
 
     Attributes:
-        memory_used, memory_limit: bytes for data that is not on disk.
+        memory_used, memory_peak, memory_limit: bytes for data on their way to the disks.
         disks: its directories.
-        jobs: what it keeps of each.
-        connections: open on the data channel.
-        pushed_bytes, fetched_bytes, spilled_bytes: taken in, given out, written to disk.
-        waiting_seconds: how long writers were held back in all.
-        corrupted: segments whose check value did not hold.
+        jobs: the jobs that it knows.
+        connections: open on the data channel; ``refused_connections`` were not let in.
+        written_bytes: written to disk; of them ``spilled_bytes`` before their commit, because memory was short.
+        waits, waiting_seconds: how often and how long in all writers were held back.
         draining: it takes nothing new.
     """
 
     memory_used: int = 0
+    memory_peak: int = 0
     memory_limit: int = 0
     disks: tuple[DiskReport, ...] = ()
-    jobs: tuple[JobBytes, ...] = ()
+    jobs: tuple[JobReport, ...] = ()
     connections: int = 0
-    pushed_bytes: int = 0
-    fetched_bytes: int = 0
+    refused_connections: int = 0
+    written_bytes: int = 0
     spilled_bytes: int = 0
+    waits: int = 0
     waiting_seconds: float = 0.0
-    corrupted: int = 0
     draining: bool = False
 
 
@@ -140,7 +160,7 @@ class WorkerView(Message, frozen=True):
     """A worker as the manager sees it.
 
     ``reason`` says why it is not ACTIVE, ``last_heartbeat`` is epoch milliseconds, ``bytes`` are of all clusters' jobs;
-    ``statistics.jobs`` has those of the asking cluster alone.
+    ``report.jobs`` has those of the asking cluster alone.
     """
 
     name: str
@@ -150,16 +170,26 @@ class WorkerView(Message, frozen=True):
     reason: str
     last_heartbeat: int
     bytes: int
-    statistics: WorkerStatistics
+    report: WorkerReport
 
 
 class ShuffleJobView(Message, frozen=True):
-    """A job in the service: bytes over all workers (replicas counted), and what its lease has left, in seconds."""
+    """A job in the service, summed over all workers that are there, replicas counted.
+
+    ``bytes`` are kept now, the rest was counted since the workers' processes began; ``shuffles`` are live, and
+    ``lease_left`` is in seconds.
+    """
 
     job_id: str
-    bytes: int
     shuffles: int
     lease_left: float
+    bytes: int
+    pushed_bytes: int
+    fetched_bytes: int
+    maps: int
+    refused: int
+    commit_latency: Histogram
+    fetch_latency: Histogram
 
 
 class ShuffleOverview(Message, frozen=True):

@@ -6,20 +6,17 @@ The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkC
     {"type": "targets", …ExecutorTargets}        how many executors are wanted from now on
     {"type": "kill", "executor_ids": […]}        Spark gives these up; never overtakes its targets
     {"type": "progress", …JobProgress}           counters, at most five times a second
+    {"type": "shuffle_register", "id": …, "shuffle_id": …, "partitions": …}    asks where a shuffle is kept
+    {"type": "shuffle_unregister", "shuffle_id": …}                             it is not needed any more
+    {"type": "shuffle_lost", "shuffle_id": …, "workers": […]}                   these cannot be reached
+    {"type": "stages", …StageTable}              its stages, at most once a second
     {"type": "streaming", …StreamingState}       streaming queries, whenever one began, committed a batch, or ended
     {"type": "task_failed", …TaskFailure}        a task failed by an error of its own
     {"type": "streaming_stopped"}                the answer to stop_streaming
     {"type": "stopped"}                          the SparkContext ended in order
 
-To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}`` and
-``{"type": "stop_streaming", "grace_ms": …}``.
-    {"type": "shuffle_register", "id": …, "shuffle_id": …, "partitions": …}    asks where a shuffle is kept
-    {"type": "shuffle_unregister", "shuffle_id": …}                             it is not needed any more
-    {"type": "shuffle_lost", "shuffle_id": …, "workers": […]}                   these cannot be reached
-    {"type": "stopped"}                          the SparkContext ended in order
-
-To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}``, and answers, each with the ``id`` of
-its question::
+To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}``,
+``{"type": "stop_streaming", "grace_ms": …}``, and answers, each with the ``id`` of its question::
 
     {"type": "shuffle_registered", "id": …, "error": "", "shuffle": …, "replicas": …, "integrity_key": "16 hex digits",
      "workers": [{"name": …, "host": …, "port": …}, …]}
@@ -43,6 +40,7 @@ from runtime.messages import (
     JobProgress,
     ShuffleAllocation,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
 )
@@ -70,10 +68,6 @@ class SparkStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     in_order: bool = True
 
 
-class StreamingStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All streaming queries have ended."""
-
-
 class RegisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where is shuffle ``shuffle_id`` (Spark's number) kept? ``id`` is that of the question."""
 
@@ -95,17 +89,22 @@ class ShuffleWorkersLost(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     workers: tuple[str, ...]
 
 
+class StreamingStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All streaming queries have ended."""
+
+
 BridgeEvent = (
     SparkRegistration
     | ExecutorTargets
     | KillExecutors
     | JobProgress
-    | StreamingState
-    | TaskFailure
-    | StreamingStopped
     | RegisterShuffle
     | UnregisterShuffle
     | ShuffleWorkersLost
+    | StageTable
+    | StreamingState
+    | TaskFailure
+    | StreamingStopped
     | SparkStopped
 )
 
@@ -114,12 +113,13 @@ _EVENTS: dict[str, type[Any]] = {
     "targets": ExecutorTargets,
     "kill": KillExecutors,
     "progress": JobProgress,
-    "streaming": StreamingState,
-    "task_failed": TaskFailure,
-    "streaming_stopped": StreamingStopped,
     "shuffle_register": RegisterShuffle,
     "shuffle_unregister": UnregisterShuffle,
     "shuffle_lost": ShuffleWorkersLost,
+    "stages": StageTable,
+    "streaming": StreamingState,
+    "task_failed": TaskFailure,
+    "streaming_stopped": StreamingStopped,
     "stopped": SparkStopped,
 }
 
@@ -148,11 +148,6 @@ def encode_cancel() -> bytes:
     return _line("cancel", {})
 
 
-def encode_stop_streaming(grace_seconds: float) -> bytes:
-    """The line that stops all streaming queries."""
-    return _line("stop_streaming", {"grace_ms": int(grace_seconds * 1000)})
-
-
 def encode_shuffle(question: int, answer: ShuffleAllocation | str) -> bytes:
     """The line that answers the question ``question``: where the shuffle is kept, or a sentence why nowhere."""
     if isinstance(answer, str):
@@ -166,6 +161,11 @@ def encode_shuffle(question: int, answer: ShuffleAllocation | str) -> bytes:
             "workers": msgspec.to_builtins(answer.workers),
         }
     return _line("shuffle_registered", {"id": question, **fields})
+
+
+def encode_stop_streaming(grace_seconds: float) -> bytes:
+    """The line that stops all streaming queries."""
+    return _line("stop_streaming", {"grace_ms": int(grace_seconds * 1000)})
 
 
 def _line(kind: str, fields: dict[str, Any]) -> bytes:

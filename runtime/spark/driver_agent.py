@@ -25,6 +25,7 @@ from runtime.messages import (
     JobProgress,
     ShuffleAllocation,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
 )
@@ -41,7 +42,7 @@ from runtime.spark.bridge import (
     UnregisterShuffle,
 )
 from runtime.spark.command import SparkRuntime
-from runtime.spark.conf import connect_conf, streaming_conf
+from runtime.spark.conf import connect_conf, shuffle_conf, streaming_conf
 from runtime.spark.driver_process import DriverProcess, Pipeline, driver_conf
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
@@ -203,14 +204,6 @@ class DriverAgent:
                 self._link.set_targets(event)
             case KillExecutors(executor_ids):
                 self._link.kill_executors(executor_ids)
-            case JobProgress():
-                self._link.report_progress(event)
-            case StreamingState():
-                self._link.report_streaming(event)
-            case TaskFailure():
-                self._link.report_task_failure(event)
-            case StreamingStopped():
-                _log.info("all streaming queries have ended")
             case RegisterShuffle():
                 question = asyncio.ensure_future(self._register_shuffle(self._bridge.contexts, event))
                 self._questions.add(question)
@@ -219,8 +212,24 @@ class DriverAgent:
                 self._link.unregister_shuffle(shuffle_id)
             case ShuffleWorkersLost(shuffle_id, workers):
                 self._link.shuffle_workers_lost(shuffle_id, workers)
+            case StreamingStopped():
+                _log.info("all streaming queries have ended")
             case SparkStopped(in_order):
                 self._spark_lost = self._spark_lost or not in_order
+            case _:
+                self._report(event)
+
+    def _report(self, news: JobProgress | StageTable | StreamingState | TaskFailure) -> None:
+        """What the JobMaster only writes down."""
+        match news:
+            case JobProgress():
+                self._link.report_progress(news)
+            case StageTable():
+                self._link.report_stages(news)
+            case StreamingState():
+                self._link.report_streaming(news)
+            case TaskFailure():
+                self._link.report_task_failure(news)
 
     async def _register_shuffle(self, context: int, asked: RegisterShuffle) -> None:
         """Spark hears why a shuffle cannot be kept, and fails its stage: there is no other place for it."""
@@ -236,10 +245,11 @@ class DriverAgent:
 
 def kind_conf(assignment: DriverAssignment, host: str) -> dict[str, str]:
     """Settings that only this kind of job has."""
+    shuffle = shuffle_conf() if assignment.shuffle else {}
     if assignment.kind is not JobKind.CONNECT:
-        return streaming_conf(assignment.checkpoints) if assignment.checkpoints else {}
+        return {**shuffle, **(streaming_conf(assignment.checkpoints) if assignment.checkpoints else {})}
     try:
-        return connect_conf(host, float(assignment.args[0]))
+        return {**shuffle, **connect_conf(host, float(assignment.args[0]))}
     except (IndexError, ValueError) as error:
         raise DriverFailed("a Spark Connect session without a time-out", "it is started by REST") from error
 

@@ -38,9 +38,10 @@ from runtime.shuffle.messages import (
     ShuffleSession,
     WorkerAccepted,
     WorkerRegistration,
+    WorkerReport,
     WorkerState,
-    WorkerStatistics,
     WorkerView,
+    sum_of,
 )
 from runtime.shuffle.service_errors import NoShuffleService, NotConnected, WorkerUnknown
 
@@ -140,14 +141,14 @@ class ShuffleManager(FencedRpcEndpoint):
             live_jobs=tuple(LiveJob(job_id=job.job_id, integrity_key=job.integrity_key) for job in live),
         )
 
-    async def heartbeat(self, statistics: WorkerStatistics) -> None:
+    async def heartbeat(self, report: WorkerReport) -> None:
         """See :class:`ShuffleManagerGateway`."""
         name = self.caller.identity.name
         link = self._links.get(name)
         if link is None or link.peer is not self.caller.peer:
             raise WorkerUnknown(f"ShuffleWorker {name} is not registered over this connection", "register again")
-        self._workers.heard(name, statistics)
-        for kept in statistics.jobs[:MAX_WORKER_JOBS]:
+        self._workers.heard(name, report)
+        for kept in report.jobs[:MAX_WORKER_JOBS]:
             if self._jobs.get(kept.job_id) is None and kept.job_id not in self._opening:
                 self._tell_released(link, kept.job_id)
 
@@ -365,25 +366,38 @@ class ShuffleManager(FencedRpcEndpoint):
         """See :class:`ShuffleManagerGateway`."""
         owner = self._cluster()
         own = [job for job in self._jobs.all if job.owner == owner]
-        visible, kept = {job.job_id for job in own}, self._kept()
+        visible = {job.job_id for job in own}
         return ShuffleOverview(
             manager=str(self.service.spiffe_id),
             workers=tuple(self._shown(worker, state, reason, visible) for worker, (state, reason) in self._states()),
-            jobs=tuple(
-                ShuffleJobView(
-                    job_id=job.job_id,
-                    bytes=kept.get(job.job_id, 0),
-                    shuffles=len(job.shuffles),
-                    lease_left=round(self._jobs.lease_left(job), 1),
-                )
-                for job in own
-            ),
+            jobs=tuple(self._shown_job(job) for job in own),
+        )
+
+    def _shown_job(self, job: Job) -> ShuffleJobView:
+        reports = [
+            each
+            for worker in self._workers.all
+            if worker.connected
+            for each in worker.report.jobs
+            if each.job_id == job.job_id
+        ]
+        return ShuffleJobView(
+            job_id=job.job_id,
+            shuffles=len(job.shuffles),
+            lease_left=round(self._jobs.lease_left(job), 1),
+            bytes=sum(each.bytes for each in reports),
+            pushed_bytes=sum(each.pushed_bytes for each in reports),
+            fetched_bytes=sum(each.fetched_bytes for each in reports),
+            maps=sum(each.maps for each in reports),
+            refused=sum(each.refused for each in reports),
+            commit_latency=sum_of(each.commit_latency for each in reports),
+            fetch_latency=sum_of(each.fetch_latency for each in reports),
         )
 
     def _shown(self, worker: Worker, state: WorkerState, reason: str, visible: set[str]) -> WorkerView:
         """Without the names of other clusters' jobs."""
-        statistics = worker.statistics
-        jobs = tuple(each for each in statistics.jobs if each.job_id in visible)
+        report = worker.report
+        jobs = tuple(each for each in report.jobs if each.job_id in visible)
         silent = self._monotonic() - worker.heard_at
         return WorkerView(
             name=worker.name,
@@ -393,14 +407,14 @@ class ShuffleManager(FencedRpcEndpoint):
             reason=reason,
             last_heartbeat=int((self._clock() - silent) * 1000),
             bytes=worker.bytes_kept,
-            statistics=msgspec.structs.replace(statistics, jobs=jobs),
+            report=msgspec.structs.replace(report, jobs=jobs),
         )
 
     def _kept(self) -> Mapping[str, int]:
         """Bytes of each job over all workers that are there."""
         kept: Counter[str] = Counter()
         for worker in self._workers.all:
-            for each in worker.statistics.jobs if worker.connected else ():
+            for each in worker.report.jobs if worker.connected else ():
                 kept[each.job_id] += each.bytes
         return kept
 

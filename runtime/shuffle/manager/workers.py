@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from runtime.rpc import HeartbeatMonitor
 from runtime.shuffle.manager.allocation import Candidate
-from runtime.shuffle.messages import WorkerRegistration, WorkerState, WorkerStatistics
+from runtime.shuffle.messages import WorkerRegistration, WorkerReport, WorkerState
 from runtime.shuffle.service_errors import WorkerUnknown
 
 MAX_WORKERS = 1000
@@ -38,7 +38,7 @@ class Worker:
     drained: bool = False
     reason: str = ""
     heard_at: float = 0.0
-    statistics: WorkerStatistics = field(default_factory=WorkerStatistics)
+    report: WorkerReport = field(default_factory=WorkerReport)
     allowed: set[str] = field(default_factory=set)
     hints: dict[str, float] = field(default_factory=dict)
     returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURNS))
@@ -51,7 +51,7 @@ class Worker:
     @property
     def bytes_kept(self) -> int:
         """Of all jobs."""
-        return sum(each.bytes for each in self.statistics.jobs)
+        return sum(each.bytes for each in self.report.jobs)
 
 
 class WorkerTable:
@@ -96,7 +96,7 @@ class WorkerTable:
         else:
             if worker.registration.instance != registration.instance:
                 worker.drained = False
-                worker.statistics = WorkerStatistics()
+                worker.report = WorkerReport()
             worker.registration, worker.connected, worker.reason = registration, True, ""
             worker.hints.clear()
             worker.returns.append(now)
@@ -105,12 +105,12 @@ class WorkerTable:
         self._monitor.beat(worker.name)
         return worker
 
-    def heard(self, name: str, statistics: WorkerStatistics) -> Worker:
+    def heard(self, name: str, report: WorkerReport) -> Worker:
         """A heartbeat of a connected worker; raises :class:`WorkerUnknown`."""
         worker = self.get(name)
         if not worker.connected:
             raise WorkerUnknown(f"ShuffleWorker {name} is not registered", "register again")
-        worker.statistics, worker.heard_at = statistics, self._clock()
+        worker.report, worker.heard_at = report, self._clock()
         self._monitor.beat(name)
         return worker
 
@@ -157,8 +157,8 @@ class WorkerTable:
         """What it is used for, and why it gets nothing new if it does not."""
         if not worker.connected:
             return WorkerState.LOST, worker.reason
-        if worker.drained or worker.statistics.draining:
-            holds = bool(worker.statistics.jobs)
+        if worker.drained or worker.report.draining:
+            holds = worker.bytes_kept > 0
             return (WorkerState.DRAINING if holds else WorkerState.DRAINED), "it was asked to drain"
         if reason := self._excluded(worker):
             return WorkerState.EXCLUDED, reason
@@ -172,15 +172,15 @@ class WorkerTable:
             if self.state(worker)[0] is not WorkerState.ACTIVE:
                 continue
             hinted = now - worker.hints.get(job_id, -HINT_SECONDS) < HINT_SECONDS
-            statistics = worker.statistics
-            usable = [disk for disk in statistics.disks if disk.usable]
+            report = worker.report
+            usable = [disk for disk in report.disks if disk.usable]
             total = sum(disk.total for disk in usable)
             found.append(
                 Candidate(
                     name=worker.name,
                     host=worker.registration.host,
                     disk_used=1 - sum(disk.free for disk in usable) / total if total else 0.0,
-                    memory_used=statistics.memory_used / statistics.memory_limit if statistics.memory_limit else 0.0,
+                    memory_used=report.memory_used / report.memory_limit if report.memory_limit else 0.0,
                     bytes_kept=worker.bytes_kept,
                     avoided=hinted,
                 )
@@ -189,7 +189,7 @@ class WorkerTable:
 
     def _excluded(self, worker: Worker) -> str:
         now = self._clock()
-        disks = worker.statistics.disks
+        disks = worker.report.disks
         if disks and not any(disk.usable and disk.free > self._reserve for disk in disks):
             broken = next((disk.error for disk in disks if disk.error), "")
             return f"no disk has room{': ' + broken if broken else ''}"

@@ -19,7 +19,7 @@ from pki.errors import SluiceError
 from pki.identity import SpiffeId
 from runtime.rpc import RemotePeer, RpcEndpoint, RpcError, RpcTimeout
 from runtime.shuffle.gateways import SHUFFLE_MANAGER, SHUFFLE_WORKER, ShuffleManagerGateway, ShuffleWorkerGateway
-from runtime.shuffle.messages import LiveJob, WorkerAccepted, WorkerRegistration, WorkerStatistics
+from runtime.shuffle.messages import LiveJob, WorkerAccepted, WorkerRegistration, WorkerReport
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,13 +29,13 @@ RETRY_FACTOR = 1.5
 
 
 class ServedWorker(Protocol):
-    """What the control plane needs of a worker (:class:`runtime.shuffle.worker.ShuffleWorker` is one)."""
+    """What the control plane needs of a worker (:class:`runtime.shuffle.worker_process.ManagedWorker` is one)."""
 
     def jobs(self) -> tuple[str, ...]:
-        """Jobs with data here; those that were recovered from disk are served once they are allowed."""
+        """Jobs that are served, and those whose data were recovered from disk and that nobody asked for yet."""
         ...
 
-    def allow_job(self, job_id: str, integrity_key: bytes) -> None:
+    async def allow_job(self, job_id: str, integrity_key: bytes) -> None:
         """Serve the driver and executors of this job from now on; told again it does nothing."""
         ...
 
@@ -43,7 +43,7 @@ class ServedWorker(Protocol):
         """Refuse the job from now on and remove its data; one that is not known is no error."""
         ...
 
-    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
+    async def release_shuffle(self, job_id: str, shuffle: int) -> None:
         """Remove the data of one shuffle; one that is not known is no error."""
         ...
 
@@ -51,7 +51,7 @@ class ServedWorker(Protocol):
         """Take nothing new."""
         ...
 
-    def statistics(self) -> WorkerStatistics:
+    async def report(self) -> WorkerReport:
         """As it is now."""
         ...
 
@@ -69,28 +69,25 @@ class Leader(Protocol):
 
 
 class WorkerEndpoint(RpcEndpoint):
-    """Carries out what the manager says; remembers which jobs the worker was allowed."""
+    """Carries out what the manager says."""
 
     def __init__(self, worker: ServedWorker) -> None:
         super().__init__(SHUFFLE_WORKER, ShuffleWorkerGateway)
         self._worker = worker
-        self._allowed: set[str] = set()
         self._allowed_lately: set[str] = set()
 
     def jobs_to_ask_about(self) -> tuple[str, ...]:
-        """Jobs with data here, and those that may write; a registration begins."""
+        """All jobs that the worker knows; a registration begins."""
         self._allowed_lately.clear()
-        return tuple(sorted(self._allowed.union(self._worker.jobs())))
+        return self._worker.jobs()
 
     async def allow_job(self, job: LiveJob) -> None:
         """See :class:`ShuffleWorkerGateway`."""
-        self._allowed.add(job.job_id)
         self._allowed_lately.add(job.job_id)
-        self._worker.allow_job(job.job_id, job.integrity_key)
+        return self.deferred(self._worker.allow_job(job.job_id, job.integrity_key))
 
     async def release_job(self, job_id: str) -> None:
         """See :class:`ShuffleWorkerGateway`."""
-        self._allowed.discard(job_id)
         return self.deferred(self._worker.release_job(job_id))
 
     async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
@@ -99,17 +96,15 @@ class WorkerEndpoint(RpcEndpoint):
 
     async def drain(self) -> None:
         """See :class:`ShuffleWorkerGateway`."""
-        _LOG.info("asked to drain: nothing new is taken")
         self._worker.drain()
 
     async def reconcile(self, asked: tuple[str, ...], live: tuple[LiveJob, ...]) -> None:
         """Of the jobs that were ``asked`` about, those are over that are not ``live``, and were not allowed since."""
         for job in live:
-            await self.allow_job(job)
-        over = set(asked) - self._allowed_lately
-        for job_id in sorted(over):
+            self._allowed_lately.add(job.job_id)
+            await self._worker.allow_job(job.job_id, job.integrity_key)
+        for job_id in sorted(set(asked) - self._allowed_lately):
             _LOG.info("job %s is over: its data is removed", job_id)
-            self._allowed.discard(job_id)
             await self._worker.release_job(job_id)
 
 
@@ -119,7 +114,7 @@ class ManagerLink:
     Args:
         leader: connects to the ShuffleManager that leads.
         endpoint: of this process, started at the service that ``leader`` connects with.
-        worker: for its statistics.
+        worker: for its report.
         name, address, version: what it introduces itself with.
         registered: told who took the registration, and None when the connection is gone.
     """
@@ -197,7 +192,7 @@ class ManagerLink:
         try:
             while not closed.done():
                 try:
-                    await gateway.heartbeat(self._worker.statistics())
+                    await gateway.heartbeat(await self._worker.report())
                     heard = time.monotonic()
                 except RpcTimeout:
                     if time.monotonic() - heard > accepted.heartbeat_timeout or await self._leader.superseded(peer):

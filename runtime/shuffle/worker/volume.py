@@ -1,9 +1,9 @@
-"""One shuffle's files on one disk: ``data``, in runs sorted by partition, and ``index``, the journal of what counts.
+"""One shuffle's files on one disk: ``data``, and ``index``, the journal of what counts.
 
-``data`` has the segments and nothing else. ``index`` is a sequence of records, each with its own CRC32C: a *run* (where
-its segments are, in their order on disk) or a *commit* (a map whose segments count). Runs are written before their
-record, and records before anything is acknowledged; so whatever a record names is there, also after ``kill -9``. What
-a crash cut off at the end of either file is ignored and written over.
+``data`` has the segments and nothing else: small ones in runs sorted by partition, large ones as they came. ``index``
+is a sequence of records, each with its own CRC32C: a *run* (where segments are, sorted by partition) or a *commit* (a
+map whose segments count). Data are written before the record of their run, and records before anything is acknowledged;
+so whatever a record names is there, also after ``kill -9``. What a crash cut off at the end is written over.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +39,7 @@ _FILE_MODE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A sorted piece of ``data``; the rows themselves stay in ``index``.
+    """Some segments in ``data``; the rows themselves, sorted by partition, stay in ``index``.
 
     Attributes:
         partitions: those in it, ascending.
@@ -83,6 +84,7 @@ class Volume:
             self._index = os.open(directory / "index", flags, _FILE_MODE)
         except OSError as error:
             raise DiskFailed(f"cannot open {directory}: {error.strerror or error}") from error
+        self._lock = threading.Lock()
         self.data_end = 0
         self._index_end = 0
 
@@ -107,31 +109,40 @@ class Volume:
             rows = np.frombuffer(payload, ROW)
             run = describe_rows(rows, self._index_end + _RECORD.size)
             self._index_end += _RECORD.size + len(payload)
-            self.data_end = number
+            self.data_end = max(self.data_end, number)
             yield run
 
-    def append_run(self, rows: Rows, pieces: Sequence[memoryview]) -> Run:
-        """Write a run: ``pieces`` are its data in order, ``rows`` say what they are, with offsets in memory.
+    def write(self, pieces: Sequence[memoryview], size: int) -> int:
+        """Write ``size`` bytes of data, in ``pieces``; returns where they begin. Several may do this at a time.
+
+        Raises:
+            OSError: the disk's; the place stays unused.
+        """
+        with self._lock:
+            offset = self.data_end
+            self.data_end += size
+        _write(self._data, pieces, offset)
+        return offset
+
+    def append_run(self, rows: Rows) -> Run:
+        """Write down what was written: ``rows``, sorted by partition, with their offsets in the data.
 
         Raises:
             OSError: the disk's; nothing of the run counts then.
         """
-        placed = rows.copy()
-        lengths = placed["length"].astype(np.uint64)
-        ends = np.cumsum(lengths)
-        placed["offset"] = ends - lengths + np.uint64(self.data_end)
-        end = _write(self._data, pieces, self.data_end)
-        payload = memoryview(placed.tobytes())
-        at = self._index_end + _RECORD.size
-        head = _record(_RUN, len(placed), crc32c(payload), 0, end)
-        self._index_end = _write(self._index, [memoryview(head), payload], self._index_end)
-        self.data_end = end
-        return describe_rows(placed, at)
+        payload = rows.tobytes()
+        end = int((rows["offset"] + rows["length"]).max())
+        head = _record(_RUN, len(rows), crc32c(payload), 0, end)
+        with self._lock:
+            at = self._index_end + _RECORD.size
+            self._index_end = _write(self._index, [memoryview(head), memoryview(payload)], self._index_end)
+        return describe_rows(rows, at)
 
     def append_commit(self, committed: Committed) -> None:
         """Write down that a map's segments count; raises :class:`OSError`."""
         record = _record(_COMMIT, committed.segments, 0, committed.map_id, committed.size)
-        self._index_end = _write(self._index, [memoryview(record)], self._index_end)
+        with self._lock:
+            self._index_end = _write(self._index, [memoryview(record)], self._index_end)
 
     def rows(self, run: Run, first: int, end: int) -> Rows:
         """The rows of a run whose partitions are in ``first`` … ``end`` - 1, as they are in the index."""

@@ -181,9 +181,9 @@ class Cluster:
     ) -> str:
         """Submit a pipeline of the fake driver, with ``besides`` in the request; returns the job id."""
         pipeline: dict[str, object] = {"executors": executors, "end": end, "flag": str(self.flag), "failures": failures}
+        pipeline |= self.pipeline_extras
         if stream:
             pipeline["stream"] = list(stream)
-        pipeline |= self.pipeline_extras
         form = aiohttp.FormData()
         request = {"executors": max(1, executors), "args": list(args), "restart": dict(restart or {}), **besides}
         form.add_field("request", json.dumps(request), content_type="application/json")

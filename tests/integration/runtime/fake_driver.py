@@ -51,10 +51,11 @@ class FakeDriver(RpcEndpoint):
     def __init__(self, job_id: str) -> None:
         super().__init__(DRIVER, DriverGateway, job_id=job_id)
         self.cancelled = asyncio.Event()
+        self.streaming_stopped = False
 
     async def until_flag(self, flag: Path) -> bool:
-        """Wait for ``flag``; False when the driver is cancelled before."""
-        while not await asyncio.to_thread(flag.exists):
+        """Wait for ``flag``, or until streaming is stopped; False when the driver is cancelled before."""
+        while not (self.streaming_stopped or await asyncio.to_thread(flag.exists)):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.cancelled.wait(), POLL_SECONDS)
                 return False
@@ -69,6 +70,7 @@ class FakeDriver(RpcEndpoint):
 
     async def stop_streaming(self, grace_seconds: float) -> None:
         print(f"stops streaming within {grace_seconds} s", flush=True)  # noqa: T201
+        self.streaming_stopped = True
 
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         return ()
@@ -97,11 +99,11 @@ async def run(spec: DriverSpec) -> None:
     if "alone" in script:
         be_alone(Path(script["alone"]), spec.attempt)
     await _start_spark(master, spec, script.get("executors", 0))
-    if "stream" in script:
-        await _stream(master, assignment.checkpoints, script["stream"], spec.attempt)
     print(f"shuffle {assignment.shuffle}", flush=True)  # noqa: T201
     for shuffle_id in range(script.get("shuffles", 0)):
         await _register_shuffle(master, shuffle_id)
+    if "stream" in script:
+        await _stream(master, assignment.checkpoints, script["stream"], spec.attempt)
     await _end(master, endpoint, script, spec)
     for guard in guards:
         guard.cancel()
@@ -144,19 +146,6 @@ async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: in
     await master.report_progress(JobProgress(tasks_total=10, tasks_finished=3))
 
 
-async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int], attempt: int) -> None:
-    """Commit batches as Spark does, one after the other: in the log of the checkpoint, then tell."""
-    commits = Path(checkpoints.removeprefix("file://")) / "rows" / "commits"
-    commits.mkdir(parents=True, exist_ok=True)
-    location = str(commits.parent)
-    for batch in batches[(attempt - 1) * BATCHES : attempt * BATCHES]:
-        (commits / str(batch)).write_text("v1\n{}")
-        query = StreamingQuery(
-            id="q", run_id=str(attempt), name="rows", location=location, state="RUNNING", batch=batch
-        )
-        await master.report_streaming(StreamingState(queries=(query,)))
-
-
 async def _register_shuffle(master: JobMasterGateway, shuffle_id: int) -> None:
     try:
         allocation = await master.register_shuffle(shuffle_id, 10)
@@ -165,6 +154,22 @@ async def _register_shuffle(master: JobMasterGateway, shuffle_id: int) -> None:
         return
     names = ",".join(worker.name for worker in allocation.workers)
     print(f"shuffle {shuffle_id} is {allocation.shuffle_id} on {names}", flush=True)  # noqa: T201
+
+
+async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int], attempt: int) -> None:
+    """Commit batches as Spark does, one after the other: in the log of the checkpoint, then tell."""
+    commits = Path(checkpoints.removeprefix("file://")) / "rows" / "commits"
+    commits.mkdir(parents=True, exist_ok=True)
+    location = str(commits.parent)
+    for batch in batches[(attempt - 1) * BATCHES : attempt * BATCHES]:
+        (commits / str(batch)).write_text("v1\n{}")
+        for name in ("metadata", f"offsets/{batch}"):
+            (commits.parent / name).parent.mkdir(exist_ok=True)
+            (commits.parent / name).write_text("v1\n{}")
+        query = StreamingQuery(
+            id="q", run_id=str(attempt), name="rows", location=location, state="RUNNING", batch=batch
+        )
+        await master.report_streaming(StreamingState(queries=(query,)))
 
 
 async def _end(master: JobMasterGateway, endpoint: FakeDriver, script: dict[str, Any], spec: DriverSpec) -> None:

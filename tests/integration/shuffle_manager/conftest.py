@@ -20,7 +20,7 @@ from runtime.shuffle.config import ShuffleConfig
 from runtime.shuffle.finder import shuffle_manager_finder
 from runtime.shuffle.manager.process import shuffle_manager
 from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.messages import JobBytes, WorkerStatistics
+from runtime.shuffle.messages import JobReport, WorkerReport
 from runtime.shuffle.worker_process import registered_worker
 from tests.hostile import TRUST_DOMAIN, TestPki
 
@@ -45,13 +45,12 @@ class NotedWorker:
     kept: dict[str, set[int]] = field(default_factory=dict)
     allowed: dict[str, bytes] = field(default_factory=dict)
     draining: bool = False
-    answers: asyncio.Event = field(default_factory=asyncio.Event)
 
     def jobs(self) -> tuple[str, ...]:
-        """Jobs with data."""
-        return tuple(self.kept)
+        """Jobs that may write, and jobs with data."""
+        return tuple(sorted({*self.allowed, *self.kept}))
 
-    def allow_job(self, job_id: str, integrity_key: bytes) -> None:
+    async def allow_job(self, job_id: str, integrity_key: bytes) -> None:
         """Note it."""
         self.allowed[job_id] = integrity_key
 
@@ -68,10 +67,10 @@ class NotedWorker:
         """Note it."""
         self.draining = True
 
-    def statistics(self) -> WorkerStatistics:
+    async def report(self) -> WorkerReport:
         """A thousand bytes a shuffle."""
-        jobs = tuple(JobBytes(job_id=job, bytes=1000 * len(ids), shuffles=len(ids)) for job, ids in self.kept.items())
-        return WorkerStatistics(jobs=jobs, draining=self.draining)
+        jobs = tuple(JobReport(job_id=job, bytes=1000 * len(ids)) for job, ids in self.kept.items())
+        return WorkerReport(jobs=jobs, draining=self.draining)
 
 
 @dataclass

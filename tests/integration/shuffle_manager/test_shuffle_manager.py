@@ -10,7 +10,7 @@ from pki.identity import Role
 from runtime.addresses import read_shuffle_manager
 from runtime.rpc import CallNotPermitted, FencingTokenMismatch, RpcService
 from runtime.shuffle.gateways import SHUFFLE_MANAGER, ShuffleManagerGateway
-from runtime.shuffle.messages import ShuffleRequest, WorkerRegistration, WorkerState, WorkerStatistics
+from runtime.shuffle.messages import ShuffleRequest, WorkerRegistration, WorkerReport, WorkerState
 from runtime.shuffle.service_errors import (
     ForeignJob,
     JobUnknown,
@@ -104,7 +104,7 @@ async def test_another_cluster_has_no_power_over_a_job(service: Service) -> None
     await foreign.release_job(JOB)  # refused, and only logged: a lease does the same for one's own jobs
     assert worker.kept == {JOB: {0}}
     assert (await foreign.overview()).jobs == ()
-    assert [view.statistics.jobs for view in (await foreign.overview()).workers] == [()]
+    assert [view.report.jobs for view in (await foreign.overview()).workers] == [()]
     assert [job.job_id for job in (await link.overview()).jobs] == [JOB]
 
 
@@ -250,7 +250,7 @@ async def test_a_worker_speaks_for_itself_alone_and_has_no_power_over_jobs(servi
         with pytest.raises(PeerRefused):
             await manager.register_worker(WorkerRegistration(name="w-1", host="h", port=1, instance="i"))
         with pytest.raises(FencingTokenMismatch):
-            await manager.heartbeat(WorkerStatistics())
+            await manager.heartbeat(WorkerReport())
         accepted = await manager.register_worker(WorkerRegistration(name="w-9", host="h", port=1, instance="i"))
         fenced = peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER, token=accepted.fencing_token)
         for attempt in (

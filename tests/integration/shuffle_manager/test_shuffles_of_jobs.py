@@ -95,6 +95,7 @@ async def test_a_driver_hears_why_there_is_no_place(service: Service, cluster: C
     await cluster.start_jobmanager()
     job_id = await submit(cluster, count=1)
     lines = await shuffles(cluster, job_id, 1)
-    assert lines[1].startswith("shuffle 0 has no place: no ShuffleManager answers")
+    assert "shuffle 0 has no place" in lines[1]
+    assert "no ShuffleManager answers" in lines[1]
     cluster.flag.touch()
     await cluster.until(job_id, "FINISHED")

@@ -21,15 +21,11 @@ from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.files import write_secret
 from pki.home import Home
 from pki.identity import Role
-from runtime.blob.store import BlobStore
-from runtime.config import ConnectConfig
-from runtime.jobmanager.connect_sessions import ConnectSessions
-from runtime.rest.cluster import Cluster, ClusterFacts
 from runtime.rest.routes import published_routes
 from runtime.rest.server import RestServer, make_application
 from runtime.rest.serving import handler_of
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway
-from tests.simulated_cluster import TRUST_DOMAIN, SimulatedDispatcher, SimulatedResourceManager, simulated_trust, spiffe
+from tests.simulated_cluster import SimulatedDispatcher, SimulatedResourceManager, simulated
 from tests.system.browser.chromium import Tab, chromium, pin
 
 
@@ -61,12 +57,7 @@ class _Rest:
         self._home, self._dispatcher, self._manager = home, dispatcher, manager
 
     async def serve(self, path: Path) -> None:
-        facts = ClusterFacts("0.1.0", "4.3.0", spiffe("jobmanager/jm-1"), TRUST_DOMAIN)
-        store = BlobStore(self._home.root / "blobs", 1 << 20)
-        sessions = ConnectSessions(self._dispatcher, store, self._home.root / "jobs", ConnectConfig())
-        cluster = Cluster(
-            self._dispatcher, self._manager, store, facts, sessions, default_executors=2, trust=simulated_trust
-        )
+        cluster = simulated(self._dispatcher, self._manager, self._home.root)
         keys = AssertionKeys(assertion_keys_file(self._home)).keys
         server = RestServer(make_application(lambda route: handler_of(route, cluster), keys), path)
         await server.start()

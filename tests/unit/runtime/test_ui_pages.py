@@ -11,18 +11,12 @@ import pytest
 
 from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.home import Home
-from runtime.blob.store import BlobStore
-from runtime.config import ConnectConfig
-from runtime.jobmanager.connect_sessions import ConnectSessions
-from runtime.rest.cluster import Cluster, ClusterFacts
 from runtime.rest.routes import ROUTES
 from runtime.rest.server import RestServer, make_application
 from runtime.rest.serving import handler_of
 from runtime.ui.pages import PAGES
 from tests.assertions import AssertingGateway
-from tests.simulated_cluster import TRUST_DOMAIN, SimulatedDispatcher, SimulatedResourceManager, simulated_trust, spiffe
-
-FACTS = ClusterFacts("0.1", "4.3", spiffe("jobmanager/jm-1"), TRUST_DOMAIN)
+from tests.simulated_cluster import SimulatedDispatcher, SimulatedResourceManager, simulated
 
 
 @dataclass
@@ -49,9 +43,7 @@ class Browser:
 async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
     dispatcher = SimulatedDispatcher(3, 120)
     manager = SimulatedResourceManager(5, busy=list(dispatcher.details)[:3])
-    store = BlobStore(tmp_path / "blobs", 1 << 20)
-    sessions = ConnectSessions(dispatcher, store, tmp_path / "jobs", ConnectConfig())
-    cluster = Cluster(dispatcher, manager, store, FACTS, sessions, default_executors=2, trust=simulated_trust)
+    cluster = simulated(dispatcher, manager, tmp_path)
     home = Home.at(tmp_path / "home").create()
     keys = AssertionKeys(assertion_keys_file(home)).keys
     server = RestServer(make_application(lambda route: handler_of(route, cluster), keys), tmp_path / "s" / "rest.sock")

@@ -18,7 +18,7 @@ from runtime.shuffle.manager.workers import (
     RETURNS_SECONDS,
     WorkerTable,
 )
-from runtime.shuffle.messages import DiskReport, JobBytes, WorkerRegistration, WorkerState, WorkerStatistics
+from runtime.shuffle.messages import DiskReport, JobReport, WorkerRegistration, WorkerReport, WorkerState
 from runtime.shuffle.service_errors import ForeignJob, JobUnknown, ShuffleQuotaExceeded, WorkerUnknown
 
 GIB = 1 << 30
@@ -138,7 +138,7 @@ def test_a_silent_worker_is_lost_once_and_back_when_it_registers() -> None:
     assert workers.table.expired() == []
     assert workers.state() is WorkerState.LOST
     with pytest.raises(WorkerUnknown):
-        workers.table.heard("w", WorkerStatistics())
+        workers.table.heard("w", WorkerReport())
     workers.table.register(registration("w"))
     assert workers.names() == ["w"]
 
@@ -163,9 +163,9 @@ def test_full_and_broken_disks_exclude_a_worker_until_one_has_room() -> None:
         ((broken, disk(2 * GIB)), WorkerState.ACTIVE),
         ((), WorkerState.ACTIVE),
     ):
-        workers.table.heard("w", WorkerStatistics(disks=disks))
+        workers.table.heard("w", WorkerReport(disks=disks))
         assert workers.state() is state
-    workers.table.heard("w", WorkerStatistics(disks=(broken,)))
+    workers.table.heard("w", WorkerReport(disks=(broken,)))
     assert "Input/output error" in workers.table.state(workers.table.get("w"))[1]
 
 
@@ -195,9 +195,9 @@ def test_draining_is_over_with_the_instance_that_was_asked() -> None:
     workers = Workers()
     workers.table.register(registration("w"))
     workers.table.drain("w")
-    workers.table.heard("w", WorkerStatistics(jobs=(JobBytes(job_id="j", bytes=1),)))
+    workers.table.heard("w", WorkerReport(jobs=(JobReport(job_id="j", bytes=1),)))
     assert workers.state() is WorkerState.DRAINING
-    workers.table.heard("w", WorkerStatistics())
+    workers.table.heard("w", WorkerReport())
     assert workers.state() is WorkerState.DRAINED
     workers.table.register(registration("w"))
     assert workers.state() is WorkerState.DRAINED

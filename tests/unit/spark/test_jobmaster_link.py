@@ -20,6 +20,7 @@ from runtime.messages import (
     JobProgress,
     ShuffleAllocation,
     SparkRegistration,
+    StageTable,
 )
 from runtime.rpc import FencingTokenMismatch, MailboxFull, PeerUnreachable
 from runtime.shuffle.service_errors import NoShuffleService
@@ -99,6 +100,9 @@ class Peer:
 
     async def unregister_shuffle(self, shuffle_id: int) -> None:
         await self._hear(("unregister", shuffle_id))
+
+    async def report_stages(self, stages: StageTable) -> None:
+        await self._hear(stages)
 
     async def driver_finished(self, result: DriverExit) -> None:
         await self._hear(result)
@@ -184,6 +188,22 @@ async def test_busy_jobmaster_is_asked_again() -> None:
     async with linked(network) as link:
         await soon(link.finish(DONE))
     assert network.heard == [("driver", 1, 42), DONE]
+
+
+async def test_progress_and_stages_that_wait_replace_only_their_own_kind() -> None:
+    network = Network()
+    async with linked(network) as link:
+        await soon(link.assignment)
+        network.peers[0].answering.clear()
+        for count in range(50):
+            link.report_progress(JobProgress(tasks_total=count))
+            link.report_stages(StageTable(left_out=count))
+        await asyncio.sleep(0)
+        network.peers[0].answering.set()
+        await soon(link.finish(DONE))
+    shown = [each for each in network.heard if isinstance(each, JobProgress | StageTable)]
+    assert len(shown) <= 4  # at most one of each kind was on its way already
+    assert shown[-2:] == [JobProgress(tasks_total=49), StageTable(left_out=49)]
 
 
 async def test_progress_that_waits_is_replaced_by_newer_progress() -> None:
