@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-
 from pathlib import Path
 
 import msgspec
@@ -18,22 +17,19 @@ from runtime.config import ConnectConfig, RuntimeConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
+from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.views import (
-    SavepointRequest,
     ExceptionEntry,
     ExecutorView,
     Failure,
     JobDetail,
     JobRecord,
     JobSummary,
+    SavepointRequest,
     SlotView,
     TaskManagerView,
 )
-from runtime.jobmanager.job_feed import JobFeed
 from runtime.messages import (
-    StageReport,
-    StageState,
-    StageTable,
     ConnectionEvidence,
     JobProgress,
     JobState,
@@ -42,6 +38,9 @@ from runtime.messages import (
     RegistrationAccepted,
     SlotReport,
     SlotState,
+    StageReport,
+    StageState,
+    StageTable,
     TaskManagerRegistration,
 )
 from runtime.rest.artifacts import ArtifactStores
@@ -313,7 +312,7 @@ class SimulatedDispatcher:
     async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
         raise NotImplementedError
 
-    async def trigger_savepoint(self, job_id: str, stop: bool) -> str:  # noqa: FBT001
+    async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
         raise NotImplementedError
 
     async def savepoints(self) -> tuple[Savepoint, ...]:
