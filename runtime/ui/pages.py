@@ -30,6 +30,7 @@ from runtime.ui.job_pages import (
     recent,
 )
 from runtime.ui.page import page, render
+from runtime.ui.plan_picture import draw_plan, view_of
 from runtime.ui.trust_pages import TRUST_PAGES
 from webui.rendering import HTML
 
@@ -81,7 +82,17 @@ async def show_recent_jobs(cluster: Cluster, call: Call[NoQuery]) -> web.Respons
 async def show_job(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """One job."""
     detail = await cluster.dispatcher.job(job_id_of(call))
-    return await render(call, "job.html", job=detail, steps=history(detail), bars=bars(detail))
+    table = await cluster.dispatcher.job_stages(detail.id)
+    return await render(
+        call,
+        "job.html",
+        job=detail,
+        steps=history(detail),
+        bars=bars(detail),
+        picture=draw_plan(table.stages),
+        stages=[view_of(each) for each in table.stages],
+        left_out=table.left_out,
+    )
 
 
 @page

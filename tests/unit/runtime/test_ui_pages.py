@@ -160,3 +160,12 @@ async def test_without_an_assertion_there_is_no_page(browser: Browser) -> None:
     for route in PAGES:
         async with browser.session.get(f"http://rest{route.path.replace('{job_id}', '0' * 32)}") as answer:
             assert answer.status == 401
+
+
+async def test_the_stages_of_a_job_as_a_graph_and_a_table(browser: Browser) -> None:
+    running = next(each for each in browser.dispatcher.details.values() if not each.state.terminal)
+    text = await browser.page(f"/ui/jobs/{running.id}")
+    assert text.count('<tr id="stage-') == 7
+    assert text.count('<path class="flow"') == 6
+    assert "skewed: 78 times the middle" in text
+    assert "88.0 MB" in text
