@@ -24,12 +24,13 @@
   async function rights() {
     try {
       const kept = JSON.parse(sessionStorage.getItem("rights") || "null");
-      if (kept && Date.now() - kept.at < RIGHTS_KEPT_MS) return kept.who;
+      // Of this session: whoever signs in next in this tab may other things.
+      if (kept && kept.csrf === csrf() && Date.now() - kept.at < RIGHTS_KEPT_MS) return kept.who;
     } catch { /* asked anew below */ }
     const answer = await fetch("/auth/whoami", { headers: { accept: "application/json" } });
     if (!answer.ok) return { name: "", operations: {} };
     const who = await answer.json();
-    sessionStorage.setItem("rights", JSON.stringify({ at: Date.now(), who }));
+    sessionStorage.setItem("rights", JSON.stringify({ at: Date.now(), csrf: csrf(), who }));
     return who;
   }
 
