@@ -29,6 +29,7 @@ from audit.subject import EdgeAccess, Options, Subject
 from audit.targets import read_anchors, read_targets
 from audit.wire.probe import speaks_tls
 from cli.audit_compose import examine_project
+from cli.audit_record import keep_summary
 from cli.errors import EXIT_NO, UnreachableError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.tables import print_table
@@ -110,6 +111,8 @@ def audit(
             report = _examine(home, config, targets, options, with_identities=with_identities, intrusive=intrusive)
         if baseline is not None:
             report = _apply(baseline, report)
+        if targets is None and compose is None:
+            keep_summary(Home.at(home), report)
     except InputError as error:
         raise UsageError(error.what, error.remedy) from error
     except AuditError as error:
@@ -156,7 +159,7 @@ def _targets(path: Path, options: Options) -> list[Subject]:
 
 
 def _edge_at(url: SplitResult, options: Options) -> Subject:
-    from runtime.rest.routes import ROUTES
+    from runtime.rest.routes import PUBLISHED
 
     host = url.hostname or ""
     secure = url.scheme == "https"
@@ -168,7 +171,7 @@ def _edge_at(url: SplitResult, options: Options) -> Subject:
         port=url.port or (443 if secure else 80),
         server_name="" if host.replace(".", "").isdigit() or ":" in host else host,
     )
-    return Subject(listener, options, edge=EdgeAccess(operations=ROUTES))
+    return Subject(listener, options, edge=EdgeAccess(operations=PUBLISHED))
 
 
 @contextlib.contextmanager
@@ -216,9 +219,9 @@ def edge_access(home: Home, *, with_token: bool) -> Iterator[EdgeAccess]:
     from cli.routes import effective_policy
     from gateway.principal import AccessRole
     from gateway.tokens import TokenStore
-    from runtime.rest.routes import ROUTES
+    from runtime.rest.routes import PUBLISHED
 
-    edge = EdgeAccess(operations=ROUTES, ca_file=home.pki / "authorities" / "edge" / "cert.pem")
+    edge = EdgeAccess(operations=PUBLISHED, ca_file=home.pki / "authorities" / "edge" / "cert.pem")
     if not with_token:
         yield edge
         return

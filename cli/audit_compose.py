@@ -47,10 +47,10 @@ def examine_project(directory: Path, project: str, options: Options) -> Report:
 
 
 def _examine(container: Container, beside: tuple[Container, ...], trust: _Trust, options: Options) -> Report:
-    from runtime.rest.routes import ROUTES
+    from runtime.rest.routes import PUBLISHED
 
     def look() -> Report:
-        edge = EdgeAccess(operations=ROUTES)
+        edge = EdgeAccess(operations=PUBLISHED)
         subjects = [
             Subject(each, options, edge=edge, anchors=trust.of(each)) for each in listeners_of(container, beside)
         ]

@@ -29,9 +29,9 @@ def effective_policy(home: Home, configured: str = "") -> Policy:
 
 def operations() -> frozenset[str]:
     """Every operation of this version: REST's, and the gateway's own."""
-    from runtime.rest.routes import ROUTES
+    from runtime.rest.routes import PUBLISHED
 
-    return known_operations(Route(route.method, route.path, route.operation) for route in ROUTES)
+    return known_operations(Route(route.method, route.path, route.operation) for route in PUBLISHED)
 
 
 def auth_address(configuration: Configuration) -> tuple[str, int] | None:

@@ -88,7 +88,7 @@ async def auth_service(home: Home, config: GatewayConfig, trust_domain: str) -> 
         stack.callback(use.flush)
         upkeep = asyncio.create_task(_look_after(home, authenticator, use))
         stack.push_async_callback(_ended, upkeep)
-        yield AuthService(authenticator, routes, audit, desk, AuthApi(desk), AssertionSigner(keys))
+        yield AuthService(authenticator, routes, audit, desk, AuthApi(desk, home), AssertionSigner(keys))
 
 
 def decode_routes(data: bytes) -> RouteTable:

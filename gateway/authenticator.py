@@ -78,7 +78,9 @@ class Authenticator:
 
     async def authenticate(self, presented: Presented) -> Authenticated:
         """Who presents these; raises :class:`~gateway.token_book.Unauthenticated`, or that it cannot be told now."""
-        found = await self._find(presented)
+        return self._not_revoked(await self._find(presented))
+
+    def _not_revoked(self, found: Authenticated) -> Authenticated:
         # Whatever it was: the name may be locked out, and the credential may have been revoked while it was in use.
         revoked = self.revocations.current().refuses(
             name=found.principal.name,
@@ -120,6 +122,10 @@ class Authenticator:
         if is_session(credential):
             return self._session(credential, by_cookie=False)
         return self._token(credential)
+
+    def of_token(self, text: str) -> Authenticated:
+        """Whose API token this is, and that neither it nor its owner was revoked; raises Unauthenticated."""
+        return self._not_revoked(self._token(text))
 
     def _token(self, text: str) -> Authenticated:
         book = self.tokens.get()
@@ -166,6 +172,8 @@ class Authenticator:
     def _principal(self, record: SessionRecord) -> Principal:
         """The principal with the roles it has now, which may be others than when it signed in."""
         policy = self.policy.get()
+        if record.method == "token":
+            return self._of_token(record)
         if record.method != "user":
             roles = policy.roles_of(record.name, record.groups)
             return Principal(record.name, roles, record.method, record.id, record.groups)
@@ -174,6 +182,15 @@ class Authenticator:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, "the user was removed, or has another password")
         roles = tuple(dict.fromkeys([*user.roles, *policy.roles_of(user.name, user.groups)]))
         return Principal(user.name, roles, record.method, record.id, user.groups)
+
+    def _of_token(self, record: SessionRecord) -> Principal:
+        """Of a session that was begun with an API token: what the token may, for as long as the token is good."""
+        token = next((each for each in self.tokens.get().records if each.id == record.token), None)
+        if token is None or token.name != record.name or token.state(self.clock()) != "active":
+            raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, f"the token {record.token} of the session has ended")
+        if self.revocations.is_revoked("token", token.id):
+            raise Unauthenticated(Refusal.REVOKED, record.id, f"the token {token.id} of the session was revoked")
+        return Principal(token.name, (token.role,), "token", record.id, scopes=token.scopes)
 
     def _certificate(self, values: tuple[str, ...]) -> Authenticated:
         if len(values) > 1:

@@ -9,6 +9,12 @@ from gateway.routes import Route
 
 GATEWAY_OPERATIONS: Mapping[str, str] = {
     "connect.use": "open a Spark Connect session through the gateway, and run whatever Spark can in it",
+    "sessions.list": "see who is signed in, and the limits of the gateway",
+    "sessions.revoke": "end sessions of anybody",
+    "tokens.list": "see all API tokens, which say nothing that lets anyone use them",
+    "tokens.revoke": "revoke API tokens of anybody",
+    "audit_log.search": "search the audit log, and have its chain verified",
+    "certificates.list": "see authorities, issued certificates and rotations",
 }
 """Operations that REST has no route for, with what they mean."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gateway.operations import CHANGING_OPERATIONS, OWNED_OPERATIONS, matches
 from gateway.principal import Principal
@@ -87,6 +88,17 @@ class Policy:
             if operation in role.allow_own:
                 return Ruling(Verdict.OWN, f"role {role.name} allows it for one's own jobs", role.name)
         return Ruling(Verdict.DENY, "no role allows it")
+
+    def granted(self, principal: Principal) -> Mapping[str, Literal["allow", "own"]]:
+        """What ``principal`` may do, for programs that offer only that; each request is decided anew."""
+        found: dict[str, Literal["allow", "own"]] = {}
+        for operation in sorted(self.operations):
+            verdict = self.rule(principal, operation).verdict
+            if verdict is Verdict.ALLOW:
+                found[operation] = "allow"
+            elif verdict is Verdict.OWN and operation in OWNED_OPERATIONS:
+                found[operation] = "own"
+        return found
 
     def roles_of(self, name: str, groups: Iterable[str]) -> tuple[str, ...]:
         """The roles of an authenticated principal, each once: by name, by group, then what everybody has."""

@@ -33,6 +33,8 @@ from gateway.token_book import Unauthenticated, redact
 from pki.assertions import HEADER as ASSERTION_HEADER
 from pki.errors import SluiceError
 from pki.metrics import REGISTRY
+from webui.assets import PREFIX as STATIC_PREFIX
+from webui.assets import find_asset
 
 _LOG = logging.getLogger(__name__)
 DECISIONS = Counter(
@@ -62,6 +64,8 @@ class AuthService:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """The handler for aiohttp's low-level server: what is not under ``/auth/`` is a check."""
+        if request.raw_path.startswith(STATIC_PREFIX):
+            return _static(request)
         if request.raw_path.startswith(PREFIX):
             return await self.api.handle(request)
         check = CheckRequest(
@@ -102,7 +106,7 @@ class AuthService:
 
     def _noted_use(self, who: Authenticated) -> str | None:
         """Remember that the credential was used; for a session's cookie, a cookie with a new pass."""
-        if who.principal.method == "token" and not who.pass_id and self.desk.token_use is not None:
+        if who.principal.method == "token" and who.csrf is None and not who.pass_id and self.desk.token_use is not None:
             self.desk.token_use.used(who.principal.credential)
         return self.desk.renewed_cookie(who)
 
@@ -133,6 +137,15 @@ def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner, co
         body=problem_body(decision.status, decision.detail),
         content_type=CONTENT_TYPE,
     )
+
+
+def _static(request: web.BaseRequest) -> web.Response:
+    """Styles and scripts, for everybody: they say nothing, and are no decision that anyone would look for."""
+    asset = find_asset(request.raw_path) if request.method == "GET" else None
+    if asset is None:
+        return web.Response(status=404, body=problem_body(404, "There is no such file."), content_type=CONTENT_TYPE)
+    body, headers = asset.answer(request.headers.get(hdrs.ACCEPT_ENCODING, ""))
+    return web.Response(body=body, headers=headers)
 
 
 def _is_navigation(request: web.BaseRequest) -> bool:

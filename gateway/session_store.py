@@ -59,6 +59,11 @@ class SessionStore:
         self._book = read_sessions(home)
         self._written_at = clock()
 
+    @property
+    def records(self) -> tuple[SessionRecord, ...]:
+        """Every session that is kept, ended ones among them."""
+        return self._book.records
+
     def authenticate(self, presented: str) -> SessionRecord:
         """The session that ``presented`` is; raises :class:`~gateway.sessions.NoSession`."""
         return self._book.authenticate(presented, self._limits, now=self._clock())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import re
 import secrets
 from collections.abc import Iterable, Mapping
@@ -50,6 +51,8 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     groups: tuple[str, ...] = ()
     address: str = ""
     issuer: str = ""
+    token: str = ""
+    """Id of the API token that it was begun with; it ends with it."""
 
 
 class _SessionFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,12 +70,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """Who begins a session, and how."""
+    """Who begins a session, and how; ``token`` is the API token that was shown, and ``not_after`` its end."""
 
     name: str
     method: Method
     groups: tuple[str, ...] = ()
     issuer: str = ""
+    token: str = ""
+    not_after: float = math.inf
 
 
 class SessionBook:
@@ -127,10 +132,11 @@ class SessionBook:
             csrf=secrets.token_hex(CSRF_BYTES),
             created_at=now,
             seen_at=now,
-            expires_at=now + limits.lifetime,
+            expires_at=min(now + limits.lifetime, who.not_after),
             groups=who.groups,
             address=address,
             issuer=who.issuer,
+            token=who.token,
         )
         return SessionBook([*kept, record]), record, text
 

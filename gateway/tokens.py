@@ -13,6 +13,7 @@ from pathlib import Path
 from gateway.errors import InvalidTokenRequest, TokenStoreError
 from gateway.principal import AccessRole
 from gateway.revocations import Revocations
+from gateway.session_store import revoke_sessions
 from gateway.snapshot import FileSnapshot
 from gateway.token_book import DEFAULT_TTL, TokenBook, TokenRecord
 from pki.files import SECRET_MODE, make_private_directory, read_secret, write_secret
@@ -42,6 +43,7 @@ class TokenStore:
     """Reads and changes the token file of one cluster."""
 
     def __init__(self, home: Home) -> None:
+        self._home = home
         self._path = token_file(home)
         self._revocations = Revocations.of(home)
 
@@ -76,6 +78,8 @@ class TokenStore:
         record = book.find(identifier)
         # The passes it was exchanged for end too; without a set to put it in, the token itself is revoked all the same.
         self._revocations.revoke("token", identifier, until=record.expires_at)
+        # And the browsers that signed in with it.
+        revoke_sessions(self._home, lambda session: session.token == identifier)
         return record
 
     @contextlib.contextmanager

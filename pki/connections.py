@@ -10,8 +10,11 @@ from collections.abc import Callable
 from typing import Literal
 
 import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from pki.channels import Channel
+from pki.generation import issuer_id
 from pki.identity import SpiffeId
 from pki.tls import peer_of, tls_object_of
 
@@ -21,6 +24,25 @@ MAX_RECENT = 256
 """Closed connections remembered."""
 SETTLE_EVERY = 64
 """So many new connections until those that were closed meanwhile are looked for, unless somebody asks before."""
+
+_CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
+
+
+class PeerCertificate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the peer's certificate says of itself; nothing in it is secret.
+
+    Attributes:
+        serial: its serial number, in hexadecimal.
+        issuer: the key identifier of the authority that signed it, in hexadecimal.
+        not_before: in epoch seconds, as ``not_after``.
+        key: ``EC P-256``, ``RSA 3072``, ``Ed25519``.
+    """
+
+    serial: str
+    issuer: str
+    not_before: float
+    not_after: float
+    key: str
 
 
 class Connection(msgspec.Struct, frozen=True):
@@ -34,6 +56,7 @@ class Connection(msgspec.Struct, frozen=True):
     cipher: str
     address: str = ""
     opened_at: int = 0
+    certificate: PeerCertificate | None = None
 
 
 def now_ms() -> int:
@@ -69,6 +92,7 @@ class ConnectionLog:
             cipher=cipher[0] if cipher else "",
             address=format_address(transport.get_extra_info("peername")),
             opened_at=self._clock_ms(),
+            certificate=_shown(tls.getpeercert(binary_form=True)),
         )
         self._open.append((weakref.ref(transport), connection))
         self._recorded += 1
@@ -98,6 +122,32 @@ class ConnectionLog:
         if len(still_open) != len(self._open):
             self._open.clear()
             self._open.extend(still_open)
+
+
+def _shown(der: bytes | None) -> PeerCertificate | None:
+    return None if der is None else describe_certificate(x509.load_der_x509_certificate(der))
+
+
+def describe_certificate(leaf: x509.Certificate) -> PeerCertificate:
+    """What there is to say of ``leaf``."""
+    return PeerCertificate(
+        serial=f"{leaf.serial_number:x}",
+        issuer=issuer_id(leaf),
+        not_before=leaf.not_valid_before_utc.timestamp(),
+        not_after=leaf.not_valid_after_utc.timestamp(),
+        key=key_name(leaf),
+    )
+
+
+def key_name(certificate: x509.Certificate) -> str:
+    """The kind of its key, in words."""
+    match certificate.public_key():
+        case ec.EllipticCurvePublicKey() as key:
+            return f"EC {_CURVES.get(key.curve.name, key.curve.name)}"
+        case rsa.RSAPublicKey() as key:
+            return f"RSA {key.key_size}"
+        case key:
+            return type(key).__name__.strip("_").removesuffix("PublicKey")
 
 
 def format_address(peername: object) -> str:

@@ -76,7 +76,7 @@ class OpenStreams:
         except asyncio.CancelledError:
             if task in self._cut:
                 task.uncancel()
-                raise Cut() from None
+                raise Cut from None
             raise
         finally:
             del self._open[task]

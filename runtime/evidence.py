@@ -24,6 +24,7 @@ def from_log(connections: ConnectionLog, job_id: str = "") -> tuple[ConnectionEv
             cipher=each.cipher,
             address=each.address,
             opened_at=each.opened_at / 1000,
+            certificate=each.certificate,
         )
         for each in connections.snapshot()
         if not job_id or f"/job/{job_id}/" in each.peer

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import msgspec
 
+from pki.connections import PeerCertificate
 from pki.tracing import TraceParent
 from runtime.restart_config import RestartWish
 
@@ -300,6 +301,7 @@ class ConnectionEvidence(Message, frozen=True):
     cipher: str
     address: str = ""
     opened_at: float = 0.0
+    certificate: PeerCertificate | None = None
 
 
 # --- driver <-> JobMaster --------------------------------------------------------------------------

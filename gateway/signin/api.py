@@ -17,7 +17,9 @@ from gateway.signin.desk import Asked, Desk, Note, Refused, answer, read
 from gateway.signin.device import Device
 from gateway.signin.login import Login
 from gateway.token_book import Unauthenticated
+from gateway.ui.pages import AdminPages
 from pki.errors import SluiceError
+from pki.home import Home
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,7 +32,7 @@ _Handler = Callable[[Asked, Note], Awaitable[web.Response]]
 class AuthApi:
     """Answers requests to the auth service itself."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, home: Home) -> None:
         login, device = Login(desk), Device(desk)
         self._desk = desk
         self._routes: Mapping[tuple[str, str], tuple[str, _Handler]] = {
@@ -48,6 +50,7 @@ class AuthApi:
             ("POST", "/auth/device/token"): ("auth.device", device.token),
             ("GET", "/auth/device"): ("auth.device", device.show),
             ("POST", "/auth/device/decide"): ("auth.device", device.decide),
+            **AdminPages(desk, home).routes(),
         }
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -97,6 +100,7 @@ class AuthApi:
                 "scopes": principal.scopes,
                 "method": principal.method,
                 "credential": principal.credential,
+                "operations": self._desk.authenticator.policy.get().granted(principal),
             }
         )
 

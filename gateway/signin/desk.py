@@ -149,11 +149,11 @@ class Desk:
         self.end_session(record.id, record.name)
         return record.id
 
-    def end_session(self, identifier: str, name: str) -> None:
-        """End a session and every pass got for it."""
+    def end_session(self, identifier: str, name: str, *, by: str = "") -> None:
+        """End a session and every pass got for it; ``by``: whoever does it, when not ``name``."""
         # First the passes, which others check: if that fails the session is still there to try again.
         until = self.clock() + self.config.pass_lifetime + _RESERVED_SECONDS
-        self.authenticator.revocations.revoke("session", identifier, until=until, by=name)
+        self.authenticator.revocations.revoke("session", identifier, until=until, by=by or name)
         self.authenticator.sessions.end(identifier)
 
     def remember_id_token(self, session: str, id_token: str) -> None:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from gateway.authenticator import MAX_TOKEN_CHARACTERS
 from gateway.errors import IssuerError, LoginError
 from gateway.sessions import SignedIn
 from gateway.signin import pages
@@ -20,6 +21,7 @@ from gateway.users import MAX_PASSWORD_BYTES
 
 _LOG = logging.getLogger(__name__)
 
+HOME_PAGE = "/ui"
 CONCURRENT_HASHES = 2
 """Passwords checked at the same time: each takes 32 MiB and a core."""
 MAX_WAITING_HASHES = 16
@@ -40,9 +42,9 @@ class Login:
     async def show(self, asked: Asked, note: Note) -> web.Response:
         """``GET /auth/login``: the form, or straight to the provider when there is nothing to choose."""
         note.reason = "asked to sign in"
-        back = return_path(asked.query.get("return_to", "/"))
-        with_users = bool(self._desk.authenticator.users.get().records)
-        if self._desk.provider is not None and (asked.query.get("with") == "provider" or not with_users):
+        back = return_path(asked.query.get("return_to", HOME_PAGE))
+        wanted = asked.query.get("with")
+        if self._desk.provider is not None and (wanted == "provider" or (wanted != "token" and not self._with_users())):
             return await self._to_provider(asked, back)
         return self._form(asked, back)
 
@@ -50,13 +52,15 @@ class Login:
         """``POST /auth/login``: name and password."""
         desk, now = self._desk, self._desk.clock()
         desk.check_origin(asked)
-        back = return_path(asked.form.get("return_to", "/"))
+        back = return_path(asked.form.get("return_to", HOME_PAGE))
         if not desk.holds_login_token(asked):
             # Another page made the browser send this, or the page is old: nothing is even looked at.
             note.reason = "a sign-in form that is not of this browser"
             return self._form(asked, back, "The page was too old. Please try again.", status=403)
         name, password = asked.form.get("name", "")[:200], asked.form.get("password", "")
         keys = (f"{name}\n{asked.address}", asked.address)
+        if "api_token" in asked.form:
+            return self._with_token(asked, back, note)
         wait = max(self._by_name.wait(keys[0], now), self._by_address.wait(keys[1], now))
         if wait > 0 or self._waiting >= MAX_WAITING_HASHES:
             note.reason = "too many failed sign-ins"
@@ -78,6 +82,26 @@ class Login:
         who = SignedIn(user.name, "user", user.groups)
         session, cookies = desk.begin_browser_session(who, asked)
         note.principal, note.credential, note.reason = user.name, session, "signed in with a password"
+        return redirect(back, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
+
+    def _with_token(self, asked: Asked, back: str, note: Note) -> web.Response:
+        """An API token becomes a session of a browser, which may what the token may, and ends with it."""
+        desk, now = self._desk, self._desk.clock()
+        if (wait := self._by_address.wait(asked.address, now)) > 0:
+            note.reason = "too many failed sign-ins"
+            return self._form(asked, back, f"Too many tries. Wait {int(wait) + 1} seconds.", status=429)
+        try:
+            who = desk.authenticator.of_token(asked.form["api_token"].strip()[:MAX_TOKEN_CHARACTERS])
+        except Unauthenticated as error:
+            self._by_address.failed(asked.address, now)
+            note.credential, note.reason = error.credential, f"sign-in with a token: {error.reason}"
+            return self._form(asked, back, "The token is not valid.", status=403)
+        token = who.principal
+        signed_in = SignedIn(token.name, "token", token=token.credential, not_after=who.expires_at)
+        session, cookies = desk.begin_browser_session(signed_in, asked)
+        if desk.token_use is not None:
+            desk.token_use.used(token.credential)
+        note.principal, note.credential, note.reason = token.name, session, f"signed in with token {token.credential}"
         return redirect(back, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
 
     async def callback(self, asked: Asked, note: Note) -> web.Response:
@@ -118,7 +142,7 @@ class Login:
             # Nobody is signed in: then there is nothing to protect, and cookies that are left can go.
             note.reason = "signed out, had no session"
             return signed_out("/auth/signed-out")
-        if who.principal.method not in {"session", "user"}:
+        if who.principal.method not in {"session", "user"} and who.csrf is None:
             raise Refused(403, "not a session", "Only sessions are signed out; see `sluice token revoke`.")
         identifier = who.principal.credential
         desk.end_session(identifier, who.principal.name)
@@ -164,8 +188,13 @@ class Login:
 
     def _form(self, asked: Asked, back: str, error: str = "", *, status: int = 200) -> web.Response:
         token, cookies = self._desk.login_token(asked)
-        html = pages.sign_in(token=token, return_to=back, provider=self._desk.provider is not None, error=error)
+        html = pages.sign_in(
+            token=token, return_to=back, provider=self._desk.provider is not None, users=self._with_users(), error=error
+        )
         return page(html, status=status, cookies=cookies)
+
+    def _with_users(self) -> bool:
+        return bool(self._desk.authenticator.users.get().records)
 
     def _locked_out(self, name: str) -> bool:
         return self._desk.authenticator.revocations.is_revoked("user", name)

@@ -51,6 +51,8 @@ from runtime.rest.standing import standing_at, whoever_was_let_in
 from runtime.rest.streams import Streams
 from runtime.rpc import RpcEndpoint, RpcService
 from runtime.shuffle.finder import shuffle_manager_finder
+from runtime.ui.audit_summary import read_summary
+from runtime.ui.trust_facts import TrustFacts, trust_facts
 
 _LOG = logging.getLogger(__name__)
 
@@ -226,7 +228,7 @@ async def _running(
             rest_tls=rest_address,
             pid=os.getpid(),
         )
-        node = _Node(home, workshop, elected_by, rest, switch, facts, address, streams, fatal)
+        node = _Node(home, identity, workshop, elected_by, rest, switch, facts, address, streams, fatal)
         node.terms = asyncio.create_task(node.run(), name="terms")
         stack.push_async_callback(_end, node.terms)
         ready = asyncio.create_task(node.ready.wait())
@@ -243,6 +245,7 @@ class _Node:
     """A JobManager's terms: it stands by, leads, loses the lead, and stands by again."""
 
     home: Home
+    identity: TlsIdentity
     workshop: Workshop
     election: LeaderElection
     rest: RestServer
@@ -302,7 +305,12 @@ class _Node:
             feed=gateways.feed,
             streams=self.streams,
             shuffle=gateways.shuffle,
+            trust=self._trust,
         )
+
+    def _trust(self) -> TrustFacts:
+        loaded = self.identity.material
+        return trust_facts(str(loaded.spiffe_id), loaded.leaf, loaded.anchors, read_summary(self.home))
 
     def _information(self, leadership: Leadership) -> LeaderInformation:
         return LeaderInformation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from runtime.blob.store import BlobStore
@@ -13,6 +14,7 @@ from runtime.jobmanager.observation import Observation
 from runtime.rest.artifacts import ArtifactStores
 from runtime.rest.streams import Streams
 from runtime.shuffle.manager_link import ShuffleManagerLink
+from runtime.ui.trust_facts import TrustFacts, unknown_trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,10 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A leading JobManager, as handlers see it; ``default_executors`` is of jobs that do not say.
+    """A leading JobManager, as handlers see it.
 
-    ``shuffle`` is None where shuffles do not go through the service.
+    ``default_executors`` is of jobs that do not say; ``shuffle`` is None where shuffles do not go through the service;
+    ``trust`` tells what it trusts.
     """
 
     dispatcher: DispatcherGateway
@@ -54,3 +57,4 @@ class Cluster:
     feed: JobFeed
     streams: Streams
     shuffle: ShuffleManagerLink | None = None
+    trust: Callable[[], TrustFacts] = unknown_trust

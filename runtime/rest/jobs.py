@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from runtime.jobmanager.errors import JobNotFound
+from runtime.jobmanager.views import JobSummary
 from runtime.rest.assertion import may_change, may_see
 from runtime.rest.cluster import Cluster
 from runtime.rest.problems import NotYours
@@ -20,6 +21,11 @@ def job_id_of(call: Call[Any]) -> str:
     if not _JOB_ID.fullmatch(job_id):
         raise JobNotFound(f"there is no job {job_id[:64]!r}")
     return job_id
+
+
+async def jobs_seen(cluster: Cluster, call: Call[Any]) -> tuple[JobSummary, ...]:
+    """All jobs that who asks may see, the latest first."""
+    return tuple(job for job in await cluster.dispatcher.jobs() if may_see(call.request, job.owner))
 
 
 async def require_seen(cluster: Cluster, call: Call[Any]) -> str:

@@ -20,7 +20,7 @@ from runtime.ha.errors import LeadershipLost
 from runtime.ha.leadership import LeaderInformation
 from runtime.rest.cluster import Cluster
 from runtime.rest.route import Route
-from runtime.rest.routes import HEALTH, ROUTES
+from runtime.rest.routes import HEALTH, PUBLISHED
 from runtime.rest.serving import RestHandler, handler_of
 
 FORWARDED_HEADER = "x-sluice-forwarded-by"
@@ -50,7 +50,7 @@ WhoLeads = Callable[[], Awaitable[LeaderInformation | None]]
 
 
 class RestSwitch:
-    """The operations of :data:`runtime.rest.routes.ROUTES`, wherever they are served at the moment.
+    """The operations of :data:`runtime.rest.routes.PUBLISHED`, wherever they are served at the moment.
 
     Args:
         identity: of this JobManager.
@@ -67,7 +67,7 @@ class RestSwitch:
     @contextlib.contextmanager
     def leading(self, cluster: Cluster) -> Iterator[None]:
         """Requests are served for ``cluster`` within the block."""
-        self._here = {route: handler_of(route, cluster) for route in (HEALTH, *ROUTES)}
+        self._here = {route: handler_of(route, cluster) for route in (HEALTH, *PUBLISHED)}
         try:
             yield
         finally:

@@ -27,6 +27,7 @@ from runtime.rest.resources import (
     ui,
 )
 from runtime.rest.route import Call, NoQuery, Route
+from runtime.ui.pages import PAGES
 
 HEALTH_PATH = "/v1/health"
 """Answered without an assertion, and never published: whether this JobManager takes work."""
@@ -56,6 +57,9 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/v1/openapi.json", "openapi.read", get_description),
 )
 
+PUBLISHED: tuple[Route, ...] = (*ROUTES, *PAGES)
+"""All that the gateway lets through: the API, and the pages of the dashboard."""
+
 
 @cache
 def _description(version: str) -> dict[str, Any]:
@@ -64,4 +68,4 @@ def _description(version: str) -> dict[str, Any]:
 
 def published_routes() -> list[dict[str, Any]]:
     """The routes as they are written for the gateway: ``[{"method", "path", "operation"}]``."""
-    return [route.published() for route in ROUTES]
+    return [route.published() for route in PUBLISHED]

@@ -25,7 +25,7 @@ from pki.tls import TlsIdentity
 from runtime.rest.assertion import require_assertion
 from runtime.rest.problems import problems
 from runtime.rest.route import Route
-from runtime.rest.routes import HEALTH, HEALTH_PATH, ROUTES
+from runtime.rest.routes import HEALTH, HEALTH_PATH, PUBLISHED
 from runtime.rest.serving import RestHandler
 
 SOCKET_MODE = 0o600
@@ -40,14 +40,14 @@ class RestUnavailable(SluiceError):
 
 
 def make_application(serve: Callable[[Route], RestHandler], keys: Callable[[bool], KeySet]) -> web.Application:
-    """All of :data:`ROUTES` for whom the gateway asserts, and the health resource.
+    """All of :data:`PUBLISHED` for whom the gateway asserts, and the health resource.
 
     Args:
         serve: what answers on each route; bodies are read by the one that takes any.
         keys: the gateway's public keys, see :class:`pki.assertions.AssertionVerifier`.
     """
     application = web.Application(middlewares=[problems, require_assertion(keys, except_path=HEALTH_PATH)])
-    for route in (HEALTH, *ROUTES):
+    for route in (HEALTH, *PUBLISHED):
         application.router.add_route(route.method, route.path, serve(route))
     return application
 

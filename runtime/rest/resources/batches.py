@@ -23,8 +23,9 @@ from runtime.jobmanager.views import JobSummary
 from runtime.log_files import MAX_CHUNK_BYTES
 from runtime.messages import JobKind, JobState, JobSubmission
 from runtime.rest.artifacts import ArtifactRefused
-from runtime.rest.assertion import may_change, may_see
+from runtime.rest.assertion import may_change
 from runtime.rest.cluster import Cluster
+from runtime.rest.jobs import jobs_seen
 from runtime.rest.problems import BadRequest, NotYours
 from runtime.rest.route import Call, NoQuery, Query, Route
 from runtime.spark.errors import ForbiddenSparkConf
@@ -236,8 +237,7 @@ def _refuse_what_is_not_done(body: BatchRequest, principal: str) -> None:
 
 async def _batches(cluster: Cluster, call: Call[Any]) -> list[JobSummary]:
     """Those that who asks may see."""
-    jobs = await cluster.dispatcher.jobs()
-    return [job for job in jobs if job.kind is JobKind.PIPELINE and may_see(call.request, job.owner)]
+    return [job for job in await jobs_seen(cluster, call) if job.kind is JobKind.PIPELINE]
 
 
 async def _batch(cluster: Cluster, call: Call[Any]) -> JobSummary:

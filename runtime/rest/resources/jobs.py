@@ -16,9 +16,8 @@ from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, QuotaExce
 from runtime.jobmanager.job_feed import FeedClosed
 from runtime.jobmanager.views import JobDetail, JobSummary
 from runtime.messages import Message
-from runtime.rest.assertion import may_see
 from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import require_owner, require_seen
+from runtime.rest.jobs import jobs_seen, require_owner, require_seen
 from runtime.rest.paging import PageQuery, paginate
 from runtime.rest.problems import BadRequest, NotYours
 from runtime.rest.resources.events import version_of
@@ -59,7 +58,7 @@ class ChangeQuery(Query, frozen=True):
 
 async def list_jobs(cluster: Cluster, call: Call[PageQuery]) -> JobList:
     """Running and archived jobs that one may see, the latest first."""
-    jobs = tuple(job for job in await cluster.dispatcher.jobs() if may_see(call.request, job.owner))
+    jobs = await jobs_seen(cluster, call)
     page, following = paginate(jobs, call.query, lambda job: (job.start_time, job.id), latest_first=True)
     return JobList(jobs=page, next=following)
 

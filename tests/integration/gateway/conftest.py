@@ -199,7 +199,7 @@ class Gateway:
     def start(self) -> None:
         self.home.create()
         self.authority.issue(self.identity)
-        write_secret(route_file(self.home), json.dumps(ROUTES).encode())
+        self.publish()
         self._others.append(self._loop.start(self.upstream.serve(self.home.sockets / "rest.sock")))
         self.start_auth()
         envoy = self._loop.start(run_envoy(self.home, self._config, TRUST_DOMAIN))
@@ -209,6 +209,10 @@ class Gateway:
         if envoy.done():
             envoy.result()
         self.port = json.loads(endpoint.read_bytes())["port"]
+
+    def publish(self) -> None:
+        """Say which routes there are."""
+        write_secret(route_file(self.home), json.dumps(ROUTES).encode())
 
     def start_auth(self) -> None:
         auth = self._auth = self._loop.start(run_auth(self.home, self._config, TRUST_DOMAIN))

@@ -43,6 +43,12 @@ TABLE = {
     "jobs.savepoint": (DENY, OWN, ALLOW),
     "savepoints.dispose": (DENY, OWN, ALLOW),
     "connect.use": (DENY, ALLOW, ALLOW),
+    "sessions.list": (DENY, DENY, ALLOW),
+    "sessions.revoke": (DENY, DENY, ALLOW),
+    "tokens.list": (DENY, DENY, ALLOW),
+    "tokens.revoke": (DENY, DENY, ALLOW),
+    "audit_log.search": (DENY, DENY, ALLOW),
+    "certificates.list": (DENY, DENY, ALLOW),
 }
 RULES = Policy(
     frozenset({"a.read", "a.write", "b.read"}),
@@ -66,6 +72,16 @@ def someone(*roles: str, scopes: tuple[str, ...] = ()) -> Principal:
 @pytest.mark.parametrize("operation", sorted(TABLE))
 def test_role_and_operation(role: AccessRole, operation: str) -> None:
     assert DEFAULT.rule(someone(role), operation).verdict is TABLE[operation][[V, S, A].index(role)]
+
+
+def test_what_is_granted_is_told_as_it_is_decided() -> None:
+    assert DEFAULT.granted(someone(A)).keys() == OPERATIONS
+    submitter = DEFAULT.granted(someone(S))
+    assert submitter["jobs.cancel"] == "own"
+    assert submitter["jobs.submit"] == "allow"
+    assert "tokens.list" not in submitter
+    assert DEFAULT.granted(someone(A, scopes=("jobs.read",))) == {"jobs.read": "allow"}
+    assert DEFAULT.granted(someone()) == {}
 
 
 def test_table_is_complete() -> None:

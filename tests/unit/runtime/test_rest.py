@@ -704,7 +704,7 @@ async def test_a_job_that_has_ended_cannot_be_cancelled(rest: Rest) -> None:
         pytest.param("PATCH", f"/v1/jobs/{JOB}?mode=stop", 400, id="unknown mode"),
         pytest.param("DELETE", f"/v1/jobs/{JOB}", 405, id="method"),
         pytest.param("GET", "/v2/jobs", 404, id="path"),
-        pytest.param("GET", "/", 404, id="root"),
+        pytest.param("GET", "/v1", 404, id="root"),
     ],
 )
 async def test_errors_are_problems(rest: Rest, method: str, path: str, status: int) -> None:

@@ -1,0 +1,1 @@
+"""Pages of the auth service: what only it knows about sessions, tokens, certificates and the audit log."""

@@ -1,0 +1,200 @@
+"""What this home knows of authorities and of the leaves they signed, by expiry. Public facts alone; no key is read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+
+from cryptography import x509
+
+from pki.ca.issued import living
+from pki.config import PkiConfig
+from pki.connections import key_name
+from pki.crl_files import identity_directories
+from pki.errors import PkiError
+from pki.generation import key_id
+from pki.home import Home
+from pki.identity_files import read_identity
+from pki.profiles import ISSUING, AuthorityKind
+from pki.revocation_store import RevocationStore
+from pki.rotation import Phase, Rotation, phase_of
+from pki.rotation_store import read_rotation
+from pki.store import AuthorityStore
+from pki.trust import TrustStore
+from webui.words import Tone, expiry_tone
+
+MAX_LEAVES = 500
+WARN_SHARE = 0.1
+"""An authority with less of its life left than this is to be replaced soon: people do that."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorityView:
+    """An authority that is trusted."""
+
+    kind: str
+    name: str
+    key: str
+    algorithm: str
+    serial: str
+    not_before: float
+    not_after: float
+    signs: bool
+    tone: Tone
+
+
+@dataclass(frozen=True, slots=True)
+class LeafView:
+    """A certificate that has not expired; ``here``: its identity directory is in this home."""
+
+    identity: str
+    kind: str
+    serial: str
+    not_before: float
+    not_after: float
+    revoked: bool
+    here: bool
+    tone: Tone
+
+
+@dataclass(frozen=True, slots=True)
+class PkiView:
+    """All of it; ``problems`` are what could not be read."""
+
+    authorities: tuple[AuthorityView, ...]
+    leaves: tuple[LeafView, ...]
+    more: int
+    phase: str
+    rotating: str
+    next_step: str
+    problems: tuple[str, ...]
+
+
+_NEXT = {
+    Phase.STEADY: "sluice pki rotate prepare internal",
+    Phase.PREPARED: "sluice pki rotate activate",
+    Phase.ACTIVE: "sluice pki rotate finish",
+    Phase.FINISHING: "sluice pki rotate finish",
+    Phase.ABORTING: "sluice pki rotate abort",
+}
+
+
+def pki_view(home: Home, config: PkiConfig, now: float) -> PkiView:
+    """What there is to show; what is damaged or missing is told, and the rest shown."""
+    revocations = RevocationStore(home.pki, config, clock=lambda: dt.datetime.fromtimestamp(now, dt.UTC))
+    problems: list[str] = []
+    store = AuthorityStore(home.pki)
+    kinds = [kind for kind in AuthorityKind if store.exists(kind)]
+    authorities = [view for kind in kinds for view in _authorities(home, kind, now, problems)]
+    leaves = _leaves(home, revocations, now, problems)
+    rotation, phase = _rotation(home, store, problems)
+    return PkiView(
+        tuple(authorities),
+        tuple(leaves[:MAX_LEAVES]),
+        max(0, len(leaves) - MAX_LEAVES),
+        str(phase),
+        "" if rotation is None else str(rotation.subject),
+        _NEXT[phase],
+        tuple(problems),
+    )
+
+
+def _authorities(home: Home, kind: AuthorityKind, now: float, problems: list[str]) -> list[AuthorityView]:
+    try:
+        if kind is AuthorityKind.ROOT:
+            anchors: tuple[x509.Certificate, ...] = (AuthorityStore(home.pki).certificate(kind),)
+        else:
+            anchors = TrustStore(home.pki).anchors(kind)
+    except PkiError as error:
+        problems.append(f"the {kind} authority: {error.what}")
+        return []
+    return [_authority(kind, anchor, signs=number == 0, now=now) for number, anchor in enumerate(anchors)]
+
+
+def _authority(kind: AuthorityKind, anchor: x509.Certificate, *, signs: bool, now: float) -> AuthorityView:
+    begun, ends = anchor.not_valid_before_utc.timestamp(), anchor.not_valid_after_utc.timestamp()
+    tone: Tone = "bad" if ends <= now else "warn" if ends - now < WARN_SHARE * (ends - begun) else "ok"
+    return AuthorityView(
+        str(kind),
+        anchor.subject.rfc4514_string(),
+        key_id(anchor),
+        key_name(anchor),
+        f"{anchor.serial_number:x}",
+        begun,
+        ends,
+        signs,
+        tone,
+    )
+
+
+def _leaves(home: Home, revocations: RevocationStore, now: float, problems: list[str]) -> list[LeafView]:
+    found: dict[int, LeafView] = {}
+    by_key = _kinds_by_key(home, problems)
+    for directory in identity_directories(home):
+        try:
+            material, _ = read_identity(directory)
+        except (PkiError, ValueError) as error:
+            if directory.exists():  # a job's goes with the job
+                problems.append(f"{directory.relative_to(home.root)}: {error}")
+            continue
+        leaf = material.leaf
+        begun, ends = leaf.not_valid_before_utc.timestamp(), leaf.not_valid_after_utc.timestamp()
+        kind = next((by_key[key_id(anchor)] for anchor in material.anchors if key_id(anchor) in by_key), None)
+        revoked = kind is not None and _is_revoked(revocations, kind, leaf.serial_number)
+        found[leaf.serial_number] = LeafView(
+            str(material.spiffe_id),
+            "" if kind is None else str(kind),
+            f"{leaf.serial_number:x}",
+            begun,
+            ends,
+            revoked,
+            here=True,
+            tone="bad" if revoked else expiry_tone(begun, ends, now),
+        )
+    try:
+        for kind, target in living(home.pki, dt.datetime.fromtimestamp(now, dt.UTC)):
+            if target.serial in found or target.not_after is None:
+                continue
+            revoked = _is_revoked(revocations, kind, target.serial)
+            ends = target.not_after.timestamp()
+            found[target.serial] = LeafView(
+                target.identity,
+                str(kind),
+                f"{target.serial:x}",
+                0.0,
+                ends,
+                revoked,
+                here=False,
+                tone="bad" if revoked else "idle",
+            )
+    except PkiError as error:
+        problems.append(f"the ledger: {error}")
+    return sorted(found.values(), key=lambda each: (not each.here, each.not_after))
+
+
+def _kinds_by_key(home: Home, problems: list[str]) -> dict[str, AuthorityKind]:
+    found: dict[str, AuthorityKind] = {}
+    for kind in ISSUING:
+        if AuthorityStore(home.pki).exists(kind):
+            try:
+                found |= {key_id(anchor): kind for anchor in TrustStore(home.pki).anchors(kind)}
+            except PkiError as error:
+                problems.append(f"the {kind} authority: {error}")
+    return found
+
+
+def _is_revoked(revocations: RevocationStore, kind: AuthorityKind, serial: int) -> bool:
+    try:
+        return revocations.is_revoked(kind, serial)
+    except PkiError:
+        return False
+
+
+def _rotation(home: Home, store: AuthorityStore, problems: list[str]) -> tuple[Rotation | None, Phase]:
+    try:
+        rotation = read_rotation(home.pki)
+        signing = {kind: key_id(store.certificate(kind)) for kind in AuthorityKind if store.exists(kind)}
+        return rotation, phase_of(rotation, signing)
+    except (PkiError, KeyError) as error:
+        problems.append(f"the rotation: {error}")
+        return None, Phase.STEADY

@@ -1,0 +1,245 @@
+"""Pages about the gateway itself: sessions, tokens, the audit log, certificates.
+
+They are here because the data is: REST knows nothing of it. Each shows what the policy grants to whoever asks; what
+changes something is a form with the session's CSRF token. No page reads a private key (docs/adr/0051-*).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+from aiohttp import hdrs, web
+
+import gateway.ui
+from gateway.audit_chain import AuditRecord
+from gateway.audit_follow import Filter
+from gateway.audit_log import audit_file
+from gateway.audit_verify import read_records
+from gateway.authenticator import Authenticated
+from gateway.errors import AuditLogError, TokenNotFound
+from gateway.policy import Verdict
+from gateway.problem import problem_body
+from gateway.signin.desk import Asked, Desk, Note, Refused, answer, redirect
+from gateway.token_book import Unauthenticated
+from gateway.token_use import read_token_use
+from gateway.tokens import TokenStore
+from gateway.ui.certificates import PkiView, pki_view
+from gateway.ui.verify_main import Outcome
+from pki.config import PkiConfig
+from pki.home import Home
+from webui.rendering import HTML, Pages, page_headers
+
+MAX_SEARCHED = 5_000
+"""Records that a search looks at, the newest; the command and the access report look at all."""
+MAX_SHOWN = 200
+MAX_TEXT = 100
+MAX_LISTED = 500
+VERIFY_SECONDS = 120.0
+
+GATEWAY_PAGE, AUDIT_PAGE, PKI_PAGE = "/auth/ui/gateway", "/auth/ui/audit-log", "/auth/ui/pki"
+
+_TEMPLATES = Pages(Path(gateway.ui.__file__).parent / "templates")
+_Page = Callable[[Asked, Note], Awaitable[web.Response]]
+
+
+@dataclass
+class AdminPages:
+    """The handlers under ``/auth/ui/``."""
+
+    desk: Desk
+    home: Home
+    _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def routes(self) -> Mapping[tuple[str, str], tuple[str, _Page]]:
+        """Method and path -> operation and handler."""
+        return {
+            ("GET", GATEWAY_PAGE): ("sessions.list", self._page(self.gateway)),
+            ("POST", "/auth/ui/sessions/revoke"): ("sessions.revoke", self._page(self.revoke_session)),
+            ("POST", "/auth/ui/tokens/revoke"): ("tokens.revoke", self._page(self.revoke_token)),
+            ("GET", AUDIT_PAGE): ("audit_log.search", self._page(self.audit_log)),
+            ("POST", "/auth/ui/audit-log/verify"): ("audit_log.search", self._page(self.verify)),
+            ("GET", PKI_PAGE): ("certificates.list", self._page(self.certificates)),
+        }
+
+    async def gateway(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
+        """Sessions and limits; tokens for those who may see them, too."""
+        desk, now = self.desk, self.desk.clock()
+        revoked = desk.authenticator.revocations.current()
+        sessions = [
+            each
+            for each in desk.authenticator.sessions.records
+            if now < each.expires_at and not revoked.is_revoked("session", each.id, now=now)
+        ]
+        may_see_tokens = self._may(who, "tokens.list")
+        tokens = desk.authenticator.tokens.get().records if may_see_tokens else ()
+        return self._render(
+            asked,
+            who,
+            "gateway.html",
+            sessions=sorted(sessions, key=lambda each: -each.seen_at)[:MAX_LISTED],
+            own=who.principal.credential,
+            tokens=sorted(tokens, key=lambda each: -each.created_at)[:MAX_LISTED],
+            used=await asyncio.to_thread(read_token_use, self.home) if may_see_tokens else {},
+            config=desk.config,
+            may_see_tokens=may_see_tokens,
+            may_revoke_sessions=self._may(who, "sessions.revoke"),
+            may_revoke_tokens=self._may(who, "tokens.revoke"),
+        )
+
+    async def revoke_session(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
+        """End a session, whosever it is."""
+        identifier = asked.form.get("id", "")
+        found = [each for each in self.desk.authenticator.sessions.records if each.id == identifier]
+        if not found:
+            raise Refused(404, "no such session", "There is no such session (any more).")
+        self.desk.end_session(identifier, found[0].name, by=who.principal.name)
+        note.reason = f"ended session {identifier} of {found[0].name}"
+        self.desk.audit.event("session.revoked", who.principal.name, {"id": identifier, "name": found[0].name})
+        return redirect(f"{GATEWAY_PAGE}?done=session")
+
+    async def revoke_token(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
+        """Revoke an API token, and what was begun with it."""
+        try:
+            record = await asyncio.to_thread(TokenStore(self.home).revoke, asked.form.get("id", "")[:MAX_TEXT])
+        except TokenNotFound as error:
+            raise Refused(404, "no such token", "There is no such token (any more).") from error
+        note.reason = f"revoked token {record.id} of {record.name}"
+        self.desk.audit.event("token.revoked", who.principal.name, {"id": record.id, "name": record.name})
+        return redirect(f"{GATEWAY_PAGE}?done=token")
+
+    async def audit_log(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
+        """The newest records, searched."""
+        return await self._audit_page(asked, who, None)
+
+    async def verify(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
+        """Have every line and signature of the log checked."""
+        outcome = await self._verified()
+        note.reason = outcome.problem or f"verified {outcome.lines} lines"
+        return await self._audit_page(asked, who, outcome)
+
+    async def certificates(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
+        """Authorities, leaves by expiry, and the phase of a rotation."""
+        config = PkiConfig(trust_domain=self.desk.realm)
+        async with self._one_at_a_time:
+            view: PkiView = await asyncio.to_thread(pki_view, self.home, config, self.desk.clock())
+        return self._render(asked, who, "pki.html", pki=view)
+
+    async def _audit_page(self, asked: Asked, who: Authenticated, outcome: Outcome | None) -> web.Response:
+        terms = {name: asked.query.get(name, "")[:MAX_TEXT] for name in ("principal", "operation", "decision")}
+        wanted = Filter(terms["principal"], terms["operation"], terms["decision"])
+        records: list[AuditRecord] = []
+        problem = ""
+        try:
+            async with self._one_at_a_time:
+                records = await asyncio.to_thread(self._search, wanted)
+        except AuditLogError as error:
+            problem = str(error)
+        return self._render(
+            asked,
+            who,
+            "audit_log.html",
+            records=records,
+            terms=terms,
+            outcome=outcome,
+            problem=problem,
+            searched=MAX_SEARCHED,
+        )
+
+    def _search(self, wanted: Filter) -> list[AuditRecord]:
+        newest: deque[AuditRecord] = deque(maxlen=MAX_SEARCHED)
+        newest.extend(read_records(audit_file(self.home).parent, last=MAX_SEARCHED))
+        found = [each for each in newest if each.event != "checkpoint" and wanted.admits(each)]
+        return found[-MAX_SHOWN:][::-1]
+
+    async def _verified(self) -> Outcome:
+        async with self._one_at_a_time:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-m",
+                "gateway.ui.verify_main",
+                str(audit_file(self.home).parent),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+            )
+            try:
+                async with asyncio.timeout(VERIFY_SECONDS):
+                    told, _ = await process.communicate()
+                return msgspec.json.decode(told, type=Outcome)
+            except TimeoutError:
+                return Outcome(problem=f"not done within {VERIFY_SECONDS:.0f} s; use `sluice audit-log verify`")
+            except msgspec.MsgspecError:
+                return Outcome(problem="the check did not end in order; use `sluice audit-log verify`")
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+
+    def _page(self, handler: Callable[[Asked, Note, Authenticated], Awaitable[web.Response]]) -> _Page:
+        """Asks who it is and whether that one may; what goes wrong is told as a page."""
+
+        async def handle(asked: Asked, note: Note) -> web.Response:
+            desk = self.desk
+            desk.check_origin(asked)
+            try:
+                who = await desk.who(asked)
+            except Unauthenticated as error:
+                if asked.method == "GET" and not asked.presented.authorization:
+                    note.reason = error.reason
+                    return redirect(f"/auth/login?{urlencode({'return_to': asked.path})}")
+                raise
+            note.principal, note.credential, note.reason = who.principal.name, who.principal.credential, "looked"
+            if not self._may(who, note.operation):
+                note.reason = "no role allows it"
+                detail = f"{who.principal.name} may not {note.operation}."
+                return self._problem(asked, who, HTTPStatus.FORBIDDEN, detail)
+            try:
+                response = await handler(asked, note, who)
+            except Refused as error:
+                note.reason = error.reason
+                return self._problem(asked, who, HTTPStatus(error.status), error.detail)
+            if (cookie := desk.renewed_cookie(who)) is not None:
+                response.headers.add(hdrs.SET_COOKIE, cookie)
+            return response
+
+        return handle
+
+    def _may(self, who: Authenticated, operation: str) -> bool:
+        return self.desk.authenticator.policy.get().rule(who.principal, operation).verdict is Verdict.ALLOW
+
+    def _problem(self, asked: Asked, who: Authenticated, status: HTTPStatus, detail: str) -> web.Response:
+        if who.csrf is None:  # a program
+            return answer(status, problem_body(status, detail), "application/problem+json")
+        return self._render(asked, who, "problem.html", status=status, title=status.phrase, detail=detail)
+
+    def _render(
+        self,
+        asked: Asked,
+        who: Authenticated,
+        template: str,
+        *,
+        status: int = 200,
+        **values: Any,  # noqa: ANN401
+    ) -> web.Response:
+        text = _TEMPLATES.render(
+            template,
+            who=who.principal.name,
+            here=AUDIT_PAGE if asked.path.startswith(AUDIT_PAGE) else asked.path,
+            csrf=who.csrf or "",
+            done=asked.query.get("done", ""),
+            now=self.desk.clock(),
+            **values,
+        )
+        response = answer(status, text.encode(), HTML, headers=page_headers())
+        response.charset = "utf-8"
+        return response

@@ -1,0 +1,49 @@
+"""Checks a whole audit log in a process of its own, so that deciding about requests does not wait for it.
+
+``python -m gateway.ui.verify_main DIRECTORY`` prints one line of JSON.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from gateway.audit_verify import verify_log
+from pki.errors import SluiceError
+
+NICENESS = 10
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it; ``problem`` says which line does not fit, and is empty when all hold."""
+
+    lines: int = 0
+    segments: int = 0
+    unsigned: int = 0
+    key: str = ""
+    checkpoint: str = ""
+    problem: str = ""
+
+
+def outcome_of(directory: Path) -> Outcome:
+    """Check the log in ``directory``."""
+    try:
+        proved = verify_log(directory)
+    except (SluiceError, OSError) as error:
+        return Outcome(problem=str(error) or type(error).__name__)
+    last = proved.checkpoint
+    return Outcome(
+        lines=proved.state.count,
+        segments=proved.segments + 1,
+        unsigned=proved.unsigned,
+        key=proved.key,
+        checkpoint="" if last is None else f"line {last.sequence}, {last.time}",
+    )
+
+
+if __name__ == "__main__":
+    os.nice(NICENESS)
+    sys.stdout.buffer.write(msgspec.json.encode(outcome_of(Path(sys.argv[1]))) + b"\n")

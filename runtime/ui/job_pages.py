@@ -1,0 +1,112 @@
+"""What the pages about jobs show, as values. Decisions only: no sockets, no clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runtime.jobmanager.views import JobDetail, JobSummary
+from runtime.messages import JobState
+
+JOBS_ON_A_PAGE = 50
+RECENT_JOBS = 8
+MAX_SEARCH_CHARACTERS = 100
+ATTENTION_SECONDS = 3600.0
+"""A failure is news for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs are wanted; empty: all."""
+
+    state: str = ""
+    text: str = ""
+
+    def wants(self, job: JobSummary) -> bool:
+        """Whether ``job`` is one of them."""
+        if self.state == "ACTIVE":
+            if job.state.terminal:
+                return False
+        elif self.state and job.state != self.state:
+            return False
+        text = self.text.lower()
+        return not text or text in job.name.lower() or text in job.owner.lower() or job.id.startswith(text)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """One page of a list; ``number`` counts from 1."""
+
+    jobs: tuple[JobSummary, ...]
+    number: int
+    pages: int
+    found: int
+
+
+def page_of(jobs: Sequence[JobSummary], wanted: JobFilter, number: int) -> JobPage:
+    """Page ``number`` of the jobs that are wanted; the nearest one when there is none of this number."""
+    found = [job for job in jobs if wanted.wants(job)]
+    pages = max(1, -(-len(found) // JOBS_ON_A_PAGE))
+    number = min(max(1, number), pages)
+    start = (number - 1) * JOBS_ON_A_PAGE
+    return JobPage(tuple(found[start : start + JOBS_ON_A_PAGE]), number, pages, len(found))
+
+
+def recent(jobs: Sequence[JobSummary]) -> tuple[JobSummary, ...]:
+    """Those that run, then those that ended last."""
+    running = [job for job in jobs if not job.state.terminal]
+    ended = sorted((job for job in jobs if job.state.terminal), key=lambda job: -(job.end_time or 0))
+    return tuple((running + ended)[:RECENT_JOBS])
+
+
+def failures_worth_a_look(jobs: Sequence[JobSummary], now: float) -> tuple[JobSummary, ...]:
+    """Jobs that failed not long ago, or are about to."""
+    since = (now - ATTENTION_SECONDS) * 1000
+    return tuple(
+        job
+        for job in jobs
+        if job.state is JobState.FAILING or (job.state is JobState.FAILED and (job.end_time or 0) >= since)
+    )[:RECENT_JOBS]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A state that the job was in: since when (epoch seconds), and for how long (ms; None: it is in it)."""
+
+    state: str
+    since: float
+    lasted: int | None
+
+
+def history(detail: JobDetail) -> tuple[Step, ...]:
+    """The states of a job in the order in which it entered them."""
+    entered = sorted((at, state) for state, at in detail.timestamps.items() if at)
+    # Within the same millisecond the order of the life of a job counts, not that of the alphabet.
+    order = {state.value: number for number, state in enumerate(JobState)}
+    entered.sort(key=lambda entry: (entry[0], order.get(entry[1], 0)))
+    steps = []
+    for number, (at, state) in enumerate(entered):
+        following = entered[number + 1][0] if number + 1 < len(entered) else None
+        steps.append(Step(state, at / 1000, None if following is None else following - at))
+    return tuple(steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Progress of one kind of work."""
+
+    name: str
+    done: int
+    total: int
+    failed: int = 0
+    running: int = 0
+
+
+def bars(detail: JobDetail) -> tuple[Bar, ...]:
+    """How far the job is, coarse to fine."""
+    seen = detail.progress
+    return (
+        Bar("Spark jobs", seen.spark_jobs_finished, seen.spark_jobs_started),
+        Bar("Stages", seen.stages_finished, seen.stages_total),
+        Bar("Tasks", seen.tasks_finished, seen.tasks_total, failed=seen.tasks_failed, running=seen.tasks_running),
+    )

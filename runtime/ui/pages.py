@@ -1,0 +1,191 @@
+"""The pages of the dashboard, and parts of pages: ask an endpoint, render. What is shown is decided beside this module.
+
+Each has the operation of what it shows, so that a page shows nobody more than REST would tell (docs/dashboard.md).
+"""
+
+from __future__ import annotations
+
+import time
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+
+from runtime.jobmanager.errors import JobNotFound, LogNotFound
+from runtime.log_files import MAX_CHUNK_BYTES
+from runtime.messages import JobState, LogChunk
+from runtime.rest.cluster import Cluster
+from runtime.rest.jobs import jobs_seen, require_seen
+from runtime.rest.problems import NotYours
+from runtime.rest.resources.logs import MAX_OFFSET
+from runtime.rest.resources.overview import get_overview
+from runtime.rest.route import Call, NoQuery, Query, Route
+from runtime.ui.job_pages import (
+    MAX_SEARCH_CHARACTERS,
+    JobFilter,
+    bars,
+    failures_worth_a_look,
+    history,
+    page_of,
+    recent,
+)
+from runtime.ui.page import page, render
+from runtime.ui.plan_picture import draw_plan, view_of
+from runtime.ui.trust_pages import TRUST_PAGES
+from webui.rendering import HTML
+
+MAX_TASKMANAGERS_ON_THE_OVERVIEW = 24
+
+
+class JobsQuery(Query, frozen=True):
+    """Which jobs are wanted, and which page of them."""
+
+    state: Annotated[str, msgspec.Meta(max_length=20)] = ""
+    text: Annotated[str, msgspec.Meta(max_length=MAX_SEARCH_CHARACTERS)] = ""
+    page: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 1
+
+
+class LogPageQuery(Query, frozen=True):
+    """Which log, and from where."""
+
+    source: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)] = 0
+
+
+async def show_root(cluster: Cluster, call: Call[NoQuery]) -> web.Response:  # noqa: ARG001
+    """The address of the cluster alone leads to the dashboard."""
+    return web.Response(status=HTTPStatus.SEE_OTHER, headers={"location": "/ui"})
+
+
+@page
+async def show_overview(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """The cluster at a glance: numbers here, lists in parts that have operations of their own."""
+    return await render(call, "overview.html", seen=await get_overview(cluster, call))
+
+
+@page
+async def show_jobs(cluster: Cluster, call: Call[JobsQuery]) -> web.Response:
+    """All jobs, a page at a time."""
+    wanted = JobFilter(call.query.state, call.query.text)
+    found = page_of(await jobs_seen(cluster, call), wanted, call.query.page)
+    return await render(call, "jobs.html", page=found, wanted=wanted, states=[state.value for state in JobState])
+
+
+@page
+async def show_recent_jobs(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """A part of the overview: jobs that run or ended last, and those that failed."""
+    jobs = await jobs_seen(cluster, call)
+    return await render(call, "part_jobs.html", jobs=recent(jobs), worrying=failures_worth_a_look(jobs, time.time()))
+
+
+@page
+async def show_job(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """One job."""
+    detail = await cluster.dispatcher.job(await require_seen(cluster, call))
+    table = await cluster.dispatcher.job_stages(detail.id)
+    return await render(
+        call,
+        "job.html",
+        job=detail,
+        steps=history(detail),
+        bars=bars(detail),
+        picture=draw_plan(table.stages),
+        stages=[view_of(each) for each in table.stages],
+        left_out=table.left_out,
+    )
+
+
+@page
+async def show_logs(cluster: Cluster, call: Call[LogPageQuery]) -> web.Response:
+    """The logs of a job: a piece of one, which a script follows."""
+    job_id, dispatcher = await require_seen(cluster, call), cluster.dispatcher
+    sources = await dispatcher.job_logs(job_id)
+    source = call.query.source or next(iter(sources), "")
+    chunk = LogChunk(data="", offset=0, next_offset=0, end=True)
+    if source:
+        chunk = await dispatcher.read_job_log(job_id, source, call.query.offset, MAX_CHUNK_BYTES)
+    return await render(call, "logs.html", job_id=job_id, sources=sources, source=source, chunk=chunk)
+
+
+@page
+async def show_exceptions(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """A part of a job's page: what went wrong, the latest first."""
+    job_id = await require_seen(cluster, call)
+    found = await cluster.dispatcher.job_exceptions(job_id)
+    return await render(call, "part_exceptions.html", job_id=job_id, exceptions=found[::-1])
+
+
+@page
+async def show_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """A part of a job's page: what a streaming job goes on from."""
+    job_id = await require_seen(cluster, call)
+    return await render(
+        call, "part_checkpoints.html", job_id=job_id, found=await cluster.dispatcher.job_checkpoints(job_id)
+    )
+
+
+@page
+async def show_taskmanagers(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """All TaskManagers and their slots."""
+    return await render(call, "taskmanagers.html", taskmanagers=await cluster.resource_manager.taskmanagers())
+
+
+@page
+async def show_slots(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """A part of the overview: the first TaskManagers and their slots."""
+    found = await cluster.resource_manager.taskmanagers()
+    return await render(
+        call,
+        "part_taskmanagers.html",
+        taskmanagers=found[:MAX_TASKMANAGERS_ON_THE_OVERVIEW],
+        more=max(0, len(found) - MAX_TASKMANAGERS_ON_THE_OVERVIEW),
+    )
+
+
+PAGES: tuple[Route, ...] = (
+    Route("GET", "/", "overview.read", show_root, status=HTTPStatus.SEE_OTHER, media=HTML),
+    Route("GET", "/ui", "overview.read", show_overview, media=HTML),
+    Route("GET", "/ui/jobs", "jobs.list", show_jobs, media=HTML),
+    Route("GET", "/ui/parts/jobs", "jobs.list", show_recent_jobs, media=HTML),
+    Route(
+        "GET",
+        "/ui/jobs/{job_id}",
+        "jobs.read",
+        show_job,
+        media=HTML,
+        errors=(
+            NotYours,
+            JobNotFound,
+        ),
+    ),
+    Route(
+        "GET", "/ui/jobs/{job_id}/logs", "jobs.logs", show_logs, media=HTML, errors=(NotYours, JobNotFound, LogNotFound)
+    ),
+    Route(
+        "GET",
+        "/ui/parts/exceptions/{job_id}",
+        "jobs.exceptions",
+        show_exceptions,
+        media=HTML,
+        errors=(
+            NotYours,
+            JobNotFound,
+        ),
+    ),
+    Route(
+        "GET",
+        "/ui/parts/checkpoints/{job_id}",
+        "jobs.checkpoints",
+        show_checkpoints,
+        media=HTML,
+        errors=(
+            NotYours,
+            JobNotFound,
+        ),
+    ),
+    Route("GET", "/ui/taskmanagers", "taskmanagers.read", show_taskmanagers, media=HTML),
+    Route("GET", "/ui/parts/taskmanagers", "taskmanagers.read", show_slots, media=HTML),
+    *TRUST_PAGES,
+)
+"""Pages change nothing: what changes something is REST's own, with the CSRF token."""

@@ -1,0 +1,113 @@
+"""The plan of a job as a graph: its stages in columns, each after those that it waits for. Decisions only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from runtime.messages import StageReport, StageState
+from webui.words import Tone
+
+WIDTH, HEIGHT = 176, 62
+GAP_X, GAP_Y, MARGIN = 46, 18, 10
+MAX_DRAWN = 60
+"""More stages than this are only in the table: a picture of them says nothing."""
+SKEWED = 4.0
+"""The slowest task took so many times what the middle one took."""
+SKEW_FROM_MS = 1000
+
+_TONES: dict[StageState, Tone] = {
+    StageState.PENDING: "idle",
+    StageState.RUNNING: "run",
+    StageState.FINISHED: "ok",
+    StageState.FAILED: "bad",
+    StageState.SKIPPED: "idle",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StageView:
+    """A stage, and what is worth a look in it."""
+
+    stage: StageReport
+    tone: Tone
+    spilled: int
+    skew: float | None
+    """How many times the middle task the slowest one took; None: not worth a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageBox:
+    """A stage in the picture; ``done`` is how wide its bar is."""
+
+    view: StageView
+    x: int
+    y: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPicture:
+    """All of it."""
+
+    width: int
+    height: int
+    boxes: tuple[StageBox, ...]
+    lines: tuple[str, ...]
+
+
+def view_of(stage: StageReport) -> StageView:
+    """What there is to say of ``stage``."""
+    skew = None
+    if len(stage.task_ms) == 5 and stage.task_ms[4] >= SKEW_FROM_MS:
+        times = stage.task_ms[4] / max(1, stage.task_ms[2])
+        skew = times if times >= SKEWED else None
+    return StageView(stage, _TONES[stage.state], stage.memory_spilled_bytes + stage.disk_spilled_bytes, skew)
+
+
+def draw_plan(stages: Sequence[StageReport]) -> PlanPicture | None:
+    """Place the stages; None when there is nothing to draw, or too much."""
+    if not stages or len(stages) > MAX_DRAWN:
+        return None
+    columns = _columns(stages)
+    rows: dict[int, int] = {}
+    places: dict[int, tuple[int, int]] = {}
+    for stage in stages:
+        column = columns[stage.id]
+        row = rows.get(column, 0)
+        rows[column] = row + 1
+        places[stage.id] = (MARGIN + column * (WIDTH + GAP_X), MARGIN + row * (HEIGHT + GAP_Y))
+    boxes = tuple(
+        StageBox(view_of(each), *places[each.id], round((WIDTH - 20) * each.tasks_finished / max(1, each.tasks_total)))
+        for each in stages
+    )
+    lines = tuple(
+        _line(places[parent], places[each.id]) for each in stages for parent in each.parents if parent in places
+    )
+    return PlanPicture(
+        max(x for x, _ in places.values()) + WIDTH + MARGIN,
+        max(y for _, y in places.values()) + HEIGHT + MARGIN,
+        boxes,
+        lines,
+    )
+
+
+def _columns(stages: Sequence[StageReport]) -> Mapping[int, int]:
+    """How many stages must end one after the other before each; what a driver tells may be odd, and goes in circles."""
+    by_id = {stage.id: stage for stage in stages}
+    columns = dict.fromkeys(by_id, 0)
+    for _ in range(len(by_id)):
+        changed = False
+        for stage in stages:
+            wanted = max((columns[parent] + 1 for parent in stage.parents if parent in columns), default=0)
+            if columns[stage.id] < wanted < len(by_id):
+                columns[stage.id], changed = wanted, True
+        if not changed:
+            break
+    return columns
+
+
+def _line(start: tuple[int, int], end: tuple[int, int]) -> str:
+    x1, y1, x2, y2 = start[0] + WIDTH, start[1] + HEIGHT // 2, end[0], end[1] + HEIGHT // 2
+    bend = (x1 + x2) // 2
+    return f"M{x1} {y1}C{bend} {y1} {bend} {y2} {x2} {y2}"

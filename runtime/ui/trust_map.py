@@ -1,0 +1,258 @@
+"""Who talks to whom, out of what each end saw: processes, channels between them, and what is to be said of each.
+
+Decisions only. Evidence of a job comes from files that the job's own code can write to; it is shown, never believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pki.connections import PeerCertificate
+from pki.errors import PkiError
+from pki.identity import Role, SpiffeId
+from runtime.messages import ConnectionEvidence
+from runtime.ui.audit_summary import AuditSummary, Examined
+from webui.words import Tone, expiry_tone, identity_path
+
+GOOD_PROTOCOL = "TLSv1.3"
+GROUP_ABOVE = 6
+"""More processes of one role than this are one box with a dot for each."""
+UNIX_SOCKET = "unix socket"
+MAX_PROCESSES = 2000
+
+_TONES: tuple[Tone, ...] = ("idle", "ok", "run", "warn", "bad")
+
+
+def worst(tones: Iterable[Tone]) -> Tone:
+    """The one that somebody should look at first."""
+    return max(tones, key=_TONES.index, default="idle")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """An identity, and the latest certificate that somebody has seen of it."""
+
+    identity: str
+    role: str
+    name: str
+    certificate: PeerCertificate | None
+    tone: Tone
+
+    @property
+    def key(self) -> str:
+        """For links on the page."""
+        return _key("p", self.identity)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """All connections on one channel between two processes, or two groups of them.
+
+    Attributes:
+        dialer: the group of processes (a key of :attr:`TrustMap.groups`) that opened them.
+        listener: the group that accepted them.
+        count: how many connections were seen; 0: known without evidence.
+        pairs: how many pairs of processes.
+        concerns: what is not as it should be, in words.
+    """
+
+    channel: str
+    dialer: str
+    listener: str
+    protocols: tuple[str, ...] = ()
+    ciphers: tuple[str, ...] = ()
+    count: int = 0
+    pairs: int = 1
+    latest: float = 0.0
+    examined: Examined | None = None
+    concerns: tuple[str, ...] = ()
+    tone: Tone = "ok"
+
+    @property
+    def key(self) -> str:
+        """For links on the page."""
+        return _key("c", f"{self.channel} {self.dialer} {self.listener}")
+
+    @property
+    def local(self) -> bool:
+        """Whether it never leaves the machine, and is no TLS."""
+        return self.protocols == (UNIX_SOCKET,)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What is one box in the picture: a process, or many of one role."""
+
+    key: str
+    role: str
+    title: str
+    members: tuple[Process, ...]
+    tone: Tone
+
+
+@dataclass(frozen=True, slots=True)
+class TrustMap:
+    """All of it; groups by key."""
+
+    groups: Mapping[str, Group]
+    links: tuple[Link, ...]
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        """Every process, by role and name."""
+        return tuple(each for group in self.groups.values() for each in group.members)
+
+
+@dataclass(slots=True)
+class _Seen:
+    protocols: dict[str, None] = field(default_factory=dict)
+    ciphers: dict[str, None] = field(default_factory=dict)
+    pairs: set[tuple[str, str]] = field(default_factory=set)
+    count: int = 0
+    latest: float = 0.0
+
+
+def trust_map(
+    evidence: Sequence[ConnectionEvidence],
+    *,
+    now: float,
+    local: Sequence[tuple[str, str, str]] = (),
+    audit: AuditSummary | None = None,
+    own: tuple[str, PeerCertificate] | None = None,
+) -> TrustMap:
+    """The map of ``evidence``.
+
+    Args:
+        evidence: what the ends of connections saw.
+        now: in seconds since the epoch.
+        local: channels over a unix socket: channel, who dials, who listens.
+        audit: what the last audit found out about listeners.
+        own: who draws it, and its certificate.
+    """
+    shown: dict[str, tuple[float, PeerCertificate]] = {}
+    identities: dict[str, None] = {}
+    if own is not None:
+        identities[own[0]] = None
+        shown[own[0]] = (now, own[1])
+    for each in evidence:
+        for identity in (each.local, each.peer):
+            if len(identities) < MAX_PROCESSES:
+                identities[identity] = None
+        if each.certificate is not None:
+            known = shown.get(each.peer)
+            if known is None or each.certificate.not_after >= known[1].not_after:
+                shown[each.peer] = (each.opened_at, each.certificate)
+    for _, dialer, listener in local:
+        identities |= {dialer: None, listener: None}
+    processes = [_process(identity, shown[identity][1] if identity in shown else None, now) for identity in identities]
+    processes.sort(key=lambda each: (each.role, _natural(each.name)))
+    groups = _groups(processes)
+    group_of = {each.identity: group.key for group in groups.values() for each in group.members}
+    links = _links(evidence, groups, group_of, now, audit)
+    links += [
+        Link(channel, group_of[dialer], group_of[listener], protocols=(UNIX_SOCKET,), tone="idle")
+        for channel, dialer, listener in local
+        if not any(each.channel == channel for each in links)
+    ]
+    return TrustMap(groups, tuple(links))
+
+
+def _process(identity: str, certificate: PeerCertificate | None, now: float) -> Process:
+    try:
+        parsed = SpiffeId.parse(identity)
+        role = str(parsed.role)
+        name = identity_path(identity).rpartition("/")[2] if parsed.role is Role.EXECUTOR else parsed.name or role
+    except PkiError:
+        role, name = "unknown", identity[:80]
+    tone: Tone = "idle"
+    if certificate is not None:
+        tone = expiry_tone(certificate.not_before, certificate.not_after, now)
+    return Process(identity, role, name, certificate, tone)
+
+
+def _groups(processes: Sequence[Process]) -> dict[str, Group]:
+    by_role: dict[str, list[Process]] = {}
+    for each in processes:
+        by_role.setdefault(each.role, []).append(each)
+    groups: dict[str, Group] = {}
+    for role, members in by_role.items():
+        if len(members) > GROUP_ABOVE:
+            tone = worst(each.tone for each in members)
+            group = Group(_key("g", role), role, f"{len(members)} {role}s", tuple(members), tone)
+            groups[group.key] = group
+            continue
+        for each in members:
+            groups[each.key] = Group(each.key, role, each.name, (each,), each.tone)
+    return groups
+
+
+def _links(
+    evidence: Sequence[ConnectionEvidence],
+    groups: Mapping[str, Group],
+    group_of: Mapping[str, str],
+    now: float,
+    audit: AuditSummary | None,
+) -> list[Link]:
+    seen: dict[tuple[str, str, str], _Seen] = {}
+    for each in evidence:
+        dialer, listener = (each.local, each.peer) if each.direction == "dialed" else (each.peer, each.local)
+        if dialer not in group_of or listener not in group_of:
+            continue
+        of = seen.setdefault((each.channel, group_of[dialer], group_of[listener]), _Seen())
+        of.protocols[each.protocol] = None
+        of.ciphers[each.cipher] = None
+        of.pairs.add((dialer, listener))
+        # A connection whose two ends were both asked is there twice; the listener's word is the one that counts.
+        of.count += each.direction == "accepted"
+        of.latest = max(of.latest, each.opened_at)
+    links = []
+    for (channel, dialer, listener), found in sorted(seen.items()):
+        concerns = [
+            f"{version or 'no TLS'} instead of {GOOD_PROTOCOL}"
+            for version in found.protocols
+            if version != GOOD_PROTOCOL
+        ]
+        tone: Tone = "bad" if concerns else "ok"
+        for key in (dialer, listener):
+            late = [each for each in groups[key].members if each.tone in {"warn", "bad"}]
+            if late:
+                concerns.append(_late(late, now))
+                tone = worst([tone, *(each.tone for each in late)])
+        links.append(
+            Link(
+                channel=channel,
+                dialer=dialer,
+                listener=listener,
+                protocols=tuple(found.protocols),
+                ciphers=tuple(found.ciphers),
+                count=max(found.count, len(found.pairs)),
+                pairs=len(found.pairs),
+                latest=found.latest,
+                examined=None if audit is None else audit.of(channel, [p.identity for p in groups[listener].members]),
+                concerns=tuple(concerns),
+                tone=tone,
+            )
+        )
+    return links
+
+
+def _late(late: Sequence[Process], now: float) -> str:
+    names = ", ".join(identity_path(each.identity) for each in late[:3])
+    more = f" and {len(late) - 3} more" if len(late) > 3 else ""
+    over = any(each.certificate is not None and each.certificate.not_after <= now for each in late)
+    what = "has expired" if over else "was not renewed at half of its life"
+    return f"the certificate of {names}{more} {what}"
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    """So that ``tm-10`` comes after ``tm-9``."""
+    head = name.rstrip("0123456789")
+    digits = name[len(head) :]
+    return head, int(digits[:12] or "0"), name
+
+
+def _key(kind: str, text: str) -> str:
+    """Short, and safe in an address of a page."""
+    return f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -1,0 +1,106 @@
+"""The trust map of the cluster, and of each job."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from aiohttp import web
+
+from runtime.jobmanager.errors import JobNotFound
+from runtime.messages import ConnectionEvidence
+from runtime.rest.cluster import Cluster
+from runtime.rest.jobs import jobs_seen, require_seen
+from runtime.rest.problems import NotYours
+from runtime.rest.route import Call, NoQuery, Route
+from runtime.ui.page import page, render
+from runtime.ui.trust_facts import TrustFacts, anchor_tone
+from runtime.ui.trust_map import TrustMap, trust_map
+from runtime.ui.trust_picture import draw
+from webui.rendering import HTML
+
+MAX_JOBS_ON_THE_MAP = 6
+REST_CHANNEL = "rest"
+
+
+@page
+async def show_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """The trust map: the cluster's own processes and channels."""
+    evidence = await cluster.resource_manager.connections()
+    facts, now = await asyncio.to_thread(cluster.trust), time.time()
+    leader = cluster.facts.jobmanager
+    # Over a unix socket the gateway shows no identity: it is this request that says that there is one.
+    found = await asyncio.to_thread(
+        _map, evidence, facts, now, [(REST_CHANNEL, f"spiffe://{cluster.facts.trust_domain}/gateway/envoy", leader)]
+    )
+    anchors = [(each, anchor_tone(each, now)) for each in facts.anchors]
+    return await render(call, "trust.html", now=now, map=found, picture=draw(found), facts=facts, anchors=anchors)
+
+
+@page
+async def show_trust_of_jobs(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """A part of the trust map: a place for each job that runs, whose connections have an operation of their own."""
+    running = [job for job in await jobs_seen(cluster, call) if not job.state.terminal]
+    more = max(0, len(running) - MAX_JOBS_ON_THE_MAP)
+    return await render(call, "part_trust.html", jobs=running[:MAX_JOBS_ON_THE_MAP], more=more)
+
+
+@page
+async def show_job_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """The trust map of one job."""
+    return await _of_job(cluster, call, "job_trust.html")
+
+
+@page
+async def show_job_trust_part(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """The same as a part of the whole map."""
+    return await _of_job(cluster, call, "part_job_trust.html")
+
+
+async def _of_job(cluster: Cluster, call: Call[Any], template: str) -> web.Response:
+    job_id = await require_seen(cluster, call)
+    evidence = await cluster.dispatcher.job_connections(job_id)
+    facts, now = await asyncio.to_thread(cluster.trust), time.time()
+    found = await asyncio.to_thread(_map, evidence, facts, now)
+    picture = draw(found, of_a_job=True)
+    return await render(call, template, now=now, job_id=job_id, map=found, picture=picture, facts=facts)
+
+
+def _map(
+    evidence: tuple[ConnectionEvidence, ...],
+    facts: TrustFacts,
+    now: float,
+    local: Sequence[tuple[str, str, str]] = (),
+) -> TrustMap:
+    own = None if facts.own is None else (facts.identity, facts.own)
+    return trust_map(evidence, now=now, local=local, audit=facts.audit, own=own)
+
+
+TRUST_PAGES: tuple[Route, ...] = (
+    Route("GET", "/ui/trust", "connections.read", show_trust, media=HTML),
+    Route("GET", "/ui/parts/trust", "jobs.list", show_trust_of_jobs, media=HTML),
+    Route(
+        "GET",
+        "/ui/jobs/{job_id}/trust",
+        "jobs.connections",
+        show_job_trust,
+        media=HTML,
+        errors=(
+            NotYours,
+            JobNotFound,
+        ),
+    ),
+    Route(
+        "GET",
+        "/ui/parts/trust/{job_id}",
+        "jobs.connections",
+        show_job_trust_part,
+        media=HTML,
+        errors=(
+            NotYours,
+            JobNotFound,
+        ),
+    ),
+)

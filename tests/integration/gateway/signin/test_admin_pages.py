@@ -1,0 +1,161 @@
+"""The auth service's own pages: who sees them, what they show, and what their forms do."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+import pytest
+
+from gateway.audit_log import audit_file
+from gateway.passes import CSRF_COOKIE
+from gateway.tokens import TokenStore
+from pki.config import PkiConfig
+from pki.files import write_secret
+from pki.identity import Role, SpiffeId
+from pki.issuer import LocalIssuer
+
+from .conftest import Browser, House, Start
+from .test_token_sign_in import submit
+
+HOUR = dt.timedelta(hours=1)
+PAGES = ("/auth/ui/gateway", "/auth/ui/audit-log", "/auth/ui/pki")
+ACTS = ("/auth/ui/sessions/revoke", "/auth/ui/tokens/revoke", "/auth/ui/audit-log/verify")
+POLICY = b"""
+version = 1
+[roles.viewer]
+allow = ["jobs.list"]
+[roles.auditor]
+allow = ["audit_log.search"]
+[roles.guard]
+allow = ["sessions.list"]
+[roles.admin]
+allow = ["*"]
+"""
+
+
+@pytest.fixture
+async def local(start: Start) -> House:
+    house = await start(oidc=None)
+    write_secret(house.home.gateway / "policy.toml", POLICY)
+    return house
+
+
+async def signed_in(house: House, role: str, name: str = "ada") -> Browser:
+    _, token = TokenStore(house.home).create(name, role, HOUR, roles=("viewer", "auditor", "guard", "admin"))
+    browser = house.browser()
+    assert (await submit(browser, token)).status == 303
+    return browser
+
+
+async def test_whoever_has_not_signed_in_is_led_there_and_back(local: House) -> None:
+    for page in PAGES:
+        reply = await local.browser().get(page)
+        assert (reply.status, reply.location) == (303, f"/auth/login?return_to={page.replace('/', '%2F')}")
+    for act in ACTS:
+        assert (await local.browser().post(act, {"id": "x"})).status == 401
+
+
+async def test_each_page_is_for_those_whom_the_policy_lets(local: House) -> None:
+    allowed = {
+        "viewer": (403, 403, 403),
+        "auditor": (403, 200, 403),
+        "guard": (200, 403, 403),
+        "admin": (200, 200, 200),
+    }
+    for role, statuses in allowed.items():
+        browser = await signed_in(local, role)
+        replies = [await browser.get(page) for page in PAGES]
+        assert tuple(reply.status for reply in replies) == statuses, role
+        assert all(reply.headers["content-type"].startswith("text/html") for reply in replies)
+        csrf = {"csrf": browser.cookies[CSRF_COOKIE]}
+        acts = [(await browser.post(act, {"id": "x", **csrf})).status for act in ACTS]
+        assert acts == {"admin": [404, 404, 200], "auditor": [403, 403, 200]}.get(role, [403, 403, 403])
+    denied = [each for each in local.audited() if each["operation"] == "tokens.revoke" and each["decision"] == "deny"]
+    assert len(denied) == 4
+    guard = await (await signed_in(local, "guard")).get(PAGES[0])
+    assert "API tokens" not in guard.text, "tokens have an operation of their own"
+    assert "<form" not in guard.text, "and so has ending sessions"
+
+
+async def test_nothing_changes_without_the_csrf_token_or_from_another_site(local: House) -> None:
+    browser = await signed_in(local, "admin")
+    record, _ = TokenStore(local.home).create("eve", "viewer", HOUR)
+    csrf = browser.cookies[CSRF_COOKIE]
+    for form in ({}, {"csrf": ""}, {"csrf": csrf[::-1]}):
+        assert (await browser.post("/auth/ui/tokens/revoke", {"id": record.id, **form})).status == 403
+    there = {"id": record.id, "csrf": csrf}
+    assert (await browser.post("/auth/ui/tokens/revoke", there, sec_fetch_site="cross-site")).status == 403
+    assert (await browser.get(f"/auth/ui/tokens/revoke?id={record.id}")).status == 404
+    assert TokenStore(local.home).read().find(record.id).revoked_at is None
+
+
+async def test_revoking_a_token_is_on_record_and_ends_what_was_begun_with_it(local: House) -> None:
+    admin = await signed_in(local, "admin")
+    record, token = TokenStore(local.home).create("eve", "viewer", HOUR)
+    eve = local.browser()
+    await submit(eve, token)
+    listed = (await admin.get(PAGES[0])).text
+    assert f'id="token-{record.id}"' in listed
+    assert token not in listed
+    reply = await admin.post("/auth/ui/tokens/revoke", {"id": record.id, "csrf": admin.cookies[CSRF_COOKIE]})
+    assert (reply.status, reply.location) == (303, "/auth/ui/gateway?done=token")
+    assert (await eve.get("/v1/jobs")).status == 401
+    assert '"kind":"token.revoked"' in audit_file(local.home).read_text()
+    shown = (await admin.get(reply.location)).text
+    assert "The token is revoked" in shown
+    assert re.search(rf'id="token-{record.id}">.*?badge bad">revoked', shown, re.DOTALL)
+
+
+async def test_ending_a_session(local: House) -> None:
+    admin, eve = await signed_in(local, "admin"), await signed_in(local, "viewer", "eve")
+    (identifier,) = [each.id for each in local.service.authenticator.sessions.records if each.name == "eve"]
+    reply = await admin.post("/auth/ui/sessions/revoke", {"id": identifier, "csrf": admin.cookies[CSRF_COOKIE]})
+    assert reply.location == "/auth/ui/gateway?done=session"
+    assert (await eve.get("/v1/jobs")).status == 401
+    assert f"session-{identifier}" not in (await admin.get(PAGES[0])).text
+    (revoked,) = local.service.authenticator.revocations.current().unexpired(local.service.desk.clock())
+    assert (revoked.id, revoked.by) == (identifier, "ada")
+
+
+async def test_the_log_is_searched_and_nothing_in_it_becomes_markup(local: House) -> None:
+    admin = await signed_in(local, "admin")
+    await local.browser().get("/v1/<script>alert(1)</script>")
+    found = (await admin.get("/auth/ui/audit-log")).text
+    assert "<script>alert" not in found
+    assert "auth.login" in found
+    nothing = (await admin.get("/auth/ui/audit-log?principal=nobody-else&operation=%3Cb%3E")).text
+    assert "Nothing is like that." in nothing
+    assert "<b>" not in nothing
+    mine = (await admin.get("/auth/ui/audit-log?principal=ad*&decision=allow")).text
+    assert mine.count("badge ok") == mine.count('<td class="name">ada</td>') > 0
+
+
+async def test_the_chain_is_verified_and_damage_is_told(local: House) -> None:
+    admin = await signed_in(local, "admin")
+    csrf = {"csrf": admin.cookies[CSRF_COOKIE]}
+    good = (await admin.post("/auth/ui/audit-log/verify", csrf)).text
+    assert re.search(r"All \d+ lines in 1 segment hold", good)
+    log = audit_file(local.home)
+    # Of the same length, as somebody would do it who knows that it is being written to.
+    log.write_bytes(log.read_bytes().replace(b'"method":"GET"', b'"method":"PUT"', 1))
+    bad = (await admin.post("/auth/ui/audit-log/verify", csrf)).text
+    assert "The log does not hold" in bad
+
+
+async def test_certificates_by_expiry(local: House) -> None:
+    admin = await signed_in(local, "admin")
+    assert "The authorities are on another machine." in (await admin.get("/auth/ui/pki")).text
+    issuer = LocalIssuer(local.home.pki, PkiConfig(trust_domain="signin.test"))
+    issuer.ensure_authorities()
+    for name in ("tm-1", "tm-2"):
+        identity = SpiffeId.process("signin.test", Role.TASKMANAGER, name)
+        issuer.issue_to(local.home.identity(Role.TASKMANAGER, name), identity)
+    (local.home.identity(Role.TASKMANAGER, "tm-2") / "chain.pem").write_text("not a certificate")
+    shown = (await admin.get("/auth/ui/pki")).text
+    assert shown.count("taskmanager/tm-1") >= 1
+    assert 'class="notice bad"' in shown, "what is damaged is told, and the rest shown"
+    for kind in ("root", "internal", "edge"):
+        assert f'<td class="name">{kind}' in shown
+    assert "PRIVATE" not in shown
+    assert "sluice pki rotate prepare internal" in shown

@@ -1,0 +1,144 @@
+"""A browser signs in with an API token, and may what the token may, for as long as the token is good."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+
+import pytest
+
+from gateway.audit_log import audit_file
+from gateway.passes import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+from gateway.session_store import read_sessions
+from gateway.signin.device import GRANT_TYPE
+from gateway.tokens import TokenStore
+from pki.errors import SluiceError
+from webui.assets import CACHE_FOR_EVER, asset_path, assets
+
+from .conftest import Browser, House, Reply, Start, hidden
+
+HOUR = dt.timedelta(hours=1)
+
+
+@pytest.fixture
+async def local(start: Start) -> House:
+    return await start(oidc=None)
+
+
+async def submit(browser: Browser, token: str, return_to: str = "/ui") -> Reply:
+    form = await browser.get(f"/auth/login?with=token&return_to={return_to}")
+    return await browser.post(
+        "/auth/login", {"token": hidden(form.text, "token"), "return_to": return_to, "api_token": token}
+    )
+
+
+async def test_a_token_becomes_a_session_that_may_the_same(local: House) -> None:
+    record, token = TokenStore(local.home).create("ada", "submitter", HOUR, scopes=("jobs.*",))
+    browser = local.browser()
+    reply = await submit(browser, f"  {token}\n", "/ui/jobs")
+    assert (reply.status, reply.location) == (303, "/ui/jobs")
+    assert browser.cookies.keys() >= {SESSION_COOKIE, PASS_COOKIE, CSRF_COOKIE}
+    me = (await browser.get("/auth/whoami")).json
+    assert (me["name"], me["roles"], me["scopes"], me["method"]) == ("ada", ["submitter"], ["jobs.*"], "token")
+    assert me["operations"]["jobs.list"] == "allow"
+    assert "overview.read" not in me["operations"], "beyond the token's scopes"
+    assert (await browser.get("/v1/jobs")).status == 200
+    # Without the CSRF token nothing is changed, as with every cookie.
+    assert (await browser.post("/v1/jobs")).status == 403
+    assert (await browser.post("/v1/jobs", x_sluice_csrf=browser.cookies[CSRF_COOKIE])).status == 200
+    (session,) = read_sessions(local.home).records
+    assert (session.token, session.expires_at) == (record.id, record.expires_at)
+    assert token not in audit_file(local.home).read_text()
+    assert f"signed in with token {record.id}" in audit_file(local.home).read_text()
+
+
+@pytest.mark.parametrize("shown", ["", "slc_", "slc_" + "0" * 12 + "_" + "0" * 64, "x" * 15000])
+async def test_what_is_no_token_signs_nobody_in(local: House, shown: str) -> None:
+    browser = local.browser()
+    reply = await submit(browser, shown)
+    assert reply.status == 403
+    assert "The token is not valid." in reply.text
+    assert SESSION_COOKIE not in browser.cookies
+
+
+async def test_a_form_of_another_page_signs_nobody_in(local: House) -> None:
+    _, token = TokenStore(local.home).create("ada", "admin", HOUR)
+    browser = local.browser()
+    assert (await browser.post("/auth/login", {"api_token": token})).status == 403
+    assert SESSION_COOKIE not in browser.cookies
+
+
+async def test_revoking_the_token_ends_the_session_and_its_passes(local: House) -> None:
+    record, token = TokenStore(local.home).create("ada", "viewer", HOUR)
+    browser, other = local.browser(), local.browser()
+    _, others = TokenStore(local.home).create("ada", "viewer", HOUR)
+    await submit(browser, token)
+    await submit(other, others)
+    assert (await browser.get("/v1/jobs")).status == 200
+    TokenStore(local.home).revoke(record.id)
+    for cookies in ({SESSION_COOKIE, PASS_COOKIE, CSRF_COOKIE}, {SESSION_COOKIE}, {PASS_COOKIE}):
+        stolen = local.browser()
+        stolen.cookies.update({name: value for name, value in browser.cookies.items() if name in cookies})
+        assert (await stolen.get("/v1/jobs")).status == 401
+        assert (await stolen.get("/auth/whoami")).status == 401
+    assert (await other.get("/v1/jobs")).status == 200
+    assert (await submit(local.browser(), token)).status == 403
+
+
+async def test_a_revoked_token_ends_sessions_even_when_nobody_told_of_them(
+    local: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The revocation of sessions is for passes that others check; here the token itself counts."""
+    record, token = TokenStore(local.home).create("ada", "viewer", HOUR)
+    browser = local.browser()
+    await submit(browser, token)
+
+    def fails(*_: object) -> None:
+        raise SluiceError("the session file cannot be read")
+
+    monkeypatch.setattr("gateway.tokens.revoke_sessions", fails)
+    with pytest.raises(SluiceError):
+        TokenStore(local.home).revoke(record.id)
+    browser.cookies.pop(PASS_COOKIE)
+    assert (await browser.get("/v1/jobs")).status == 401
+
+
+async def test_the_session_ends_with_the_token(local: House) -> None:
+    now = time.time()
+    _, token = TokenStore(local.home).create("ada", "viewer", dt.timedelta(minutes=2))
+    browser = local.browser()
+    await submit(browser, token)
+    local.service.authenticator.clock = lambda: now + 130
+    browser.cookies.pop(PASS_COOKIE)
+    assert (await browser.get("/v1/jobs")).status == 401
+
+
+async def test_such_a_session_signs_out_and_signs_no_command_in(local: House) -> None:
+    _, token = TokenStore(local.home).create("ada", "admin", HOUR, scopes=("jobs.read",))
+    browser = local.browser()
+    await submit(browser, token)
+    begun = (await local.browser().post("/auth/device")).json
+    form = {"user_code": begun["user_code"], "csrf": browser.cookies[CSRF_COOKIE], "decision": "approve"}
+    assert (await browser.post("/auth/device/decide", form)).status == 403, "its scopes would be lost"
+    poll = {"grant_type": GRANT_TYPE, "device_code": begun["device_code"]}
+    assert (await local.browser().post("/auth/device/token", poll)).json == {"error": "authorization_pending"}
+    reply = await browser.post("/auth/logout", {"csrf": browser.cookies[CSRF_COOKIE]})
+    assert (reply.status, reply.location) == (303, "/auth/signed-out")
+    assert (await browser.get("/v1/jobs")).status == 401
+
+
+async def test_styles_and_scripts_are_for_everybody_and_for_ever(local: House) -> None:
+    before = len(local.audited())
+    for asset in assets().values():
+        reply = await local.browser().get(asset.path)
+        assert (reply.status, reply.headers["cache-control"]) == (200, CACHE_FOR_EVER)
+        assert reply.headers["content-type"] == asset.content_type
+    squeezed = await local.browser().get(asset_path("sluice.css"), accept_encoding="gzip")
+    assert squeezed.headers["content-encoding"] == "gzip"
+    for path in (
+        "/auth/static/",
+        "/auth/static/sluice.css",
+        asset_path("sluice.css") + "x",
+    ):
+        assert (await local.browser().get(path)).status in {400, 404}
+    assert len(local.audited()) == before, "nobody looks for a style sheet in the audit log"

@@ -1,0 +1,437 @@
+"""A cluster of any size that exists on paper alone: what REST and the dashboard show of it is real, the rest is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from pki.connections import PeerCertificate
+from pki.home import Home
+from pki.standing import OpenStreams
+from runtime.blob.store import BlobStore
+from runtime.checkpoint.ledger import Checkpoint, CheckpointsView, QueryCheckpoint
+from runtime.checkpoint.savepoints import Savepoint
+from runtime.config import ConnectConfig, RuntimeConfig
+from runtime.jobmanager.connect_sessions import ConnectSessions
+from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, UiNotFound
+from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
+from runtime.jobmanager.job_feed import JobFeed
+from runtime.jobmanager.observation import Observation
+from runtime.jobmanager.views import (
+    ExceptionEntry,
+    ExecutorView,
+    Failure,
+    JobDetail,
+    JobRecord,
+    JobSummary,
+    SavepointRequest,
+    SlotView,
+    TaskManagerView,
+)
+from runtime.messages import (
+    ConnectionEvidence,
+    JobProgress,
+    JobState,
+    JobSubmission,
+    LogChunk,
+    RegistrationAccepted,
+    SlotReport,
+    SlotState,
+    StageReport,
+    StageState,
+    StageTable,
+    TaskManagerRegistration,
+    UiPage,
+    UiRequest,
+)
+from runtime.rest.artifacts import ArtifactStores
+from runtime.rest.cluster import Cluster, ClusterFacts, Term
+from runtime.rest.standing import whoever_was_let_in
+from runtime.rest.streams import Streams
+from runtime.ui.audit_summary import AuditSummary, Examined
+from runtime.ui.trust_facts import Anchor, TrustFacts
+
+TRUST_DOMAIN = "gateway.test"
+SUITE = "TLS_AES_256_GCM_SHA384"
+ISSUER = "5a" * 20
+HOUR = 3600.0
+_ENDED = (JobState.FINISHED, JobState.FINISHED, JobState.FINISHED, JobState.FAILED, JobState.CANCELED)
+_NAMES = ("cert_inventory.py", "access_report.py", "orders_daily.py", "clickstream.py", "churn_model.py")
+_OWNERS = ("ada", "grace", "linus", "margaret")
+TRACEBACK = """Traceback (most recent call last):
+  File "orders_daily.py", line 41, in <module>
+    total = orders.groupBy("country").agg({"amount": "sum"}).collect()
+  File "orders_daily.py", line 17, in amount
+    raise ValueError("the amount of order 4711 is negative")
+ValueError: the amount of order 4711 is negative
+"""
+
+
+def spiffe(path: str) -> str:
+    """An identity of the simulated trust domain."""
+    return f"spiffe://{TRUST_DOMAIN}/{path}"
+
+
+def certificate(number: int, *, begun: float, lives: float = 24 * HOUR) -> PeerCertificate:
+    """A certificate that began at ``begun``."""
+    return PeerCertificate(
+        serial=f"{0x7F3A9C0000 + number:x}", issuer=ISSUER, not_before=begun, not_after=begun + lives, key="EC P-256"
+    )
+
+
+def job(number: int, state: JobState, now: float) -> JobDetail:
+    """Job ``number``; the higher, the later."""
+    began = int((now - 60 - number * 311 % 80_000) * 1000) if state.terminal else int((now - 42) * 1000)
+    lasted = 4_000 + number * 7919 % 190_000
+    ended = began + lasted if state.terminal else None
+    running = state is JobState.RUNNING
+    stamps = {"INITIALIZING": began, "CREATED": began + 210, "RUNNING": began + 1_900}
+    stamps |= {"FAILING": began + lasted - 80} if state is JobState.FAILED else {}
+    stamps |= {"CANCELLING": began + lasted - 900} if state is JobState.CANCELED else {}
+    stamps |= {} if running else {state.value: began + lasted}
+    failed = state is JobState.FAILED
+    return JobDetail(
+        id=f"{number * 2654435761 % (1 << 32):08x}{number:024x}",
+        name=_NAMES[number % len(_NAMES)],
+        owner=_OWNERS[number % len(_OWNERS)],
+        state=state,
+        start_time=began,
+        end_time=ended,
+        duration_ms=lasted if state.terminal else int(now * 1000) - began,
+        attempt=1,
+        progress=JobProgress(
+            spark_jobs_started=3,
+            spark_jobs_finished=1 if running else 3,
+            stages_total=7,
+            stages_finished=3 if running else 7,
+            tasks_total=240,
+            tasks_finished=131 if running else 240,
+            tasks_running=8 if running else 0,
+            tasks_failed=2 if failed else 0,
+            executors_added=2,
+            executors_removed=0 if running else 2,
+            shuffle_bytes_written=734_003_200,
+            shuffle_bytes_read=512_884_112,
+        ),
+        executors=tuple(
+            ExecutorView(
+                id=each,
+                taskmanager=f"tm-{each}",
+                slot=number % 2,
+                state="RUNNING" if running else "EXITED",
+                exit_reason="" if running else "the driver ended",
+                started_at=began + 2_400,
+            )
+            for each in (1, 2)
+        ),
+        timestamps=stamps,
+        failure=Failure(error="ValueError: the amount of order 4711 is negative", traceback=TRACEBACK)
+        if failed
+        else None,
+        pending_reason="",
+    )
+
+
+def simulated_trust() -> TrustFacts:
+    """What the JobManager trusts: one authority; an audit was a while ago."""
+    now = time.time()
+    anchor = Anchor(
+        ISSUER, "CN=Sluice internal authority", "51c3", "EC P-256", now - 90 * 86400, now + 275 * 86400, True
+    )
+    listeners = tuple(
+        Examined(
+            name=f"{channel} of {process}",
+            channel=channel,
+            process=spiffe(process),
+            version="TLSv1.3",
+            suite=SUITE,
+            group="X25519MLKEM768",
+        )
+        for channel, process in (("rpc", "jobmanager/jm-1"), ("blob", "jobmanager/jm-1"))
+    )
+    summary = AuditSummary(at=now - 1800, checks=412, findings={}, listeners=listeners)
+    own = certificate(1, begun=now - 3 * HOUR)
+    return TrustFacts(
+        spiffe("jobmanager/jm-1"), own, (anchor,), "A", "One authority is trusted, and it signs.", summary
+    )
+
+
+_PARENTS: tuple[tuple[int, ...], ...] = ((), (), (0, 1), (2,), (), (3, 4), (5,))
+_OPERATORS = ("Scan parquet orders", "Scan parquet countries", "SortMergeJoin", "HashAggregate", "Scan csv rates")
+
+
+def stage(number: int, of: JobDetail) -> StageReport:
+    """Stage ``number`` of seven; those before the third have ended."""
+    ended = of.state.terminal or number < 3
+    running = not of.state.terminal and number in {3, 4}
+    total = (64, 8, 40, 40, 24, 40, 24)[number]
+    skewed = number == 3
+    return StageReport(
+        id=number,
+        job=number // 3,
+        name=f"collect at orders_daily.py:{41 + number}",
+        description="orders by country",
+        state=StageState.FINISHED if ended else StageState.RUNNING if running else StageState.PENDING,
+        attempts=1 if ended or running else 0,
+        tasks_total=total,
+        tasks_running=4 if running else 0,
+        tasks_finished=total if ended else total // 3 if running else 0,
+        tasks_failed=1 if number == 2 else 0,
+        parents=_PARENTS[number],
+        operators=_OPERATORS[number : number + 1],
+        started_at=of.start_time + number * 2000 if ended or running else 0,
+        ended_at=of.start_time + number * 2000 + 1800 if ended else 0,
+        input_bytes=1_400_000_000 if number in {0, 1, 4} else 0,
+        shuffle_read_bytes=210_000_000 if number in {2, 3} else 0,
+        shuffle_write_bytes=220_000_000 if number in {0, 1, 2} else 0,
+        disk_spilled_bytes=88_000_000 if skewed else 0,
+        task_ms=(40, 90, 120, 160, 9400 if skewed else 310) if ended or running else (),
+    )
+
+
+def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager, directory: Path) -> Cluster:
+    """What REST reaches of them; what it stores is below ``directory``."""
+    store = BlobStore(directory / "blobs", 4_000_000)
+    return Cluster(
+        dispatcher,
+        manager,
+        store,
+        ClusterFacts("0.1.0", "4.3.0", spiffe("jobmanager/jm-1"), TRUST_DOMAIN),
+        ConnectSessions(dispatcher, store, directory / "jobs", ConnectConfig()),
+        default_executors=2,
+        leader=Term("jm-1", 3, 5000),
+        config=RuntimeConfig(),
+        artifacts=ArtifactStores(()),
+        observation=Observation(Home.at(directory / "home"), "jobmanager/jm-1", lambda: ()),
+        feed=dispatcher.feed,
+        streams=Streams(OpenStreams(whoever_was_let_in)),
+        trust=simulated_trust,
+    )
+
+
+class SimulatedDispatcher:
+    """Knows ``ended`` jobs that are over, and ``running`` ones that are not."""
+
+    def __init__(self, running: int, ended: int, *, now: float | None = None) -> None:
+        moment = time.time() if now is None else now
+        self.now = moment
+        made = [job(number, JobState.RUNNING, moment) for number in range(ended, ended + running)]
+        made += [job(number, _ENDED[number % len(_ENDED)], moment) for number in reversed(range(ended))]
+        self.details = {each.id: each for each in made}
+        self.cancelled: list[str] = []
+        self.feed = JobFeed()
+        self.submitted: dict[str, JobSubmission] = {}
+        self.log = "".join(f"26/11/21 11:25:{second:02d} INFO stage 3: task {second} done\n" for second in range(60))
+
+    async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
+        self.submitted[job_id] = submission
+        now = time.time()
+        template = job(0, JobState.RUNNING, now)
+        made = msgspec.structs.replace(template, id=job_id, name=submission.name, owner=submission.owner)
+        self.details = {job_id: made, **self.details}
+
+    async def jobs(self) -> tuple[JobSummary, ...]:
+        return tuple(each.summary() for each in self.details.values())
+
+    async def job(self, job_id: str) -> JobDetail:
+        if job_id not in self.details:
+            raise JobNotFound(f"there is no job {job_id}")
+        return self.details[job_id]
+
+    async def cancel_job(self, job_id: str) -> None:
+        found = await self.job(job_id)
+        if found.state.terminal:
+            raise JobAlreadyTerminal(f"job {job_id} is {found.state}")
+        self.cancelled.append(job_id)
+        at = int(time.time() * 1000)
+        stamps = {**found.timestamps, "CANCELLING": at, "CANCELED": at + 1}
+        self.details[job_id] = msgspec.structs.replace(found, state=JobState.CANCELED, end_time=at, timestamps=stamps)
+
+    def progress(self, job_id: str, **counters: int) -> None:
+        """Move a job on."""
+        found = self.details[job_id]
+        self.details[job_id] = msgspec.structs.replace(
+            found, progress=msgspec.structs.replace(found.progress, **counters)
+        )
+
+    async def job_logs(self, job_id: str) -> tuple[str, ...]:
+        await self.job(job_id)
+        return ("driver.stdout", "driver.stderr", "executor-1.stderr", "executor-2.stderr")
+
+    async def read_job_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
+        if source not in await self.job_logs(job_id):
+            raise LogNotFound(f"no log {source}")
+        data = self.log[offset : offset + limit]
+        return LogChunk(data=data, offset=offset, next_offset=offset + len(data), end=offset + limit >= len(self.log))
+
+    async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
+        found = await self.job(job_id)
+        driver, jobmanager = spiffe(f"job/{job_id}/driver"), spiffe("jobmanager/jm-1")
+        fresh = certificate(900, begun=self.now - 600, lives=HOUR)
+        entries = [evidence("rpc", jobmanager, driver, "accepted", fresh, self.now - 40)]
+        entries += [
+            evidence("blob", jobmanager, spiffe(f"job/{job_id}/executor/{each.id}"), "accepted", fresh, self.now - 38)
+            for each in found.executors
+        ]
+        for each in found.executors:
+            executor = spiffe(f"job/{job_id}/executor/{each.id}")
+            entries.append(evidence("data", executor, driver, "dialed", fresh, self.now - 30))
+            entries.append(evidence("data", driver, executor, "accepted", fresh, self.now - 30))
+        one, two = (spiffe(f"job/{job_id}/executor/{each}") for each in (1, 2))
+        entries.append(evidence("data", two, one, "dialed", fresh, self.now - 12))
+        return tuple(entries)
+
+    async def job_updated(self, detail: JobDetail) -> None:
+        raise NotImplementedError
+
+    async def job_ended(self, record: JobRecord) -> None:
+        raise NotImplementedError
+
+    async def job_released(self, job_id: str) -> None:
+        raise NotImplementedError
+
+    async def attempt_failed(self, job_id: str) -> float | None:
+        raise NotImplementedError
+
+    async def job_restarting(self, record: JobRecord, delay: float) -> None:
+        raise NotImplementedError
+
+    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
+        found = await self.job(job_id)
+        if found.name != "clickstream.py":
+            return CheckpointsView()
+        history = tuple(
+            Checkpoint(
+                number=number,
+                attempt=1,
+                completed_at=found.start_time + number * 4000,
+                queries=(QueryCheckpoint(query_id="q-1", name="clicks", batch=number * 3),),
+            )
+            for number in range(1, 9)
+        )
+        return CheckpointsView(completed=8, history=history)
+
+    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
+        raise NotImplementedError
+
+    async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
+        raise NotImplementedError
+
+    async def savepoints(self) -> tuple[Savepoint, ...]:
+        raise NotImplementedError
+
+    async def savepoint(self, savepoint_id: str) -> Savepoint:
+        raise NotImplementedError
+
+    async def dispose_savepoint(self, savepoint_id: str) -> None:
+        raise NotImplementedError
+
+    async def job_stages(self, job_id: str) -> StageTable:
+        found = await self.job(job_id)
+        return StageTable(stages=tuple(stage(number, found) for number in range(7)))
+
+    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
+        raise UiNotFound(f"job {job_id} has no Spark", request.path)
+
+    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
+        found = await self.job(job_id)
+        if found.failure is None:
+            return ()
+        lost = ExceptionEntry(
+            attempt=1,
+            time=found.start_time + 3000,
+            error="executor 2 was lost: its TaskManager does not answer",
+            root_cause="",
+            executor=2,
+            taskmanager="tm-2",
+        )
+        fatal = ExceptionEntry(
+            attempt=1,
+            time=found.end_time or 0,
+            error=found.failure.error,
+            root_cause=found.failure.error,
+            traceback=found.failure.traceback,
+            task="stage 3, task 17",
+            ended_attempt=True,
+        )
+        return lost, fatal
+
+
+class SimulatedResourceManager:
+    """Knows ``count`` TaskManagers with ``slots`` each, and what they are connected to."""
+
+    def __init__(self, count: int, slots: int = 4, *, busy: Sequence[str] = (), now: float | None = None) -> None:
+        self.now = time.time() if now is None else now
+        self.count, self.slots, self.busy = count, slots, tuple(busy)
+
+    async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
+        return tuple(self._view(number) for number in range(1, self.count + 1))
+
+    def _view(self, number: int) -> TaskManagerView:
+        slots = []
+        for slot in range(self.slots):
+            position = (slot * self.count + number - 1) // 2
+            taken = position < len(self.busy)
+            state = SlotState.ACTIVE if taken else SlotState.FREE
+            slots.append(SlotView(slot=slot, state=state, job_id=self.busy[position] if taken else ""))
+        return TaskManagerView(
+            id=f"tm-{number}",
+            identity=spiffe(f"taskmanager/tm-{number}"),
+            host=f"10.0.{number // 250}.{number % 250 + 1}",
+            slots_total=self.slots,
+            slots_free=sum(each.state is SlotState.FREE for each in slots),
+            slots=tuple(slots),
+            last_heartbeat=int((time.time() - number % 9) * 1000),
+        )
+
+    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+        jobmanager, entries = spiffe("jobmanager/jm-1"), []
+        own = certificate(1, begun=self.now - 3 * HOUR)
+        for number in range(1, self.count + 1):
+            taskmanager = spiffe(f"taskmanager/tm-{number}")
+            # One that was not renewed at half of its life, to be seen.
+            begun = self.now - (17 if number == 3 else 2 + number % 9) * HOUR
+            theirs = certificate(100 + number, begun=begun)
+            entries.append(evidence("rpc", jobmanager, taskmanager, "accepted", theirs, self.now - 3000 + number))
+            entries.append(evidence("rpc", taskmanager, jobmanager, "dialed", own, self.now - 3000 + number))
+            if number % 2:
+                entries.append(evidence("blob", jobmanager, taskmanager, "accepted", theirs, self.now - 200 + number))
+        return tuple(entries)
+
+    async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
+        raise NotImplementedError
+
+    async def heartbeat(self, report: SlotReport) -> None:
+        raise NotImplementedError
+
+    async def require_slots(self, requirement: SlotRequirement) -> str:
+        raise NotImplementedError
+
+    async def release_slot(self, allocation_id: str) -> None:
+        raise NotImplementedError
+
+    async def release_job(self, job_id: str) -> None:
+        raise NotImplementedError
+
+    async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
+        raise NotImplementedError
+
+
+def evidence(  # noqa: PLR0917  a row of a table
+    channel: str, local: str, peer: str, direction: str, shown: PeerCertificate, at: float, protocol: str = "TLSv1.3"
+) -> ConnectionEvidence:
+    """One connection as ``local`` saw it."""
+    return ConnectionEvidence(
+        channel=channel,
+        local=local,
+        peer=peer,
+        direction=direction,
+        protocol=protocol,
+        cipher=SUITE,
+        address="10.0.0.7:40123",
+        opened_at=at,
+        certificate=shown,
+    )

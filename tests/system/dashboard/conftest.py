@@ -1,0 +1,113 @@
+"""A simulated cluster behind a real auth service and the real Envoy, looked at with a real Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gateway.config import GatewayConfig
+from gateway.process import route_file
+from pki.assertion_keys import AssertionKeys, assertion_keys_file
+from pki.files import write_secret
+from pki.home import Home
+from pki.identity import Role
+from runtime.rest.routes import published_routes
+from runtime.rest.server import RestServer, make_application
+from runtime.rest.serving import handler_of
+from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway
+from tests.simulated_cluster import SimulatedDispatcher, SimulatedResourceManager, simulated
+from tests.system.browser.chromium import Tab, chromium, pin
+
+
+@dataclass
+class Stage:
+    """A dashboard, and a browser that has not signed in."""
+
+    gateway: Gateway
+    dispatcher: SimulatedDispatcher
+    manager: SimulatedResourceManager
+    tab: Tab
+    url: str
+
+
+class CompleteGateway(Gateway):
+    """With the REST of a simulated cluster behind it."""
+
+    def start_with(self, dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager) -> None:
+        """Start it all."""
+        self.upstream = _Rest(self.home, dispatcher, manager)  # type: ignore[assignment]
+        self.start()
+
+    def publish(self) -> None:
+        write_secret(route_file(self.home), json.dumps(published_routes()).encode())
+
+
+class _Rest:
+    def __init__(self, home: Home, dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager) -> None:
+        self._home, self._dispatcher, self._manager = home, dispatcher, manager
+
+    async def serve(self, path: Path) -> None:
+        cluster = simulated(self._dispatcher, self._manager, self._home.root)
+        keys = AssertionKeys(assertion_keys_file(self._home)).keys
+        server = RestServer(make_application(lambda route: handler_of(route, cluster), keys), path)
+        await server.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await server.close()
+
+
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.asynccontextmanager
+async def stage(tmp_path: Path, *, running: int = 3, ended: int = 40, taskmanagers: int = 5) -> AsyncIterator[Stage]:
+    """A cluster of this size, and a browser."""
+    home, loop, port = Path(tempfile.mkdtemp(prefix="slc")), BackgroundLoop(), free_port()
+    config = GatewayConfig(port=port, public_url=f"https://localhost:{port}", authorization_timeout=10.0)
+    gateway = CompleteGateway(Home.at(home).create(), EdgeAuthority(tmp_path / "pki"), loop, config)
+    dispatcher = SimulatedDispatcher(running, ended)
+    manager = SimulatedResourceManager(taskmanagers, busy=list(dispatcher.details)[:running])
+    try:
+        await asyncio.to_thread(gateway.start_with, dispatcher, manager)
+        edge = gateway.home.identity(Role.GATEWAY, "edge") / "chain.pem"
+        async with chromium(tmp_path / "profile", [pin(edge)]) as tab:
+            yield Stage(gateway, dispatcher, manager, tab, f"https://localhost:{port}")
+    finally:
+        await asyncio.to_thread(gateway.stop)
+        loop.close()
+        shutil.rmtree(home)
+
+
+Stages = Callable[..., AbstractAsyncContextManager[Stage]]
+
+
+@pytest.fixture
+async def small(tmp_path: Path) -> AsyncIterator[Stage]:
+    """A small cluster."""
+    async with stage(tmp_path) as made:
+        yield made
+
+
+async def sign_in(scene: Stage, token: str, target: str = "/ui") -> None:
+    """Open a page; paste a token where that leads to; end up on the page."""
+    await scene.tab.go(scene.url + target)
+    await scene.tab.until("document.querySelector('#api_token')", "the page to sign in")
+    await scene.tab.type_into("#api_token", token)
+    await scene.tab.click("#sign-in-with-token")
+    await scene.tab.until(f"location.href === '{scene.url}{target}' && window.htmx", "the page one wanted to see")

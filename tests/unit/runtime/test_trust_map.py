@@ -1,0 +1,217 @@
+"""The trust map: what evidence comes to, what is worth a look, and where it is drawn."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from pki.config import PkiConfig
+from pki.connections import describe_certificate
+from pki.generation import key_id
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_identity
+from pki.issuer import LocalIssuer
+from runtime.messages import ConnectionEvidence
+from runtime.spark.evidence import EVIDENCE_FILE, read_evidence
+from runtime.ui.audit_summary import AuditSummary, Examined, read_summary, summary_file
+from runtime.ui.trust_facts import anchor_tone, trust_facts
+from runtime.ui.trust_map import Link, TrustMap, trust_map
+from runtime.ui.trust_picture import Picture, draw
+from tests.simulated_cluster import (
+    HOUR,
+    SimulatedDispatcher,
+    SimulatedResourceManager,
+    certificate,
+    evidence,
+    spiffe,
+)
+
+NOW = 1_800_000_000.0
+JM, TM = spiffe("jobmanager/jm-1"), spiffe("taskmanager/tm-1")
+
+
+def of_cluster(count: int) -> TrustMap:
+    manager = SimulatedResourceManager(count, now=NOW)
+    entries = asyncio.run(manager.connections())
+    return trust_map(entries, now=NOW, local=[("rest", spiffe("gateway/envoy"), JM)])
+
+
+def only(found: TrustMap, channel: str) -> Link:
+    (link,) = [each for each in found.links if each.channel == channel]
+    return link
+
+
+def test_both_ends_of_a_connection_are_one_line() -> None:
+    theirs, own = certificate(1, begun=NOW - HOUR), certificate(2, begun=NOW - 2 * HOUR)
+    seen = (evidence("rpc", JM, TM, "accepted", theirs, NOW - 9), evidence("rpc", TM, JM, "dialed", own, NOW - 9))
+    found = trust_map(seen, now=NOW)
+    link = only(found, "rpc")
+    assert (found.groups[link.dialer].title, found.groups[link.listener].title) == ("tm-1", "jm-1")
+    assert (link.protocols, link.count, link.tone, link.concerns) == (("TLSv1.3",), 1, "ok", ())
+    assert {each.name: each.certificate for each in found.processes} == {"tm-1": theirs, "jm-1": own}
+
+
+def test_the_latest_certificate_of_a_process_counts() -> None:
+    old, new = certificate(1, begun=NOW - 30 * HOUR), certificate(2, begun=NOW - HOUR)
+    for order in ((old, new), (new, old)):
+        found = trust_map([evidence("rpc", JM, TM, "accepted", each, NOW) for each in order], now=NOW)
+        assert next(each for each in found.processes if each.name == "tm-1").certificate == new
+
+
+@pytest.mark.parametrize(
+    ("hours", "tone", "concern"),
+    [
+        (2, "ok", ""),
+        (13, "ok", ""),
+        (16, "warn", "not renewed"),
+        (23, "bad", "not renewed"),
+        (25, "bad", "has expired"),
+    ],
+)
+def test_what_the_age_of_a_certificate_means(hours: float, tone: str, concern: str) -> None:
+    link = only(
+        trust_map([evidence("rpc", JM, TM, "accepted", certificate(1, begun=NOW - hours * HOUR), NOW)], now=NOW), "rpc"
+    )
+    assert link.tone == tone
+    assert concern in " ".join(link.concerns)
+    assert bool(link.concerns) is bool(concern)
+
+
+@pytest.mark.parametrize("protocol", ["TLSv1.2", "TLSv1", ""])
+def test_an_older_protocol_is_never_in_order(protocol: str) -> None:
+    seen = [evidence("rpc", JM, TM, "accepted", certificate(1, begun=NOW - 1), NOW, protocol=protocol)]
+    link = only(trust_map(seen, now=NOW), "rpc")
+    assert link.tone == "bad"
+    assert "instead of TLSv1.3" in link.concerns[0]
+
+
+def test_what_a_job_wrote_is_shown_and_breaks_nothing() -> None:
+    odd = [
+        ConnectionEvidence(channel="x" * 500, local=local, peer=peer, direction="up", protocol="", cipher="")
+        for local, peer in (("", ""), ("nonsense", "spiffe://"), ("spiffe://td/root/../x", '"><script>'), (JM, JM))
+    ]
+    found = trust_map(odd, now=NOW)
+    assert {each.role for each in found.processes} == {"jobmanager", "unknown"}
+    assert all(len(each.key) == 14 for each in found.processes)
+    draw(found)
+    draw(found, of_a_job=True)
+
+
+def test_a_unix_socket_is_drawn_unless_there_is_evidence_of_better() -> None:
+    local = [("rest", spiffe("gateway/envoy"), JM)]
+    assert only(trust_map((), now=NOW, local=local), "rest").local
+    seen = [evidence("rest", JM, spiffe("gateway/envoy"), "accepted", certificate(1, begun=NOW), NOW)]
+    assert not only(trust_map(seen, now=NOW, local=local), "rest").local
+
+
+def test_the_last_audit_says_what_evidence_cannot() -> None:
+    there = Examined(name="rpc", channel="rpc", process="jobmanager", version="TLSv1.3", group="X25519MLKEM768")
+    audit = AuditSummary(at=NOW, checks=9, findings={"high": 1, "low": 2}, listeners=(there,))
+    seen = [evidence(channel, JM, TM, "accepted", certificate(1, begun=NOW), NOW) for channel in ("rpc", "blob")]
+    found = trust_map(seen, now=NOW, audit=audit)
+    assert only(found, "rpc").examined == there
+    assert only(found, "blob").examined is None
+    assert audit.total == 3
+
+
+def test_a_summary_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    assert read_summary(home) is None
+    summary_file(home).parent.mkdir()
+    for content in (b"", b"{}", b"\xff", b"[" * 100_000):
+        summary_file(home).write_bytes(content)
+        assert read_summary(home) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 7, 200])
+def test_everything_has_a_place_of_its_own(count: int) -> None:
+    picture = draw(of_cluster(count))
+    inside(picture)
+    members = [each for box in picture.boxes for each in box.group.members]
+    assert len(members) == count + 2
+    if count > 6:
+        (many,) = [box for box in picture.boxes if box.dots]
+        assert len(many.dots) == count
+        assert len({(dot.x, dot.y) for dot in many.dots}) == count
+
+
+def test_a_job_is_drawn_with_all_its_channels() -> None:
+    dispatcher = SimulatedDispatcher(1, 0, now=NOW)
+    entries = asyncio.run(dispatcher.job_connections(next(iter(dispatcher.details))))
+    picture = draw(trust_map(entries, now=NOW), of_a_job=True)
+    inside(picture)
+    assert sorted(box.group.role for box in picture.boxes) == ["driver", "executor", "executor", "jobmanager"]
+    assert sorted(line.tag for line in picture.lines) == ["blob", "blob", "data", "data", "data", "rpc"]
+
+
+def inside(picture: Picture) -> None:
+    """Boxes are in the picture and do not overlap; the names of lines are in it too."""
+    for box in picture.boxes:
+        assert 0 <= box.x <= box.right <= picture.width
+        assert 0 <= box.y <= box.bottom <= picture.height
+        for other in picture.boxes:
+            apart = box.right <= other.x or other.right <= box.x or box.bottom <= other.y or other.bottom <= box.y
+            assert other is box or apart
+    for line in picture.lines:
+        assert 0 < line.tag_x < picture.width
+        assert 0 < line.tag_y < picture.height
+
+
+def test_the_facts_of_a_jobmanager(tmp_path: Path) -> None:
+    issuer = LocalIssuer(tmp_path, PkiConfig(trust_domain="td"))
+    issuer.ensure_authorities()
+    issuer.issue_to(tmp_path / "id", SpiffeId.process("td", Role.JOBMANAGER, "jm-1"))
+    loaded, _ = read_identity(tmp_path / "id")
+    facts = trust_facts("me", loaded.leaf, loaded.anchors)
+    now = dt.datetime.now(dt.UTC).timestamp()
+    (anchor,) = facts.anchors
+    assert facts.own is not None
+    assert (facts.phase, anchor.signs, anchor.algorithm) == ("A", True, "EC P-256")
+    assert facts.anchor(facts.own.issuer) is anchor
+    assert facts.anchor("00") is None
+    assert facts.own.not_after > now
+    assert [anchor_tone(anchor, anchor.not_after - days * 86400) for days in (100, 20, -1)] == ["ok", "warn", "bad"]
+
+
+def test_the_phase_of_a_rotation_is_seen_from_anchors_and_signer(tmp_path: Path) -> None:
+    anchors = []
+    for name in ("old", "new"):
+        issuer = LocalIssuer(tmp_path / name, PkiConfig(trust_domain="td"))
+        issuer.ensure_authorities()
+        issuer.issue_to(tmp_path / f"{name}-id", SpiffeId.process("td", Role.JOBMANAGER, "jm-1"))
+        loaded, _ = read_identity(tmp_path / f"{name}-id")
+        anchors.append((loaded.leaf, loaded.anchors[0]))
+    both = [anchor for _, anchor in anchors]
+    newest = max(range(2), key=lambda each: both[each].not_valid_before_utc)
+    phases = {trust_facts("me", leaf, both).phase for leaf, _ in anchors}
+    assert trust_facts("me", anchors[newest][0], both).phase == "B+A"
+    assert phases <= {"A+B", "B+A"}
+
+
+def test_a_certificate_is_described_as_it_is(tmp_path: Path) -> None:
+    issuer = LocalIssuer(tmp_path, PkiConfig(trust_domain="td"))
+    issuer.ensure_authorities()
+    issuer.issue_to(tmp_path / "id", SpiffeId.process("td", Role.TASKMANAGER, "tm-1"))
+    loaded, _ = read_identity(tmp_path / "id")
+    shown = describe_certificate(loaded.leaf)
+    assert int(shown.serial, 16) == loaded.leaf.serial_number
+    assert shown.issuer == key_id(loaded.anchors[0])
+    assert shown.not_after == loaded.leaf.not_valid_after_utc.timestamp()
+    assert shown.key == "EC P-256"
+
+
+def test_evidence_of_a_jvm_has_it_too_or_not(tmp_path: Path) -> None:
+    """Lines of a JVM from before have none, and what is not as it should be is left out."""
+    line = '{"channel":"data","local":"a","peer":"b","direction":"dialed","protocol":"TLSv1.3","cipher":"c"'
+    shown = '{"serial":"7f","issuer":"5a","not_before":1,"not_after":2,"key":"EC P-256"}'
+    (tmp_path / EVIDENCE_FILE).write_text(
+        f'{line}}}\n{line},"certificate":{shown}}}\n{line},"certificate":{{"serial":7}}}}\n{line},"certificate":'
+    )
+    first, second = read_evidence(tmp_path)
+    assert first.certificate is None
+    assert second.certificate is not None
+    assert (second.certificate.serial, second.certificate.not_after) == ("7f", 2)

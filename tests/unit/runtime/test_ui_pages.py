@@ -1,0 +1,171 @@
+"""The dashboard's pages over a real unix socket, of a cluster on paper."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from pki.assertion_keys import AssertionKeys, assertion_keys_file
+from pki.home import Home
+from runtime.rest.routes import ROUTES
+from runtime.rest.server import RestServer, make_application
+from runtime.rest.serving import handler_of
+from runtime.ui.pages import PAGES
+from tests.assertions import AssertingGateway
+from tests.simulated_cluster import SimulatedDispatcher, SimulatedResourceManager, simulated
+
+
+@dataclass
+class Browser:
+    """Somebody who looks at pages."""
+
+    dispatcher: SimulatedDispatcher
+    session: aiohttp.ClientSession
+    gateway: AssertingGateway
+
+    async def see(self, path: str) -> tuple[int, str, aiohttp.ClientResponse]:
+        headers = self.gateway.headers("GET", path, "ada", "viewer")
+        async with self.session.get(f"http://rest{path}", headers=headers, allow_redirects=False) as answer:
+            return answer.status, await answer.text(), answer
+
+    async def page(self, path: str) -> str:
+        status, text, answer = await self.see(path)
+        assert status == 200, text
+        assert answer.content_type == "text/html"
+        return text
+
+
+@pytest.fixture
+async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
+    dispatcher = SimulatedDispatcher(3, 120)
+    manager = SimulatedResourceManager(5, busy=list(dispatcher.details)[:3])
+    cluster = simulated(dispatcher, manager, tmp_path)
+    home = Home.at(tmp_path / "home").create()
+    keys = AssertionKeys(assertion_keys_file(home)).keys
+    server = RestServer(make_application(lambda route: handler_of(route, cluster), keys), tmp_path / "s" / "rest.sock")
+    await server.start()
+    async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(server.path))) as session:
+        yield Browser(dispatcher, session, AssertingGateway(home))
+    await server.close()
+
+
+def test_every_page_has_the_operation_of_what_rest_tells() -> None:
+    told = {route.operation for route in ROUTES}
+    assert {route.operation for route in PAGES} <= told
+    assert {route.method for route in PAGES} == {"GET"}, "pages change nothing"
+
+
+async def test_every_page_is_strict_about_what_a_browser_may_load(browser: Browser) -> None:
+    job_id = next(iter(browser.dispatcher.details))
+    for route in PAGES:
+        if route.path == "/":
+            continue
+        text = await browser.page(route.path.replace("{job_id}", job_id))
+        _, _, answer = await browser.see(route.path.replace("{job_id}", job_id))
+        policy = answer.headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+        assert "unsafe" not in policy
+        assert answer.headers["cache-control"] == "no-store"
+        for inline in ("<style", " style=", " onclick=", "javascript:", "hx-on", "http://", "https://"):
+            assert inline not in text, (route.path, inline)
+        assert text.count("<script") == text.count("<script defer src=")
+
+
+async def test_the_address_alone_leads_to_the_overview(browser: Browser) -> None:
+    status, _, answer = await browser.see("/")
+    assert (status, answer.headers["location"]) == (303, "/ui")
+
+
+async def test_the_overview_counts(browser: Browser) -> None:
+    text = await browser.page("/ui")
+    assert 'href="/ui" aria-current="page"' in text
+    assert ">14 <small>of 20</small>" in text
+    assert "24 jobs have failed" in text
+    # What has another operation is not in it: the gateway decides about each part by itself.
+    assert "cert_inventory.py" not in text
+    assert "tm-1" not in text
+
+
+async def test_jobs_are_found_and_turned_over(browser: Browser) -> None:
+    first = await browser.page("/ui/jobs")
+    assert "123 jobs" in first
+    assert "Page 1 of 3" in first
+    assert first.count('<tr id="row-') == 50
+    last = await browser.page("/ui/jobs?page=99")
+    assert "Page 3 of 3" in last
+    assert last.count('<tr id="row-') == 23
+    failed = await browser.page("/ui/jobs?state=FAILED&text=ADA")
+    assert set(failed.split('<span class="badge ')[1:][0].split("</span>")[:1]) == {'bad">FAILED'}
+    assert "No job is like that." in await browser.page("/ui/jobs?text=%3Cscript%3Ealert(1)%3C/script%3E")
+    assert "3 jobs" in await browser.page("/ui/jobs?state=ACTIVE")
+
+
+@pytest.mark.parametrize("path", ["/ui/jobs?text=%3Cscript%3Ealert(1)%3C/script%3E", "/ui/jobs/%3Cscript%3Ealert(1)"])
+async def test_what_somebody_writes_is_never_markup(browser: Browser, path: str) -> None:
+    status, text, answer = await browser.see(path)
+    assert status in {200, 404}
+    assert answer.content_type == "text/html"
+    assert "<script>alert" not in text
+
+
+async def test_a_job_and_its_failure(browser: Browser) -> None:
+    details = browser.dispatcher.details.values()
+    running = next(each for each in details if not each.state.terminal)
+    text = await browser.page(f"/ui/jobs/{running.id}")
+    assert '<progress max="240" value="131"' in text
+    assert f'hx-patch="/v1/jobs/{running.id}?mode=cancel"' in text
+    assert f'data-needs="jobs.cancel" data-owner="{running.owner}" hidden' in text
+    failed = next(each for each in details if each.failure is not None)
+    text = await browser.page(f"/ui/jobs/{failed.id}")
+    assert "the amount of order 4711 is negative" in text
+    assert "Traceback (most recent call last)" in text
+    assert "hx-patch" not in text, "what has ended cannot be cancelled"
+
+
+async def test_a_log_begins_on_the_page_and_says_where_to_read_on(browser: Browser) -> None:
+    job_id = next(iter(browser.dispatcher.details))
+    text = await browser.page(f"/ui/jobs/{job_id}/logs?source=driver.stderr")
+    assert "stage 3: task 59 done" in text
+    assert (
+        f'data-follow="/v1/jobs/{job_id}/logs?source=driver.stderr" data-next="{len(browser.dispatcher.log)}"' in text
+    )
+
+
+async def test_what_is_not_there_is_told_as_a_page(browser: Browser) -> None:
+    for path in (
+        f"/ui/jobs/{'f' * 32}",
+        "/ui/jobs/nonsense",
+        f"/ui/jobs/{next(iter(browser.dispatcher.details))}/logs?source=x",
+    ):
+        status, text, answer = await browser.see(path)
+        assert (status, answer.content_type) == (404, "text/html")
+        assert "<h1>Not Found</h1>" in text
+
+
+async def test_a_fault_of_ours_tells_nothing(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken() -> None:
+        raise ZeroDivisionError("the secret of the inside")
+
+    monkeypatch.setattr(browser.dispatcher, "jobs", broken)
+    status, text, _ = await browser.see("/ui/jobs")
+    assert status == 500
+    assert "secret" not in text
+
+
+async def test_without_an_assertion_there_is_no_page(browser: Browser) -> None:
+    for route in PAGES:
+        async with browser.session.get(f"http://rest{route.path.replace('{job_id}', '0' * 32)}") as answer:
+            assert answer.status == 401
+
+
+async def test_the_stages_of_a_job_as_a_graph_and_a_table(browser: Browser) -> None:
+    running = next(each for each in browser.dispatcher.details.values() if not each.state.terminal)
+    text = await browser.page(f"/ui/jobs/{running.id}")
+    assert text.count('<tr id="stage-') == 7
+    assert text.count('<path class="flow"') == 6
+    assert "skewed: 78 times the middle" in text
+    assert "88.0 MB" in text
