@@ -12,6 +12,7 @@ from runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerIntern
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.rest.artifacts import ArtifactStores
 from runtime.rest.streams import Streams
+from runtime.shuffle.manager_link import ShuffleManagerLink
 from runtime.ui.trust_facts import TrustFacts, unknown_trust
 
 
@@ -36,9 +37,9 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A leading JobManager, as handlers see it.
+    """A leading JobManager, as handlers see it; ``default_executors`` is of jobs that do not say.
 
-    ``default_executors`` is of jobs that do not say; ``trust`` tells what it trusts.
+    ``shuffle`` is None where shuffles do not go through the service; ``trust`` tells what it trusts.
     """
 
     dispatcher: DispatcherGateway
@@ -52,4 +53,5 @@ class Cluster:
     artifacts: ArtifactStores
     feed: JobFeed
     streams: Streams
+    shuffle: ShuffleManagerLink | None = None
     trust: Callable[[], TrustFacts] = unknown_trust

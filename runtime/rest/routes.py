@@ -20,8 +20,10 @@ from runtime.rest.resources import (
     overview,
     recovery,
     savepoints,
+    shuffle,
     stages,
     taskmanagers,
+    ui,
 )
 from runtime.rest.route import Call, NoQuery, Route
 from runtime.ui.pages import PAGES
@@ -43,9 +45,11 @@ ROUTES: tuple[Route, ...] = (
     *logs.ROUTES,
     *events.ROUTES,
     *leader.ROUTES,
+    *ui.ROUTES,
     *recovery.ROUTES,
     *savepoints.ROUTES,
     *taskmanagers.ROUTES,
+    *shuffle.ROUTES,
     *connect.ROUTES,
     *batches.ROUTES,
     Route("GET", "/v1/openapi.json", "openapi.read", get_description),
