@@ -42,6 +42,8 @@ from runtime.messages import (
     StageState,
     StageTable,
     TaskManagerRegistration,
+    UiPage,
+    UiRequest,
 )
 from runtime.rest.artifacts import ArtifactStores
 from runtime.rest.cluster import Cluster, ClusterFacts, Term
@@ -308,6 +310,9 @@ class SimulatedDispatcher:
             for number in range(1, 9)
         )
         return CheckpointsView(completed=8, history=history)
+
+    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
+        raise NotImplementedError
 
     async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
         raise NotImplementedError
