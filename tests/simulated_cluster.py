@@ -314,6 +314,9 @@ class SimulatedDispatcher:
         )
         return CheckpointsView(completed=8, history=history)
 
+    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
+        raise NotImplementedError
+
     async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
         raise NotImplementedError
 

@@ -28,6 +28,13 @@ from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Ga
 from tests.simulated_cluster import SimulatedDispatcher, SimulatedResourceManager, simulated
 from tests.system.browser.chromium import Tab, chromium, pin
 
+WATCH = """
+window.violations = [];
+document.addEventListener('securitypolicyviolation', event =>
+  window.violations.push(event.violatedDirective + ' ' + event.blockedURI + ' ' + event.sourceFile));
+"""
+"""Before any page: remembers what the page's policy refuses."""
+
 
 @dataclass
 class Stage:
@@ -111,3 +118,8 @@ async def sign_in(scene: Stage, token: str, target: str = "/ui") -> None:
     await scene.tab.type_into("#api_token", token)
     await scene.tab.click("#sign-in-with-token")
     await scene.tab.until(f"location.href === '{scene.url}{target}' && window.htmx", "the page one wanted to see")
+
+
+async def settled(tab: Tab) -> None:
+    """The parts of the page are there."""
+    await tab.until("!document.querySelector('.htmx-request, [data-part]:not([data-asked]):not([hidden])')", "settled")

@@ -6,6 +6,8 @@ import java.nio.charset.StandardCharsets.US_ASCII
 import java.nio.file.{Files, Path}
 import java.nio.file.StandardOpenOption.{APPEND, CREATE, WRITE}
 import java.nio.file.attribute.PosixFilePermissions
+import java.security.cert.X509Certificate
+import java.security.interfaces.{ECPublicKey, RSAPublicKey}
 import java.time.Instant
 import java.util.concurrent.atomic.AtomicInteger
 
@@ -20,13 +22,16 @@ private[tls] final class Evidence(directory: Path, channel: String = "data") {
 
   private val written = new AtomicInteger()
 
-  def record(local: String, peer: String, dialed: Boolean, protocol: String, cipher: String): Unit =
+  /** `shown` is the certificate that the peer has shown, verified. */
+  def record(
+      local: String, peer: String, dialed: Boolean, protocol: String, cipher: String, shown: X509Certificate): Unit =
     if (written.incrementAndGet() <= MaxLines) {
       val direction = if (dialed) "dialed" else "accepted"
       val now = Instant.now()
       val at = f"${now.getEpochSecond}%d.${now.getNano / 1000000}%03d"
       val line = s"""{"channel":"$channel","local":"$local","peer":"$peer","direction":"$direction",""" +
-        s""""protocol":"$protocol","cipher":"$cipher","opened_at":$at}""" + "\n"
+        s""""protocol":"$protocol","cipher":"$cipher","opened_at":$at,""" +
+        s""""certificate":${describe(shown)}}""" + "\n"
       try append(line)
       catch { case NonFatal(error) => Log.line(s"a connection could not be recorded: $error") }
     }
@@ -46,5 +51,28 @@ private[tls] final class Evidence(directory: Path, channel: String = "data") {
 private[tls] object Evidence {
   /** Most lines one process writes (`MAX_EVIDENCE_LINES` in `runtime/spark/evidence.py`). */
   private val MaxLines = 1000
+  private val AuthorityKeyIdentifier = "2.5.29.35"
+
+  /** What a certificate says of itself, as `pki.connections.PeerCertificate`; digits and letters alone. */
+  def describe(shown: X509Certificate): String = {
+    val key = shown.getPublicKey match {
+      case ec: ECPublicKey => s"EC P-${ec.getParams.getOrder.bitLength}"
+      case rsa: RSAPublicKey => s"RSA ${rsa.getModulus.bitLength}"
+      case other => other.getAlgorithm.filter(each => each < 128 && each.isLetterOrDigit)
+    }
+    s"""{"serial":"${shown.getSerialNumber.toString(16)}","issuer":"${issuer(shown)}",""" +
+      s""""not_before":${shown.getNotBefore.getTime / 1000},"not_after":${shown.getNotAfter.getTime / 1000},""" +
+      s""""key":"$key"}"""
+  }
+
+  /** The key identifier of the authority (RFC 5280, 4.2.1.1); empty when there is none in its usual form:
+    * OCTET STRING { SEQUENCE { [0] identifier } }, each with a length of one byte. */
+  private def issuer(shown: X509Certificate): String =
+    Option(shown.getExtensionValue(AuthorityKeyIdentifier)) match {
+      case Some(der) if der.length > 6 && der(4) == 0x80.toByte && der(5) > 0 && der.length >= 6 + der(5) =>
+        der.slice(6, 6 + der(5)).map(each => f"${each & 0xff}%02x").mkString
+      case _ => ""
+    }
+
   private val OwnerOnly = PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"))
 }

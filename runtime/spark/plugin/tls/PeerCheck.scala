@@ -29,7 +29,8 @@ private[tls] final class PeerCheck(trust: PeerTrustManager, evidence: Evidence) 
       listsSeen = lists
       peerLeaf = shown
       evidence.record(
-        Peers.spiffeId(leaf(session.getLocalCertificates)), peer, dialed, session.getProtocol, session.getCipherSuite)
+        Peers.spiffeId(leaf(session.getLocalCertificates)), peer, dialed, session.getProtocol, session.getCipherSuite,
+        shown)
       peer
     } catch {
       case error: CertificateException => throw new SSLHandshakeException(error.getMessage)
