@@ -31,6 +31,7 @@ from cli.pki_agent import agent
 from cli.routes import auth_address, publish_routes
 from gateway.config import AUTH_NAME
 from pki.identity import Role
+from runtime.taskmanager.errors import DRAINED_EXIT_CODE
 
 app = typer.Typer(no_args_is_help=True, help="Run one process of the cluster in the foreground (SIGTERM ends it).")
 
@@ -115,7 +116,10 @@ def taskmanager(
     ip: JoinIpOption = None,
     jobmanager: JobManagerOption = None,
 ) -> None:
-    """Slots in which Spark executors run."""
+    """Slots in which Spark executors run.
+
+    Exit code 10: it was drained and has left; whoever supervises it should not start it again.
+    """
     from runtime.taskmanager.process import run_taskmanager
 
     located, configuration = load_configuration(home, config)
@@ -123,10 +127,14 @@ def taskmanager(
     kept = own_identity(located, configuration.pki, join, Role.TASKMANAGER, name)
     addresses = jobmanager_addresses(jobmanager)
 
-    def main() -> Coroutine[Any, Any, None]:
-        return run_taskmanager(located, configuration.runtime, name, jobmanagers=addresses)
+    left = []
+
+    async def main() -> None:
+        left.append(await run_taskmanager(located, configuration.runtime, name, jobmanagers=addresses))
 
     serve(joined(located, join, kept, main))
+    if left:
+        raise typer.Exit(DRAINED_EXIT_CODE)
 
 
 @app.command()

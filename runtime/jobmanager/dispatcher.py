@@ -20,7 +20,7 @@ from runtime.blob.store import BlobStore, check_file_name
 from runtime.ha.errors import EntryMissing, LeadershipLost, StorageUnavailable
 from runtime.ha.leadership import Leadership
 from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected
 from runtime.jobmanager.gateways import (
     DISPATCHER,
     DispatcherGateway,
@@ -29,6 +29,7 @@ from runtime.jobmanager.gateways import (
     ResourceManagerInternalGateway,
 )
 from runtime.jobmanager.job_master import JobMaster, JobServices
+from runtime.jobmanager.job_queue import JobLimits, JobQueue
 from runtime.jobmanager.job_store import AcceptedJob, JobStore
 from runtime.jobmanager.records import accepted_detail, ended_record, interrupted_record
 from runtime.jobmanager.remains import end_remains, wait_for
@@ -42,7 +43,6 @@ from runtime.spark.conf import check_job_conf
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-MAX_RUNNING_JOBS = 100
 MAX_JOB_NAME_CHARACTERS = 200
 MAX_ARGUMENTS = 1000
 MAX_ARGUMENTS_CHARACTERS = 256 << 10
@@ -114,6 +114,7 @@ class Dispatcher(RpcEndpoint):
         services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.
         finished_jobs_kept: how many ended jobs, with their logs, are remembered.
         lease: of drivers, in seconds (see :mod:`runtime.jobmanager.remains`).
+        limits: how many jobs run and wait.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class Dispatcher(RpcEndpoint):
         services: JobServices,
         finished_jobs_kept: int,
         lease: float,
+        limits: JobLimits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(DISPATCHER, DispatcherGateway)
@@ -139,6 +141,7 @@ class Dispatcher(RpcEndpoint):
         self._services = services
         self._kept = finished_jobs_kept
         self._clock = clock
+        self._queue = JobQueue(limits or JobLimits())
         self._jobs: dict[str, _Job] = {}
         self._launching: set[asyncio.Task[None]] = set()
 
@@ -152,6 +155,8 @@ class Dispatcher(RpcEndpoint):
                 self.hand_off(self._clean(ended.summary.id))
         for accepted in recovered.accepted:
             job = self._jobs[accepted.job_id] = _Job(interrupted_record(accepted), cancelled=accepted.cancelled)
+            if not accepted.cancelled:
+                self._queue.enter_again(accepted.job_id, accepted.owner)
             _LOG.info("recovering job %s (%s) of %s", accepted.job_id, accepted.name, accepted.owner)
             self._launch(job, self._recover(accepted, job))
         for job_id in self._blobs.jobs():
@@ -183,9 +188,8 @@ class Dispatcher(RpcEndpoint):
         self._term.check()
         if job_id in self._jobs:
             raise SubmissionRejected(f"there is a job {job_id} already")
-        if sum(not job.record.detail.state.terminal for job in self._jobs.values()) >= MAX_RUNNING_JOBS:
-            raise TooManyJobs(f"{MAX_RUNNING_JOBS} jobs are running already", "try again when one has ended")
         checked = check_submission(submission)
+        self._queue.enter(job_id, checked.owner)
         detail = accepted_detail(job_id, checked, self._now_ms())
         job = self._jobs[job_id] = _Job(JobRecord(submission=checked, detail=detail))
         return self.deferred(self._accept(job_id, job))
@@ -197,6 +201,7 @@ class Dispatcher(RpcEndpoint):
             await self._store.accept(job_id, submission, accepted_at, lambda digest: self._blobs.path(job_id, digest))
         except BaseException:
             del self._jobs[job_id]
+            self._queue.leave(job_id)
             raise
         if job.cancelled:
             await self._store.cancel(job_id)
@@ -250,7 +255,8 @@ class Dispatcher(RpcEndpoint):
         await asyncio.to_thread(copy)
 
     async def _start(self, job_id: str, job: _Job) -> None:
-        """Start the JobMaster with the next attempt."""
+        """Start the JobMaster with the next attempt, when it is the job's turn."""
+        await self._queue.turn(job_id)
         if job.cancelled:
             await self._conclude(job, JobState.CANCELED)
             return
@@ -300,6 +306,8 @@ class Dispatcher(RpcEndpoint):
         """The wish is made durable first: a job that was cancelled is not started by the next leader."""
         await self._store.cancel(job_id)
         job.cancelled = True
+        if job.master is None:
+            self._queue.leave(job_id)  # it waits for a turn that it does not want any more
         await self._cancel_master(job_id)
 
     async def _cancel_master(self, job_id: str) -> None:
@@ -321,6 +329,7 @@ class Dispatcher(RpcEndpoint):
         """The job is terminal for everybody as soon as its result is durable, and not before."""
         await self._persistently(lambda: self._store.put_result(record), "its result")
         job.record = record
+        self._queue.leave(record.detail.id)
         self._blobs.remove_job(record.detail.id)
 
     async def job_released(self, job_id: str) -> None:
@@ -434,7 +443,11 @@ class Dispatcher(RpcEndpoint):
         detail = job.record.detail
         if detail.end_time is not None:
             return detail
-        return msgspec.structs.replace(detail, duration_ms=max(0, self._now_ms() - detail.start_time))
+        return msgspec.structs.replace(
+            detail,
+            duration_ms=max(0, self._now_ms() - detail.start_time),
+            pending_reason=self._queue.reason(detail.id) or detail.pending_reason,
+        )
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)

@@ -33,6 +33,14 @@ class SubmissionRejected(JobManagerError):
 
 
 @remotable
+class TaskManagerNotFound(JobManagerError):
+    """No TaskManager of that name is registered."""
+
+
+class TaskManagerLeaves(JobManagerError):
+    """The TaskManager is empty and has been told to leave."""
+
+
 class TooManyJobs(JobManagerError):
     """The cluster runs as many jobs as it takes at a time."""
 

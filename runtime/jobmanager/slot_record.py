@@ -90,6 +90,8 @@ class TaskManagerSlots:
     slots: dict[int, Slot]
     free_total: SlotProfile
     """What no slot has, whichever slots are made of it."""
+    draining: bool = False
+    """No slot of it is given to anybody."""
 
     @classmethod
     def empty(
@@ -102,8 +104,15 @@ class TaskManagerSlots:
     @property
     def free(self) -> int:
         """How many default slots a job could get."""
+        if self.draining:
+            return 0
         usable = sum(self.slots[index].usable for index in range(self.defaults))
         return min(usable, self.free_total.times(self.profile))
+
+    @property
+    def empty_of_slots(self) -> bool:
+        """Whether no slot is held, or doubted."""
+        return all(slot.usable for slot in self.slots.values())
 
     def slot_for(self, profile: SlotProfile) -> Slot | None:
         """A usable slot of that size, not yet taken: a default slot when the size is theirs, else a new one."""

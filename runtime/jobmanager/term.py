@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pki.connections import ConnectionLog
 from runtime.blob.store import BlobStore
-from runtime.config import RuntimeConfig
+from runtime.config import LimitsConfig, Provider, RuntimeConfig
 from runtime.gateways import RESOURCE_MANAGER
 from runtime.ha.leadership import Leadership
 from runtime.ha.storage import HaStorage
@@ -19,7 +19,9 @@ from runtime.jobmanager.dispatcher import Dispatcher
 from runtime.jobmanager.driver_attempt import DriverHost
 from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
 from runtime.jobmanager.job_master import JobServices
+from runtime.jobmanager.job_queue import JobLimits
 from runtime.jobmanager.job_store import JobStore
+from runtime.jobmanager.provision import ProvisionLimits
 from runtime.jobmanager.resource_manager import ResourceManager
 from runtime.rpc import RpcService
 
@@ -72,6 +74,7 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             connections=workshop.connections,
             placement=workshop.config.resources.placement,
             max_slots_per_user=workshop.config.limits.max_slots_per_user,
+            provision=_provision(workshop.config),
         )
         await service.start(resource_manager)
         stack.push_async_callback(service.stop, resource_manager)
@@ -86,10 +89,30 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             services=_services(workshop, slots, dispatcher_gateway, leadership.check),
             finished_jobs_kept=settings.finished_jobs_kept,
             lease=workshop.lease,
+            limits=_limits(workshop.config.limits),
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)
         yield Gateways(dispatcher_gateway, slots)
+
+
+def _provision(config: RuntimeConfig) -> ProvisionLimits | None:
+    resources = config.resources
+    if resources.provider is not Provider.PROCESS:
+        return None
+    size = config.taskmanager.total
+    return ProvisionLimits(
+        resources.min_taskmanagers, resources.max_taskmanagers, resources.taskmanager_idle_timeout, size
+    )
+
+
+def _limits(config: LimitsConfig) -> JobLimits:
+    return JobLimits(
+        running=config.max_running_jobs,
+        per_user=config.max_jobs_per_user,
+        queued=config.max_queued_jobs,
+        queued_per_user=config.max_queued_jobs_per_user,
+    )
 
 
 def _services(
@@ -110,6 +133,7 @@ def _services(
         driver_start_timeout=settings.driver_start_timeout,
         cancel_grace=settings.cancel_grace,
         slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
+        drain_timeout=workshop.config.resources.drain_timeout,
         check_leadership=check_leadership,
     )
 

@@ -96,7 +96,7 @@ class Handlers:
 
     async def health(self, _: web.Request) -> web.Response:
         """That this process takes work, and how many TaskManagers it has; for whoever started it."""
-        return _json({"taskmanagers": len(await self._resource_manager.taskmanagers())})
+        return _json(await self._resource_manager.service_counts())
 
     async def jobs(self, _: web.Request) -> web.Response:
         """All jobs, the latest first."""

@@ -8,7 +8,8 @@ The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkC
     {"type": "progress", …JobProgress}           counters, at most five times a second
     {"type": "stopped"}                          the SparkContext ended in order
 
-To the JVM: ``{"type": "executor_exited", …ExecutorExit}`` and ``{"type": "cancel"}``.
+To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}`` and ``{"type": "decommission",
+"executor_ids": […], "reason": "…"}``: these are to end when their blocks are elsewhere.
 """
 
 from __future__ import annotations
@@ -81,6 +82,11 @@ def encode_cancel() -> bytes:
     return _line("cancel", {})
 
 
+def encode_decommission(executor_ids: tuple[int, ...], reason: str) -> bytes:
+    """The line that has Spark end executors in order."""
+    return _line("decommission", {"executor_ids": executor_ids, "reason": reason})
+
+
 def _line(kind: str, fields: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"type": kind, **fields}) + b"\n"
 
@@ -113,6 +119,10 @@ class Bridge:
     def cancel(self) -> None:
         """Cancel all Spark jobs of the current SparkContext."""
         self._send(encode_cancel())
+
+    def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
+        """Have Spark end executors when their blocks are elsewhere."""
+        self._send(encode_decommission(executor_ids, reason))
 
     async def close(self) -> None:
         """Stop listening and drop the connection."""

@@ -6,8 +6,10 @@ import json
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
+from runtime.config import LimitsConfig
 from tests.integration.runtime.conftest import Cluster, eventually
 
 
@@ -70,3 +72,59 @@ async def test_impossible_executors_are_refused(cluster: Cluster, size: dict[str
     status, problem = await cluster.call("POST", "/v1/jobs", data=form)
     assert status == 400
     assert "executors of" in problem["detail"]
+
+
+async def restart_with(cluster: Cluster, **limits: int) -> None:
+    """The JobManager again, with these limits."""
+    await cluster.master.aclose()
+    cluster.config = msgspec.structs.replace(cluster.config, limits=LimitsConfig(**limits))
+    await cluster.start_jobmanager()
+
+
+async def test_a_job_beyond_the_limit_waits_for_its_turn_and_one_beyond_the_queue_is_refused(cluster: Cluster) -> None:
+    await restart_with(cluster, max_jobs_per_user=1, max_queued_jobs=2)
+    await cluster.start_taskmanager("tm-1")
+    first = await cluster.submit(executors=1)
+    await cluster.until(first, "RUNNING")
+    second, third = await cluster.submit(executors=1), await cluster.submit(executors=1)
+    waiting = await cluster.job(third)
+    assert waiting["state"] == "INITIALIZING"
+    assert waiting["pending_reason"].startswith("queued, 1 jobs ahead of it: 1 jobs of ")
+    form = aiohttp.FormData()
+    form.add_field("request", "{}", content_type="application/json")
+    form.add_field("pipeline", b"{}", filename="pipeline.json")
+    status, problem = await cluster.call("POST", "/v1/jobs", data=form)
+    assert (status, problem["type"]) == (503, "urn:sluice:problem:TooManyJobs")
+    assert (await cluster.call("PATCH", f"/v1/jobs/{second}?mode=cancel"))[0] == 202
+    await cluster.until(second, "CANCELED")
+    assert (await cluster.job(third))["state"] == "INITIALIZING", "the first one still runs"
+    cluster.flag.touch()
+    await cluster.until(first, "FINISHED")
+    await cluster.until(third, "FINISHED")
+
+
+async def test_jobs_that_waited_wait_again_after_a_restart(cluster: Cluster) -> None:
+    await restart_with(cluster, max_running_jobs=1)
+    await cluster.start_taskmanager("tm-1")
+    jobs = [await cluster.submit(executors=1) for _ in range(2)]
+    await cluster.until(jobs[0], "RUNNING")
+    await restart_with(cluster, max_running_jobs=1)
+    await cluster.until(jobs[0], "RUNNING")
+    assert "1 jobs run, as many as may" in (await cluster.job(jobs[1]))["pending_reason"]
+    cluster.flag.touch()
+    for job_id in jobs:
+        await cluster.until(job_id, "FINISHED")
+
+
+async def test_the_jobs_of_one_user_hold_no_more_slots_than_the_limit(cluster: Cluster) -> None:
+    await restart_with(cluster, max_slots_per_user=1)
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=2)
+    await cluster.until_running(job_id, 1)
+
+    async def said() -> bool:
+        return "hold the 1 slots that one user may have" in (await cluster.job(job_id))["pending_reason"]
+
+    await eventually(said, "the reason is shown")
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")

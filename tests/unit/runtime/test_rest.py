@@ -21,7 +21,7 @@ from runtime.config import ConnectConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
-from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
+from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
 from runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord, JobSummary, SlotView, TaskManagerView
 from runtime.messages import (
     ConnectionEvidence,
@@ -119,7 +119,7 @@ class FakeResourceManager:
     """Knows one TaskManager."""
 
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
-        slot = SlotView(slot=0, state=SlotState.ACTIVE, job_id=JOB)
+        slot = SlotView(slot=0, state=SlotState.ACTIVE, job_id=JOB, cores=1, memory_mb=768)
         free = SlotView(slot=1, state=SlotState.FREE, job_id="")
         return (
             TaskManagerView(
@@ -135,6 +135,12 @@ class FakeResourceManager:
 
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         return (EVIDENCE,)
+
+    async def service_counts(self) -> ServiceCounts:
+        return ServiceCounts(taskmanagers=1)
+
+    async def drain_taskmanager(self, name: str, draining: bool) -> None:
+        raise NotImplementedError
 
     async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
         raise NotImplementedError
@@ -272,7 +278,13 @@ async def test_jobs_and_one_job(rest: Rest) -> None:
 
 async def test_taskmanagers_and_connections(rest: Rest) -> None:
     _, document = await rest.call("GET", "/v1/taskmanagers")
-    assert document["taskmanagers"][0]["slots"][0] == {"slot": 0, "state": "ACTIVE", "job_id": JOB}
+    assert document["taskmanagers"][0]["slots"][0] == {
+        "slot": 0,
+        "state": "ACTIVE",
+        "job_id": JOB,
+        "cores": 1,
+        "memory_mb": 768,
+    }
     for path in ("/v1/connections", f"/v1/jobs/{JOB}/connections"):
         _, document = await rest.call("GET", path)
         assert document["connections"][0]["protocol"] == "TLSv1.3"
