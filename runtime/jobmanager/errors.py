@@ -37,12 +37,14 @@ class TaskManagerNotFound(JobManagerError):
     """No TaskManager of that name is registered."""
 
 
+@remotable
 class TaskManagerLeaves(JobManagerError):
     """The TaskManager is empty and has been told to leave."""
 
 
+@remotable
 class TooManyJobs(JobManagerError):
-    """The cluster runs as many jobs as it takes at a time."""
+    """The cluster runs or keeps waiting as many jobs as it takes."""
 
 
 @remotable

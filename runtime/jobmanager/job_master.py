@@ -395,6 +395,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             _LOG.info("job %s: executors %s are moved away from %s", self.job_id, ids, taskmanager)
             self._decommission(ids, f"TaskManager {taskmanager} is drained")
             self.call_later(self._services.drain_timeout, self._stop_executors, executors)
+        self._stated = None  # the same slots are wanted, and not had any more
         self._reconcile()
 
     def _decommission(self, ids: tuple[int, ...], reason: str) -> None:

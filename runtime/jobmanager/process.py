@@ -36,7 +36,7 @@ from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.driver_attempt import DriverArgv, DriverHost
 from runtime.jobmanager.term import Gateways, Workshop, leading
 from runtime.rest.assertion_keys import fetch_forever
-from runtime.rest.handlers import ClusterFacts, Handlers
+from runtime.rest.cluster import Cluster, ClusterFacts
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
 from runtime.rpc import RpcService
@@ -177,7 +177,7 @@ async def _running(
             stack.callback(fetching.cancel)
         switch = RestSwitch(identity, workshop.origin, elected_by.leader)
         stack.push_async_callback(switch.close)
-        rest = RestServer(make_application(switch, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
+        rest = RestServer(make_application(switch.serve, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
         stack.push_async_callback(rest.close)
         await rest.prepare()
         rest_address = None
@@ -238,7 +238,7 @@ class _Node:
             lost = asyncio.create_task(leadership.lost())
             stack.push_async_callback(_end, lost)
             gateways = await stack.enter_async_context(leading(self.workshop, leadership))
-            stack.enter_context(self.switch.leading(self._handlers(gateways)))
+            stack.enter_context(self.switch.leading(self._cluster(gateways)))
             await self.rest.open_socket()
             stack.push_async_callback(self.rest.close_socket)
             stack.callback(withdraw_jobmanager, self.home, os.getpid())
@@ -249,9 +249,9 @@ class _Node:
             self.ready.set()
             return await lost
 
-    def _handlers(self, gateways: Gateways) -> Handlers:
+    def _cluster(self, gateways: Gateways) -> Cluster:
         config = self.workshop.config
-        return Handlers(
+        return Cluster(
             gateways.dispatcher,
             gateways.resource_manager,
             self.workshop.blobs,

@@ -14,7 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from pki.assertions import HEADER, PASS_AUDIENCE, REST_AUDIENCE, Asserted, AssertionVerifier, KeySet
 from pki.errors import AssertionRefused
-from runtime.rest.routes import HEALTH_PATH
+from runtime.rest.problems import NotAsserted
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,17 +22,13 @@ AUDIENCES = frozenset({REST_AUDIENCE, PASS_AUDIENCE})
 _ASSERTED = web.RequestKey("asserted", Asserted)
 
 
-class NotAsserted(AssertionRefused):
-    """The request does not come with a valid assertion; the reason is for the log alone."""
-
-
-def require_assertion(keys: Callable[[bool], KeySet]) -> Middleware:
-    """A middleware that lets nothing through without an assertion, except the health resource."""
+def require_assertion(keys: Callable[[bool], KeySet], *, except_path: str) -> Middleware:
+    """A middleware that lets nothing through without an assertion, except what is asked of ``except_path``."""
     verifier = AssertionVerifier(keys, AUDIENCES)
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path == HEALTH_PATH:
+        if request.path == except_path:
             return await handler(request)
         try:
             request[_ASSERTED] = verifier.verify(

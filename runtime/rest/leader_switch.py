@@ -18,8 +18,10 @@ from pki.identity import Role
 from pki.tls import TlsIdentity
 from runtime.ha.errors import LeadershipLost
 from runtime.ha.leadership import LeaderInformation
-from runtime.rest.handlers import Handlers, RestHandler
-from runtime.rest.routes import ROUTES
+from runtime.rest.cluster import Cluster
+from runtime.rest.route import Route
+from runtime.rest.routes import HEALTH, ROUTES
+from runtime.rest.serving import RestHandler, handler_of
 
 FORWARDED_HEADER = "x-sluice-forwarded-by"
 """Set by a standby: whoever gets such a request and does not lead either refuses it, so that none goes in circles."""
@@ -60,22 +62,12 @@ class RestSwitch:
         self._identity = identity
         self._origin = origin
         self._who_leads = who_leads
-        self._here: Handlers | None = None
-        self._operations: Mapping[str, RestHandler] = {}
-
-    def by_operation(self) -> Mapping[str, RestHandler]:
-        """The handler of each operation."""
-        return {route.operation: self._handler(route.operation) for route in ROUTES}
-
-    async def health(self, request: web.Request) -> web.StreamResponse:
-        """That some JobManager takes work, and this one knows it."""
-        return await (self._forward(request) if self._here is None else self._here.health(request))
+        self._here: Mapping[Route, RestHandler] | None = None
 
     @contextlib.contextmanager
-    def leading(self, handlers: Handlers) -> Iterator[None]:
-        """Requests are served by ``handlers`` within the block."""
-        self._operations = handlers.by_operation()
-        self._here = handlers
+    def leading(self, cluster: Cluster) -> Iterator[None]:
+        """Requests are served for ``cluster`` within the block."""
+        self._here = {route: handler_of(route, cluster) for route in (HEALTH, *ROUTES)}
         try:
             yield
         finally:
@@ -84,11 +76,12 @@ class RestSwitch:
     async def close(self) -> None:
         """Nothing is kept open between requests."""
 
-    def _handler(self, operation: str) -> RestHandler:
+    def serve(self, route: Route) -> RestHandler:
+        """What answers on ``route``, wherever that is at the moment."""
+
         async def handle(request: web.Request) -> web.StreamResponse:
-            if self._here is not None:
-                return await self._operations[operation](request)
-            return await self._forward(request)
+            here = self._here
+            return await (self._forward(request) if here is None else here[route](request))
 
         return handle
 

@@ -12,7 +12,15 @@ from aiohttp.typedefs import Handler
 from pki.errors import AssertionRefused, SluiceError
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
 from runtime.ha.errors import LeadershipLost, StorageUnavailable
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogNotFound,
+    SubmissionRejected,
+    TaskManagerLeaves,
+    TaskManagerNotFound,
+    TooManyJobs,
+)
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
 from runtime.spark.errors import ForbiddenSparkConf
 
@@ -30,6 +38,10 @@ class NotYours(SluiceError):
     """The principal may not do this to somebody else's job."""
 
 
+class NotAsserted(AssertionRefused):
+    """The request does not come from the gateway; the reason is for the log alone."""
+
+
 STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (BadRequest, 400),
     (InvalidBlobName, 400),
@@ -39,7 +51,9 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (NotYours, 403),
     (JobNotFound, 404),
     (LogNotFound, 404),
+    (TaskManagerNotFound, 404),
     (JobAlreadyTerminal, 409),
+    (TaskManagerLeaves, 409),
     (BlobTooLarge, 413),
     (TooManyJobs, 503),
     (LeadershipLost, 503),
@@ -51,6 +65,23 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (RpcTimeout, 503),
 )
 """Status of each error that a caller can do something about; all others are 500 and say nothing."""
+
+EVERYWHERE: tuple[type[SluiceError], ...] = (
+    BadRequest,
+    NotAsserted,
+    LeadershipLost,
+    MailboxFull,
+    EndpointStopped,
+    EndpointNotFound,
+    PeerUnreachable,
+    RpcTimeout,
+)
+"""What any route may raise."""
+
+
+def status_of(error: type[SluiceError]) -> int:
+    """The status of an answer about ``error``; 500 for what is not in :data:`STATUS`."""
+    return next((status for kind, status in STATUS if issubclass(error, kind)), 500)
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):

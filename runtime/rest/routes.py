@@ -1,36 +1,43 @@
-"""The one list of REST routes: served here, and given to the gateway, which lets nothing else through."""
+"""The one list of REST operations: served here, described, and given to the gateway, which lets nothing else through.
+
+A new operation is a :class:`~runtime.rest.route.Route` in the ``ROUTES`` of a module of :mod:`runtime.rest.resources`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One operation: method, path template (``{name}`` is one segment), and its name in the policy."""
-
-    method: str
-    path: str
-    operation: str
-
+from runtime.rest.cluster import Cluster
+from runtime.rest.openapi import describe
+from runtime.rest.resources import connect, jobs, logs, overview, taskmanagers
+from runtime.rest.route import Call, NoQuery, Route
 
 HEALTH_PATH = "/v1/health"
 """Answered without an assertion, and never published: whether this JobManager takes work."""
+HEALTH = Route("GET", HEALTH_PATH, "", overview.get_health)
+
+
+async def get_description(cluster: Cluster, call: Call[NoQuery]) -> dict[str, Any]:  # noqa: ARG001
+    """This API, in OpenAPI 3.1."""
+    return _description(cluster.facts.sluice_version)
+
 
 ROUTES: tuple[Route, ...] = (
-    Route("GET", "/v1/overview", "overview.read"),
-    Route("GET", "/v1/jobs", "jobs.list"),
-    Route("POST", "/v1/jobs", "jobs.submit"),
-    Route("GET", "/v1/jobs/{job_id}", "jobs.read"),
-    Route("PATCH", "/v1/jobs/{job_id}", "jobs.cancel"),
-    Route("GET", "/v1/jobs/{job_id}/logs", "jobs.logs"),
-    Route("GET", "/v1/jobs/{job_id}/connections", "jobs.connections"),
-    Route("POST", "/v1/connect/session", "connect.use"),
-    Route("GET", "/v1/taskmanagers", "taskmanagers.read"),
-    Route("GET", "/v1/connections", "connections.read"),
+    *overview.ROUTES,
+    *jobs.ROUTES,
+    *logs.ROUTES,
+    *taskmanagers.ROUTES,
+    *connect.ROUTES,
+    Route("GET", "/v1/openapi.json", "openapi.read", get_description),
 )
+
+
+@cache
+def _description(version: str) -> dict[str, Any]:
+    return describe(ROUTES, version)
 
 
 def published_routes() -> list[dict[str, str]]:
     """The routes as they are written for the gateway: ``[{"method", "path", "operation"}]``."""
-    return [asdict(route) for route in ROUTES]
+    return [route.published() for route in ROUTES]

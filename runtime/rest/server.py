@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from aiohttp import web
 
@@ -24,9 +23,10 @@ from pki.files import make_private_directory
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
 from runtime.rest.assertion import require_assertion
-from runtime.rest.handlers import RestHandler
 from runtime.rest.problems import problems
-from runtime.rest.routes import HEALTH_PATH, ROUTES
+from runtime.rest.route import Route
+from runtime.rest.routes import HEALTH, HEALTH_PATH, ROUTES
+from runtime.rest.serving import RestHandler
 
 SOCKET_MODE = 0o600
 BACKLOG = 128
@@ -39,30 +39,16 @@ class RestUnavailable(SluiceError):
     """The REST socket cannot be made."""
 
 
-class Operations(Protocol):
-    """What serves the operations of :data:`ROUTES`, and the health resource."""
-
-    def by_operation(self) -> Mapping[str, RestHandler]:
-        """The handler of each."""
-        ...
-
-    async def health(self, request: web.Request) -> web.StreamResponse:
-        """That this process takes work; asked for without an assertion."""
-        ...
-
-
-def make_application(handlers: Operations, keys: Callable[[bool], KeySet]) -> web.Application:
+def make_application(serve: Callable[[Route], RestHandler], keys: Callable[[bool], KeySet]) -> web.Application:
     """All of :data:`ROUTES` for whom the gateway asserts, and the health resource.
 
     Args:
-        handlers: the operations; bodies are read by the one that takes any.
+        serve: what answers on each route; bodies are read by the one that takes any.
         keys: the gateway's public keys, see :class:`pki.assertions.AssertionVerifier`.
     """
-    application = web.Application(middlewares=[problems, require_assertion(keys)])
-    application.router.add_get(HEALTH_PATH, handlers.health, allow_head=False)
-    by_operation = handlers.by_operation()
-    for route in ROUTES:
-        application.router.add_route(route.method, route.path, by_operation[route.operation])
+    application = web.Application(middlewares=[problems, require_assertion(keys, except_path=HEALTH_PATH)])
+    for route in (HEALTH, *ROUTES):
+        application.router.add_route(route.method, route.path, serve(route))
     return application
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
 
-from runtime.config import LimitsConfig
-from tests.integration.runtime.conftest import Cluster, eventually
+from runtime.config import LimitsConfig, ResourcesConfig
+from tests.integration.runtime.conftest import DEADLINE_SECONDS, Cluster, eventually
 
 
 async def taskmanager_of(cluster: Cluster) -> Any:
@@ -128,3 +131,60 @@ async def test_the_jobs_of_one_user_hold_no_more_slots_than_the_limit(cluster: C
     await eventually(said, "the reason is shown")
     cluster.flag.touch()
     await cluster.until(job_id, "FINISHED")
+
+
+async def test_a_drained_taskmanager_hands_its_executors_on_and_leaves(cluster: Cluster) -> None:
+    left = await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=1)
+    (first,) = await cluster.until_running(job_id, 1)
+    await cluster.start_taskmanager("tm-2")
+    assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/drain"))[0] == 202
+    (second,) = await cluster.until_running(job_id, 1, besides=[first["id"]])
+    assert second["taskmanager"] == "tm-2"
+    log = (await cluster.get(f"/v1/jobs/{job_id}/logs?source=driver.stdout"))["data"]
+    assert f"decommissioned [{first['id']}]: TaskManager tm-1 is drained" in log
+    shown = {each["id"]: each for each in (await cluster.get("/v1/taskmanagers"))["taskmanagers"]}
+    assert (shown["tm-1"]["draining"], shown["tm-1"]["slots_free"]) == (True, 0)
+    assert not left.done(), "its executor still runs"
+    os.kill(await cluster.pid(job_id, first), signal.SIGTERM)  # as Spark ends one whose blocks are elsewhere
+    await asyncio.wait_for(left, DEADLINE_SECONDS)
+    cluster.flag.touch()
+    job = await cluster.until(job_id, "FINISHED")
+    assert [each["id"] for each in job["executors"]] == [first["id"], second["id"]], "nobody else was started"
+
+
+async def test_executors_that_do_not_go_by_themselves_are_ended(cluster: Cluster) -> None:
+    await cluster.master.aclose()
+    cluster.config = msgspec.structs.replace(cluster.config, resources=ResourcesConfig(drain_timeout=0.5))
+    await cluster.start_jobmanager()
+    left = await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=1)
+    await cluster.until_running(job_id, 1)
+    assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/drain"))[0] == 202
+    await asyncio.wait_for(left, DEADLINE_SECONDS)
+
+    async def waits() -> bool:
+        return "no TaskManager" in (await cluster.job(job_id))["pending_reason"]
+
+    await eventually(waits, "the job says what it waits for")
+    assert (await cluster.job(job_id))["state"] == "RUNNING"
+
+
+async def test_draining_is_taken_back(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=1)
+    await cluster.until_running(job_id, 1)
+    assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/drain"))[0] == 202
+    status, problem = await cluster.call("POST", "/v1/taskmanagers/nobody/drain")
+    assert (status, problem["type"]) == (404, "urn:sluice:problem:TaskManagerNotFound")
+    assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/undrain"))[0] == 200
+
+    async def draining() -> bool:
+        return bool((await cluster.get("/v1/taskmanagers"))["taskmanagers"][0]["draining"])
+
+    assert not await draining()
+    second = await cluster.submit(executors=1)
+    await cluster.until_running(second, 1)
+    cluster.flag.touch()
+    for each in (job_id, second):
+        await cluster.until(each, "FINISHED")

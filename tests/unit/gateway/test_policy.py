@@ -20,11 +20,13 @@ ALLOW, OWN, DENY = Verdict.ALLOW, Verdict.OWN, Verdict.DENY
 
 TABLE = {
     "overview.read": (ALLOW, ALLOW, ALLOW),
+    "openapi.read": (ALLOW, ALLOW, ALLOW),
     "jobs.list": (ALLOW, ALLOW, ALLOW),
     "jobs.read": (ALLOW, ALLOW, ALLOW),
     "jobs.logs": (ALLOW, ALLOW, ALLOW),
     "jobs.connections": (ALLOW, ALLOW, ALLOW),
     "taskmanagers.read": (ALLOW, ALLOW, ALLOW),
+    "taskmanagers.drain": (DENY, DENY, ALLOW),
     "connections.read": (ALLOW, ALLOW, ALLOW),
     "jobs.submit": (DENY, ALLOW, ALLOW),
     "jobs.cancel": (DENY, OWN, ALLOW),

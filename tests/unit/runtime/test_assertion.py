@@ -224,7 +224,7 @@ async def rest(home: Home, gateway: AssertingGateway, tmp_path: Path) -> AsyncIt
     async def answer(request: web.Request) -> web.Response:
         return web.json_response({"who": "" if request.path == HEALTH_PATH else asserted(request).principal})
 
-    check = require_assertion(AssertionKeys(assertion_keys_file(home)).keys)
+    check = require_assertion(AssertionKeys(assertion_keys_file(home)).keys, except_path=HEALTH_PATH)
     application = web.Application(middlewares=[problems, check])
     application.router.add_route("*", "/{tail:.*}", answer)
     server = RestServer(application, tmp_path / "s" / "rest.sock")

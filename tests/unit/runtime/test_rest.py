@@ -20,7 +20,7 @@ from runtime.blob.store import BlobStore
 from runtime.config import ConnectConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
+from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, TaskManagerNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
 from runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord, JobSummary, SlotView, TaskManagerView
 from runtime.messages import (
@@ -34,9 +34,10 @@ from runtime.messages import (
     SlotState,
     TaskManagerRegistration,
 )
-from runtime.rest.handlers import ClusterFacts, Handlers
+from runtime.rest.cluster import Cluster, ClusterFacts
 from runtime.rest.routes import ROUTES, published_routes
 from runtime.rest.server import RestServer, make_application
+from runtime.rest.serving import handler_of
 from tests.assertions import AssertingGateway
 
 JOB = "0123456789abcdef" * 2
@@ -118,8 +119,11 @@ class FakeDispatcher:
 class FakeResourceManager:
     """Knows one TaskManager."""
 
+    def __init__(self) -> None:
+        self.drained: list[tuple[str, bool]] = []
+
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
-        slot = SlotView(slot=0, state=SlotState.ACTIVE, job_id=JOB, cores=1, memory_mb=768)
+        slot = SlotView(slot=0, state=SlotState.ACTIVE, job_id=JOB)
         free = SlotView(slot=1, state=SlotState.FREE, job_id="")
         return (
             TaskManagerView(
@@ -140,7 +144,9 @@ class FakeResourceManager:
         return ServiceCounts(taskmanagers=1)
 
     async def drain_taskmanager(self, name: str, draining: bool) -> None:
-        raise NotImplementedError
+        if name != "tm-1":
+            raise TaskManagerNotFound(f"no TaskManager {name!r} is registered")
+        self.drained.append((name, draining))
 
     async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
         raise NotImplementedError
@@ -199,10 +205,11 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
     store = BlobStore(tmp_path / "blobs", 4_000_000)
     facts = ClusterFacts("0.1", "4.3", "spiffe://td/jobmanager/jm", "td")
     sessions = ConnectSessions(dispatcher, store, tmp_path / "jobs", ConnectConfig())
-    handlers = Handlers(dispatcher, FakeResourceManager(), store, facts, sessions, default_executors=2)
+    cluster = Cluster(dispatcher, FakeResourceManager(), store, facts, sessions, default_executors=2)
     home = Home.at(tmp_path / "home").create()
     server = RestServer(
-        make_application(handlers, AssertionKeys(assertion_keys_file(home)).keys), tmp_path / "s" / "rest.sock"
+        make_application(lambda route: handler_of(route, cluster), AssertionKeys(assertion_keys_file(home)).keys),
+        tmp_path / "s" / "rest.sock",
     )
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(server.path))) as session:
@@ -227,7 +234,7 @@ def form(request: object = None, *, pipeline: bytes | None = b"print(1)", files:
 def test_the_published_routes_are_the_served_ones() -> None:
     assert published_routes()[0] == {"method": "GET", "path": "/v1/overview", "operation": "overview.read"}
     assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
-    assert len({route.operation for route in ROUTES}) == len(ROUTES)
+    assert len({route.id for route in ROUTES}) == len(ROUTES)
 
 
 async def test_the_socket_belongs_to_its_owner_alone(rest: Rest) -> None:
@@ -266,7 +273,7 @@ async def test_jobs_and_one_job(rest: Rest) -> None:
         "duration_ms": 2000,
         "kind": "PIPELINE",
     }
-    assert (status, document) == (200, {"jobs": [summary]})
+    assert (status, document) == (200, {"jobs": [summary], "next": None})
     status, document = await rest.call("GET", f"/v1/jobs/{JOB}")
     assert status == 200
     assert summary.items() <= document.items()
@@ -276,15 +283,15 @@ async def test_jobs_and_one_job(rest: Rest) -> None:
     assert {"attempt", "timestamps", "pending_reason"} <= set(document)
 
 
+async def test_the_description_is_served(rest: Rest) -> None:
+    status, document = await rest.call("GET", "/v1/openapi.json", by=("eve", "viewer"))
+    assert (status, document["openapi"], document["info"]["version"]) == (200, "3.1.0", "0.1")
+
+
 async def test_taskmanagers_and_connections(rest: Rest) -> None:
     _, document = await rest.call("GET", "/v1/taskmanagers")
-    assert document["taskmanagers"][0]["slots"][0] == {
-        "slot": 0,
-        "state": "ACTIVE",
-        "job_id": JOB,
-        "cores": 1,
-        "memory_mb": 768,
-    }
+    slot = document["taskmanagers"][0]["slots"][0]
+    assert slot == {"slot": 0, "state": "ACTIVE", "job_id": JOB, "cores": 0, "memory_mb": 0}
     for path in ("/v1/connections", f"/v1/jobs/{JOB}/connections"):
         _, document = await rest.call("GET", path)
         assert document["connections"][0]["protocol"] == "TLSv1.3"
@@ -435,6 +442,11 @@ async def test_a_job_that_has_ended_cannot_be_cancelled(rest: Rest) -> None:
         pytest.param("GET", f"/v1/jobs/{JOB}/logs?source=../../etc/passwd", 404, id="log that is a path"),
         pytest.param("GET", f"/v1/jobs/{JOB}/logs?source=driver.stdout&offset=-1", 400, id="negative offset"),
         pytest.param("GET", f"/v1/jobs/{JOB}/logs?source=driver.stdout&limit=x", 400, id="limit is no number"),
+        pytest.param("GET", f"/v1/jobs/{JOB}/logs?source=a&source=b", 400, id="parameter twice"),
+        pytest.param("GET", "/v1/overview?x=1", 400, id="unknown parameter"),
+        pytest.param("GET", "/v1/jobs?limit=0", 400, id="empty page"),
+        pytest.param("GET", "/v1/jobs?limit=1001", 400, id="page too large"),
+        pytest.param("GET", "/v1/jobs?after=x", 400, id="no cursor"),
         pytest.param("PATCH", f"/v1/jobs/{JOB}", 400, id="patch without mode"),
         pytest.param("PATCH", f"/v1/jobs/{JOB}?mode=stop", 400, id="unknown mode"),
         pytest.param("DELETE", f"/v1/jobs/{JOB}", 405, id="method"),

@@ -1,0 +1,26 @@
+"""Spark Connect sessions."""
+
+from __future__ import annotations
+
+from runtime.jobmanager.connect_sessions import ConnectSession
+from runtime.jobmanager.errors import SubmissionRejected, TooManyJobs
+from runtime.rest.cluster import Cluster
+from runtime.rest.route import Call, NoQuery, Reply, Route
+
+
+async def ensure_connect_session(cluster: Cluster, call: Call[NoQuery]) -> Reply[ConnectSession]:
+    """The Spark Connect session of who asks, started when there is none."""
+    session = await cluster.sessions.ensure(call.who.principal)
+    return Reply(session, status=200 if session.port else 202)
+
+
+ROUTES = (
+    Route(
+        "POST",
+        "/v1/connect/session",
+        "connect.use",
+        ensure_connect_session,
+        other_statuses=(202,),
+        errors=(SubmissionRejected, TooManyJobs),
+    ),
+)

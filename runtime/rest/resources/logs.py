@@ -1,0 +1,49 @@
+"""Logs of jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from runtime.jobmanager.errors import JobNotFound, LogNotFound
+from runtime.log_files import MAX_CHUNK_BYTES
+from runtime.messages import LogChunk, Message
+from runtime.rest.cluster import Cluster
+from runtime.rest.jobs import job_id_of
+from runtime.rest.route import Call, Query, Route
+
+DEFAULT_LOG_BYTES = 64 << 10
+MAX_OFFSET = 1 << 60
+
+
+class LogQuery(Query, frozen=True):
+    """Which piece of which log; without a source, the names of the logs."""
+
+    source: str = ""
+    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET, description="in bytes")] = 0
+    limit: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHUNK_BYTES, description="in bytes")] = DEFAULT_LOG_BYTES
+
+
+class LogList(Message, frozen=True):
+    """The logs that there are."""
+
+    logs: tuple[str, ...]
+
+
+class LogPiece(LogChunk, frozen=True):
+    """A piece of one log; read on from ``next_offset``. ``end`` says that there is no more now."""
+
+    source: str
+
+
+async def get_job_logs(cluster: Cluster, call: Call[LogQuery]) -> LogList | LogPiece:
+    """The names of a job's logs, or with ``source`` a piece of one."""
+    job_id, query = job_id_of(call), call.query
+    if not query.source:
+        return LogList(logs=await cluster.dispatcher.job_logs(job_id))
+    chunk = await cluster.dispatcher.read_job_log(job_id, query.source, query.offset, query.limit)
+    return LogPiece(source=query.source, **msgspec.structs.asdict(chunk))
+
+
+ROUTES = (Route("GET", "/v1/jobs/{job_id}/logs", "jobs.logs", get_job_logs, errors=(JobNotFound, LogNotFound)),)

@@ -1,0 +1,52 @@
+"""The cluster as a whole: overview, health, and evidence of its connections."""
+
+from __future__ import annotations
+
+import asyncio
+
+from runtime.jobmanager.gateways import ServiceCounts
+from runtime.jobmanager.views import Overview
+from runtime.messages import ConnectionEvidence, JobState, Message
+from runtime.rest.cluster import Cluster
+from runtime.rest.route import Call, NoQuery, Route
+
+
+class Connections(Message, frozen=True):
+    """Mutual TLS connections, as their ends saw them."""
+
+    connections: tuple[ConnectionEvidence, ...]
+
+
+async def get_overview(cluster: Cluster, call: Call[NoQuery]) -> Overview:
+    """The cluster in numbers."""
+    jobs, taskmanagers = await asyncio.gather(cluster.dispatcher.jobs(), cluster.resource_manager.taskmanagers())
+    states = [job.state for job in jobs]
+    return Overview(
+        taskmanagers=len(taskmanagers),
+        slots_total=sum(each.slots_total for each in taskmanagers),
+        slots_available=sum(each.slots_free for each in taskmanagers),
+        jobs_running=sum(not state.terminal for state in states),
+        jobs_finished=states.count(JobState.FINISHED),
+        jobs_cancelled=states.count(JobState.CANCELED),
+        jobs_failed=states.count(JobState.FAILED),
+        sluice_version=cluster.facts.sluice_version,
+        spark_version=cluster.facts.spark_version,
+        jobmanager=cluster.facts.jobmanager,
+        trust_domain=cluster.facts.trust_domain,
+    )
+
+
+async def get_health(cluster: Cluster, call: Call[NoQuery]) -> ServiceCounts:
+    """That this process takes work, and how many TaskManagers it has; for whoever started it."""
+    return await cluster.resource_manager.service_counts()
+
+
+async def list_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
+    """Evidence of the cluster's own mutual TLS connections."""
+    return Connections(connections=await cluster.resource_manager.connections())
+
+
+ROUTES = (
+    Route("GET", "/v1/overview", "overview.read", get_overview),
+    Route("GET", "/v1/connections", "connections.read", list_connections),
+)

@@ -1,0 +1,76 @@
+"""From a request to a handler's arguments, and from its answer to a response. Whatever a route declares is checked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from runtime.rest.cluster import Cluster
+from runtime.rest.problems import BadRequest
+from runtime.rest.route import JSON, Annotation, Call, Query, Reply, Route
+
+MAX_BODY_BYTES = 1 << 20
+"""Largest body in JSON."""
+BODY_SECONDS = 30.0
+"""A body in JSON that is not there by then is given up."""
+
+RestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_QueryT = TypeVar("_QueryT", bound=Query)
+
+
+def handler_of(route: Route, cluster: Cluster) -> RestHandler:
+    """What answers requests on ``route`` for ``cluster``."""
+    query_type, body_type = route.query, route.body
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        call = Call(request, dict(request.match_info), read_query(request, query_type))
+        if body_type is None:
+            answer = await route.handler(cluster, call)
+        else:
+            answer = await route.handler(cluster, call, await read_body(request, body_type))
+        return answer if isinstance(answer, web.StreamResponse) else _response(answer, route)
+
+    return handle
+
+
+def read_query(request: web.Request, wanted: type[_QueryT]) -> _QueryT:
+    """The query as ``wanted`` declares it; raises :class:`BadRequest`."""
+    given = request.query
+    if len(given) != len(set(given)):
+        raise BadRequest("a query parameter is given twice")
+    try:
+        return msgspec.convert(dict(given), wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"the query is not as expected: {error}") from error
+
+
+async def read_body(request: web.Request, wanted: Annotation) -> object:
+    """The body as ``wanted`` declares it; raises :class:`BadRequest`."""
+    if request.content_type != JSON:
+        raise BadRequest(f"the body is {request.content_type[:80]}, not {JSON}")
+    data = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.content.iter_chunked(64 << 10):
+                data += chunk
+                if len(data) > MAX_BODY_BYTES:
+                    raise BadRequest(f"the body is larger than {MAX_BODY_BYTES} bytes")
+        return msgspec.json.decode(bytes(data), type=wanted)
+    except TimeoutError as error:
+        raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the body is not as expected: {error}") from error
+
+
+def _response(answer: object, route: Route) -> web.Response:
+    reply = answer if isinstance(answer, Reply) else Reply(answer)
+    return web.Response(
+        body=msgspec.json.encode(reply.document),
+        status=reply.status or route.status,
+        headers=dict(reply.headers),
+        content_type=route.media,
+    )
