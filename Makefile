@@ -42,6 +42,10 @@ test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
 test-system: $(VENV) java chromium ## whole systems with real programs (browsers, ensembles, killed leaders), at most 20 minutes on 2 cores
 	.venv/bin/pytest tests/system -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+.PHONY: test-docs
+test-docs: $(VENV) java ## every command of the README, the tutorial and the how-to guides, in a copy of this tree
+	.venv/bin/pytest tests/docs
+
 .PHONY: test-export
 test-export: $(VENV) java ## exported configurations with real Flink, Spark, nginx and Kafka clients (downloads 900 MB once)
 	@scripts/get-programs

@@ -14,7 +14,6 @@ from urllib.parse import SplitResult, urlsplit
 import typer
 from cryptography import x509
 from rich.console import Console
-from rich.table import Table
 
 from audit.baseline import apply_baseline, read_baseline
 from audit.catalogue import CHECKS
@@ -32,6 +31,7 @@ from audit.wire.probe import speaks_tls
 from cli.audit_compose import examine_project
 from cli.errors import EXIT_NO, UnreachableError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from cli.tables import print_table
 from pki.channels import Channel
 from pki.errors import StoreError
 from pki.files import write_public
@@ -259,10 +259,8 @@ def write_report(report: Report, format_: Format, output: Path | None) -> None:
 
 def print_checks() -> None:
     """The catalogue, for people."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("ID", "SEVERITY", "WHAT MUST BE SO", "ON", "SOURCES"):
-        table.add_column(column)
-    for check in CHECKS:
-        kinds = ", ".join(sorted(check.kinds))
-        table.add_row(check.id, check.severity, check.title, kinds, "; ".join(check.references))
-    Console(width=200).print(table)
+    rows = [
+        (each.id, each.severity, each.title, ", ".join(sorted(each.kinds)), "; ".join(each.references))
+        for each in CHECKS
+    ]
+    print_table(("ID", "SEVERITY", "WHAT MUST BE SO", "ON", "SOURCES"), rows)

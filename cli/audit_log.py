@@ -74,6 +74,7 @@ def verify(
                     "digest": proved.state.digest,
                     "unsigned": proved.unsigned,
                     "segments": proved.segments,
+                    "requests": proved.requests,
                     "key_id": proved.key,
                     "checkpoint": None if last is None else {"line": last.sequence, "time": last.time},
                     "incomplete_bytes": proved.cut_short,
@@ -82,6 +83,8 @@ def verify(
         )
         return
     typer.echo(f"{proved.state.count} lines in {proved.segments + 1} segments hold, signed with key {proved.key}")
+    if proved.requests:
+        typer.echo(f"{proved.requests} requests of the proxy's access log are all there")
     if last is not None:
         typer.echo(f"last checkpoint: line {last.sequence}, {last.time}; {proved.unsigned} lines after it")
     if proved.cut_short:

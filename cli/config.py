@@ -21,6 +21,7 @@ from gateway.config import GatewayConfig
 from pki.ca.config import CaConfig
 from pki.config import PkiConfig
 from pki.errors import SluiceError
+from runtime.checkpoint.config import StreamingConfig
 from runtime.config import (
     ConnectConfig,
     JobManagerConfig,
@@ -31,6 +32,9 @@ from runtime.config import (
     TaskManagerConfig,
 )
 from runtime.ha.config import HaConfig, check_ha
+from runtime.restart_config import RestartConfig
+from runtime.spark.managers.kubernetes import KubernetesConfig
+from runtime.spark.managers.yarn import YarnConfig
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
@@ -44,9 +48,13 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "spark": SparkConfig,
     "connect": ConnectConfig,
     "ha": HaConfig,
+    "restart": RestartConfig,
+    "streaming": StreamingConfig,
     "resources": ResourcesConfig,
     "limits": LimitsConfig,
     "gateway": GatewayConfig,
+    "kubernetes": KubernetesConfig,
+    "yarn": YarnConfig,
 }
 
 _Layer = dict[str, dict[str, Any]]
@@ -64,9 +72,13 @@ class Configuration:
     spark: SparkConfig
     connect: ConnectConfig
     ha: HaConfig
+    restart: RestartConfig
+    streaming: StreamingConfig
     resources: ResourcesConfig
     limits: LimitsConfig
     gateway: GatewayConfig
+    kubernetes: KubernetesConfig
+    yarn: YarnConfig
     origins: Mapping[str, str]
 
     @property
@@ -79,6 +91,8 @@ class Configuration:
             spark=self.spark,
             connect=self.connect,
             ha=self.ha,
+            restart=self.restart,
+            streaming=self.streaming,
             resources=self.resources,
             limits=self.limits,
         )
@@ -130,9 +144,13 @@ def load(
         spark=_convert("spark", merged, origins, SparkConfig),
         connect=_convert("connect", merged, origins, ConnectConfig),
         ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
+        restart=_convert("restart", merged, origins, RestartConfig),
+        streaming=_convert("streaming", merged, origins, StreamingConfig),
         resources=_convert("resources", merged, origins, ResourcesConfig),
         limits=_convert("limits", merged, origins, LimitsConfig),
         gateway=_convert("gateway", merged, origins, GatewayConfig),
+        kubernetes=_convert("kubernetes", merged, origins, KubernetesConfig),
+        yarn=_convert("yarn", merged, origins, YarnConfig),
         origins=origins,
     )
 

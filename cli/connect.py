@@ -14,8 +14,7 @@ import typer
 
 from cli.client import Target, edge_bundle, gateway_client, local_url, resolve_target
 from cli.errors import UnreachableError
-from cli.jobs import CaOption, ServerOption, TokenOption
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
 from pki.files import read_bounded, write_public
 from pki.home import Home
 from pki.profiles import AuthorityKind

@@ -12,12 +12,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from cli.client import GatewayClient, Target, edge_connection, gateway_client, local_url
 from cli.errors import CommandError
 from cli.follow import Follower, report_verdict
+from cli.job_connections import COLUMNS, all_connections, connection_rows
 from cli.options import ConfigOption, load_configuration
+from cli.tables import print_table
 from pki.home import Home
 
 DEMO_HOME = Path(".sluice/demo")
@@ -109,33 +110,16 @@ class _Demo:
         return Target(local_url(self.home), self.home.pki / "authorities" / "edge" / "cert.pem", token)
 
     async def _show_connections(self, client: GatewayClient, target: Target, job_id: str) -> None:
-        connections = (await client.get(f"/v1/jobs/{job_id}/connections"))["connections"]
-        connections += (await client.get("/v1/connections"))["connections"]
+        connections = await all_connections(client, job_id)
         if not connections:
             raise CommandError("the cluster reported no internal connection", "see the logs")
         edge = await edge_connection(target)
         domain = edge.peer.rpartition("/gateway/")[0] + "/"
         self.step(f"Connections of this run, with the identity on both ends, below {domain}")
         rows = [("edge", "API token of demo", edge.peer.removeprefix(domain), edge.protocol, edge.cipher)]
-        rows += sorted({_row(connection, domain, job_id) for connection in connections}, key=_channel_order)
-        table = Table(box=None, pad_edge=False)
-        for column in ("CHANNEL", "FROM", "TO", "PROTOCOL", "CIPHER"):
-            table.add_column(column, no_wrap=True)
-        for row in rows:
-            table.add_row(*row)
-        Console(width=None if self.console.is_terminal else 140).print(table)
+        rows += connection_rows(connections, job_id, below=domain)
+        print_table(COLUMNS, rows)
         self.say(f"job {job_id[:8]}… is {job_id}; inside, both ends of every line proved who they are")
-
-
-def _row(connection: dict[str, Any], domain: str, job_id: str) -> tuple[str, str, str, str, str]:
-    """One connection, written from the side that dialed to the side that accepted."""
-    ends = [str(connection[end]).removeprefix(domain).replace(job_id, f"{job_id[:8]}…") for end in ("local", "peer")]
-    source, target = ends if connection["direction"] == "dialed" else reversed(ends)
-    return connection["channel"], source, target, connection["protocol"], connection["cipher"]
-
-
-def _channel_order(row: tuple[str, ...]) -> tuple[int, tuple[str, ...]]:
-    return ("rpc", "blob", "rest", "data").index(row[0]), row
 
 
 async def _first(*awaitables: Any) -> None:  # noqa: ANN401

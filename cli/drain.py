@@ -12,8 +12,7 @@ from rich.console import Console
 
 from cli.client import GatewayClient, Target, gateway_client, resolve_target
 from cli.errors import CommandError
-from cli.jobs import CaOption, ServerOption, TokenOption
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
 from pki.home import Home
 
 POLL_SECONDS = 0.5

@@ -6,39 +6,26 @@ import asyncio
 import datetime as dt
 import json
 import re
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from cli.client import Target, gateway_client, resolve_target
 from cli.errors import UsageError
 from cli.follow import Follower, report_verdict
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from cli.job_connections import connections
+from cli.options import DEFAULT_HOME, CaOption, ConfigOption, HomeOption, JsonOption, ServerOption, TokenOption
+from cli.restart_options import SettingsOption, StrategyOption, restart_wish
+from cli.tables import print_table
+from cli.targets import Elsewhere, Submission, SubmitTarget, submit_elsewhere
 from pki.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
+app.command()(connections)
 
-ServerOption = Annotated[
-    str | None,
-    typer.Option("--server", envvar="SLUICE_SERVER", help="The gateway's URL; default: the local cluster's."),
-]
-CaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca", envvar="SLUICE_CA", help="Authority of the gateway's certificate (PEM); default: the local one."
-    ),
-]
-TokenOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file", help="File with the API token; default: $SLUICE_TOKEN, what `sluice login` got, <home>/token."
-    ),
-]
 _T = TypeVar("_T")
 _MEMORY = re.compile(r"([0-9]{1,9})(m|mb|mib|g|gb|gib|)")
 _MEBIBYTES = {"": 1, "m": 1, "mb": 1, "mib": 1, "g": 1024, "gb": 1024, "gib": 1024}
@@ -64,6 +51,22 @@ def submit(
     file: Annotated[
         list[Path] | None, typer.Option("--file", help="Extra file in the working folder; repeatable.")
     ] = None,
+    restart_strategy: StrategyOption = None,
+    restart: SettingsOption = None,
+    target: Annotated[
+        SubmitTarget,
+        typer.Option(
+            help="session: the cluster that runs; per-job: one that is started here for this job alone; "
+            "yarn, kubernetes: Spark's own managers."
+        ),
+    ] = SubmitTarget.SESSION,
+    render: Annotated[
+        Path | None, typer.Option(help="With yarn and kubernetes: write what would be submitted there, and stop.")
+    ] = None,
+    with_secrets: Annotated[
+        bool, typer.Option("--with-secrets", help="With --render: the identities as well, with their private keys.")
+    ] = False,
+    config: ConfigOption = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
     ] = False,
@@ -75,14 +78,51 @@ def submit(
 ) -> None:
     """Submit a PySpark pipeline through the gateway.
 
-    Exit codes with --wait: 0 the job finished, 1 it failed or was cancelled.
+    Exit codes with --wait, or --target per-job: 0 the job finished, 1 it failed or was cancelled.
 
     Example: sluice submit pipelines/cert_inventory.py --wait -- --input /etc/ssl/certs
     """
-    for path in (pipeline, *(file or ())):
+    files = tuple(file or ())
+    require_files(pipeline, *files)
+    request = submit_request(
+        args or [],
+        parse_conf(conf or []),
+        name=name,
+        executors=executors,
+        executor_cores=executor_cores,
+        executor_memory=executor_memory,
+    )
+    wish = restart_wish(restart_strategy, restart or [])
+    if wish:
+        request["restart"] = wish
+    if target is not SubmitTarget.SESSION:
+        submission = Submission(pipeline, request, files)
+        how = Elsewhere(home, config, server, render, with_secrets, as_json)
+        raise typer.Exit(submit_elsewhere(target, submission, how))
+    if render is not None or with_secrets:
+        raise UsageError("--render without --target", "it goes with --target yarn and kubernetes")
+    cluster = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    raise typer.Exit(_run(_submit(cluster, pipeline, request, files, wait=wait, as_json=as_json)))
+
+
+def require_files(*paths: Path) -> None:
+    """Raise :class:`UsageError` for one that is not there."""
+    for path in paths:
         if not path.is_file():
             raise UsageError(f"there is no file {path}", "name a Python file with a PySpark pipeline")
-    request: dict[str, object] = {"args": args or [], "spark_conf": _parse_conf(conf or [])}
+
+
+def submit_request(
+    args: list[str],
+    spark_conf: dict[str, str],
+    *,
+    name: str,
+    executors: int | None,
+    executor_cores: int | None,
+    executor_memory: str | None,
+) -> dict[str, object]:
+    """The ``request`` part of a submission; what is not given is left to the cluster."""
+    request: dict[str, object] = {"args": args, "spark_conf": spark_conf}
     if name:
         request["name"] = name
     if executors is not None:
@@ -91,8 +131,7 @@ def submit(
         request["executor_cores"] = executor_cores
     if executor_memory is not None:
         request["executor_memory_mb"] = memory_mb(executor_memory)
-    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
-    raise typer.Exit(_run(_submit(target, pipeline, request, file or [], wait=wait, as_json=as_json)))
+    return request
 
 
 def memory_mb(text: str) -> int:
@@ -103,7 +142,8 @@ def memory_mb(text: str) -> int:
     return int(match[1]) * _MEBIBYTES[match[2]]
 
 
-def _parse_conf(settings: list[str]) -> dict[str, str]:
+def parse_conf(settings: list[str]) -> dict[str, str]:
+    """``KEY=VALUE`` each; raises :class:`UsageError` for anything else."""
     parsed = {}
     for setting in settings:
         key, separator, value = setting.partition("=")
@@ -114,7 +154,7 @@ def _parse_conf(settings: list[str]) -> dict[str, str]:
 
 
 async def _submit(
-    target: Target, pipeline: Path, request: dict[str, object], files: list[Path], *, wait: bool, as_json: bool
+    target: Target, pipeline: Path, request: dict[str, object], files: Sequence[Path], *, wait: bool, as_json: bool
 ) -> int:
     console = Console(stderr=True)
     async with gateway_client(target) as client:
@@ -146,18 +186,16 @@ def list_jobs(
     as_json: JsonOption = False,
 ) -> None:
     """Running and recent jobs, newest first."""
-    document = _get(home, server, ca, token_file, "/v1/jobs")
+    document = fetch(home, server, ca, token_file, "/v1/jobs")
     if as_json:
         print(json.dumps(document))
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("JOB", "NAME", "OWNER", "STATE", "STARTED", "SECONDS"):
-        table.add_column(column, justify="right" if column == "SECONDS" else "left", no_wrap=True)
+    rows = []
     for job in document["jobs"]:
         started = dt.datetime.fromtimestamp(job["start_time"] / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         seconds = f"{job['duration_ms'] / 1000:.1f}"
-        table.add_row(job["id"], escape(job["name"]), escape(job["owner"]), job["state"], started, seconds)
-    Console().print(table)
+        rows.append((job["id"], job["name"], job["owner"], job["state"], started, seconds))
+    print_table(("JOB", "NAME", "OWNER", "STATE", "STARTED", "SECONDS"), rows, right=("SECONDS",))
 
 
 @app.command()
@@ -170,7 +208,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """One job: state, progress, executors, failure."""
-    job = _get(home, server, ca, token_file, f"/v1/jobs/{job_id}")
+    job = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}")
     if as_json:
         print(json.dumps(job))
         return
@@ -184,6 +222,9 @@ def show(
         console.print(f"{line} {executor.get('exit_reason') or ''}".rstrip(), highlight=False, markup=False)
     if job.get("pending_reason"):
         console.print(f"{'waiting':>9}  {job['pending_reason']}", highlight=False, markup=False)
+    for attempt in job.get("attempts", [])[:-1]:
+        line = f"{'attempt':>9}  {attempt['number']}: {attempt['outcome']} {attempt['error']}".rstrip()
+        console.print(line, highlight=False, markup=False)
     if job.get("failure"):
         console.print(f"{'failure':>9}  {job['failure']['error']}", highlight=False, markup=False)
         console.print(job["failure"]["traceback"], highlight=False, markup=False, soft_wrap=True)
@@ -222,7 +263,7 @@ def logs(
 ) -> None:
     """Print one of a job's logs."""
     if list_sources:
-        names = _get(home, server, ca, token_file, f"/v1/jobs/{job_id}/logs")["logs"]
+        names = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}/logs")["logs"]
         print(json.dumps(names) if as_json else "\n".join(names))
         return
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
@@ -241,7 +282,8 @@ def logs(
     print(json.dumps({"source": source, "data": text}) if as_json else text, end="\n" if as_json else "")
 
 
-def _get(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
+def fetch(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
+    """GET ``path`` through the gateway."""
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
     async def call() -> Any:  # noqa: ANN401

@@ -339,9 +339,12 @@ def _open_log(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "ab")
 
 
-async def run_until_signal(launcher: Launcher, on_ready: Callable[[], None]) -> None:
-    """Run ``launcher`` until SIGINT or SIGTERM; a second signal does not interrupt the orderly stop."""
-    stop = asyncio.Event()
+async def run_until_signal(launcher: Launcher, on_ready: Callable[[], None], stop: asyncio.Event | None = None) -> None:
+    """Run ``launcher`` until SIGINT or SIGTERM, or ``stop`` is set.
+
+    A second signal does not interrupt the orderly stop.
+    """
+    stop = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)

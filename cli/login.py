@@ -17,8 +17,7 @@ import typer
 from cli import credentials
 from cli.client import edge_bundle, gateway_client, local_url, resolve_target
 from cli.errors import RefusedError, UnreachableError
-from cli.jobs import CaOption, ServerOption, TokenOption
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
 from pki.edge_client import EdgeTrust
 from pki.home import Home
 

@@ -17,6 +17,7 @@ from cli import (
     doctor,
     drain,
     gateway,
+    job_exceptions,
     jobs,
     login,
     pki,
@@ -50,6 +51,7 @@ app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(connect.connect)
 app.command()(audit.audit)
+jobs.app.command()(job_exceptions.exceptions)
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(pki.app, name="pki")
 app.add_typer(token.app, name="token")

@@ -19,6 +19,22 @@ ConfigOption = Annotated[
     typer.Option("--config", envvar="SLUICE_CONFIG", help="Configuration file; default: sluice.toml in home or here."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output instead of text.")]
+ServerOption = Annotated[
+    str | None,
+    typer.Option("--server", envvar="SLUICE_SERVER", help="The gateway's URL; default: the local cluster's."),
+]
+CaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca", envvar="SLUICE_CA", help="Authority of the gateway's certificate (PEM); default: the local one."
+    ),
+]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file", help="File with the API token; default: $SLUICE_TOKEN, what `sluice login` got, <home>/token."
+    ),
+]
 
 DEFAULT_HOME = Path(".sluice")
 

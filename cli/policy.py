@@ -24,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Who may do what: roles by operations by ownership, in one file (gateway/policy.toml in the home).\n\n"
-    "Without a file the policy of Sluice counts; `sluice policy show > .sluice/gateway/policy.toml` is where to begin. "
+    "Without a file the policy of Sluice counts; `sluice policy show > policy.toml` is where to begin. "
     "A changed file counts within a second, without a restart; one with a mistake is told about and not used.",
 )
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.application import application
 from cli.identities import JOBMANAGER_NAME
 from cli.joining import (
     CaOption,
@@ -75,6 +76,7 @@ def ca(
 
 
 app.command("agent")(agent)
+app.command("application")(application)
 
 
 @app.command(epilog="On another machine: sluice run jobmanager --ca ca.example.org:8444 --join-token-file token")

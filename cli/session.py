@@ -12,6 +12,7 @@ import typer
 from cli import acts
 from cli.errors import RefusedError, UsageError
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from cli.tables import print_table
 from gateway.revocations import Revocations
 from gateway.session_store import read_sessions, revoke_sessions
 from gateway.sessions import SessionRecord
@@ -33,14 +34,11 @@ def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps({"sessions": [_document(record) for record in records]}))
         return
-    rows = [("ID", "NAME", "CLIENT", "ADDRESS", "SINCE", "SEEN", "EXPIRES")]
-    rows += [
+    rows = [
         (r.id, r.name, r.client, r.address or "-", _utc(r.created_at), _utc(r.seen_at), _utc(r.expires_at))
         for r in records
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows if records else []:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table(("ID", "NAME", "CLIENT", "ADDRESS", "SINCE", "SEEN", "EXPIRES"), rows)
 
 
 @app.command(epilog="Examples: sluice session revoke 3f9c0a1b2d4e; sluice session revoke --user ada; --all")

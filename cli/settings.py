@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from cli.config_reference import configuration_reference
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from cli.tables import print_table
 
 app = typer.Typer(no_args_is_help=True, help="Show the configuration: sluice.toml, SLUICE__SECTION__KEY, defaults.")
 
@@ -25,12 +23,8 @@ def show(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None, as_json: 
             json.dumps({key: {"value": value, "origin": configuration.origins[key]} for key, value in values.items()})
         )
         return
-    table = Table(box=None, pad_edge=False)
-    for column in ("KEY", "VALUE", "ORIGIN"):
-        table.add_column(column)
-    for key, value in values.items():
-        table.add_row(key, escape(json.dumps(value)), escape(configuration.origins[key]))
-    Console().print(table)
+    rows = [(key, json.dumps(value), configuration.origins[key]) for key, value in values.items()]
+    print_table(("KEY", "VALUE", "ORIGIN"), rows)
 
 
 @app.command()

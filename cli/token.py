@@ -15,6 +15,7 @@ from cli import acts
 from cli.errors import UsageError
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, load_configuration
 from cli.routes import effective_policy
+from cli.tables import print_table
 from gateway.operations import matches
 from gateway.token_book import TokenRecord
 from gateway.token_use import read_token_use
@@ -97,8 +98,8 @@ def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
     if not records:
         typer.echo("there are no tokens; make one with `sluice token create NAME --role submitter`", err=True)
         return
-    rows = [("ID", "NAME", "ROLE", "STATE", "CREATED", "EXPIRES", "LAST USED", "SCOPES")]
-    rows += [
+    columns = ("ID", "NAME", "ROLE", "STATE", "CREATED", "EXPIRES", "LAST USED", "SCOPES")
+    rows = [
         (
             r.id,
             r.name,
@@ -111,9 +112,7 @@ def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
         )
         for r in records
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print_table(columns, rows)
 
 
 @app.command(epilog="Example: sluice token revoke 3f9c0a1b2d4e. The ids are in `sluice token list`.")

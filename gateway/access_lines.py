@@ -1,19 +1,21 @@
-"""A line of the proxy's access log as a record of the audit log. Pure.
+"""Lines of the proxy's access log as records of the audit log. Pure.
 
 The proxy decides most requests by itself and writes one JSON object per line: ``time``, ``request_id``, ``address``,
 ``method``, ``path``, ``operation``, ``principal``, ``credential``, ``pass_id``, ``roles``, ``decision``, ``status``,
-``reason``, and, where the proxy can count, ``counter``. Unknown fields are left out; a line that is no JSON object
-becomes a record of its own with its size and digest, for a line must not disappear because it is strange.
+``reason``. Unknown fields are left out; a line that is no JSON object becomes a record of its own with its size and
+digest, for a line must not disappear because it is strange.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
 
 from gateway.audit_chain import AccessPosition, AuditRecord, digest_of
+from gateway.audit_scrub import scrubbed
 from gateway.token_book import redact
 
 MAX_ACCESS_LINE_BYTES = 64 << 10
@@ -33,18 +35,23 @@ _DECISIONS: dict[str, Literal["allow", "deny"]] = {
 }
 
 
-def record_of(line: bytes, position: AccessPosition) -> AuditRecord:
-    """The record of one ``line`` (without its newline) that ends at ``position``."""
+def records_of(data: bytes, kept: AuditRecord) -> Iterator[AuditRecord]:
+    """A record for each line in ``data``, for which ``kept`` stands in the chain."""
+    for line in data.removesuffix(b"\n").split(b"\n"):
+        for piece in _pieces(line):
+            record = scrubbed(record_of(piece))
+            yield msgspec.structs.replace(record, sequence=kept.sequence, time=kept.time, previous=kept.previous)
+
+
+def record_of(line: bytes) -> AuditRecord:
+    """The record of one ``line`` (without its newline)."""
     try:
         fields = msgspec.json.decode(line) if len(line) <= MAX_ACCESS_LINE_BYTES else None
     except (msgspec.MsgspecError, UnicodeDecodeError):
         fields = None
     if not isinstance(fields, dict):
         detail = {"bytes": str(len(line)), "sha256": digest_of(line)}
-        return AuditRecord(event="traffic", reason=MALFORMED, detail=detail, position=position)
-    counter = fields.get("counter")
-    if type(counter) is int and counter > 0:
-        position = msgspec.structs.replace(position, counter=counter)
+        return AuditRecord(event="traffic", reason=MALFORMED, detail=detail)
     roles = _roles(fields.get("roles"))
     return AuditRecord(
         event="traffic",
@@ -61,29 +68,33 @@ def record_of(line: bytes, position: AccessPosition) -> AuditRecord:
         decision=_decision(fields),
         status=_status(fields.get("status")),
         reason=_text(fields, "reason"),
-        position=position,
     )
 
 
-def missing_before(before: AccessPosition, record: AuditRecord) -> AuditRecord | None:
-    """A ``gap`` when lines are missing between ``before`` and ``record``, by the proxy's own count.
-
-    It starts at 1, and again whenever the proxy does.
-    """
-    here = record.position
-    if not isinstance(here, AccessPosition) or not here.counter or not before.counter:
-        return None
-    if here.counter in {before.counter + 1, 1}:
-        return None
-    reached = msgspec.structs.replace(before, counter=here.counter - 1)
-    return gap("requests are missing in the access log", before, reached, found_counter=here.counter)
-
-
-def gap(reason: str, before: AccessPosition, position: AccessPosition, **detail: object) -> AuditRecord:
+def gap(reason: str, before: AccessPosition, position: AccessPosition) -> AuditRecord:
     """The record that says that lines are missing between two positions, and how it is known."""
-    facts = {"after_file": before.file, "after_offset": str(before.offset), "after_counter": str(before.counter)}
-    facts |= {name: str(value) for name, value in detail.items()}
+    facts = {"after_file": before.file, "after_offset": str(before.offset)}
     return AuditRecord(event="gap", reason=reason, detail=facts, position=position)
+
+
+def _pieces(line: bytes) -> Iterator[bytes]:
+    """One line; or two, when a proxy that was killed left one without its end and the next one wrote after it."""
+    if line.startswith(b"{") and (second := line.find(b'{"', 1)) > 0 and not _is_json(line):
+        while second > 0 and not _is_json(line[second:]):
+            second = line.find(b'{"', second + 1)
+        if second > 0:
+            yield line[:second]
+            yield line[second:]
+            return
+    yield line
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    return True
 
 
 def _text(fields: dict[str, Any], name: str, limit: int = _FIELD_CHARACTERS) -> str:

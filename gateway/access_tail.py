@@ -1,25 +1,25 @@
 """Takes the proxy's access log over into the audit log: every line once, whatever is killed or rotated meanwhile.
 
-How far it got is in the records themselves: a record and its position are one line, so neither is there without the
-other. A file is known by its first line: renaming it changes nothing, and another file at the same place is noticed.
+What is there is read, hashed and kept in one piece (:mod:`gateway.audit_traffic`), so that a busy proxy has the
+machine to itself. How far it got is in the records themselves: a record and its position are one line, so neither is
+there without the other. A file is known by its first line: renaming it changes nothing, and another file at the same
+place is noticed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
-
-from gateway.access_lines import MAX_ACCESS_LINE_BYTES, gap, missing_before, record_of
+from gateway.access_lines import MAX_ACCESS_LINE_BYTES, gap
 from gateway.audit_chain import AccessPosition, AuditRecord
-from gateway.audit_log import MAX_BATCH_RECORDS, AuditLog
+from gateway.audit_log import AuditLog
+from gateway.audit_scrub import without_secrets
 from gateway.errors import AuditLogError
 from pki.home import Home
 
 MAX_BATCH_BYTES = 1 << 20
-"""Read at once; a line that is longer than this is cut into records of this size."""
+"""Read at once; a line that is longer than this is cut into pieces of this size."""
 MAX_ROTATED_FILES = 100
 _ID_CHARACTERS = 32
 
@@ -39,7 +39,7 @@ class AccessTail:
         self._log = log
 
     def step(self) -> int:
-        """Take over at most one batch; returns how many records that were. 0: there is nothing new.
+        """Take over at most one batch; returns how many lines or gaps that were. 0: there is nothing new.
 
         Raises:
             AuditLogError: the access log cannot be read, or the audit log not written; nothing is lost, try again.
@@ -55,30 +55,29 @@ class AccessTail:
         if not files:
             return 0
         names = list(files)
-        records: list[AuditRecord] = []
-        before = known
         if known.file not in files:
             # When it is gone, nobody knows which of the others were read before it: the newest one was not.
             before = AccessPosition(names[-1] if known.file else names[0], 0)
             if known.file:
-                records.append(gap("the access log that was being read is gone", known, before))
+                return self._tell(gap("the access log that was being read is gone", known, before), known)
         elif files[known.file].stat().st_size < known.offset:
-            before = AccessPosition(known.file, 0)
-            records.append(gap("the access log was cut short", known, before))
+            return self._tell(gap("the access log was cut short", known, AccessPosition(known.file, 0)), known)
+        else:
+            before = known
         place = names.index(before.file)
-        lines = _read(files[before.file], before.offset, finished=place + 1 < len(names))
-        if not lines and not records and place + 1 < len(names):
+        data = _read(files[before.file], before.offset, finished=place + 1 < len(names))
+        if not data and place + 1 < len(names):
             # This file has ended, and there is a later one: its first line takes the position there.
-            before = AccessPosition(names[place + 1], 0, before.counter)
-            lines = _read(files[before.file], 0, finished=place + 2 < len(names))
-        for line, end in lines:
-            record = record_of(line, AccessPosition(before.file, end, before.counter))
-            if missing := missing_before(before, record):
-                records.append(missing)
-            records.append(record)
-            before = record.position if isinstance(record.position, AccessPosition) else before
-        records = records[:MAX_BATCH_RECORDS]
-        return len(records) if records and self._log.append_all(records, after=known) else 0
+            before = AccessPosition(names[place + 1], 0)
+            data = _read(files[before.file], 0, finished=place + 2 < len(names))
+        if not data:
+            return 0
+        lines = without_secrets(data if data.endswith(b"\n") else data + b"\n")
+        end = AccessPosition(before.file, before.offset + len(data))
+        return lines.count(b"\n") if self._log.take_over(lines, after=known, position=end) else 0
+
+    def _tell(self, record: AuditRecord, known: AccessPosition) -> int:
+        return 1 if self._log.append_all((record,), after=known) else 0
 
     def _files(self) -> dict[str, Path]:
         """The access log's files that have a first line, oldest first, by what that line is."""
@@ -107,39 +106,11 @@ def _identify(path: Path) -> str:
     return hashlib.sha256(first).hexdigest()[:_ID_CHARACTERS]
 
 
-def _read(path: Path, offset: int, *, finished: bool) -> list[tuple[bytes, int]]:
-    """Whole lines after ``offset``, each with the byte after it; the rest of a finished file counts as a line, too."""
+def _read(path: Path, offset: int, *, finished: bool) -> bytes:
+    """Whole lines after ``offset``; the rest of a finished file counts as one, as does part of one that is too long."""
     with path.open("rb") as file:
         file.seek(offset)
         data = file.read(MAX_BATCH_BYTES)
         more = bool(file.read(1))
-    lines: list[tuple[bytes, int]] = []
-    start = 0
-    while (newline := data.find(b"\n", start)) >= 0 and len(lines) < MAX_BATCH_RECORDS:
-        lines += [(piece, offset + end) for piece, end in _pieces(data, start, newline)]
-        start = newline + 1
-    rest = data[start:]
-    if rest and not lines and (more or finished):
-        lines.append((rest, offset + len(data)))
-    return lines
-
-
-def _pieces(data: bytes, start: int, newline: int) -> Iterator[tuple[bytes, int]]:
-    """One line; or two, when a proxy that was killed left one without its end and the next one wrote after it."""
-    line = data[start:newline]
-    if line.startswith(b"{") and (second := line.find(b'{"', 1)) > 0 and not _is_json(line):
-        while second > 0 and not _is_json(line[second:]):
-            second = line.find(b'{"', second + 1)
-        if second > 0:
-            yield line[:second], start + second
-            yield line[second:], newline + 1
-            return
-    yield line, newline + 1
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        msgspec.json.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return False
-    return True
+    whole = data.rfind(b"\n") + 1
+    return data if not whole and (more or finished) else data[:whole]

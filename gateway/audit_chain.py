@@ -35,25 +35,40 @@ _PREFIX = b"sluice audit checkpoint\n"
 """What a checkpoint signs begins with this, so that no other signature of the key can stand for one."""
 
 
-class AccessPosition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How far the proxy's access log has been taken over: the file, the byte after the line, and its counter."""
+class AccessPosition(msgspec.Struct, frozen=True):
+    """How far the proxy's access log has been taken over: the file, and the byte after the last line."""
 
     file: str
     offset: int
-    counter: int = 0
+
+
+class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Lines of the access log, kept in a file beside the log: ``size`` bytes from ``offset`` on, and their digest."""
+
+    file: int
+    offset: int
+    size: int
+    lines: int
+    sha256: str
+
+    @property
+    def end(self) -> int:
+        """The byte after them."""
+        return self.offset + self.size
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of the log. There is no secret in a record.
 
-    ``event`` is ``decision`` (of the auth service, written before it answers), ``traffic`` (a request that the proxy
-    decided by itself, taken over from its access log), ``act`` (an administrative one, named by ``kind``),
+    ``event`` is ``decision`` (of the auth service, written before it answers), ``access`` (lines of the proxy's access
+    log were taken over; ``traffic`` says where they are kept), ``act`` (an administrative one, named by ``kind``),
     ``checkpoint`` (signed), ``recovered`` (the log was continued after a line that a crash cut short), or ``gap``
-    (lines of the access log are missing). ``time`` is UTC in RFC 3339, when the record was written; ``at`` is when a
-    request of the access log began. ``credential`` is a public id.
+    (lines of the access log are missing). Readers make a ``traffic`` record of each line that an ``access`` record
+    stands for. ``time`` is UTC in RFC 3339, when the record was written; ``at`` is when a request of the access log
+    began. ``credential`` is a public id.
     """
 
-    event: Literal["decision", "traffic", "act", "checkpoint", "recovered", "gap"]
+    event: Literal["decision", "access", "traffic", "act", "checkpoint", "recovered", "gap"]
     sequence: int = 0
     time: str = ""
     previous: str = ""
@@ -74,6 +89,7 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     pass_id: str | msgspec.UnsetType = msgspec.UNSET
     roles: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     position: AccessPosition | msgspec.UnsetType = msgspec.UNSET
+    traffic: Traffic | msgspec.UnsetType = msgspec.UNSET
     key: str | msgspec.UnsetType = msgspec.UNSET
     # The last one: it signs the bytes before it.
     signature: str | msgspec.UnsetType = msgspec.UNSET
@@ -104,10 +120,22 @@ def seal(record: AuditRecord, state: ChainState) -> tuple[bytes, ChainState]:
 
 
 def seal_checkpoint(
-    state: ChainState, *, time: str, key: str, sign: Sign, position: AccessPosition | None = None
+    state: ChainState,
+    *,
+    time: str,
+    key: str,
+    sign: Sign,
+    position: AccessPosition | None = None,
+    traffic: Traffic | None = None,
 ) -> tuple[bytes, ChainState]:
     """A checkpoint at the end of the chain: it signs all that is before it in its own line, ``previous`` included."""
-    record = AuditRecord(event="checkpoint", time=time, key=key, position=position or msgspec.UNSET)
+    record = AuditRecord(
+        event="checkpoint",
+        time=time,
+        key=key,
+        position=position or msgspec.UNSET,
+        traffic=traffic or msgspec.UNSET,
+    )
     unsigned = seal(record, state)[0][: -len(b"}\n")]
     line = unsigned + _SIGNATURE + base64.b64encode(sign(_PREFIX + unsigned)) + b'"}'
     return line + b"\n", ChainState(state.count + 1, digest_of(line))
@@ -153,6 +181,7 @@ class ChainReader:
     Attributes:
         state: how far the chain goes.
         position: how far the access log had been taken over.
+        traffic: the last lines of it that were kept.
         unsigned: records since the last checkpoint.
         checkpoint: the last checkpoint.
         last_line: the last line, without its newline.
@@ -163,6 +192,7 @@ class ChainReader:
         self._check = check
         self.state = state or ChainState()
         self.position: AccessPosition | None = None
+        self.traffic: Traffic | None = None
         self.unsigned = 0
         self.checkpoint: Checkpoint | None = None
         self.last_line = b""
@@ -192,6 +222,8 @@ class ChainReader:
     def _note(self, line: bytes, record: AuditRecord, number: int) -> None:
         if isinstance(record.position, AccessPosition):
             self.position = record.position
+        if isinstance(record.traffic, Traffic):
+            self.traffic = record.traffic
         if record.event != "checkpoint":
             self.unsigned += 1
             if self._check is not None and self.unsigned > MAX_UNSIGNED_RECORDS:

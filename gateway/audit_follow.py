@@ -13,6 +13,8 @@ from typing import IO
 
 from gateway.audit_chain import MAX_LINE_BYTES, AuditRecord, ChainReader, decode
 from gateway.audit_segments import CURRENT, segments
+from gateway.audit_traffic import TrafficReader
+from gateway.audit_verify import told
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class _Follower:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._reader = ChainReader(None)
+        self._traffic = TrafficReader(directory)
         self._inode = 0
         self._offset = 0
 
@@ -78,7 +81,7 @@ class _Follower:
             if segment.last > self._reader.state.count:
                 for number, raw in enumerate(segment.lines(), start=segment.first):
                     if number > self._reader.state.count:
-                        yield self._reader.take(raw)
+                        yield from told(self._reader.take(raw), self._traffic)
         with contextlib.suppress(FileNotFoundError), (self._directory / CURRENT).open("rb") as file:
             yield from self._current(file)
 
@@ -93,4 +96,4 @@ class _Follower:
         file.seek(self._offset)
         while (raw := file.readline(MAX_LINE_BYTES + 1)).endswith(b"\n"):
             self._offset += len(raw)
-            yield self._reader.take(raw)
+            yield from told(self._reader.take(raw), self._traffic)

@@ -15,7 +15,7 @@ from pki.home import Home
 _LOG = logging.getLogger(__name__)
 
 MAINTENANCE_SECONDS = 1.0
-ACCESS_POLL_SECONDS = 0.2
+ACCESS_POLL_SECONDS = 0.5
 
 
 @contextlib.asynccontextmanager

@@ -27,6 +27,7 @@ from gateway.audit_chain import (
     AuditRecord,
     ChainReader,
     ChainState,
+    Traffic,
     decode,
     digest_of,
     kept_checkpoint,
@@ -35,6 +36,7 @@ from gateway.audit_chain import (
 from gateway.audit_keys import SigningKey, open_key
 from gateway.audit_scrub import scrubbed_detail, sealed_clean
 from gateway.audit_segments import CHECKPOINT, CURRENT, LOCK, MAX_SEGMENT_BYTES, Segment, compress, segments, take_lock
+from gateway.audit_traffic import TrafficWriter
 from gateway.errors import AuditLogError
 from pki.ca.ledger_file import SystemDisk
 from pki.files import SECRET_MODE, make_private_directory, read_bounded, sync_directory, write_public
@@ -100,6 +102,7 @@ class AuditLog:
         self._clock = clock
         self._limits = limits or Limits()
         self._disk = disk or AuditDisk()
+        self._traffic = TrafficWriter(self._directory, self._disk)
         self._mutex = threading.Lock()
         self._descriptor = -1
         self._key: SigningKey | None = None
@@ -153,6 +156,23 @@ class AuditLog:
             self._rotate_if_due(now)
         return True
 
+    def take_over(self, lines: bytes, *, after: AccessPosition, position: AccessPosition) -> bool:
+        """Keep ``lines`` of the access log, which take its reading from ``after`` to ``position``.
+
+        They go into a file beside the log, and their digest into the chain: one record, however many they are. Returns
+        whether they were written: not if somebody else has taken them over meanwhile.
+        """
+        digest = digest_of(lines)
+        with self._writing():
+            if after != (self._reader.position or AccessPosition("", 0)):
+                return False
+            now = self._clock()
+            kept = self._traffic.keep(lines, digest, after=self._reader.traffic)
+            record = AuditRecord(event="access", position=position, traffic=kept)
+            self._write((record,), now, checkpoint=self._is_checkpoint_due(1, now))
+            self._rotate_if_due(now)
+        return True
+
     def event(self, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> None:
         """Record an administrative act, such as ``token.created``, signed at once.
 
@@ -174,7 +194,8 @@ class AuditLog:
         """
         self._settle(force=False)
         for segment in segments(self._directory):
-            compress(segment)
+            compress(segment.path)
+        self._traffic.compress(self._reader.traffic)
 
     def close(self) -> None:
         """Sign the rest, flush to disk, and let go of the files."""
@@ -323,7 +344,7 @@ class AuditLog:
         """Seal and write in one piece: all of it or nothing counts."""
         assert self._key is not None  # noqa: S101  as above
         stamp, state, lines = _rfc3339(now), self._reader.state, []
-        position, unsigned = self._reader.position, self._reader.unsigned
+        position, traffic, unsigned = self._reader.position, self._reader.traffic, self._reader.unsigned
         for record in records:
             line, state = sealed_clean(msgspec.structs.replace(record, time=stamp), state)
             if len(line) > MAX_LINE_BYTES:
@@ -331,14 +352,18 @@ class AuditLog:
             lines.append(line)
             unsigned += 1
             position = record.position if isinstance(record.position, AccessPosition) else position
+            traffic = record.traffic if isinstance(record.traffic, Traffic) else traffic
         if checkpoint:
-            line, state = seal_checkpoint(state, time=stamp, key=self._key.id, sign=self._key.sign, position=position)
+            line, state = seal_checkpoint(
+                state, time=stamp, key=self._key.id, sign=self._key.sign, position=position, traffic=traffic
+            )
             lines.append(line)
             unsigned = 0
         data = b"".join(lines)
         self._put(data)
         self._size += len(data)
-        self._reader.state, self._reader.position, self._reader.unsigned = state, position, unsigned
+        self._reader.state, self._reader.position, self._reader.traffic = state, position, traffic
+        self._reader.unsigned = unsigned
         if checkpoint:
             self._checkpoint_line, self._checkpoint_at = lines[-1], now
 
@@ -386,8 +411,10 @@ class AuditLog:
             if (self._inode, self._size) == self._settled:
                 return
             line, descriptor, settled = self._checkpoint_line, os.dup(self._descriptor), (self._inode, self._size)
+            traffic = self._reader.traffic
         try:
             # Not under the lock: nobody's answer waits for the disk. Records first, then what vouches for them.
+            self._traffic.sync(traffic)
             self._sync_closed()
             self._disk.sync(descriptor)
             sync_directory(self._directory)

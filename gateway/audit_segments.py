@@ -87,14 +87,14 @@ def segments(directory: Path) -> list[Segment]:
     return sorted(found)
 
 
-def compress(segment: Segment) -> None:
-    """Compress a closed segment; one that is compressed already loses its plain copy. A crash loses neither."""
+def compress(path: Path) -> None:
+    """Compress a closed file of the log; one that is so already loses its plain copy. A crash loses neither."""
     with contextlib.suppress(FileNotFoundError):  # another process was quicker
-        if segment.path.stat().st_size > MAX_READ_BYTES:
-            raise AuditLogError(f"{segment.path} is larger than {MAX_READ_BYTES} bytes", "no writer left it so")
+        if path.stat().st_size > MAX_READ_BYTES:
+            raise AuditLogError(f"{path} is larger than {MAX_READ_BYTES} bytes", "no writer left it so")
         # mtime 0: the same records are the same bytes.
-        write_secret(segment.compressed, gzip.compress(segment.path.read_bytes(), compresslevel=6, mtime=0))
-        segment.path.unlink()
+        write_secret(path.with_name(path.name + ".gz"), gzip.compress(path.read_bytes(), compresslevel=6, mtime=0))
+        path.unlink()
 
 
 def _bounded(file: IO[bytes] | gzip.GzipFile, name: str) -> Iterator[bytes]:

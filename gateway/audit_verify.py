@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gateway.access_lines import records_of
 from gateway.audit_chain import (
     MAX_LINE_BYTES,
     AuditRecord,
@@ -22,6 +23,7 @@ from gateway.audit_chain import (
 )
 from gateway.audit_keys import VERIFICATION_KEY, VerificationKey
 from gateway.audit_segments import CHECKPOINT, CURRENT, LOCK, MAX_READ_BYTES, Segment, segments, take_lock
+from gateway.audit_traffic import TrafficCheck, TrafficReader
 from gateway.errors import AuditLogError
 from pki.files import read_bounded
 
@@ -36,6 +38,7 @@ class Verified:
         checkpoint: the last checkpoint.
         key: id of the key that signed.
         segments: closed segments.
+        requests: lines of the access log that the log stands for; all are there.
         cut_short: bytes of a line that was not complete when this looked (being written, or left by a crash).
     """
 
@@ -44,6 +47,7 @@ class Verified:
     checkpoint: Checkpoint | None
     key: str
     segments: int
+    requests: int
     cut_short: int
 
 
@@ -75,18 +79,18 @@ def verify_log(
     if key_id and trusted.id != key_id.lower():
         raise AuditLogError(f"the key has id {trusted.id}, not {key_id[:64]}", "another key signed this log")
     check = trusted.checker()
-    with _look(directory) as look:
+    with _look(directory) as look, contextlib.closing(TrafficCheck(directory)) as traffic:
         look.kept += [read_bounded(path, MAX_LINE_BYTES) for path in checkpoints]
         awaited = {one.sequence: one for one in _kept(look.kept, check)}
         reader = ChainReader(check)
         for segment in look.closed:
-            _check_segment(segment, reader, awaited)
+            _check_segment(segment, reader, awaited, traffic)
         cut_short = 0
         for raw in _current_lines(look):
             if not raw.endswith(b"\n"):
                 cut_short = len(raw)
                 break
-            _take(raw, reader, awaited)
+            _take(raw, reader, awaited, traffic)
     if awaited:
         farthest = max(awaited)
         raise AuditLogError(
@@ -96,7 +100,9 @@ def verify_log(
         )
     if reader.state.count and reader.checkpoint is None:
         raise AuditLogError("the audit log has no checkpoint", "checkpoints were taken out")
-    return Verified(reader.state, reader.unsigned, reader.checkpoint, trusted.id, len(look.closed), cut_short)
+    return Verified(
+        reader.state, reader.unsigned, reader.checkpoint, trusted.id, len(look.closed), traffic.lines, cut_short
+    )
 
 
 def verify_file(path: Path) -> ChainState:
@@ -107,9 +113,10 @@ def verify_file(path: Path) -> ChainState:
 def read_records(directory: Path, *, last: int | None = None) -> Iterator[AuditRecord]:
     """The records of a log from its beginning, each checked against the chain but for signatures.
 
-    With ``last`` at least so many of the end, without reading what is in earlier segments.
+    Lines of the access log are records of their own, instead of those that stand for them. With ``last`` at least so
+    many of the end, without reading what is in earlier segments.
     """
-    with _look(directory) as look:
+    with _look(directory) as look, contextlib.closing(TrafficReader(directory)) as traffic:
         closed = look.closed
         if last is not None:
             end = _last_sequence(look) or (closed[-1].last if closed else 0)
@@ -120,7 +127,15 @@ def read_records(directory: Path, *, last: int | None = None) -> Iterator[AuditR
         for raw in whole:
             if reader is None:
                 reader = ChainReader(None, _state_before(raw) if len(closed) < len(look.closed) else None)
-            yield reader.take(raw)
+            yield from told(reader.take(raw), traffic)
+
+
+def told(record: AuditRecord, traffic: TrafficReader) -> Iterator[AuditRecord]:
+    """``record``, or those of the lines that it stands for."""
+    if record.event == "access":
+        yield from records_of(traffic.read(record), record)
+    else:
+        yield record
 
 
 def _state_before(raw: bytes) -> ChainState:
@@ -176,7 +191,9 @@ def _kept(lines: Sequence[bytes], check: Check) -> Iterator[Checkpoint]:
         yield kept_checkpoint(line, check)
 
 
-def _check_segment(segment: Segment, reader: ChainReader, awaited: dict[int, Checkpoint]) -> None:
+def _check_segment(
+    segment: Segment, reader: ChainReader, awaited: dict[int, Checkpoint], traffic: TrafficCheck
+) -> None:
     expected = reader.state.count + 1
     if segment.first > expected:
         raise AuditLogError(
@@ -185,7 +202,7 @@ def _check_segment(segment: Segment, reader: ChainReader, awaited: dict[int, Che
     if segment.first < expected:
         raise AuditLogError(f"audit log segment {segment.path.name} begins before line {expected}", "it was added")
     for raw in segment.lines():
-        _take(raw, reader, awaited)
+        _take(raw, reader, awaited, traffic)
     if reader.state.count != segment.last:
         raise AuditLogError(
             f"audit log segment {segment.path.name} ends with line {reader.state.count}", "its end was removed"
@@ -194,8 +211,8 @@ def _check_segment(segment: Segment, reader: ChainReader, awaited: dict[int, Che
         raise AuditLogError(f"audit log segment {segment.path.name} does not end with a checkpoint")
 
 
-def _take(raw: bytes, reader: ChainReader, awaited: dict[int, Checkpoint]) -> None:
-    reader.take(raw)
+def _take(raw: bytes, reader: ChainReader, awaited: dict[int, Checkpoint], traffic: TrafficCheck) -> None:
+    traffic.take(reader.take(raw))
     kept = awaited.pop(reader.state.count, None)
     if kept is not None and kept.digest != reader.state.digest:
         raise AuditLogError(

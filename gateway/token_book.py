@@ -34,7 +34,8 @@ FORGET_AFTER = dt.timedelta(days=30)
 _ID_BYTES = 6
 _SECRET_BYTES = 32
 _TOKEN = re.compile(r"slc_([0-9a-f]{12})_([0-9a-f]{64})")
-_TOKEN_LIKE = re.compile(r"slc_([0-9a-f]{12})_[0-9A-Za-z]+")
+_TOKEN_LIKE = re.compile(r"(sl[cs]_[0-9a-f]{12})_[0-9A-Za-z]+")
+"""Of sessions, too, which are not kept here."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _NO_DIGEST = hashlib.sha256(b"no such token").hexdigest()
 
@@ -196,7 +197,7 @@ class TokenBook:
 
 def redact(text: str) -> str:
     """``text`` with the secret part of anything that looks like a token taken out, for logs and messages."""
-    return _TOKEN_LIKE.sub(r"slc_\1_(secret)", text)
+    return _TOKEN_LIKE.sub(r"\1_(secret)", text)
 
 
 def _digest(token: str) -> str:

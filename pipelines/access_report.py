@@ -1,8 +1,8 @@
 """Who did what on a cluster, and what was unusual about it: the gateway's audit log, analysed as a PySpark job.
 
 Reads the segments of an audit log, compressed or not. First it proves them: the chain of every segment on the
-executors, the links between segments and the signed checkpoints on the driver. A log that was touched is not analysed,
-and the message says where. Runs on any Spark 4:
+executors, the links between segments and the signed checkpoints on the driver, then every byte of the proxy's access
+log that the chain stands for. A log that was touched is not analysed, and the message says where. Runs on any Spark 4:
 
     spark-submit --master 'local[2]' access_report.py --log .sluice/gateway/audit
     sluice submit --wait access_report.py -- --log /srv/sluice/gateway/audit --format markdown
@@ -18,10 +18,12 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+import contextlib
 import csv
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import re
 import sys
@@ -45,6 +47,9 @@ MAX_LINE_BYTES = 16 << 10
 MAX_SEGMENT_BYTES = 128 << 20
 """Most that one segment may hold, uncompressed."""
 MAX_SEGMENTS = 100_000
+MAX_TRAFFIC_BYTES = 2 << 20
+"""Most lines of the access log, in bytes, that one record may stand for."""
+MAX_ACCESS_LINE_BYTES = 64 << 10
 MAX_UNSIGNED_RECORDS = 4_000
 """More records without a checkpoint between them are not what a writer leaves."""
 MAX_BATCH_ROWS = 2_000
@@ -330,6 +335,140 @@ def kept_checkpoint(line: bytes, key_pem: bytes) -> tuple[int, str]:
     return record["sequence"], hashlib.sha256(stripped).hexdigest()
 
 
+# --- the access log that records stand for -----------------------------------------------------------------
+
+
+class Batch(NamedTuple):
+    """Lines of the access log that one record stands for: where they are, and what they must be."""
+
+    path: str
+    number: int
+    offset: int
+    size: int
+    digest: str
+    sequence: int
+    time: str
+
+
+class TrafficProof(NamedTuple):
+    """What a file of the access log shows: what is in it is what records stand for, or why not."""
+
+    path: str
+    error: str
+    number: int
+    start: int
+    end: int
+    more: bool
+    """Whether there are bytes after the last that a record stands for."""
+
+
+def batch_of(record: dict[str, Any], directory: Path) -> Batch:
+    """What a record ``access`` says; raises :class:`LogError` when it says nothing that a writer says."""
+    kept = record.get("traffic")
+    kept = kept if isinstance(kept, dict) else {}
+    numbers = [kept.get(name) for name in ("file", "offset", "size")]
+    sequence = record["sequence"]
+    if not all(type(number) is int for number in numbers) or not isinstance(kept.get("sha256"), str):
+        raise LogError(f"line {sequence} does not say where the lines of the access log are")
+    number, offset, size = (int(each or 0) for each in numbers)
+    if not 0 < size <= MAX_TRAFFIC_BYTES or not 0 <= offset <= MAX_SEGMENT_BYTES or not 0 < number <= MAX_SEGMENTS:
+        raise LogError(f"line {sequence} stands for {size} bytes at {offset}, which no writer leaves")
+    path = directory / f"traffic-{number:09}.jsonl"
+    return Batch(str(path), number, offset, size, kept["sha256"], sequence, printable(record.get("time")))
+
+
+class TrafficFile:
+    """The bytes of one file of the access log, compressed or not, in order."""
+
+    def __init__(self, path: str, file: IO[bytes] | gzip.GzipFile) -> None:
+        self._name = Path(path).name
+        self._file = file
+
+    def read(self, batch: Batch, after: int | None = None) -> bytes:
+        """What the record stands for; raises :class:`LogError` when it is something else, or not at ``after``."""
+        if after is not None and batch.offset != after:
+            raise LogError(f"line {batch.sequence} does not go on where the access log was")
+        try:
+            self._file.seek(batch.offset)
+            data = self._file.read(batch.size)
+        except (OSError, EOFError, zlib.error) as error:
+            raise LogError(f"{self._name} cannot be read: {error}") from error
+        if len(data) != batch.size or hashlib.sha256(data).hexdigest() != batch.digest:
+            raise LogError(f"{self._name} has other bytes than line {batch.sequence} stands for")
+        return data
+
+    def has_more(self) -> bool:
+        """Whether there is anything after what was read last."""
+        return bool(self._file.read(1))
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[TrafficFile]:
+    """The file, or what it was compressed into; raises :class:`LogError`."""
+    try:
+        with Path(path).open("rb") if Path(path).exists() else gzip.open(path + ".gz", "rb") as file:
+            yield TrafficFile(path, file)
+    except OSError as error:
+        raise LogError(f"{Path(path).name} is missing: {error.strerror}") from error
+
+
+def prove_traffic(batches: Iterator[Batch]) -> Iterator[TrafficProof]:
+    """Check the files that ``batches`` are in; those of one file come together and in order."""
+    for path, of_file in itertools.groupby(batches, key=lambda batch: batch.path):
+        yield _prove_file(path, of_file)
+
+
+def _prove_file(path: str, batches: Iterator[Batch]) -> TrafficProof:
+    first = next(batches)
+    end = first.offset
+    try:
+        with opened(path) as file:
+            for batch in itertools.chain((first,), batches):
+                end += len(file.read(batch, after=end))
+            return TrafficProof(path, "", first.number, first.offset, end, file.has_more())
+    except LogError as error:
+        return TrafficProof(path, str(error), first.number, first.offset, end, more=False)
+
+
+def link_traffic(proofs: Sequence[TrafficProof]) -> None:
+    """Whether files that hold by themselves are all of the access log; raises :class:`LogError`."""
+    proofs = sorted(proofs, key=lambda proof: proof.number)
+    for number, proof in enumerate(proofs, start=1):
+        if proof.error:
+            raise LogError(proof.error)
+        name = Path(proof.path).name
+        if proof.number != number or proof.start != 0:
+            raise LogError(f"lines of the access log are missing before what is in {name}")
+        # After the last one is what is being written just now, or was left by a crash.
+        if proof.more and number < len(proofs):
+            raise LogError(f"{name} goes on after its last line: it was added to")
+
+
+DECISIONS = {"allow": "allow", "allowed": "allow", "deny": "deny", "denied": "deny"}
+MALFORMED = "malformed line of the access log"
+
+
+def rows_of(batch: Batch, data: bytes) -> Iterator[Row]:
+    """The lines of the access log as rows."""
+    for line in data.removesuffix(b"\n").split(b"\n"):
+        record = _access_record(line)
+        yield row_of({**record, "event": "traffic", "sequence": batch.sequence, "time": batch.time})
+
+
+def _access_record(line: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(line) if len(line) <= MAX_ACCESS_LINE_BYTES else None
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        return {"reason": MALFORMED}
+    fields = {name: value for name, value in fields.items() if value != "-"}
+    status = fields.get("status")
+    if isinstance(status, str) and status.isascii() and status.isdigit():
+        fields["status"] = int(status[:4])
+    return {**fields, "at": fields.get("time"), "decision": DECISIONS.get(str(fields.get("decision")).lower(), "")}
+
+
 # --- from lines to rows (pure) -------------------------------------------------------------------------
 
 
@@ -359,6 +498,10 @@ def _schema(names: Sequence[str], others: dict[str, pa.DataType]) -> pa.Schema:
 
 
 ROW_SCHEMA = _schema(Row._fields, _COLUMN_TYPES)
+BATCH_SCHEMA = _schema(Batch._fields, dict.fromkeys(("number", "offset", "size", "sequence"), pa.int64()))
+TRAFFIC_PROOF_SCHEMA = _schema(
+    TrafficProof._fields, {**dict.fromkeys(("number", "start", "end"), pa.int64()), "more": pa.bool_()}
+)
 PROOF_SCHEMA = _schema(Proof._fields, dict.fromkeys(_NUMBERS, pa.int64()))
 SOURCE_SCHEMA = _schema(("path", "first", "size", "last_digest"), dict.fromkeys(("first", "size"), pa.int64()))
 _SPARK_TYPES = {"string": "string", "int64": "bigint", "bool": "boolean"}
@@ -414,7 +557,7 @@ def row_of(record: dict[str, Any]) -> Row:
 # --- on Spark: reading -----------------------------------------------------------------------------------
 
 
-def to_batches(rows: Iterator[Row] | Iterator[Proof], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def to_batches(rows: Iterator[NamedTuple], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Pack ``rows`` into Arrow batches of bounded size."""
     batch: list[dict[str, Any]] = []
     for row in rows:
@@ -449,12 +592,57 @@ def reading_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
                 chain = Chain(source, None)
                 for raw in lines_of(source):
                     record = chain.take(raw)
-                    if record["event"] != "checkpoint":
+                    if record["event"] not in {"checkpoint", "access"}:
                         yield row_of(record)
                 if chain.digest != each["last_digest"]:
                     raise LogError(f"segment {source.path} was changed while it was read: run again")
 
     return to_batches(rows(), ROW_SCHEMA)
+
+
+def listing_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """UDF: segments in, the lines of the access log that their records stand for out."""
+
+    def found() -> Iterator[Batch]:
+        for each in (row for batch in batches for row in batch.to_pylist()):
+            for raw in lines_of(Source(each["path"], each["first"], each["size"])):
+                # Most records are of something else: their lines are not looked into.
+                record = parse_line(raw) if b'"event":"access"' in raw else None
+                if record is not None and record["event"] == "access":
+                    yield batch_of(record, Path(each["path"]).parent)
+
+    return to_batches(found(), BATCH_SCHEMA)
+
+
+def _listed(batches: Iterator[pa.RecordBatch]) -> Iterator[Batch]:
+    return (Batch(**row) for batch in batches for row in batch.to_pylist())
+
+
+def traffic_proving_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """UDF: what records stand for in, what each file shows out."""
+    return to_batches(prove_traffic(_listed(batches)), TRAFFIC_PROOF_SCHEMA)
+
+
+def traffic_reading_stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """UDF: what records stand for in, rows out."""
+
+    def rows() -> Iterator[Row]:
+        for path, of_file in itertools.groupby(_listed(batches), key=lambda batch: batch.path):
+            with opened(path) as file:
+                for batch in of_file:
+                    yield from rows_of(batch, file.read(batch))
+
+    return to_batches(rows(), ROW_SCHEMA)
+
+
+def read_traffic(segments: DataFrame, partitions: int) -> DataFrame:
+    """Prove the access log that ``segments``, which are proved, stand for; its rows."""
+    listed = segments.mapInArrow(listing_stage, spark_schema(BATCH_SCHEMA))
+    # One file is read by one task, from its beginning to its end.
+    batches = listed.repartition(partitions, "path").sortWithinPartitions("path", "offset").persist()
+    proved = batches.mapInArrow(traffic_proving_stage, spark_schema(TRAFFIC_PROOF_SCHEMA)).collect()
+    link_traffic([TrafficProof(**row.asDict()) for row in proved])
+    return batches.mapInArrow(traffic_reading_stage, spark_schema(ROW_SCHEMA))
 
 
 def read_log(spark: SparkSession, log: Log) -> tuple[DataFrame, int]:
@@ -469,7 +657,8 @@ def read_log(spark: SparkSession, log: Log) -> tuple[DataFrame, int]:
     digests = {proof.path: proof.last_digest for proof in proofs}
     listed = [{**source._asdict(), "last_digest": digests[source.path]} for source in log.sources]
     whole = spark.createDataFrame(pa.Table.from_pylist(listed, schema=SOURCE_SCHEMA)).repartition(partitions)
-    return whole.mapInArrow(reading_stage, spark_schema(ROW_SCHEMA)), lines
+    rows = whole.mapInArrow(reading_stage, spark_schema(ROW_SCHEMA))
+    return rows.unionByName(read_traffic(whole, partitions)), lines
 
 
 # --- on Spark: analysing ---------------------------------------------------------------------------------
@@ -638,7 +827,7 @@ def find_log_events(rows: DataFrame) -> DataFrame:
         found(rows.where(F.col("event") == event), finding, at=F.col("at"), detail=F.col("reason"))
         for event, finding in events.items()
     ]
-    strange = rows.where("event = 'traffic' and reason = 'malformed line of the access log'")
+    strange = rows.where(f"event = 'traffic' and reason = '{MALFORMED}'")
     return of_log[0].unionByName(of_log[1]).unionByName(found(strange, "malformed-line", at=F.col("at")))
 
 

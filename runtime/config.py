@@ -6,9 +6,11 @@ import enum
 
 import msgspec
 
+from runtime.checkpoint.config import StreamingConfig
 from runtime.ha.config import HaConfig
 from runtime.jobmanager.placement import Placement
 from runtime.messages import SlotProfile
+from runtime.restart_config import RestartConfig
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,5 +133,7 @@ class RuntimeConfig(_Section, frozen=True):
     spark: SparkConfig = SparkConfig()
     connect: ConnectConfig = ConnectConfig()
     ha: HaConfig = HaConfig()
+    restart: RestartConfig = RestartConfig()
+    streaming: StreamingConfig = StreamingConfig()
     resources: ResourcesConfig = ResourcesConfig()
     limits: LimitsConfig = LimitsConfig()

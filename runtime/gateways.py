@@ -25,6 +25,8 @@ from runtime.messages import (
     SlotReport,
     SlotRequest,
     SparkRegistration,
+    StreamingState,
+    TaskFailure,
     TaskManagerRegistration,
 )
 from runtime.rpc import rpc
@@ -151,6 +153,16 @@ class JobMasterGateway(Protocol):
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
+    async def report_streaming(self, state: StreamingState) -> None:
+        """A batch was committed, or a streaming query began or ended."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
+    async def report_task_failure(self, failure: TaskFailure) -> None:
+        """A task failed."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True)
     async def driver_finished(self, result: DriverExit) -> None:
         """The pipeline's Python process has ended and its JVM with it."""
         ...
@@ -172,6 +184,11 @@ class DriverGateway(Protocol):
     @rpc(allow={Role.JOBMANAGER})
     async def cancel(self, grace_seconds: float) -> None:
         """Cancel all Spark jobs, then end the driver within ``grace_seconds``."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries, each after its present batch or, after ``grace_seconds``, in its middle."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})

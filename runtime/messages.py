@@ -7,8 +7,11 @@ RPC layer's envelope limit.
 from __future__ import annotations
 
 import enum
+from typing import Annotated
 
 import msgspec
+
+from runtime.restart_config import RestartWish
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,6 +79,7 @@ class JobSubmission(Message, frozen=True):
     executors: int = 2
     files: tuple[BlobRef, ...] = ()
     kind: JobKind = JobKind.PIPELINE
+    restart: RestartWish = RestartWish()
     executor_cores: int = 0
     """Of each executor; 0: as many as the cluster's slots have by default."""
     executor_memory_mb: int = 0
@@ -311,6 +315,44 @@ class JobProgress(Message, frozen=True):
     first_task_at: float = 0.0
 
 
+MAX_STREAMING_QUERIES = 64
+"""Most streaming queries of one driver that are told of."""
+
+
+class StreamingQuery(Message, frozen=True):
+    """One Structured Streaming query: ``batch`` is its last committed one, -1 before the first.
+
+    ``state`` is RUNNING, ENDED or FAILED; ``location`` is the URL of its checkpoint, ``rows`` what this driver has
+    read.
+    """
+
+    id: str
+    run_id: str
+    name: str
+    location: str
+    state: str
+    batch: int = -1
+    rows: int = 0
+    error: str = ""
+
+
+class StreamingState(Message, frozen=True):
+    """All streaming queries of a driver; level-triggered: the latest replaces those before."""
+
+    queries: Annotated[tuple[StreamingQuery, ...], msgspec.Meta(max_length=MAX_STREAMING_QUERIES)] = ()
+
+
+class TaskFailure(Message, frozen=True):
+    """A task failed by an error of its own; Spark may run it again."""
+
+    stage: int
+    partition: int
+    attempt: int
+    executor_id: int
+    error: str
+    traceback: str = ""
+
+
 class DriverExit(Message, frozen=True):
     """The end of a driver attempt, judged by the exit code *and* by whether Spark ended in order."""
 
@@ -331,3 +373,5 @@ class DriverAssignment(Message, frozen=True):
     blob_host: str
     blob_port: int
     kind: JobKind = JobKind.PIPELINE
+    checkpoints: str = ""
+    """URL below which streaming queries keep their checkpoints."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import random
 import re
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +19,8 @@ import msgspec
 from pki.errors import SluiceError
 from runtime.blob.errors import BlobError, InvalidBlobName
 from runtime.blob.store import BlobStore, check_file_name
+from runtime.checkpoint.errors import CheckpointsUnavailable
+from runtime.checkpoint.ledger import CheckpointsView
 from runtime.ha.errors import EntryMissing, LeadershipLost, StorageUnavailable
 from runtime.ha.leadership import Leadership
 from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory
@@ -32,10 +36,12 @@ from runtime.jobmanager.job_master import JobMaster, JobServices
 from runtime.jobmanager.job_queue import JobLimits, JobQueue
 from runtime.jobmanager.job_store import AcceptedJob, JobStore
 from runtime.jobmanager.records import accepted_detail, ended_record, interrupted_record
-from runtime.jobmanager.remains import end_remains, wait_for
-from runtime.jobmanager.views import Failure, JobDetail, JobRecord, JobSummary
+from runtime.jobmanager.remains import end_remains, end_remains_of, wait_for
+from runtime.jobmanager.restart import NoRestart, Restarts, restarts
+from runtime.jobmanager.views import ExceptionEntry, Failure, JobDetail, JobRecord, JobSummary
 from runtime.log_files import read_log
-from runtime.messages import BlobRef, ConnectionEvidence, JobState, JobSubmission, LogChunk
+from runtime.messages import BlobRef, ConnectionEvidence, JobKind, JobState, JobSubmission, LogChunk
+from runtime.restart_config import RestartConfig, settle
 from runtime.rpc import RpcEndpoint
 from runtime.spark.command import MINIMUM_EXECUTOR_MEMORY_MB
 from runtime.spark.conf import check_job_conf
@@ -54,17 +60,20 @@ FIRST_RETRY_SECONDS = 0.2
 LONGEST_RETRY_SECONDS = 5.0
 """Between tries while the HA storage is away."""
 
+_EARLIER_LOG = re.compile(r"attempt-([1-9][0-9]{0,5})\.(driver\.[a-z]+)")
 _EXECUTOR_LOG = re.compile(r"executor-([1-9][0-9]{0,8})\.(stdout|stderr)")
 
 
 @dataclass(slots=True)
 class _Job:
-    """``cancelled``: somebody wants that; ``clean``: nothing of it is left but its result."""
+    """``cancelled``: somebody wants that (``woken`` is set then); ``clean``: nothing of it is left but its result."""
 
     record: JobRecord
     master: JobMaster | None = None
     cancelled: bool = False
     clean: bool = False
+    restarts: Restarts = field(default_factory=NoRestart)
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def check_executor_size(cores: int, memory_mb: int) -> None:
@@ -115,6 +124,8 @@ class Dispatcher(RpcEndpoint):
         finished_jobs_kept: how many ended jobs, with their logs, are remembered.
         lease: of drivers, in seconds (see :mod:`runtime.jobmanager.remains`).
         limits: how many jobs run and wait.
+        restart: what happens to jobs that fail, where they do not say it themselves.
+        chance: random numbers from -1 to 1, for delays before restarts.
     """
 
     def __init__(
@@ -128,13 +139,17 @@ class Dispatcher(RpcEndpoint):
         services: JobServices,
         finished_jobs_kept: int,
         lease: float,
+        restart: RestartConfig,
         limits: JobLimits | None = None,
         clock: Callable[[], float] = time.time,
+        chance: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311  # spreads load, guards nothing
     ) -> None:
         super().__init__(DISPATCHER, DispatcherGateway)
         self._store = store
         self._term = term
         self._lease = lease
+        self._restart = restart
+        self._chance = chance
         self._blobs = blobs
         self._directory = jobs
         self._resource_manager = resource_manager
@@ -154,7 +169,8 @@ class Dispatcher(RpcEndpoint):
             if ended.dirty:
                 self.hand_off(self._clean(ended.summary.id))
         for accepted in recovered.accepted:
-            job = self._jobs[accepted.job_id] = _Job(interrupted_record(accepted), cancelled=accepted.cancelled)
+            job = self._jobs[accepted.job_id] = self._new(interrupted_record(accepted))
+            job.cancelled = accepted.cancelled
             if not accepted.cancelled:
                 self._queue.enter_again(accepted.job_id, accepted.owner)
             _LOG.info("recovering job %s (%s) of %s", accepted.job_id, accepted.name, accepted.owner)
@@ -191,8 +207,18 @@ class Dispatcher(RpcEndpoint):
         checked = check_submission(submission)
         self._queue.enter(job_id, checked.owner)
         detail = accepted_detail(job_id, checked, self._now_ms())
-        job = self._jobs[job_id] = _Job(JobRecord(submission=checked, detail=detail))
+        job = self._jobs[job_id] = self._new(JobRecord(submission=checked, detail=detail))
         return self.deferred(self._accept(job_id, job))
+
+    def _new(self, record: JobRecord) -> _Job:
+        """A job that is to be run; a Spark Connect session is its client's to start again."""
+        job = _Job(record)
+        if record.submission.kind is JobKind.PIPELINE:
+            settings = settle(self._restart, record.submission.restart)
+            job.restarts = restarts(
+                settings, checkpointed=lambda: job.record.detail.checkpoints > 0, chance=self._chance
+            )
+        return job
 
     async def _accept(self, job_id: str, job: _Job) -> None:
         """Make the job durable, then start it; outside the main thread because its JobMaster reports to that."""
@@ -265,9 +291,7 @@ class Dispatcher(RpcEndpoint):
             await self._conclude(job, JobState.CANCELED)
             return
         self._term.check()
-        detail = job.record.detail
-        master = JobMaster(job_id, job.record.submission, self._services, attempt=attempt, started_at=detail.start_time)
-        job.master = master
+        master = job.master = JobMaster(job.record, self._services, attempt=attempt)
         try:
             await self.service.start(master)
         except SluiceError:
@@ -308,6 +332,7 @@ class Dispatcher(RpcEndpoint):
         job.cancelled = True
         if job.master is None:
             self._queue.leave(job_id)  # it waits for a turn that it does not want any more
+        job.woken.set()
         await self._cancel_master(job_id)
 
     async def _cancel_master(self, job_id: str) -> None:
@@ -332,6 +357,43 @@ class Dispatcher(RpcEndpoint):
         self._queue.leave(record.detail.id)
         self._blobs.remove_job(record.detail.id)
 
+    async def attempt_failed(self, job_id: str) -> float | None:
+        """See :class:`DispatcherGateway`."""
+        job = self._job(job_id)
+        return None if job.cancelled else job.restarts.failed(self._clock())
+
+    async def job_restarting(self, record: JobRecord, delay: float) -> None:
+        """See :class:`DispatcherGateway`."""
+        job_id = record.detail.id
+        job = self._job(job_id)
+        job.record = record
+        master, job.master = job.master, None
+        if master is not None:
+            self._launch(job, self._restart_later(job_id, job, master, delay))
+
+    async def _restart_later(self, job_id: str, job: _Job, master: JobMaster, delay: float) -> None:
+        """The next attempt begins when nothing of the last one runs, however long that takes."""
+        await self.service.stop(master)
+        await asyncio.to_thread(end_remains_of, self._directory / job_id)
+        await self._persistently(lambda: self._store.end_attempt(job_id), "the end of its attempt")
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(job.woken.wait(), delay)
+        await self._start(job_id, job)
+
+    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
+        """See :class:`DispatcherGateway`."""
+        job, master = self._job(job_id), self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            return job.record.exceptions
+        return self.deferred(master.exceptions())
+
+    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
+        """See :class:`DispatcherGateway`."""
+        job, master = self._job(job_id), self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            return job.record.checkpoints
+        return self.deferred(master.checkpoints())
+
     async def job_released(self, job_id: str) -> None:
         """See :class:`DispatcherGateway`."""
         job = self._job(job_id)
@@ -344,6 +406,8 @@ class Dispatcher(RpcEndpoint):
         await self._clean(job_id)
 
     async def _clean(self, job_id: str) -> None:
+        directory = self._services.checkpoint_directory
+        await self._persistently(lambda: asyncio.to_thread(directory.remove, job_id), "its checkpoints")
         await self._persistently(lambda: self._store.clean(job_id), "its cleanup")
         job = self._jobs.get(job_id)
         if job is not None:
@@ -356,8 +420,8 @@ class Dispatcher(RpcEndpoint):
         while True:
             try:
                 return await work()
-            except StorageUnavailable as error:
-                _LOG.warning("a job waits for the HA storage with %s: %s", what, error)
+            except (StorageUnavailable, CheckpointsUnavailable) as error:
+                _LOG.warning("a job waits for the storage with %s: %s", what, error)
             await asyncio.sleep(delay)
             self._term.check()
             delay = min(delay * 2, LONGEST_RETRY_SECONDS)
@@ -392,18 +456,25 @@ class Dispatcher(RpcEndpoint):
     async def job_logs(self, job_id: str) -> tuple[str, ...]:
         """See :class:`DispatcherGateway`."""
         detail = self._job(job_id).record.detail
-        directory = attempt_directory(self._directory, job_id, detail.attempt)
         executors = [each.id for each in detail.executors if each.state != "LAUNCHING"]
+        earlier = [each.number for each in detail.attempts if each.number != detail.attempt]
         return (
-            *(name for name, file in LOG_FILES.items() if (directory / file).is_file()),
+            *self._driver_logs(job_id, detail.attempt),
             *(f"executor-{each}.{stream}" for each in executors for stream in ("stdout", "stderr")),
+            *(f"attempt-{number}.{name}" for number in earlier for name in self._driver_logs(job_id, number)),
         )
+
+    def _driver_logs(self, job_id: str, attempt: int) -> list[str]:
+        directory = attempt_directory(self._directory, job_id, attempt)
+        return [name for name, file in LOG_FILES.items() if (directory / file).is_file()]
 
     async def read_job_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
         """See :class:`DispatcherGateway`."""
         detail = self._job(job_id).record.detail
-        if source in LOG_FILES:
-            path = attempt_directory(self._directory, job_id, detail.attempt) / LOG_FILES[source]
+        earlier = _EARLIER_LOG.fullmatch(source)
+        attempt, name = (int(earlier[1]), earlier[2]) if earlier else (detail.attempt, source)
+        if name in LOG_FILES:
+            path = attempt_directory(self._directory, job_id, attempt) / LOG_FILES[name]
             return self.deferred(asyncio.to_thread(read_log, path, offset, limit))
         match = _EXECUTOR_LOG.fullmatch(source)
         executor = next((each for each in detail.executors if match and each.id == int(match[1])), None)

@@ -60,6 +60,8 @@ class Executor:
     started_at: int
     state: ExecutorState = ExecutorState.LAUNCHING
     exit_reason: str = ""
+    failed: bool = False
+    """It ended by itself and not in order, or its host was lost."""
 
     @property
     def active(self) -> bool:
@@ -97,6 +99,7 @@ class ExecutorPool:
         initial: how many slots to ask for before the driver has said what it wants.
         slot_profile: how large those must be.
         failure_budget: how many executors may end by themselves.
+        next_id: number of the first executor.
         idle_timeout: seconds for which slots are held while no SparkContext is there to use them; then they go back
             until there is one.
     """
@@ -104,6 +107,7 @@ class ExecutorPool:
     initial: int
     slot_profile: SlotProfile
     failure_budget: int
+    next_id: int = 1
     idle_timeout: float = float("inf")
     failures: int = 0
     last_failure: str = ""
@@ -113,7 +117,6 @@ class ExecutorPool:
     _targets: ExecutorTargets | None = None
     _registration: SparkRegistration | None = None
     _closed: bool = False
-    _next_id: int = 1
     _pause_until: float = 0.0
     _idle_since: float | None = None
     _gave_up_waiting: bool = False
@@ -184,6 +187,7 @@ class ExecutorPool:
             return False
         unwanted = executor.state is not ExecutorState.STOPPING
         executor.state, executor.exit_reason = ExecutorState.EXITED, exit_report.reason
+        executor.failed = unwanted and (exit_report.host_lost or exit_report.exit_code != 0)
         if unwanted and not exit_report.host_lost:
             if exit_report.exit_code != 0:
                 self.failures += 1
@@ -258,8 +262,8 @@ class ExecutorPool:
                 break
             if slot.profile != size_of(target) or slot.allocation_id in self._leaving:
                 continue
-            executor = Executor(self._next_id, slot, target, int(now * 1000))
-            self._next_id += 1
+            executor = Executor(self.next_id, slot, target, int(now * 1000))
+            self.next_id += 1
             self._executors[executor.id] = executor
             launched.append(executor)
         return launched

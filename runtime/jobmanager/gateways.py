@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Protocol
 
 from pki.identity import Role
+from runtime.checkpoint.ledger import CheckpointsView
 from runtime.gateways import JobMasterGateway, ResourceManagerGateway
-from runtime.jobmanager.views import JobDetail, JobRecord, JobSummary, TaskManagerView
+from runtime.jobmanager.views import ExceptionEntry, JobDetail, JobRecord, JobSummary, TaskManagerView
 from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotCount
 from runtime.rpc import rpc
 
@@ -120,6 +121,16 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
         """These slots are to be given back soon: what runs in them is moved to others."""
         ...
 
+    @rpc(allow=_OWN)
+    async def checkpoints(self) -> CheckpointsView:
+        """Completed checkpoints, and the streaming queries that run."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def exceptions(self) -> tuple[ExceptionEntry, ...]:
+        """What went wrong so far, the earliest first."""
+        ...
+
     @rpc(allow=_OWN, timeout=20.0)
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         """Mutual TLS connections of the job's driver and executors."""
@@ -175,6 +186,26 @@ class DispatcherGateway(Protocol):
     @rpc(allow=_OWN, timeout=RESULT_SECONDS)
     async def job_ended(self, record: JobRecord) -> None:
         """A job is globally terminal."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def attempt_failed(self, job_id: str) -> float | None:
+        """An attempt failed; after how many seconds is there to be another one, None: not at all."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def job_restarting(self, record: JobRecord, delay: float) -> None:
+        """An attempt is over and everything of it given back; the next one is to begin after ``delay`` seconds."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
+        """What went wrong in a job, the earliest first, also after its end."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
+        """Completed checkpoints of a job, also after its end."""
         ...
 
     @rpc(allow=_OWN)

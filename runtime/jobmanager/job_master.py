@@ -1,8 +1,9 @@
-"""The JobMaster: one job from acceptance to its end.
+"""The JobMaster: one attempt of a job, from its beginning to its end or to the decision to try again.
 
 It carries out what :class:`~runtime.jobmanager.executors.ExecutorPool` and
 :mod:`~runtime.jobmanager.job_state` decide: starts the driver, asks for slots, has executors launched in them,
-replaces those that end, cancels, and judges the end. Permanently fenced: its token lives as long as the job.
+replaces those that end, cancels, and judges the end. Permanently fenced: its token lives as long as the attempt, so
+that nothing of an earlier attempt reaches a later one (ADR 39).
 """
 
 from __future__ import annotations
@@ -19,10 +20,16 @@ from typing import Any, TypeVar
 from pki.connections import ConnectionLog
 from pki.errors import PeerRefused, SluiceError
 from pki.identity import SpiffeId
+from runtime.checkpoint.directory import CheckpointDirectory
+from runtime.checkpoint.errors import CheckpointLost
+from runtime.checkpoint.ledger import CheckpointsView
 from runtime.evidence import from_log, merge
 from runtime.gateways import DRIVER, TASK_EXECUTOR, DriverGateway, TaskExecutorGateway, jobmaster_endpoint
 from runtime.ha.errors import LeadershipLost
 from runtime.identity_renewal import LOOK_SECONDS, RenewalWatch
+from runtime.jobmanager.checkpoint_recorder import CheckpointRecorder
+from runtime.jobmanager.checkpoint_store import CheckpointStore
+from runtime.jobmanager.chronicle import Chronicle
 from runtime.jobmanager.driver_attempt import DriverAttempt, DriverHost, describe_end
 from runtime.jobmanager.errors import ExecutorUnknown, JobAlreadyTerminal
 from runtime.jobmanager.executors import Executor, ExecutorPool, ExecutorState
@@ -33,7 +40,7 @@ from runtime.jobmanager.gateways import (
     SlotRequirement,
 )
 from runtime.jobmanager.job_state import ENDING, JobLifecycle, judge_attempt
-from runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord
+from runtime.jobmanager.views import ExceptionEntry, ExecutorView, Failure, JobDetail, JobRecord
 from runtime.messages import (
     ConnectionEvidence,
     CsrToSign,
@@ -42,13 +49,15 @@ from runtime.messages import (
     ExecutorExit,
     ExecutorLaunch,
     ExecutorTargets,
+    JobKind,
     JobProgress,
     JobState,
-    JobSubmission,
     SignedIdentity,
     SlotCount,
     SlotOffer,
     SparkRegistration,
+    StreamingState,
+    TaskFailure,
 )
 from runtime.process import ChildProcess, Exit
 from runtime.rpc import PeerUnreachable, PermanentlyFencedRpcEndpoint, RemotePeer
@@ -71,6 +80,9 @@ COLLECT_TIMEOUT_SECONDS = 5.0
 """How long TaskManagers are waited for when the evidence of an ended job is collected, and when it is released."""
 
 
+UNNAMED_CONSEQUENCE = "a later attempt begins it anew; name it with queryName()"
+
+
 @dataclass(frozen=True, slots=True)
 class JobServices:
     """What every JobMaster of a process uses."""
@@ -84,6 +96,8 @@ class JobServices:
     failure_budget: int
     driver_start_timeout: float
     cancel_grace: float
+    checkpoints: CheckpointStore
+    checkpoint_directory: CheckpointDirectory
     slot_idle_timeout: float = float("inf")
     """Seconds for which slots are held before there is a SparkContext."""
     drain_timeout: float = 300.0
@@ -97,38 +111,35 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
     """See the module's documentation.
 
     Args:
-        job_id, submission: the job.
+        before: the job, and what its earlier attempts have left.
         services: of the process.
-        attempt: the number of its driver's attempt; earlier ones ran under earlier leaders.
-        started_at: when the job was accepted, in epoch milliseconds; by default now.
+        attempt: the number of this attempt.
     """
 
-    def __init__(
-        self,
-        job_id: str,
-        submission: JobSubmission,
-        services: JobServices,
-        *,
-        attempt: int = 1,
-        started_at: int | None = None,
-    ) -> None:
+    def __init__(self, before: JobRecord, services: JobServices, *, attempt: int) -> None:
+        job_id, submission = before.detail.id, before.submission
         token = secrets.token_bytes(TOKEN_BYTES)
         super().__init__(jobmaster_endpoint(job_id), JobMasterInternalGateway, token, job_id=job_id)
         self.token = token
         self._submission = submission
         self._services = services
         self._clock = services.clock
-        self._life = JobLifecycle.begin(self._now_ms())
-        self._started_at = self._now_ms() if started_at is None else started_at
+        self._life = JobLifecycle.resume(before.detail.state, before.detail.timestamps)
+        self._started_at = before.detail.start_time
+        self._chronicle = Chronicle.of(before)
+        self._earlier_connections = before.connections
         host = services.driver_host
         self._pool = ExecutorPool(
             initial=submission.executors,
             slot_profile=host.executor_size(submission),
             failure_budget=services.failure_budget,
+            next_id=self._chronicle.next_executor,
             idle_timeout=services.slot_idle_timeout,
         )
         self._attempt_number = attempt
         self._attempt = DriverAttempt(host, job_id, self._attempt_number, submission, token)
+        self._recorder = CheckpointRecorder(job_id, attempt, services.checkpoints, services.checkpoint_directory)
+        self._hopeless = False
         self._child: ChildProcess | None = None
         self._driver: DriverGateway | None = None
         self._driver_peer: RemotePeer | None = None
@@ -145,9 +156,10 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
     async def on_start(self) -> None:
         """Start the driver, and ask for slots meanwhile."""
         self._life.to(JobState.CREATED, self._now_ms())
+        self._chronicle.begin(self._attempt_number, self._now_ms())
         self._reconcile()
         self._repeat_requirement()
-        self.hand_off(self._attempt.start(), then=self._driver_started, failed=self._driver_not_started)
+        self.hand_off(self._start_driver(), then=self._driver_started, failed=self._driver_not_started)
 
     async def on_stop(self) -> None:
         """The JobManager stops, or the job is over: nothing of it stays behind in this process."""
@@ -172,6 +184,10 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         if not isinstance(error, SluiceError):  # else a call failed, as calls do, and heartbeats or retries follow
             self._fail(f"internal error of its JobMaster: {type(error).__name__}")
 
+    async def _start_driver(self) -> ChildProcess:
+        await self._recorder.restore()
+        return await self._attempt.start()
+
     def _driver_started(self, child: ChildProcess) -> None:
         self._child = child
         self.hand_off(child.wait(), then=self._driver_ended)
@@ -182,6 +198,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     def _driver_not_started(self, error: BaseException) -> None:
         _LOG.error("job %s: the driver cannot be started: %s", self.job_id, error)
+        self._hopeless = isinstance(error, CheckpointLost)
         self._fail(f"the driver cannot be started: {error}")
         self._conclude_attempt("it was never started")
 
@@ -217,20 +234,77 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     def _conclude_attempt(self, process_end: str) -> None:
         self._pool.close()
-        self.hand_off(self._collect_connections(), then=lambda evidence: self._conclude(process_end, evidence))
+        self.hand_off(self._settle(), then=lambda evidence: self._conclude(process_end, evidence))
+
+    async def _settle(self) -> tuple[ConnectionEvidence, ...]:
+        await self._recorder.settle()
+        return await self._collect_connections()
 
     def _conclude(self, process_end: str, evidence: tuple[ConnectionEvidence, ...]) -> None:
         verdict = judge_attempt(self._life.state, self._result, process_end)
         if verdict.error and self._failure is None:
             self._failure = Failure(error=verdict.error, traceback=verdict.traceback)
-        for state in verdict.path:
-            self._life.to(state, self._now_ms())
         for executor in self._pool.executors:
             if executor.state is not ExecutorState.EXITED:
-                executor.state, executor.exit_reason = ExecutorState.EXITED, "the job ended"
+                executor.state, executor.exit_reason = ExecutorState.EXITED, "the attempt ended"
+        if not verdict.failed:
+            self._end(verdict.path, evidence)
+            return
+        failure = self._failure or Failure(error=process_end)
+        self._chronicle.note(self._now_ms(), failure.error, failure.traceback, ended_attempt=True)
+        for state in verdict.path[:-1]:
+            self._life.to(state, self._now_ms())
+        self._publish()
+        if self._hopeless:
+            self._go_on(None, evidence)
+            return
+        self.hand_off(
+            self._services.dispatcher.attempt_failed(self.job_id), then=lambda delay: self._go_on(delay, evidence)
+        )
+
+    def _go_on(self, delay: float | None, evidence: tuple[ConnectionEvidence, ...]) -> None:
+        """The attempt failed, and the restart strategy has decided; somebody may have cancelled the job meanwhile."""
+        if self._life.state is JobState.CANCELLING:
+            self._end((JobState.CANCELED,), evidence)
+        elif delay is None:
+            self._end((JobState.FAILED,), evidence)
+        else:
+            self._restart(delay, evidence)
+
+    def _end(self, path: tuple[JobState, ...], evidence: tuple[ConnectionEvidence, ...]) -> None:
+        for state in path:
+            self._life.to(state, self._now_ms())
+        failed = self._life.state is JobState.FAILED and self._failure is not None
+        error = self._failure.error if failed and self._failure is not None else ""
+        self._chronicle.end(self._life.state.value, self._now_ms(), error)
         _LOG.info("job %s is %s", self.job_id, self._life.state)
-        record = JobRecord(submission=self._submission, detail=self._detail(), connections=evidence)
-        self.hand_off(self._release(record))
+        self.hand_off(self._release(self._record(evidence)))
+
+    def _restart(self, delay: float, evidence: tuple[ConnectionEvidence, ...]) -> None:
+        error = self._failure.error if self._failure is not None else "it failed"
+        self._life.to(JobState.RESTARTING, self._now_ms())
+        self._chronicle.end(JobState.FAILED.value, self._now_ms(), error)
+        self._pending_reason = (
+            f"attempt {self._attempt_number} failed, the next one starts after {round(delay, 1):g} s: {error}"
+        )
+        _LOG.warning("job %s: %s", self.job_id, self._pending_reason)
+        self._publish()
+        self.hand_off(self._hand_on(self._record(evidence), delay))
+
+    def _record(self, evidence: tuple[ConnectionEvidence, ...]) -> JobRecord:
+        return JobRecord(
+            submission=self._submission,
+            detail=self._detail(),
+            connections=merge(self._earlier_connections, evidence),
+            exceptions=self._chronicle.exceptions,
+            checkpoints=self._recorder.view,
+        )
+
+    async def _hand_on(self, record: JobRecord, delay: float) -> None:
+        """Give everything back, and leave the job to the JobMaster of the next attempt."""
+        await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
+        await self._services.resource_manager.release_job(self.job_id)
+        await self._services.dispatcher.job_restarting(record, delay)
 
     async def _release(self, record: JobRecord) -> None:
         """Tell the result, then give everything back, then go."""
@@ -240,7 +314,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         await self._services.dispatcher.job_released(self.job_id)
 
     def _fail(self, error: str, traceback: str = "") -> None:
-        if not self._life.may(JobState.FAILING):
+        if not self._life.may(JobState.FAILING) or self._life.state is JobState.RESTARTING:
             return
         _LOG.warning("job %s fails: %s", self.job_id, error)
         self._failure = Failure(error=error, traceback=traceback)
@@ -252,8 +326,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
         if self._life.state.terminal:
             raise JobAlreadyTerminal(f"job {self.job_id} is {self._life.state}")
-        if self._life.state is JobState.CANCELLING:
-            return
+        if self._life.state in {JobState.CANCELLING, JobState.RESTARTING}:
+            return  # the Dispatcher knows the wish, and starts no further attempt
         self._life.to(JobState.CANCELLING, self._now_ms())
         self._end_driver()
         self._publish()
@@ -300,6 +374,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             blob_host=self._services.blob_address[0],
             blob_port=self._services.blob_address[1],
             kind=self._submission.kind,
+            checkpoints=self._recorder.location if self._submission.kind is JobKind.PIPELINE else "",
         )
 
     async def renew_lease(self, attempt: int) -> None:
@@ -328,6 +403,29 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._progress = progress
         self._publish()
 
+    async def report_streaming(self, state: StreamingState) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        if self._recorder.told(state, self._now_ms()):
+            self.hand_off(self._recorder.record(), failed=self._note("recording a checkpoint"))
+        for query_id in self._recorder.unnamed():
+            self._chronicle.note(self._now_ms(), f"the streaming query {query_id} has no name: {UNNAMED_CONSEQUENCE}")
+        if self._recorder.problem:
+            self._hopeless = True
+            self._fail(self._recorder.problem)
+        self._publish()
+
+    async def report_task_failure(self, failure: TaskFailure) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        executor = self._pool.get(failure.executor_id)
+        self._chronicle.note(
+            self._now_ms(),
+            failure.error,
+            failure.traceback,
+            task=f"task {failure.partition} of stage {failure.stage}, try {failure.attempt}",
+            executor=failure.executor_id,
+            taskmanager=executor.slot.taskmanager if executor is not None else "",
+        )
+
     async def driver_finished(self, result: DriverExit) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""
         if self._result is None:
@@ -339,7 +437,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
     async def offer_slot(self, offer: SlotOffer) -> bool:
         """See :class:`runtime.gateways.JobMasterGateway`."""
         peer = self._taskmanager_peer(offer.taskmanager)
-        if self._life.state in ENDING or not self._pool.offer(offer):
+        if self._over or not self._pool.offer(offer):
             return False
         self._taskmanagers[offer.taskmanager] = peer.gateway(TaskExecutorGateway, TASK_EXECUTOR)
         self.post(self._reconcile)
@@ -414,14 +512,32 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         if not self._pool.exited(exit_report, self._clock()):
             return
         _LOG.info("job %s: executor %d ended: %s", self.job_id, exit_report.executor_id, exit_report.reason)
+        self._note_executor(exit_report)
         if self._driver is not None and self._driver_peer is not None and not self._driver_peer.closed:
             self.hand_off(self._driver.executor_exited(exit_report), failed=self._note("telling the driver"))
         if self._pool.budget_exhausted:
             self._fail(f"{self._pool.failures} executors ended by themselves, the last one: {self._pool.last_failure}")
 
+    @property
+    def _over(self) -> bool:
+        """Nothing is wanted for this attempt any more."""
+        state = self._life.state
+        return state in ENDING or state.terminal or state is JobState.RESTARTING
+
+    def _note_executor(self, exit_report: ExecutorExit) -> None:
+        """An executor that nobody stopped and that did not end in order is an exception of the job."""
+        executor = self._pool.get(exit_report.executor_id)
+        if executor is not None and executor.failed and self._life.state not in ENDING:
+            self._chronicle.note(
+                self._now_ms(),
+                f"executor {executor.id} ended: {exit_report.reason}",
+                executor=executor.id,
+                taskmanager=executor.slot.taskmanager,
+            )
+
     def _reconcile(self) -> None:
         """Level-triggered: whatever happened, compare wish and reality and act on the difference."""
-        if self._life.state in ENDING or self._life.state.terminal:
+        if self._over:
             self._publish()
             return
         decision = self._pool.decide(self._clock())
@@ -450,7 +566,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     def _state_requirement(self) -> None:
         def answered(reason: str) -> None:
-            if reason != self._pending_reason:
+            if reason != self._pending_reason and not self._over:
                 self._pending_reason = reason
                 self._publish()
 
@@ -462,7 +578,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             )
 
     def _repeat_requirement(self) -> None:
-        if self._life.state in ENDING or self._life.state.terminal:
+        if self._over:
             return
         if self._pending_reason:
             self._state_requirement()
@@ -519,6 +635,14 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     # --- what is shown ------------------------------------------------------------------------------------------
 
+    async def exceptions(self) -> tuple[ExceptionEntry, ...]:
+        """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        return self._chronicle.exceptions
+
+    async def checkpoints(self) -> CheckpointsView:
+        """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        return self._recorder.view
+
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
         return self.deferred(self._collect_connections())
@@ -553,7 +677,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             duration_ms=(end if end is not None else now) - self._started_at,
             attempt=self._attempt_number,
             progress=self._progress,
-            executors=tuple(
+            executors=self._chronicle.executors
+            + tuple(
                 ExecutorView(
                     id=each.id,
                     taskmanager=each.slot.taskmanager,
@@ -567,6 +692,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             timestamps={str(state): at for state, at in self._life.timestamps.items()},
             failure=self._failure,
             pending_reason="" if self._life.state.terminal else self._pending_reason,
+            attempts=self._chronicle.attempts,
+            checkpoints=self._recorder.view.completed,
         )
 
     def _publish(self) -> None:

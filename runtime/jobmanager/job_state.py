@@ -5,6 +5,7 @@ Source: Flink documentation, "Jobs and Scheduling", and ``org.apache.flink.api.c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from runtime.jobmanager.errors import IllegalTransition
@@ -43,11 +44,17 @@ class JobLifecycle:
         """A job that was just accepted."""
         return cls(_S.INITIALIZING, {_S.INITIALIZING: now_ms})
 
+    @classmethod
+    def resume(cls, state: JobState, timestamps: Mapping[str, int]) -> JobLifecycle:
+        """A job that earlier attempts left in ``state``."""
+        return cls(state, {_S(name): at for name, at in timestamps.items()})
+
     def to(self, state: JobState, now_ms: int) -> None:
         """Enter ``state``; raises :class:`IllegalTransition` when there is no way from here."""
         if state not in TRANSITIONS[self.state]:
             raise IllegalTransition(f"a job cannot go from {self.state} to {state}")
         self.state = state
+        self.timestamps.pop(state, None)  # in the order of the last entries
         self.timestamps[state] = now_ms
 
     def may(self, state: JobState) -> bool:
@@ -62,6 +69,11 @@ class Verdict:
     path: tuple[JobState, ...]
     error: str = ""
     traceback: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the attempt failed: then the restart strategy decides, and FAILED is only what comes without it."""
+        return self.path[-1] is _S.FAILED
 
 
 def judge_attempt(state: JobState, result: DriverExit | None, process_end: str) -> Verdict:

@@ -27,6 +27,7 @@ from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, publish_jobmanager, require_reachable, withdraw_jobmanager
 from runtime.blob.server import BlobServer
 from runtime.blob.store import BlobStore
+from runtime.checkpoint.directory import CheckpointDirectory, Folder
 from runtime.config import RuntimeConfig
 from runtime.ha.leader_endpoint import LeaderEndpoint
 from runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
@@ -44,6 +45,8 @@ from runtime.rpc import RpcService
 _LOG = logging.getLogger(__name__)
 
 REST_SOCKET = "rest.sock"
+CHECKPOINTS = "checkpoints"
+"""Directory of a home for the checkpoints of streaming jobs, unless `[streaming]` says otherwise."""
 AGENT_SHARE_OF_GRACE = 0.8
 """A driver agent gives its JVM and Python this share of the grace, to be done itself before it is killed."""
 
@@ -164,6 +167,9 @@ async def _running(
             origin=origin_of(home),
             jobs=home.jobs,
             lease=lease,
+            checkpoint_directory=CheckpointDirectory(
+                Folder(config.streaming.checkpoints or str(home.root / CHECKPOINTS))
+            ),
         )
         facts = ClusterFacts(
             sluice_version=importlib.metadata.version("sluice"),

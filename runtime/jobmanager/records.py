@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from runtime.jobmanager.chronicle import Chronicle
 from runtime.jobmanager.job_store import AcceptedJob, EndedJob
 from runtime.jobmanager.views import Failure, JobDetail, JobRecord
 from runtime.messages import BlobRef, JobProgress, JobState, JobSubmission
@@ -22,11 +23,17 @@ def interrupted_record(job: AcceptedJob) -> JobRecord:
     """A job that an earlier leader did not bring to its end."""
     attempt = job.attempt.number if job.attempt is not None else 1
     reason = RECOVERY_REASON if job.attempt is not None else ""
+    chronicle = Chronicle()
+    if job.attempt is not None:
+        chronicle.lost(attempt, job.accepted_at, "its JobManager was lost or stopped")
     detail = _detail(
         job.job_id, job.name, job.owner, JobState.RECONCILING, job.accepted_at, attempt=attempt, reason=reason
     )
     submission = job.submission or _unknown(job.name, job.owner)
-    return JobRecord(submission=submission, detail=msgspec.structs.replace(detail, kind=submission.kind))
+    return JobRecord(
+        submission=submission,
+        detail=msgspec.structs.replace(detail, kind=submission.kind, attempts=chronicle.attempts),
+    )
 
 
 def ended_record(job: EndedJob) -> JobRecord:

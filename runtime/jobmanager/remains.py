@@ -53,9 +53,21 @@ def end_remains(jobs: Path) -> int:
     Raises:
         RemainsLeft: one of them did not end.
     """
+    killed = end_remains_of(jobs)
+    for directory in jobs.glob("*/attempt-*"):
+        clean_attempt_directory(directory)
+    return killed
+
+
+def end_remains_of(directory: Path) -> int:
+    """Kill every process whose working directory is below ``directory``; returns how many.
+
+    Raises:
+        RemainsLeft: one of them did not end.
+    """
     killed = 0
     deadline = time.monotonic() + GONE_SECONDS
-    while found := _below(jobs.resolve()):
+    while found := _below(directory.resolve()):
         for process in found:
             _LOG.warning("killing process %d, which an earlier JobManager left behind", process.pid)
             with contextlib.suppress(psutil.Error):
@@ -64,8 +76,6 @@ def end_remains(jobs: Path) -> int:
         _, alive = psutil.wait_procs(found, timeout=max(0.1, deadline - time.monotonic()))
         if alive and time.monotonic() > deadline:
             raise RemainsLeft(f"process {alive[0].pid} of an earlier driver does not end", "end it by hand")
-    for directory in jobs.glob("*/attempt-*"):
-        clean_attempt_directory(directory)
     return killed
 
 

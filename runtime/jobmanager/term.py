@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pki.connections import ConnectionLog
 from runtime.blob.store import BlobStore
+from runtime.checkpoint.directory import CheckpointDirectory
 from runtime.config import LimitsConfig, Provider, RuntimeConfig
 from runtime.gateways import RESOURCE_MANAGER
 from runtime.ha.leadership import Leadership
 from runtime.ha.storage import HaStorage
 from runtime.ha.storage_identity import check_storage
+from runtime.jobmanager.checkpoint_store import CheckpointStore
 from runtime.jobmanager.dispatcher import Dispatcher
 from runtime.jobmanager.driver_attempt import DriverHost
 from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
@@ -45,6 +47,7 @@ class Workshop:
     origin: str
     jobs: Path
     lease: float
+    checkpoint_directory: CheckpointDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +89,11 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             blobs=workshop.blobs,
             jobs=workshop.jobs,
             resource_manager=slots,
-            services=_services(workshop, slots, dispatcher_gateway, leadership.check),
+            services=_services(workshop, slots, dispatcher_gateway, leadership),
             finished_jobs_kept=settings.finished_jobs_kept,
             lease=workshop.lease,
             limits=_limits(workshop.config.limits),
+            restart=workshop.config.restart,
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)
@@ -119,7 +123,7 @@ def _services(
     workshop: Workshop,
     slots: ResourceManagerInternalGateway,
     dispatcher: DispatcherGateway,
-    check_leadership: Callable[[], None],
+    leadership: Leadership,
 ) -> JobServices:
     settings = workshop.config.jobmanager
     return JobServices(
@@ -132,9 +136,11 @@ def _services(
         failure_budget=settings.executor_failure_budget,
         driver_start_timeout=settings.driver_start_timeout,
         cancel_grace=settings.cancel_grace,
+        checkpoints=CheckpointStore(leadership.pointers, workshop.storage),
+        checkpoint_directory=workshop.checkpoint_directory,
+        check_leadership=leadership.check,
         slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
         drain_timeout=workshop.config.resources.drain_timeout,
-        check_leadership=check_leadership,
     )
 
 

@@ -5,6 +5,7 @@ Times are epoch milliseconds.
 
 from __future__ import annotations
 
+from runtime.checkpoint.ledger import CheckpointsView
 from runtime.messages import (
     ConnectionEvidence,
     JobKind,
@@ -22,6 +23,34 @@ class Failure(Message, frozen=True):
 
     error: str
     traceback: str = ""
+
+
+class AttemptView(Message, frozen=True):
+    """One attempt of a job's driver; ``outcome`` is empty while it runs, ``error`` unless it failed."""
+
+    number: int
+    started_at: int
+    ended_at: int | None = None
+    outcome: str = ""
+    error: str = ""
+
+
+class ExceptionEntry(Message, frozen=True):
+    """Something that went wrong: in which attempt, when, and where if that is known.
+
+    ``error`` is one line, ``root_cause`` the innermost cause. ``ended_attempt`` tells failures of the driver from those
+    that were made good (a task that ran again, an executor that was replaced).
+    """
+
+    attempt: int
+    time: int
+    error: str
+    root_cause: str
+    traceback: str = ""
+    task: str = ""
+    executor: int | None = None
+    taskmanager: str = ""
+    ended_attempt: bool = False
 
 
 class ExecutorView(Message, frozen=True):
@@ -65,6 +94,8 @@ class JobDetail(Message, frozen=True):
     failure: Failure | None
     pending_reason: str
     kind: JobKind = JobKind.PIPELINE
+    attempts: tuple[AttemptView, ...] = ()
+    checkpoints: int = 0
 
     def summary(self) -> JobSummary:
         """The same job in a list."""
@@ -77,6 +108,8 @@ class JobRecord(Message, frozen=True):
     submission: JobSubmission
     detail: JobDetail
     connections: tuple[ConnectionEvidence, ...] = ()
+    exceptions: tuple[ExceptionEntry, ...] = ()
+    checkpoints: CheckpointsView = CheckpointsView()
 
 
 class SlotView(Message, frozen=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 from runtime.rest.cluster import Cluster
 from runtime.rest.openapi import describe
-from runtime.rest.resources import connect, jobs, logs, overview, taskmanagers
+from runtime.rest.resources import connect, jobs, logs, overview, recovery, taskmanagers
 from runtime.rest.route import Call, NoQuery, Route
 
 HEALTH_PATH = "/v1/health"
@@ -27,6 +27,7 @@ ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *jobs.ROUTES,
     *logs.ROUTES,
+    *recovery.ROUTES,
     *taskmanagers.ROUTES,
     *connect.ROUTES,
     Route("GET", "/v1/openapi.json", "openapi.read", get_description),

@@ -16,6 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from runtime.blob.store import BlobStore, check_file_name
 from runtime.messages import BlobRef, JobSubmission
 from runtime.rest.problems import BadRequest
+from runtime.restart_config import RestartWish
 
 MAX_REQUEST_PART_BYTES = 1 << 20
 """Largest ``request`` part."""
@@ -36,6 +37,7 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     args: tuple[str, ...] = ()
     spark_conf: dict[str, str] = {}
     executors: int | None = None
+    restart: RestartWish = RestartWish()
     executor_cores: int = 0
     executor_memory_mb: int = 0
 
@@ -80,6 +82,7 @@ async def receive_submission(
         spark_conf=wanted.spark_conf,
         executors=default_executors if wanted.executors is None else wanted.executors,
         files=tuple(parts.files),
+        restart=wanted.restart,
         executor_cores=wanted.executor_cores,
         executor_memory_mb=wanted.executor_memory_mb,
     )

@@ -6,10 +6,14 @@ The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkC
     {"type": "targets", …ExecutorTargets}        how many executors are wanted from now on
     {"type": "kill", "executor_ids": […]}        Spark gives these up; never overtakes its targets
     {"type": "progress", …JobProgress}           counters, at most five times a second
+    {"type": "streaming", …StreamingState}       streaming queries, whenever one began, committed a batch, or ended
+    {"type": "task_failed", …TaskFailure}        a task failed by an error of its own
+    {"type": "streaming_stopped"}                the answer to stop_streaming
     {"type": "stopped"}                          the SparkContext ended in order
 
-To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}`` and ``{"type": "decommission",
-"executor_ids": […], "reason": "…"}``: these are to end when their blocks are elsewhere.
+To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}``,
+``{"type": "stop_streaming", "grace_ms": …}`` and ``{"type": "decommission", "executor_ids": […], "reason": "…"}``:
+these are to end when their blocks are elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +26,14 @@ from typing import Any
 
 import msgspec
 
-from runtime.messages import ExecutorExit, ExecutorTargets, JobProgress, SparkRegistration
+from runtime.messages import (
+    ExecutorExit,
+    ExecutorTargets,
+    JobProgress,
+    SparkRegistration,
+    StreamingState,
+    TaskFailure,
+)
 from runtime.spark.errors import BridgeProtocolError, SparkError
 
 MAX_LINE_BYTES = 1 << 20
@@ -47,13 +58,29 @@ class SparkStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     in_order: bool = True
 
 
-BridgeEvent = SparkRegistration | ExecutorTargets | KillExecutors | JobProgress | SparkStopped
+class StreamingStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All streaming queries have ended."""
+
+
+BridgeEvent = (
+    SparkRegistration
+    | ExecutorTargets
+    | KillExecutors
+    | JobProgress
+    | StreamingState
+    | TaskFailure
+    | StreamingStopped
+    | SparkStopped
+)
 
 _EVENTS: dict[str, type[Any]] = {
     "started": SparkRegistration,
     "targets": ExecutorTargets,
     "kill": KillExecutors,
     "progress": JobProgress,
+    "streaming": StreamingState,
+    "task_failed": TaskFailure,
+    "streaming_stopped": StreamingStopped,
     "stopped": SparkStopped,
 }
 
@@ -85,6 +112,11 @@ def encode_cancel() -> bytes:
 def encode_decommission(executor_ids: tuple[int, ...], reason: str) -> bytes:
     """The line that has Spark end executors in order."""
     return _line("decommission", {"executor_ids": executor_ids, "reason": reason})
+
+
+def encode_stop_streaming(grace_seconds: float) -> bytes:
+    """The line that stops all streaming queries."""
+    return _line("stop_streaming", {"grace_ms": int(grace_seconds * 1000)})
 
 
 def _line(kind: str, fields: dict[str, Any]) -> bytes:
@@ -123,6 +155,10 @@ class Bridge:
     def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
         """Have Spark end executors when their blocks are elsewhere."""
         self._send(encode_decommission(executor_ids, reason))
+
+    def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries; :class:`StreamingStopped` is the answer."""
+        self._send(encode_stop_streaming(grace_seconds))
 
     async def close(self) -> None:
         """Stop listening and drop the connection."""

@@ -34,6 +34,8 @@ certificates."""
 FORBIDDEN_PATTERNS_PROPERTY = "sluice.forbidden"
 """System property of the driver JVM that holds :func:`forbidden_patterns`, separated by commas."""
 
+CHECKPOINT_LOCATION = "spark.sql.streaming.checkpointLocation"
+
 _KEY = re.compile(r"spark(\.[A-Za-z0-9_-]+)+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -111,6 +113,7 @@ RULES: tuple[Rule, ...] = (
     Rule("spark.executor.memory", _SIZE, "use --executor-memory"),
     Rule("spark.driver.memory", _SIZE, "set driver_memory_mb in [spark]"),
     Rule("spark.driver.cores", _SIZE),
+    Rule(CHECKPOINT_LOCATION.lower(), "checkpoints are where the next attempt of the job finds them"),
     # 5. Artifacts fetched outside the blob server.
     Rule("spark.submit.*", _FETCH, "use --file"),
     Rule("spark.jars", _FETCH, "use --file and SparkContext.addJar"),
@@ -202,6 +205,11 @@ def connect_conf(host: str, idle_seconds: float) -> dict[str, str]:
         "spark.connect.grpc.binding.port": "0",
         "spark.connect.session.manager.defaultSessionTimeout": f"{max(1, int(idle_seconds))}s",
     }
+
+
+def streaming_conf(checkpoints: str) -> dict[str, str]:
+    """The setting that lets the next attempt of a job find the checkpoints of its streaming queries, by their names."""
+    return {CHECKPOINT_LOCATION: checkpoints}
 
 
 def default_conf() -> dict[str, str]:

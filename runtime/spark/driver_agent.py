@@ -24,11 +24,13 @@ from runtime.messages import (
     JobKind,
     JobProgress,
     SparkRegistration,
+    StreamingState,
+    TaskFailure,
 )
 from runtime.process import Exit
-from runtime.spark.bridge import Bridge, BridgeEvent, KillExecutors, SparkStopped
+from runtime.spark.bridge import Bridge, BridgeEvent, KillExecutors, SparkStopped, StreamingStopped
 from runtime.spark.command import SparkRuntime
-from runtime.spark.conf import connect_conf
+from runtime.spark.conf import connect_conf, streaming_conf
 from runtime.spark.driver_process import DriverProcess, Pipeline, driver_conf
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
@@ -75,6 +77,10 @@ class DriverAgent:
         """Cancel all Spark jobs, then end the driver within the grace; safe to call again."""
         if not self._cancelled.done():
             self._cancelled.set_result(grace_seconds)
+
+    def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries; the pipeline goes on behind its ``awaitTermination``."""
+        self._bridge.stop_streaming(grace_seconds)
 
     def connections(self) -> tuple[ConnectionEvidence, ...]:
         """Mutual TLS connections of the driver's JVM."""
@@ -189,6 +195,12 @@ class DriverAgent:
                 self._link.kill_executors(executor_ids)
             case JobProgress():
                 self._link.report_progress(event)
+            case StreamingState():
+                self._link.report_streaming(event)
+            case TaskFailure():
+                self._link.report_task_failure(event)
+            case StreamingStopped():
+                _log.info("all streaming queries have ended")
             case SparkStopped(in_order):
                 self._spark_lost = self._spark_lost or not in_order
 
@@ -196,7 +208,7 @@ class DriverAgent:
 def kind_conf(assignment: DriverAssignment, host: str) -> dict[str, str]:
     """Settings that only this kind of job has."""
     if assignment.kind is not JobKind.CONNECT:
-        return {}
+        return streaming_conf(assignment.checkpoints) if assignment.checkpoints else {}
     try:
         return connect_conf(host, float(assignment.args[0]))
     except (IndexError, ValueError) as error:

@@ -54,6 +54,10 @@ class DriverEndpoint(RpcEndpoint):
         """Cancel all Spark jobs, then end the driver within ``grace_seconds``."""
         self._agent.cancel(grace_seconds)
 
+    async def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries."""
+        self._agent.stop_streaming(grace_seconds)
+
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         """Mutual TLS connections that the driver's JVM made or accepted."""
         return self._agent.connections()

@@ -20,7 +20,15 @@ from typing import Any, Protocol, TypeVar
 
 from pki.errors import SluiceError
 from runtime.gateways import JobMasterGateway
-from runtime.messages import DriverAssignment, DriverExit, ExecutorTargets, JobProgress, SparkRegistration
+from runtime.messages import (
+    DriverAssignment,
+    DriverExit,
+    ExecutorTargets,
+    JobProgress,
+    SparkRegistration,
+    StreamingState,
+    TaskFailure,
+)
 from runtime.rpc import MailboxFull, PeerUnreachable, RpcError, RpcTimeout
 from runtime.spark.errors import DriverFailed
 from runtime.spark.lease import DriverLease
@@ -89,6 +97,7 @@ class JobMasterLink:
         self._waiting = asyncio.Event()
         self._registration: SparkRegistration | None = None
         self._targets: ExecutorTargets | None = None
+        self._streaming: StreamingState | None = None
         self.assignment: asyncio.Future[DriverAssignment] = asyncio.get_running_loop().create_future()
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -111,6 +120,15 @@ class JobMasterLink:
         if self._queue and self._queue[-1].replaceable and len(self._queue) > 1:
             self._queue.pop()
         self._put(lambda jobmaster: jobmaster.report_progress(progress), replaceable=True)
+
+    def report_streaming(self, state: StreamingState) -> None:
+        """The latest state of streaming queries; repeated after a reconnection."""
+        self._streaming = state
+        self._put(lambda jobmaster: jobmaster.report_streaming(state))
+
+    def report_task_failure(self, failure: TaskFailure) -> None:
+        """A task failed."""
+        self._put(lambda jobmaster: jobmaster.report_task_failure(failure))
 
     async def finish(self, result: DriverExit) -> None:
         """Report the end and wait until it has arrived; raises :class:`DriverFailed` when the link is lost."""
@@ -198,6 +216,9 @@ class JobMasterLink:
             await _accepted(lambda: jobmaster.spark_started(registration))
             if targets is not None:
                 await _accepted(lambda: jobmaster.set_executor_targets(targets))
+            streaming = self._streaming
+            if streaming is not None:
+                await _accepted(lambda: jobmaster.report_streaming(streaming))
         while True:
             while self._queue:
                 queued = self._queue[0]

@@ -77,7 +77,7 @@ def write_and_die(path: Path, disk: AuditDisk, first: int, leaving: int) -> None
         elif number % 4 == 1:
             after = log.position() or AccessPosition("", 0)
             taken = AccessPosition("f", after.offset + 1)
-            log.append_all((AuditRecord(event="traffic", path=f"/{number}", position=taken),), after=after)
+            log.take_over(b'{"path":"/%d"}\n' % number, after=after, position=taken)
         else:
             log.append(AuditRecord(event="decision", path=f"/{number}", decision="allow"))
         os.write(leaving, f"{number}\n".encode())
@@ -131,11 +131,7 @@ def main(directory: Path) -> None:
             told.append(2 * RECORDS)
             log.close()
             proved = verify_log(path.parent)
-            offsets = [
-                each.position.offset
-                for each in read_records(path.parent)
-                if each.event == "traffic" and isinstance(each.position, AccessPosition)
-            ]
+            taken = [each.path for each in read_records(path.parent) if each.event == "traffic"]
             report = {
                 "when": when,
                 "step": step,
@@ -143,7 +139,8 @@ def main(directory: Path) -> None:
                 "again": again,
                 "told": told,
                 "found": numbers(path.parent),
-                "offsets": offsets,
+                "taken": len(taken),
+                "requests": proved.requests,
                 "unsigned": proved.unsigned,
                 "recovered": sum(each.event == "recovered" for each in read_records(path.parent)),
             }

@@ -88,4 +88,4 @@ async def test_access_log_that_cannot_be_read_stops_nothing_else(
             log.append(AuditRecord(event="decision", decision="deny"))
             access_file(short_home).rmdir()
             access_file(short_home).write_text('{"request_id":"1"}\n')
-            await until(lambda: b'"traffic"' in audit_file(short_home).read_bytes(), "not tried again")
+            await until(lambda: b'"access"' in audit_file(short_home).read_bytes(), "not tried again")

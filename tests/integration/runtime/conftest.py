@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,12 +167,22 @@ class Cluster:
         return document
 
     async def submit(
-        self, *, end: str = "when-told", executors: int = 2, args: Sequence[str] = (), **besides: Any
+        self,
+        *,
+        end: str = "when-told",
+        executors: int = 2,
+        args: Sequence[str] = (),
+        failures: int = 0,
+        restart: Mapping[str, object] | None = None,
+        stream: Sequence[int] = (),
+        **besides: Any,
     ) -> str:
         """Submit a pipeline of the fake driver, with ``besides`` in the request; returns the job id."""
-        pipeline = {"executors": executors, "end": end, "flag": str(self.flag)}
+        pipeline: dict[str, object] = {"executors": executors, "end": end, "flag": str(self.flag), "failures": failures}
+        if stream:
+            pipeline["stream"] = list(stream)
         form = aiohttp.FormData()
-        request = {"executors": max(1, executors), "args": list(args), **besides}
+        request = {"executors": max(1, executors), "args": list(args), "restart": dict(restart or {}), **besides}
         form.add_field("request", json.dumps(request), content_type="application/json")
         form.add_field("pipeline", json.dumps(pipeline).encode(), filename="pipeline.json")
         status, document = await self.call("POST", "/v1/jobs", data=form)

@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
+from typing import Any
 
 from pki.errors import SluiceError
 from pki.identity import Role
@@ -31,12 +32,16 @@ from runtime.messages import (
     ExecutorTargets,
     JobProgress,
     SparkRegistration,
+    StreamingQuery,
+    StreamingState,
 )
 from runtime.rpc import RpcEndpoint, RpcService
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.lease import DriverLease
 
 POLL_SECONDS = 0.02
+BATCHES = 2
+"""Batches that each attempt of a streaming job commits."""
 
 
 class FakeDriver(RpcEndpoint):
@@ -63,6 +68,9 @@ class FakeDriver(RpcEndpoint):
     async def cancel(self, grace_seconds: float) -> None:
         print(f"cancelled with {grace_seconds} s", flush=True)  # noqa: T201
         self.cancelled.set()
+
+    async def stop_streaming(self, grace_seconds: float) -> None:
+        print(f"stops streaming within {grace_seconds} s", flush=True)  # noqa: T201
 
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         return ()
@@ -91,7 +99,9 @@ async def run(spec: DriverSpec) -> None:
     if "alone" in script:
         be_alone(Path(script["alone"]), spec.attempt)
     await _start_spark(master, spec, script.get("executors", 0))
-    await _end(master, endpoint, script)
+    if "stream" in script:
+        await _stream(master, assignment.checkpoints, script["stream"], spec.attempt)
+    await _end(master, endpoint, script, spec)
     for guard in guards:
         guard.cancel()
     await service.close()
@@ -133,12 +143,31 @@ async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: in
     await master.report_progress(JobProgress(tasks_total=10, tasks_finished=3))
 
 
-async def _end(master: JobMasterGateway, endpoint: FakeDriver, script: dict[str, str]) -> None:
+async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int], attempt: int) -> None:
+    """Commit batches as Spark does, one after the other: in the log of the checkpoint, then tell."""
+    commits = Path(checkpoints.removeprefix("file://")) / "rows" / "commits"
+    commits.mkdir(parents=True, exist_ok=True)
+    location = str(commits.parent)
+    for batch in batches[(attempt - 1) * BATCHES : attempt * BATCHES]:
+        (commits / str(batch)).write_text("v1\n{}")
+        query = StreamingQuery(
+            id="q", run_id=str(attempt), name="rows", location=location, state="RUNNING", batch=batch
+        )
+        await master.report_streaming(StreamingState(queries=(query,)))
+
+
+async def _end(master: JobMasterGateway, endpoint: FakeDriver, script: dict[str, Any], spec: DriverSpec) -> None:
     match script["end"]:
         case "fail":
             await master.driver_finished(
                 DriverExit(succeeded=False, exit_code=1, error="KeyError: 'x'", traceback="Traceback …\nKeyError: 'x'")
             )
+        case "fail-first" if spec.attempt <= script["failures"]:
+            await master.driver_finished(
+                DriverExit(succeeded=False, exit_code=1, error=f"ValueError: {spec.attempt}", traceback="Traceback …")
+            )
+        case "crash-first" if spec.attempt <= script["failures"]:
+            os.kill(os.getpid(), signal.SIGKILL)
         case "crash":
             os.kill(os.getpid(), signal.SIGKILL)
         case "ignore-cancel":

@@ -34,6 +34,8 @@ from runtime.messages import (
     SignedIdentity,
     SlotOffer,
     SparkRegistration,
+    StreamingState,
+    TaskFailure,
 )
 from runtime.process import ChildProcess
 from runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
@@ -80,6 +82,8 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self.executors: dict[int, ChildProcess] = {}
         self.launched = 0
         self.progress = JobProgress()
+        self.streaming = StreamingState()
+        self.task_failures: list[TaskFailure] = []
         self.exit_reports: list[ExecutorExit] = []
         self.finished: asyncio.Future[DriverExit] = asyncio.get_running_loop().create_future()
         self.changed = asyncio.Event()
@@ -111,6 +115,12 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
     async def report_progress(self, progress: JobProgress) -> None:
         self.progress = progress
         self._tell()
+
+    async def report_streaming(self, state: StreamingState) -> None:
+        self.streaming = state
+
+    async def report_task_failure(self, failure: TaskFailure) -> None:
+        self.task_failures.append(failure)
 
     async def driver_finished(self, result: DriverExit) -> None:
         self.wanted = 0

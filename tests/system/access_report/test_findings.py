@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from gateway.audit_chain import AuditRecord
+from gateway.audit_chain import AccessPosition, AuditRecord
 from gateway.audit_log import AuditLog, Limits
 from pipelines import access_report
 from pipelines.access_report import ROW_SCHEMA, LogError, Report, Row
@@ -185,6 +185,12 @@ def write_log(directory: Path) -> None:
         log.event("login", "ada", {"method": "oidc"})
         if len(moments) == 10:
             log.maintain()
+        # Seen by the proxy, which asked about the first and decided the second by itself.
+        line = b'{"request_id":"%d","principal":"ada","status":200,"time":"%s"}\n'
+        at = moments[0].isoformat().encode()
+        before = log.position() or AccessPosition("", 0)
+        both = line % (len(moments), at) + line % (100 + len(moments), at)
+        assert log.take_over(both, after=before, position=AccessPosition("f", before.offset + len(both)))
         if len(moments) == 1:
             break
         moments.pop(0)
@@ -199,7 +205,7 @@ def test_log_of_the_gateway_is_proved_and_read(spark: SparkSession, tmp_path: Pa
     rows, lines = access_report.read_log(spark, log)
     found = functools.partial(access_report.analyse, rows, lines)
     whole = found()
-    assert (whole.requests, whole.acts, whole.refused, whole.principals) == (22, 22, 0, 1)
+    assert (whole.requests, whole.acts, whole.refused, whole.principals) == (44, 22, 0, 1)
     assert (whole.first, whole.last) == ("2026-03-02 09:30", "2026-03-23 02:00")
     assert [(each["finding"], each["at"]) for each in table(whole, "unusual")] == [("off-hours", "2026-03-23 02:00")]
 
@@ -210,6 +216,15 @@ def test_touched_log_is_not_analysed(spark: SparkSession, tmp_path: Path) -> Non
     path = directory / "current.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"ada"', b'"eve"', 1))
     with pytest.raises(LogError, match="does not follow"):
+        access_report.read_log(spark, access_report.open_log(directory, None, "", ()))
+
+
+def test_touched_access_log_is_not_analysed(spark: SparkSession, tmp_path: Path) -> None:
+    directory = tmp_path / "audit"
+    write_log(directory)
+    (path,) = directory.glob("traffic-*.jsonl")
+    path.write_bytes(path.read_bytes().replace(b'"ada"', b'"eve"', 1))
+    with pytest.raises(LogError, match="other bytes"):
         access_report.read_log(spark, access_report.open_log(directory, None, "", ()))
 
 

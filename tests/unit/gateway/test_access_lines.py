@@ -10,11 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.access_lines import MALFORMED, MAX_ACCESS_LINE_BYTES, missing_before, record_of
-from gateway.audit_chain import MAX_LINE_BYTES, AccessPosition, AuditRecord, ChainState, seal
+from gateway.access_lines import MALFORMED, MAX_ACCESS_LINE_BYTES, record_of, records_of
+from gateway.audit_chain import MAX_LINE_BYTES, AuditRecord, ChainState, seal
 from gateway.audit_scrub import scrubbed
 
-HERE = AccessPosition("f", 100)
 LINE = {
     "time": "2026-03-01T12:00:00.000Z",
     "request_id": "r-1",
@@ -34,7 +33,7 @@ LINE = {
 
 
 def record(**changed: Any) -> AuditRecord:
-    return record_of(json.dumps(LINE | changed).encode(), HERE)
+    return record_of(json.dumps(LINE | changed).encode())
 
 
 def test_fields_are_taken_over_without_the_query() -> None:
@@ -53,7 +52,6 @@ def test_fields_are_taken_over_without_the_query() -> None:
         decision="allow",
         status=200,
         reason="granted by role",
-        position=HERE,
     )
 
 
@@ -78,9 +76,6 @@ def test_fields_are_taken_over_without_the_query() -> None:
         ({"decision": "deny"}, "decision", "deny"),
         ({"decision": "Allow"}, "decision", "allow"),
         ({"decision": "perhaps"}, "decision", ""),
-        ({"counter": 7}, "position", AccessPosition("f", 100, 7)),
-        ({"counter": "7"}, "position", HERE),
-        ({"counter": True}, "position", HERE),
     ],
 )
 def test_strange_values(changed: dict[str, Any], field: str, value: object) -> None:
@@ -91,8 +86,8 @@ def test_strange_values(changed: dict[str, Any], field: str, value: object) -> N
     "line", [b"", b"[]", b"7", b'{"a":', b"\xff\xfe", b"{" + b" " * MAX_ACCESS_LINE_BYTES + b"}", b'{"a":1}{"b":2}']
 )
 def test_malformed_line_is_a_record_too(line: bytes) -> None:
-    taken = record_of(line, HERE)
-    assert (taken.event, taken.reason, taken.position) == ("traffic", MALFORMED, HERE)
+    taken = record_of(line)
+    assert (taken.event, taken.reason) == ("traffic", MALFORMED)
     assert isinstance(taken.detail, dict)
     assert taken.detail["bytes"] == str(len(line))
 
@@ -103,26 +98,28 @@ JSON = st.recursive(
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.dictionaries(st.sampled_from([*LINE, "counter"]), JSON))
+@given(st.dictionaries(st.sampled_from(list(LINE)), JSON))
 def test_whatever_a_line_says_its_record_fits(fields: dict[str, Any]) -> None:
     """A line that could not be recorded would hold up all that come after it."""
-    taken = record_of(json.dumps(fields).encode(), HERE)
+    taken = record_of(json.dumps(fields).encode())
     assert len(seal(scrubbed(taken), ChainState())[0]) <= MAX_LINE_BYTES
 
 
 def test_largest_line_of_awkward_characters_fits() -> None:
     for character in ("\x01", "\U0001f512", '"', "\\", "é"):
         fields: dict[str, Any] = dict.fromkeys(LINE, character * 3000)
-        taken = record_of(json.dumps(fields | {"roles": [character * 3000] * 50}).encode(), HERE)
+        taken = record_of(json.dumps(fields | {"roles": [character * 3000] * 50}).encode())
         assert len(seal(scrubbed(taken), ChainState())[0]) <= MAX_LINE_BYTES
 
 
-@pytest.mark.parametrize(
-    ("before", "counter", "gap"),
-    [(0, 5, False), (4, 5, False), (3, 5, True), (5, 5, True), (9, 5, True), (9, 1, False), (4, 0, False)],
-)
-def test_gap_by_the_proxys_count(before: int, counter: int, gap: bool) -> None:
-    found = missing_before(AccessPosition("f", 90, before), record(counter=counter))
-    assert (found is not None) is gap
-    if found is not None:
-        assert found.position == AccessPosition("f", 90, counter - 1)
+def test_lines_are_told_with_what_stands_for_them() -> None:
+    kept = AuditRecord(event="access", sequence=7, time="2026-03-01T12:00:01.000Z", previous="ab")
+    found = list(records_of(json.dumps(LINE).encode() + b'\n{"principal":"eve"}\nnonsense\n', kept))
+    assert [each.principal for each in found] == ["ada", "eve", ""]
+    assert {(each.event, each.sequence, each.time) for each in found} == {("traffic", 7, kept.time)}
+    assert found[2].reason == MALFORMED
+
+
+def test_text_that_is_no_unicode_can_be_told() -> None:
+    (found,) = records_of(b'{"principal":"\\ud800","path":"/\xed\xa0\x80"}\n', AuditRecord(event="access"))
+    assert msgspec.json.encode(found)

@@ -307,18 +307,16 @@ def test_log_is_continued_after_a_compressed_segment(path: Path) -> None:
 
 
 def test_position_of_the_access_log_is_found_again_wherever_it_is(path: Path) -> None:
-    def taken(offset: int) -> AuditRecord:
-        return AuditRecord(event="traffic", position=AccessPosition("f", offset))
-
     clock = Clock()
     log = AuditLog(path, clock=clock, limits=Limits(checkpoint_records=10, segment_bytes=6000))
     assert log.position() is None
-    assert log.append_all([taken(1), taken(2)], after=AccessPosition("", 0))
-    assert not log.append_all([taken(1), taken(2)], after=AccessPosition("", 0)), "somebody was quicker"
+    nowhere, reached = AccessPosition("", 0), AccessPosition("f", 2)
+    assert log.take_over(b"1\n", after=nowhere, position=reached)
+    assert not log.take_over(b"1\n", after=nowhere, position=reached), "somebody was quicker"
     for _ in range(50):
         log.append(decision())
         again = AuditLog(path, clock=clock)
-        assert again.position() == AccessPosition("f", 2)
+        assert again.position() == reached
         again._release()
     assert len(segments(path.parent)) >= 2
 

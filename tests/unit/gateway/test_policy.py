@@ -24,6 +24,8 @@ TABLE = {
     "jobs.list": (ALLOW, ALLOW, ALLOW),
     "jobs.read": (ALLOW, ALLOW, ALLOW),
     "jobs.logs": (ALLOW, ALLOW, ALLOW),
+    "jobs.exceptions": (ALLOW, ALLOW, ALLOW),
+    "jobs.checkpoints": (ALLOW, ALLOW, ALLOW),
     "jobs.connections": (ALLOW, ALLOW, ALLOW),
     "taskmanagers.read": (ALLOW, ALLOW, ALLOW),
     "taskmanagers.drain": (DENY, DENY, ALLOW),

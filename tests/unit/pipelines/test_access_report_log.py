@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from gateway.access_lines import MALFORMED
 from gateway.audit_log import AuditLog
 from gateway.audit_segments import CURRENT
 from gateway.audit_verify import verify_log
 from pipelines import access_report as report
 from pipelines.access_report import LogError
 from pki.errors import SluiceError
+from tests.unit.gateway.test_audit_traffic import TAMPERED, Kept
 from tests.unit.gateway.test_audit_verify import HARM, write_log
 
 
@@ -36,12 +38,45 @@ def prove(directory: Path, key: Path | None = None, key_id: str = "", kept: tupl
     log = report.open_log(directory, key, key_id, kept)
     aside = dict(report.kept_checkpoint(line, log.key_pem) for line in log.kept)
     proofs = [report.prove(source, log.key_pem, frozenset(aside)) for source in log.sources]
-    return report.link(proofs, log.sources, aside)
+    lines = report.link(proofs, log.sources, aside)
+    records = (report.parse_line(line) for source in log.sources for line in report.lines_of(source))
+    batches = [report.batch_of(record, directory) for record in records if record and record["event"] == "access"]
+    report.link_traffic(list(report.prove_traffic(iter(batches))))
+    return lines
 
 
 def test_untouched_log_has_all_its_lines(log: Path) -> None:
     assert prove(log) == verify_log(log).state.count
     assert len(report.find_segments(log)) >= 4
+
+
+def test_lines_of_the_access_log_are_rows(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "audit")
+    for first in range(0, 40, 5):
+        kept.take(first)
+    assert prove(kept.directory) == verify_log(kept.directory).state.count
+    data = b'{"principal":"ada","decision":"denied","status":"403","time":"2026-03-01T00:00:00Z"}\n{"status":404}\nx\n'
+    rows = list(report.rows_of(report.Batch("", 1, 0, len(data), "", 7, "2026-03-01T00:00:01Z"), data))
+    assert [(each.event, each.principal, each.refused, each.sequence) for each in rows] == [
+        ("traffic", "ada", True, 7),
+        ("traffic", "", True, 7),
+        ("traffic", "", False, 7),
+    ]
+    assert rows[0].at + 1 == rows[1].at
+    assert rows[2].reason == MALFORMED
+
+
+@pytest.mark.parametrize("how", list(TAMPERED))
+def test_harm_to_the_access_log_is_found_as_by_the_gateway(tmp_path: Path, how: str) -> None:
+    kept = Kept(tmp_path / "audit")
+    for first in range(0, 40, 5):
+        kept.take(first)
+    log = kept.open()
+    log.maintain()
+    log.close()
+    TAMPERED[how][0](kept)
+    with pytest.raises(LogError):
+        prove(kept.directory)
 
 
 @pytest.mark.parametrize("harm", [pytest.param(each.values[0], id=each.id) for each in HARM])

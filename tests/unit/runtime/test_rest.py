@@ -17,12 +17,22 @@ from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.assertions import HEADER
 from pki.home import Home
 from runtime.blob.store import BlobStore
+from runtime.checkpoint.ledger import CheckpointsView
 from runtime.config import ConnectConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, TaskManagerNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
-from runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord, JobSummary, SlotView, TaskManagerView
+from runtime.jobmanager.views import (
+    ExceptionEntry,
+    ExecutorView,
+    Failure,
+    JobDetail,
+    JobRecord,
+    JobSummary,
+    SlotView,
+    TaskManagerView,
+)
 from runtime.messages import (
     ConnectionEvidence,
     JobProgress,
@@ -114,6 +124,20 @@ class FakeDispatcher:
 
     async def job_released(self, job_id: str) -> None:
         raise NotImplementedError
+
+    async def attempt_failed(self, job_id: str) -> float | None:
+        raise NotImplementedError
+
+    async def job_restarting(self, record: JobRecord, delay: float) -> None:
+        raise NotImplementedError
+
+    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
+        assert job_id == JOB
+        return CheckpointsView(completed=3)
+
+    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
+        assert job_id == JOB
+        return (ExceptionEntry(attempt=1, time=7, error="KeyError: 'x'", root_cause="KeyError: 'x'"),)
 
 
 class FakeResourceManager:

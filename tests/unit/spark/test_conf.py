@@ -32,6 +32,7 @@ def words(text: str) -> list[str]:
 
 
 FORBIDDEN = words("""
+spark.sql.streaming.checkpointLocation
 spark.ssl.enabled spark.ssl.rpc.enabled spark.ssl.rpc.protocol spark.ssl.rpc.certChain spark.ssl.rpc.privateKey
 spark.ssl.rpc.keyStore spark.ssl.ui.port spark.authenticate spark.authenticate.secret spark.authenticate.secret.file
 spark.authenticate.enableSaslEncryption spark.network.crypto.enabled spark.network.crypto.cipher

@@ -14,6 +14,7 @@ import org.apache.spark.resource.ResourceProfile
 import org.apache.spark.rpc.{RpcAddress, RpcEndpointAddress}
 import org.apache.spark.scheduler.{ExecutorDecommissionInfo, ExecutorExited, ExecutorLossReason, ExecutorProcessLost, TaskSchedulerImpl}
 import org.apache.spark.scheduler.cluster.{CoarseGrainedSchedulerBackend, SchedulerBackendUtils}
+import org.apache.spark.sql.sluice.StreamingQueries
 import org.apache.spark.util.{ThreadUtils, Utils}
 
 /** Tells the JobMaster how many executors are wanted, and Spark why one is gone.
@@ -45,6 +46,8 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
     super.start()
     bridge.start() // no agent, no SparkContext
     sc.addSparkListener(progress)
+    sc.addSparkListener(new StreamingListener(bridge))
+    sc.addSparkListener(new TaskFailures(bridge))
     sendStarted()
     sendTargets(Map(ResourceProfile.getOrCreateDefaultProfile(conf) -> initialExecutors))
   }
@@ -118,6 +121,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
     case "executor_exited" => executorExited(message)
     case "cancel"          => sc.cancelAllJobs()
     case "decommission"    => decommission(message)
+    case "stop_streaming"  => stopStreaming(message.path("grace_ms").asLong(0))
     case other             => logWarning(s"the driver agent sent something unknown: $other")
   }
 
@@ -128,6 +132,14 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
     val leaving = message.path("executor_ids").elements().asScala.map(_.asText()).filter(known).map(_ -> info).toArray
     decommissionExecutors(leaving, adjustTargetNumExecutors = false, triggeredByExecutor = false)
   }
+
+  private def stopStreaming(graceMillis: Long): Unit =
+    new Thread(
+      () => {
+        StreamingQueries.stopAll(graceMillis)
+        bridge.send(bridge.message("streaming_stopped"))
+      },
+      "sluice-stop-streaming").start()
 
   private def executorExited(message: JsonNode): Unit = {
     val id = message.path("executor_id").asText()

@@ -1,0 +1,140 @@
+"""The directory of all jobs' checkpoints, as Spark writes them: ``<root>/<job-id>/<query name>/{metadata,commits,…}``.
+
+Spark reaches it by Hadoop's file systems, this module by fsspec; both are meant by the same URL. All methods block.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import fsspec  # type: ignore[import-untyped]  # has no types
+
+from pki.files import make_private_directory
+from runtime.checkpoint.errors import CheckpointsUnavailable, StreamingMisconfigured
+
+COPY_BYTES = 1 << 20
+MAX_QUERIES = 1_000
+_BATCH = re.compile(r"[0-9]{1,18}")
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
+_FSSPEC_NAMES = {"s3a": "s3", "s3n": "s3"}
+"""What Hadoop calls otherwise than fsspec."""
+
+
+class Folder:
+    """A directory behind a path or URL, with the few operations that are needed of it.
+
+    Raises:
+        StreamingMisconfigured: fsspec knows no such URL, its package is not installed, or it holds a password.
+    """
+
+    def __init__(self, where: str) -> None:
+        parts = urlsplit(where)
+        if parts.password is not None:
+            raise StreamingMisconfigured("[streaming] holds a password", "give it to the store's own configuration")
+        self.url = where.rstrip("/") if parts.scheme else f"file://{Path(where).absolute()}"  # as it is, for Hadoop too
+        scheme = urlsplit(self.url).scheme
+        name = _FSSPEC_NAMES.get(scheme, scheme) + self.url.removeprefix(scheme)
+        try:
+            self.files, self.root = fsspec.core.url_to_fs(name)
+        except (ValueError, ImportError) as error:
+            raise StreamingMisconfigured(f"[streaming]: {error}", "install the package that fsspec names") from error
+        if scheme == "file":
+            make_private_directory(Path(self.root))
+
+    def path(self, *names: str) -> str:
+        """The path of something in it, for ``files``."""
+        return "/".join((self.root, *names))
+
+    def names(self, *folder: str) -> list[str]:
+        """What is directly in ``folder``; nothing when it does not exist."""
+        with self.available():
+            self.files.invalidate_cache()
+            try:
+                found = self.files.ls(self.path(*folder), detail=False)
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+        return sorted(str(each).rstrip("/").rsplit("/", 1)[-1] for each in found)
+
+    def everything(self, *folder: str) -> list[str]:
+        """All files in ``folder`` and below, relative to it."""
+        root = self.path(*folder)
+        with self.available():
+            self.files.invalidate_cache()
+            found = self.files.find(root)
+        return sorted(str(each)[len(root) :].lstrip("/") for each in found)
+
+    def remove(self, *names: str) -> None:
+        """Remove a file, or a folder with all in it; none is no error."""
+        with self.available(), contextlib.suppress(FileNotFoundError):
+            self.files.rm(self.path(*names), recursive=True)
+
+    def read(self, *names: str, limit: int) -> bytes:
+        """At most ``limit`` bytes of a file; raises ``FileNotFoundError``."""
+        with self.available(), self.files.open(self.path(*names), "rb") as file:
+            data: bytes = file.read(limit)
+        return data
+
+    def write(self, data: bytes, *names: str) -> None:
+        """Write a file."""
+        with self.available():
+            self.files.makedirs(self.path(*names[:-1]), exist_ok=True)
+            self.files.pipe_file(self.path(*names), data)
+
+    def copy_to(self, source: str, target: Folder, destination: str) -> int:
+        """Copy one file; returns its bytes. Raises ``FileNotFoundError`` when it is gone."""
+        size = 0
+        with self.available():
+            target.files.makedirs(destination.rsplit("/", 1)[0], exist_ok=True)
+            with self.files.open(source, "rb") as reader, target.files.open(destination, "wb") as writer:
+                while chunk := reader.read(COPY_BYTES):
+                    writer.write(chunk)
+                    size += len(chunk)
+        return size
+
+    @contextlib.contextmanager
+    def available(self) -> Iterator[None]:
+        """Whatever the store says, but "there is no such file", becomes :class:`CheckpointsUnavailable`."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError):
+            raise
+        except Exception as error:  # each store has errors of its own
+            raise CheckpointsUnavailable(f"{self.url} cannot be used: {error}", "see [streaming]") from error
+
+
+class CheckpointDirectory:
+    """See the module's documentation."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+
+    def location(self, job_id: str) -> str:
+        """What Spark is told: the URL below which the job's queries keep their checkpoints."""
+        return f"{self.folder.url}/{_checked(job_id)}"
+
+    def committed(self, job_id: str) -> dict[str, int]:
+        """The last committed batch of each query of a job."""
+        found: dict[str, int] = {}
+        for name in self.folder.names(_checked(job_id))[:MAX_QUERIES]:
+            batches = [int(each) for each in self.folder.names(job_id, name, "commits") if _BATCH.fullmatch(each)]
+            if batches:
+                found[name] = max(batches)
+        return found
+
+    def jobs(self) -> list[str]:
+        """Ids of jobs that have a checkpoint."""
+        return [name for name in self.folder.names() if _JOB_ID.fullmatch(name)]
+
+    def remove(self, job_id: str) -> None:
+        """The job goes on from nothing any more."""
+        self.folder.remove(_checked(job_id))
+
+
+def _checked(job_id: str) -> str:
+    if not _JOB_ID.fullmatch(job_id):
+        raise CheckpointsUnavailable(f"{job_id[:80]!r} is not a job id")
+    return job_id

@@ -1,0 +1,33 @@
+"""What a job goes on from, and what went wrong: checkpoints and exceptions."""
+
+from __future__ import annotations
+
+from runtime.checkpoint.ledger import CheckpointsView
+from runtime.jobmanager.errors import JobNotFound
+from runtime.jobmanager.views import ExceptionEntry
+from runtime.messages import Message
+from runtime.rest.cluster import Cluster
+from runtime.rest.jobs import job_id_of
+from runtime.rest.route import Call, NoQuery, Route
+
+
+class ExceptionList(Message, frozen=True):
+    """What went wrong in a job, the earliest first."""
+
+    exceptions: tuple[ExceptionEntry, ...]
+
+
+async def list_job_exceptions(cluster: Cluster, call: Call[NoQuery]) -> ExceptionList:
+    """What went wrong in a job, also after its end."""
+    return ExceptionList(exceptions=await cluster.dispatcher.job_exceptions(job_id_of(call)))
+
+
+async def get_job_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> CheckpointsView:
+    """Completed checkpoints of a streaming job, also after its end."""
+    return await cluster.dispatcher.job_checkpoints(job_id_of(call))
+
+
+ROUTES = (
+    Route("GET", "/v1/jobs/{job_id}/exceptions", "jobs.exceptions", list_job_exceptions, errors=(JobNotFound,)),
+    Route("GET", "/v1/jobs/{job_id}/checkpoints", "jobs.checkpoints", get_job_checkpoints, errors=(JobNotFound,)),
+)

@@ -1,0 +1,79 @@
+"""How a failed job is run again: the settings of a cluster (section ``[restart]``), and what one job wishes instead.
+
+Strategies and the meaning of their settings are Flink's ("Task Failure Recovery" in its documentation).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import msgspec
+
+MAX_DELAY_SECONDS = 86_400.0
+MAX_ATTEMPTS = 1_000_000
+
+_Delay = Annotated[float, msgspec.Meta(ge=0, le=MAX_DELAY_SECONDS)]
+_Interval = Annotated[float, msgspec.Meta(gt=0, le=30 * MAX_DELAY_SECONDS)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_ATTEMPTS)]
+_Positive = Annotated[int, msgspec.Meta(ge=1, le=MAX_ATTEMPTS)]
+_Multiplier = Annotated[float, msgspec.Meta(ge=1, le=100)]
+_Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+class RestartStrategy(enum.StrEnum):
+    """Which strategy; ``DEFAULT`` is ``NONE`` until the job has a completed checkpoint, then ``EXPONENTIAL_DELAY``."""
+
+    DEFAULT = "default"
+    NONE = "none"
+    FIXED_DELAY = "fixed-delay"
+    EXPONENTIAL_DELAY = "exponential-delay"
+    FAILURE_RATE = "failure-rate"
+
+
+class RestartConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a job that failed is run again. Times are in seconds."""
+
+    strategy: RestartStrategy = RestartStrategy.DEFAULT
+    attempts: _Count = 3
+    """``fixed-delay``: restarts before the job fails for good."""
+    delay: _Delay = 1.0
+    """``fixed-delay`` and ``failure-rate``: between a failure and the next attempt."""
+    initial_backoff: _Delay = 1.0
+    """``exponential-delay``: the first delay."""
+    max_backoff: _Delay = 60.0
+    """``exponential-delay``: the longest delay."""
+    backoff_multiplier: _Multiplier = 1.5
+    """``exponential-delay``: each delay is so many times the one before."""
+    reset_backoff_threshold: _Interval = 3600.0
+    """``exponential-delay``: after so long without a failure it begins anew."""
+    jitter_factor: _Share = 0.1
+    """``exponential-delay``: a delay is made longer or shorter at random by up to this share of it."""
+    attempts_before_reset_backoff: _Count = 0
+    """``exponential-delay``: restarts in a row before the job fails for good; 0: any number."""
+    max_failures_per_interval: _Positive = 1
+    """``failure-rate``: so many failures within the interval are borne; one more, and the job fails for good."""
+    failure_rate_interval: _Interval = 60.0
+    """``failure-rate``: the interval."""
+
+
+class RestartWish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one job wants different from the cluster's :class:`RestartConfig`; None: as the cluster has it."""
+
+    strategy: RestartStrategy | None = None
+    attempts: _Count | None = None
+    delay: _Delay | None = None
+    initial_backoff: _Delay | None = None
+    max_backoff: _Delay | None = None
+    backoff_multiplier: _Multiplier | None = None
+    reset_backoff_threshold: _Interval | None = None
+    jitter_factor: _Share | None = None
+    attempts_before_reset_backoff: _Count | None = None
+    max_failures_per_interval: _Positive | None = None
+    failure_rate_interval: _Interval | None = None
+
+
+def settle(cluster: RestartConfig, job: RestartWish) -> RestartConfig:
+    """The settings of a job: its own, and the cluster's where it has none."""
+    wishes = {name: value for name, value in msgspec.structs.asdict(job).items() if value is not None}
+    return msgspec.structs.replace(cluster, **wishes)

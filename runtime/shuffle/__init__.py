@@ -1,0 +1,1 @@
+"""The remote shuffle service: what a Spark job shuffles, kept outside its executors."""

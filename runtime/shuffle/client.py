@@ -1,0 +1,463 @@
+"""Write and read shuffle partitions from Python: an asynchronous client of the workers' data plane.
+
+    async with ShuffleClient(identity, workers, integrity_key, replicas=2) as client:
+        writer = client.writer(shuffle=3, map_id=17, map_index=0)
+        await writer.write(partition=5, data=b"...")
+        where = await writer.commit()
+        async for segment in client.read(3, where, [17], 5, 6):
+            segment.partition, segment.map_id, segment.data
+
+``identity`` is a job's (driver or executor): a job reaches its own data only. What a segment holds is the caller's
+business. Check values are computed here and verified here, so that whatever happens in between is found out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, NamedTuple, Self
+
+import numpy as np
+
+from pki.channels import Channel, server_policy
+from pki.errors import SluiceError
+from pki.identity import Role
+from pki.tls import TlsIdentity
+from runtime.shuffle.errors import (
+    DiskFailed,
+    FrameRefused,
+    MapUnknown,
+    SegmentCorrupt,
+    ShuffleError,
+    ShuffleUnavailable,
+)
+from runtime.shuffle.integrity import SegmentChecks
+from runtime.shuffle.wire import (
+    DATA_ENTRY,
+    FLAG_ORDERED,
+    HEADER_BYTES,
+    MAX_SEGMENT_BYTES,
+    SEGMENT_ENTRY,
+    FrameType,
+    Header,
+    error_of,
+    pack_hello,
+    parse_header,
+    parse_table,
+)
+
+FRAME_BYTES = 512 << 10
+"""A writer sends what it has when it has this much."""
+FETCH_CREDIT_BYTES = 8 << 20
+"""So many bytes may be on their way to a reader."""
+CONNECT_SECONDS = 15.0
+ANSWER_SECONDS = 120.0
+"""A worker that does not answer for this long is taken for dead."""
+
+_ELSEWHERE = (MapUnknown, SegmentCorrupt, DiskFailed, ShuffleUnavailable)
+"""Errors after which another replica may help."""
+
+
+class WorkerAddress(NamedTuple):
+    """A worker: its name, which its certificate must show, and where it listens."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One piece of one partition of one map, verified."""
+
+    partition: int
+    map_id: int
+    sequence: int
+    data: bytes
+
+
+class _Connection:
+    """One connection to one worker in one direction; shared by all that goes that way."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: WorkerAddress) -> None:
+        self.address = address
+        self._reader = reader
+        self._writer = writer
+        self._answers: dict[int, asyncio.Queue[tuple[Header, bytes] | ShuffleError]] = {}
+        self._requests = 0
+        self._room = asyncio.Condition()
+        self._credit = 0
+        self._sent = 0
+        self._acknowledged = 0
+        self._broken: ShuffleError | None = None
+        self._receiving: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(
+        cls, identity: TlsIdentity, address: WorkerAddress, direction: Literal["push", "fetch"]
+    ) -> _Connection:
+        policy = server_policy(
+            Channel.DATA, identity.spiffe_id.trust_domain, role=Role.SHUFFLE_WORKER, name=address.name
+        )
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    address.host, address.port, ssl=identity.client_context(policy), limit=2 << 20
+                )
+                connection = cls(reader, writer, address)
+                writer.write(pack_hello(direction))
+                header, _ = await connection._frame()
+        except (OSError, EOFError, TimeoutError, SluiceError) as error:
+            if isinstance(error, ShuffleError):
+                raise
+            raise ShuffleUnavailable(f"shuffle worker {address.name} cannot be reached: {_reason(error)}") from error
+        if header.kind is not FrameType.HELLO_OK:
+            raise FrameRefused(f"shuffle worker {address.name} answered HELLO with {header.kind.name}")
+        connection._credit = header.aux
+        connection._receiving = asyncio.create_task(connection._receive(), name=f"shuffle-{address.name}")
+        return connection
+
+    @property
+    def usable(self) -> bool:
+        return self._broken is None
+
+    async def push(self, header: Header, payload: bytes) -> None:
+        """Send a PUSH frame once the worker's credit allows it."""
+        async with self._room:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._room.wait_for(
+                    lambda: self._broken is not None or self._sent - self._acknowledged + header.length <= self._credit
+                )
+            self._check()
+            self._sent += header.length
+        await self.send(header.pack(), payload)
+
+    async def send(self, *parts: bytes) -> None:
+        self._check()
+        for part in parts:
+            self._writer.write(part)
+        try:
+            await self._writer.drain()
+        except OSError as error:
+            raise self._fail(error) from error
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[tuple[int, asyncio.Queue[tuple[Header, bytes] | ShuffleError]]]:
+        """A request's number, and the queue of its answers."""
+        self._check()
+        self._requests = self._requests % 0xFFFFFFFF + 1
+        number = self._requests
+        queue = self._answers[number] = asyncio.Queue()
+        try:
+            yield number, queue
+        finally:
+            del self._answers[number]
+
+    async def close(self) -> None:
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.gather(self._receiving, return_exceptions=True)
+        self._fail(ConnectionAbortedError("closed"))
+        self._writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._writer.wait_closed()
+        self._writer.transport.abort()
+
+    async def _frame(self) -> tuple[Header, bytes]:
+        header = parse_header(await self._reader.readexactly(HEADER_BYTES), from_client=False)
+        payload = await self._reader.readexactly(header.length)
+        if header.kind is FrameType.ERROR and header.request == 0:
+            raise error_of(header, payload)
+        return header, payload
+
+    async def _receive(self) -> None:
+        try:
+            while True:
+                header, payload = await self._frame()
+                if header.kind is FrameType.PUSH_OK:
+                    async with self._room:
+                        self._acknowledged = max(self._acknowledged, header.extra)
+                        self._credit = header.aux
+                        self._room.notify_all()
+                    continue
+                queue = self._answers.get(header.request)
+                if queue is not None:
+                    answer = error_of(header, payload) if header.kind is FrameType.ERROR else (header, payload)
+                    queue.put_nowait(answer)
+        except (OSError, EOFError, ShuffleError) as error:
+            self._fail(error)
+            async with self._room:
+                self._room.notify_all()
+
+    def _fail(self, error: Exception) -> ShuffleError:
+        if self._broken is None:
+            self._broken = (
+                error
+                if isinstance(error, ShuffleError)
+                else ShuffleUnavailable(
+                    f"the connection with shuffle worker {self.address.name} ended: {_reason(error)}"
+                )
+            )
+            for queue in self._answers.values():
+                queue.put_nowait(self._broken)
+        return self._broken
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise self._broken
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return str(error) or type(error).__name__
+
+
+async def _answer(queue: asyncio.Queue[tuple[Header, bytes] | ShuffleError], worker: str) -> tuple[Header, bytes]:
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            answer = await queue.get()
+    except TimeoutError:
+        raise ShuffleUnavailable(f"shuffle worker {worker} has not answered for {ANSWER_SECONDS:.0f} s") from None
+    if isinstance(answer, ShuffleError):
+        raise answer
+    return answer
+
+
+class MapWriter:
+    """Writes the output of one map attempt to one worker, or with replicas to several alike."""
+
+    def __init__(self, client: ShuffleClient, shuffle: int, map_id: int, workers: Sequence[WorkerAddress]) -> None:
+        self._client = client
+        self._shuffle = shuffle
+        self._map_id = map_id
+        self._workers = tuple(workers)
+        self._checks = SegmentChecks(client.integrity_key, shuffle)
+        self._pending: list[tuple[int, int, int, int]] = []
+        self._data: list[bytes] = []
+        self._pending_bytes = 0
+        self._segments = 0
+        self._size = 0
+
+    async def write(self, partition: int, data: bytes) -> None:
+        """Add a segment of at most 4 MiB; waits while the workers are short of memory.
+
+        Raises:
+            ShuffleError: a worker refused it, or is gone; the attempt cannot go on.
+        """
+        if len(data) > MAX_SEGMENT_BYTES:
+            raise FrameRefused(f"a segment of {len(data)} bytes", f"at most {MAX_SEGMENT_BYTES}")
+        check = self._checks.value(partition, self._map_id, self._segments, data)
+        self._pending.append((partition, self._segments, len(data), check))
+        self._data.append(data)
+        self._segments += 1
+        self._size += len(data)
+        self._pending_bytes += len(data)
+        if self._pending_bytes >= FRAME_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Send what is collected."""
+        if not self._pending:
+            return
+        table = np.array(self._pending, SEGMENT_ENTRY)
+        payload = b"".join([table.tobytes(), *self._data])
+        header = Header(
+            FrameType.PUSH,
+            shuffle=self._shuffle,
+            map_id=self._map_id,
+            length=len(payload),
+            count=len(table),
+        )
+        self._pending, self._data, self._pending_bytes = [], [], 0
+        await asyncio.gather(*(self._push(worker, header, payload) for worker in self._workers))
+
+    async def commit(self) -> tuple[WorkerAddress, ...]:
+        """Make all of it readable; returns the workers that have it.
+
+        Raises:
+            ShuffleError: a worker does not have all of it.
+        """
+        await self.flush()
+        await asyncio.gather(*(self._commit(worker) for worker in self._workers))
+        return self._workers
+
+    async def abort(self) -> None:
+        """Tell the workers that nothing of this counts."""
+        header = Header(FrameType.ABORT, shuffle=self._shuffle, map_id=self._map_id)
+        for worker in self._workers:
+            with contextlib.suppress(ShuffleError):
+                connection = await self._client.connection(worker, "push")
+                await connection.send(header.pack())
+
+    async def _push(self, worker: WorkerAddress, header: Header, payload: bytes) -> None:
+        connection = await self._client.connection(worker, "push")
+        await connection.push(header, payload)
+
+    async def _commit(self, worker: WorkerAddress) -> None:
+        connection = await self._client.connection(worker, "push")
+        with connection.request() as (number, queue):
+            header = Header(
+                FrameType.COMMIT,
+                shuffle=self._shuffle,
+                map_id=self._map_id,
+                request=number,
+                count=self._segments,
+                extra=self._size,
+            )
+            await connection.send(header.pack())
+            await _answer(queue, worker.name)
+
+
+class ShuffleClient:
+    """All that one process of a job does with the shuffle's workers.
+
+    Args:
+        identity: of the job's driver or of an executor.
+        workers: the live workers of the shuffle, in the order of its allocation.
+        integrity_key: the job's, 16 hexadecimal digits.
+        replicas: to how many workers each map's output goes.
+    """
+
+    def __init__(
+        self, identity: TlsIdentity, workers: Sequence[WorkerAddress], integrity_key: str, *, replicas: int = 1
+    ) -> None:
+        if not 1 <= replicas <= len(workers):
+            raise ShuffleError(f"{replicas} replicas on {len(workers)} workers", "at least 1, at most one each")
+        self._identity = identity
+        self._workers = tuple(workers)
+        self._replicas = replicas
+        self.integrity_key = bytes.fromhex(integrity_key)
+        self._connections: dict[tuple[str, str], _Connection] = {}
+        self._opening: dict[tuple[str, str], asyncio.Lock] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End all connections."""
+        connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            await connection.close()
+
+    def writer(self, shuffle: int, map_id: int, map_index: int, attempt: int = 0) -> MapWriter:
+        """Write one attempt of one map, whose id no other attempt ever has."""
+        count = len(self._workers)
+        first = (map_index + attempt) % count
+        return MapWriter(self, shuffle, map_id, [self._workers[(first + i) % count] for i in range(self._replicas)])
+
+    async def read(
+        self,
+        shuffle: int,
+        where: Sequence[WorkerAddress],
+        maps: Sequence[int],
+        first: int,
+        end: int,
+        *,
+        ordered: bool = False,
+    ) -> AsyncIterator[Segment]:
+        """The segments of partitions ``first`` … ``end`` - 1 of ``maps``, each verified, partitions ascending.
+
+        ``where`` are the workers that all these maps were committed to: when one fails, the next one is asked for what
+        is missing. ``ordered``: each partition's segments by (map, sequence).
+
+        Raises:
+            ShuffleError: none of them has it; what was yielded before is right but not all.
+        """
+        seen: set[tuple[int, int]] = set()
+        for position, worker in enumerate(where):
+            try:
+                async for segment in self._read_from(worker, shuffle, maps, (first, end), ordered=ordered):
+                    place = segment.map_id, segment.sequence
+                    if place not in seen:
+                        seen.add(place)
+                        yield segment
+            except _ELSEWHERE:
+                if position + 1 == len(where):
+                    raise
+            else:
+                return
+
+    async def _read_from(
+        self, worker: WorkerAddress, shuffle: int, maps: Sequence[int], partitions: tuple[int, int], *, ordered: bool
+    ) -> AsyncIterator[Segment]:
+        checks = SegmentChecks(self.integrity_key, shuffle)
+        connection = await self.connection(worker, "fetch")
+        payload = np.array(maps, "<i8").tobytes()
+        first, end = partitions
+        segments = size = 0
+        wanted = frozenset(maps)
+        with connection.request() as (number, queue):
+            header = Header(
+                FrameType.FETCH,
+                shuffle=shuffle,
+                partition=first,
+                request=number,
+                length=len(payload),
+                count=len(maps),
+                aux=end,
+                extra=FETCH_CREDIT_BYTES,
+                flags=FLAG_ORDERED if ordered else 0,
+            )
+            await connection.send(header.pack(), payload)
+            ended = False
+            try:
+                while True:
+                    answer, data = await _answer(queue, worker.name)
+                    if answer.kind is not FrameType.DATA:
+                        break
+                    for segment in _segments(answer, data, checks):
+                        if segment.map_id not in wanted or not first <= segment.partition < end:
+                            raise FrameRefused(f"shuffle worker {worker.name} sent what was not asked for")
+                        segments += 1
+                        size += len(segment.data)
+                        yield segment
+                    credit = Header(FrameType.CREDIT, request=number, extra=len(data))
+                    await connection.send(credit.pack())
+                ended = True
+            finally:
+                if not ended and connection.usable:
+                    with contextlib.suppress(ShuffleError):
+                        await connection.send(Header(FrameType.CANCEL, request=number).pack())
+        if answer.kind is not FrameType.END or (answer.count, answer.extra) != (segments & 0xFFFFFFFF, size):
+            raise ShuffleUnavailable(f"shuffle worker {worker.name} ended a fetch before all was sent")
+
+    async def connection(self, worker: WorkerAddress, direction: Literal["push", "fetch"]) -> _Connection:
+        """The one connection to ``worker`` in this direction, opened when there is none that works."""
+        key = worker.name, direction
+        async with self._opening.setdefault(key, asyncio.Lock()):
+            connection = self._connections.get(key)
+            if connection is None or not connection.usable:
+                if connection is not None:
+                    await connection.close()
+                connection = self._connections[key] = await _Connection.open(self._identity, worker, direction)
+            return connection
+
+
+def _segments(header: Header, payload: bytes, checks: SegmentChecks) -> list[Segment]:
+    table = parse_table(header, payload)
+    at = header.count * DATA_ENTRY.itemsize
+    view = memoryview(payload)
+    found = []
+    columns = (table[name].tolist() for name in ("partition", "map", "sequence", "length", "check"))
+    for partition, map_id, sequence, length, check in zip(*columns, strict=True):
+        data = view[at : at + length]
+        if checks.value(partition, map_id, sequence, data) != check:
+            raise SegmentCorrupt(
+                f"segment {sequence} of map {map_id} in partition {partition} arrived damaged",
+                partition=partition,
+                map_id=map_id,
+            )
+        found.append(Segment(partition, map_id, sequence, bytes(data)))
+        at += length
+    return found

@@ -1,0 +1,88 @@
+"""Errors of the remote shuffle: its frames, its storage and its client."""
+
+from __future__ import annotations
+
+import enum
+
+from pki.errors import SluiceError
+
+
+class ErrorCode(enum.IntEnum):
+    """What an ERROR frame says went wrong."""
+
+    UNKNOWN = 1
+    """The shuffle or the map is not known here, or not committed."""
+    CORRUPT = 2
+    """What is stored here is damaged."""
+    DISK = 3
+    """No disk takes or gives the data."""
+    QUOTA = 4
+    """The job has more data here than it may."""
+    DRAINING = 5
+    """The worker takes nothing new: choose another."""
+    PROTOCOL = 6
+    """The peer does not keep to the protocol; the worker closes the connection."""
+    NOT_ALLOWED = 7
+    """The peer's job is not, or no longer, served here; the worker closes the connection."""
+
+
+class ShuffleError(SluiceError):
+    """Base of the errors of package ``runtime.shuffle``; those that travel have a :attr:`code`."""
+
+    code = ErrorCode.PROTOCOL
+
+    def __init__(self, what: str, remedy: str = "", *, partition: int = 0, map_id: int = 0) -> None:
+        super().__init__(what, remedy)
+        self.partition = partition
+        self.map_id = map_id
+
+
+class FrameRefused(ShuffleError):
+    """A frame that is malformed, too large, out of turn or against what was agreed."""
+
+
+class MapUnknown(ShuffleError):
+    """A shuffle or map that is not known, not complete or not committed."""
+
+    code = ErrorCode.UNKNOWN
+
+
+class SegmentCorrupt(ShuffleError):
+    """A segment that is not what was written in its place."""
+
+    code = ErrorCode.CORRUPT
+
+
+class DiskFailed(ShuffleError):
+    """No disk takes or gives the data."""
+
+    code = ErrorCode.DISK
+
+
+class QuotaExceeded(ShuffleError):
+    """The job has more data here than it may."""
+
+    code = ErrorCode.QUOTA
+
+
+class Draining(ShuffleError):
+    """The worker takes nothing new."""
+
+    code = ErrorCode.DRAINING
+
+
+class JobNotAllowed(ShuffleError):
+    """The peer's job is not served here."""
+
+    code = ErrorCode.NOT_ALLOWED
+
+
+class ShuffleUnavailable(ShuffleError):
+    """A worker could not be reached, refused us, or broke off."""
+
+
+BY_CODE: dict[int, type[ShuffleError]] = {
+    each.code: each
+    for each in (FrameRefused, MapUnknown, SegmentCorrupt, DiskFailed, QuotaExceeded, Draining, JobNotAllowed)
+}
+"""The error that each code of an ERROR frame stands for."""

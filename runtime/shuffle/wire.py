@@ -1,0 +1,239 @@
+"""The frames of the shuffle's data plane: their form and their bounds; no I/O.
+
+Little endian. A frame is a header of 48 bytes and a payload; the payload of PUSH and DATA is a table of segments, then
+their data back to back. Tables are read and written as arrays, so that nothing happens byte by byte. The document of
+the protocol is docs/shuffle.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from runtime.shuffle.errors import BY_CODE, ErrorCode, FrameRefused, ShuffleError
+
+MAGIC = 0x31434C53
+"""``SLC1`` as it stands on the wire."""
+VERSION = 1
+HEADER = struct.Struct("<IBBHIIqIIIIQ")
+HEADER_BYTES = HEADER.size
+
+MAX_SEGMENT_BYTES = 4 << 20
+"""Largest segment."""
+MAX_PUSH_PAYLOAD_BYTES = (8 << 20) + (64 << 10)
+"""Largest payload of PUSH: table and data."""
+MAX_FETCH_PAYLOAD_BYTES = 8 << 20
+"""Largest payload of FETCH: map ids."""
+MAX_PAYLOAD_BYTES = 64 << 10
+"""Largest payload of any other frame from a client."""
+MAX_DATA_BYTES = 1 << 20
+"""Most data in one DATA frame, unless one segment alone is larger."""
+MAX_ERROR_TEXT_BYTES = 4 << 10
+MAX_SEGMENTS_PER_FRAME = 64 << 10
+"""Most segments in one PUSH or DATA frame."""
+MAX_PARTITION = 1 << 24
+"""Partitions of a shuffle are below this number."""
+
+FLAG_ORDERED = 0x01
+"""FETCH: each partition's segments by (map, sequence)."""
+
+SEGMENT_ENTRY = np.dtype([("partition", "<u4"), ("sequence", "<u4"), ("length", "<u4"), ("check", "<u4")])
+"""One row of the table of PUSH."""
+DATA_ENTRY = np.dtype([("partition", "<u4"), ("sequence", "<u4"), ("map", "<i8"), ("length", "<u4"), ("check", "<u4")])
+"""One row of the table of DATA."""
+
+Table = npt.NDArray[np.void]
+"""An array with one of the row types above."""
+
+
+class FrameType(enum.IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    PUSH = 2
+    COMMIT = 3
+    ABORT = 4
+    FETCH = 5
+    CREDIT = 6
+    CANCEL = 7
+    HELLO_OK = 17
+    PUSH_OK = 18
+    COMMIT_OK = 19
+    DATA = 21
+    END = 22
+    ERROR = 31
+
+
+FROM_CLIENT = frozenset(kind for kind in FrameType if kind < FrameType.HELLO_OK)
+_MAX_LENGTH = {
+    FrameType.PUSH: MAX_PUSH_PAYLOAD_BYTES,
+    FrameType.FETCH: MAX_FETCH_PAYLOAD_BYTES,
+    FrameType.DATA: MAX_SEGMENT_BYTES + MAX_SEGMENTS_PER_FRAME * DATA_ENTRY.itemsize,
+}
+_EMPTY = frozenset({FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL})
+"""Frames without payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The header of one frame; fields that a type has no use for are 0."""
+
+    kind: FrameType
+    shuffle: int = 0
+    partition: int = 0
+    map_id: int = 0
+    request: int = 0
+    length: int = 0
+    count: int = 0
+    aux: int = 0
+    extra: int = 0
+    flags: int = 0
+
+    def pack(self) -> bytes:
+        """The 48 bytes."""
+        return HEADER.pack(
+            MAGIC,
+            self.kind,
+            self.flags,
+            0,
+            self.shuffle,
+            self.partition,
+            self.map_id,
+            self.request,
+            self.length,
+            self.count,
+            self.aux,
+            self.extra,
+        )
+
+
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    """The payload of HELLO."""
+
+    version: int
+    direction: Literal["push", "fetch"]
+
+
+_HELLO_DECODER = msgspec.msgpack.Decoder(Hello)
+
+
+def parse_header(data: bytes | bytearray | memoryview, *, from_client: bool) -> Header:
+    """The header in the first 48 bytes of ``data``, with every bound checked that it can be checked against alone.
+
+    Raises:
+        FrameRefused: saying what is wrong.
+    """
+    magic, number, flags, reserved, shuffle, partition, map_id, request, length, count, aux, extra = HEADER.unpack_from(
+        data
+    )
+    if magic != MAGIC:
+        raise FrameRefused(f"a frame begins with {magic:#010x} instead of {MAGIC:#010x}")
+    try:
+        kind = FrameType(number)
+    except ValueError:
+        raise FrameRefused(f"frames of type {number} are not known") from None
+    if (kind in FROM_CLIENT) is not from_client:
+        raise FrameRefused(f"a frame of type {kind.name} goes the other way")
+    if reserved:
+        raise FrameRefused(f"the reserved field of a frame of type {kind.name} is {reserved}")
+    limit = 0 if kind in _EMPTY else _MAX_LENGTH.get(kind, MAX_PAYLOAD_BYTES)
+    if length > limit:
+        raise FrameRefused(f"a frame of type {kind.name} with {length} bytes of payload", f"at most {limit}")
+    if kind in {FrameType.PUSH, FrameType.DATA}:
+        _check_count(kind, count, length)
+    return Header(kind, shuffle, partition, map_id, request, length, count, aux, extra, flags)
+
+
+def _check_count(kind: FrameType, count: int, length: int) -> None:
+    if not 0 < count <= MAX_SEGMENTS_PER_FRAME:
+        raise FrameRefused(
+            f"a frame of type {kind.name} with {count} segments", f"between 1 and {MAX_SEGMENTS_PER_FRAME}"
+        )
+    entry = SEGMENT_ENTRY if kind is FrameType.PUSH else DATA_ENTRY
+    if count * entry.itemsize > length:
+        raise FrameRefused(f"the table of {count} segments does not fit into {length} bytes of payload")
+
+
+def parse_table(header: Header, data: bytes | bytearray | memoryview) -> Table:
+    """The table of a PUSH or DATA frame, whose lengths together are its payload's; a view of ``data``.
+
+    Raises:
+        FrameRefused: a partition or length out of bounds, or lengths that do not add up.
+    """
+    entry = SEGMENT_ENTRY if header.kind is FrameType.PUSH else DATA_ENTRY
+    table: Table = np.frombuffer(data, entry, header.count)
+    lengths = table["length"]
+    longest = int(lengths.max())
+    if longest > MAX_SEGMENT_BYTES:
+        raise FrameRefused(f"a segment of {longest} bytes", f"at most {MAX_SEGMENT_BYTES}")
+    total = int(lengths.sum(dtype=np.int64))
+    expected = header.length - header.count * entry.itemsize
+    if total != expected:
+        raise FrameRefused(f"segments of {total} bytes together in a frame with {expected} bytes of data")
+    highest = int(table["partition"].max())
+    if highest >= MAX_PARTITION:
+        raise FrameRefused(f"partition {highest}", f"below {MAX_PARTITION}")
+    return table
+
+
+def pack_hello(direction: Literal["push", "fetch"]) -> bytes:
+    """The whole HELLO frame."""
+    payload = msgspec.msgpack.encode(Hello(VERSION, direction))
+    return Header(FrameType.HELLO, length=len(payload)).pack() + payload
+
+
+def parse_hello(payload: bytes | bytearray | memoryview) -> Hello:
+    """The payload of HELLO; :class:`FrameRefused` when it is none of ours."""
+    try:
+        hello = _HELLO_DECODER.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise FrameRefused("the payload of HELLO is not what it should be") from error
+    if hello.version != VERSION:
+        raise FrameRefused(f"the peer speaks version {hello.version}", f"this side speaks {VERSION}")
+    return hello
+
+
+def parse_map_ids(header: Header, payload: bytes | bytearray | memoryview) -> npt.NDArray[np.int64]:
+    """The map ids of FETCH in ascending order, each once.
+
+    Raises:
+        FrameRefused: none, twice the same, or not as many as the header says; or no or an impossible partition range.
+    """
+    if header.count == 0 or header.length != 8 * header.count:
+        raise FrameRefused(f"a fetch of {header.count} maps with {header.length} bytes of map ids")
+    if not header.partition < header.aux <= MAX_PARTITION:
+        raise FrameRefused(f"a fetch of partitions {header.partition} to {header.aux}")
+    maps = np.sort(np.frombuffer(payload, "<i8", header.count))
+    if (maps[1:] == maps[:-1]).any():
+        raise FrameRefused("a fetch names a map twice")
+    return maps
+
+
+def pack_error(error: ShuffleError, *, shuffle: int = 0, request: int = 0) -> bytes:
+    """The ERROR frame that tells a client of ``error``."""
+    text = str(error).encode()[:MAX_ERROR_TEXT_BYTES].decode(errors="ignore").encode()
+    header = Header(
+        FrameType.ERROR,
+        shuffle=shuffle,
+        partition=error.partition,
+        map_id=error.map_id,
+        request=request,
+        length=len(text),
+        aux=error.code,
+    )
+    return header.pack() + text
+
+
+def error_of(header: Header, payload: bytes | bytearray | memoryview) -> ShuffleError:
+    """The error that an ERROR frame tells of."""
+    known = BY_CODE.get(header.aux, ShuffleError)
+    text = bytes(payload[:MAX_ERROR_TEXT_BYTES]).decode(errors="replace")
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    name = ErrorCode(header.aux).name if header.aux in BY_CODE else f"code {header.aux}"
+    return known(text or name, partition=header.partition, map_id=header.map_id)

@@ -1,0 +1,1 @@
+"""The shuffle worker: takes what maps push, keeps it by partition, and serves it to readers."""

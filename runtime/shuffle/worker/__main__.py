@@ -1,0 +1,65 @@
+"""A worker by itself, without a manager: for tests and measurements of the data plane.
+
+``python -m runtime.shuffle.worker --identity DIRECTORY --directory DIRECTORY --jobs FILE [--port 0]``: each line of the
+file is a job's id and its integrity key; it is read once. Says ``listening HOST PORT`` on standard output, and ends
+when its standard input does. What it is not: reachable for jobs that no file names, or part of a cluster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from pki.bulk_tls import DEFAULT_ENGINE, Engine
+from pki.files import read_secret
+from pki.tls import TlsIdentity
+from runtime.process import allow_many_files
+from runtime.shuffle.worker.config import WorkerConfig
+from runtime.shuffle.worker.worker import ShuffleWorker
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until standard input ends; each line of it is answered with the statistics as JSON."""
+    parser = argparse.ArgumentParser(prog="python -m runtime.shuffle.worker", description=__doc__)
+    parser.add_argument("--identity", type=Path, required=True, help="identity directory of role shuffle-worker")
+    parser.add_argument("--directory", type=Path, required=True, action="append", help="where data go; repeatable")
+    parser.add_argument("--jobs", type=Path, required=True, help="file (mode 0600) with lines of job id and key")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--memory-bytes", type=int, default=256 << 20)
+    parser.add_argument("--engine", type=Engine, default=DEFAULT_ENGINE, choices=list(Engine))
+    options = parser.parse_args(argv)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    allow_many_files()
+    config = WorkerConfig(tuple(options.directory), memory_bytes=options.memory_bytes, engine=options.engine)
+    worker = ShuffleWorker(config, TlsIdentity(options.identity))
+    for line in read_secret(options.jobs).decode("ascii").splitlines():
+        job_id, _, key = line.partition(" ")
+        worker.allow_job(job_id, bytes.fromhex(key))
+    asyncio.run(_serve(worker, options.host, options.port))
+    return 0
+
+
+async def _serve(worker: ShuffleWorker, host: str, port: int) -> None:
+    host, port = await worker.start(host, port)
+    try:
+        _say(f"listening {host} {port}")
+        while await asyncio.to_thread(sys.stdin.readline):
+            _say(msgspec.json.encode(worker.statistics()).decode())
+    finally:
+        await worker.stop()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""What a shuffle worker may use, and how it behaves."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+
+from pki.bulk_tls import DEFAULT_ENGINE, Engine
+from runtime.shuffle.errors import ShuffleError
+
+SLAB_BYTES = 4 << 20
+"""Memory is handed out in slabs of this size; a segment lies in one."""
+MIN_MEMORY_BYTES = 8 * SLAB_BYTES
+
+
+class Layout(enum.StrEnum):
+    """What a run (a sorted piece of a shuffle's file) holds."""
+
+    REDUCE = "reduce"
+    """ReducePartition: whatever maps are in memory; each partition lies together, however many maps wrote it."""
+    MAP = "map"
+    """MapPartition: one map; a reader of one map reads one place."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Limits and places of one worker process.
+
+    Attributes:
+        directories: one on each disk.
+        memory_bytes: for data on their way from the wire to the disk; never more.
+        high_watermark: share of the memory in use above which data are written out although nobody committed them.
+        low_watermark: share down to which that goes on.
+        layout: what lies together on disk.
+        job_quota_bytes: most that one job may have here; 0 for no limit.
+        reserved_disk_bytes: a disk with less free space takes nothing new.
+        disk_retry_seconds: for how long a disk that failed is not tried again.
+        max_connections: at the same time; more are refused.
+        max_connections_per_peer: of one identity.
+        credit_bytes: how many bytes a pushing connection may have unacknowledged at most.
+        verify: compare check values when segments arrive and again when they are read.
+        handshake_seconds: for a handshake and HELLO.
+        frame_seconds: for the rest of a frame once it began, and for a reader to take a frame.
+        engine: which OpenSSL does the work.
+    """
+
+    directories: tuple[Path, ...]
+    memory_bytes: int = 256 << 20
+    high_watermark: float = 0.75
+    low_watermark: float = 0.5
+    layout: Layout = Layout.REDUCE
+    job_quota_bytes: int = 0
+    reserved_disk_bytes: int = 256 << 20
+    disk_retry_seconds: float = 60.0
+    max_connections: int = 512
+    max_connections_per_peer: int = 16
+    credit_bytes: int = 32 << 20
+    verify: bool = True
+    handshake_seconds: float = 10.0
+    frame_seconds: float = 120.0
+    engine: Engine = DEFAULT_ENGINE
+
+    def __post_init__(self) -> None:
+        if not self.directories:
+            raise ShuffleError("a shuffle worker without directories", "give it one on each disk")
+        if self.memory_bytes < MIN_MEMORY_BYTES:
+            raise ShuffleError(f"{self.memory_bytes} bytes of memory", f"at least {MIN_MEMORY_BYTES}")
+        if not 0 < self.low_watermark < self.high_watermark < 1:
+            raise ShuffleError(
+                f"watermarks of {self.low_watermark} and {self.high_watermark}", "0 < low < high < 1 must hold"
+            )

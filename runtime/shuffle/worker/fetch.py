@@ -1,0 +1,226 @@
+"""A connection of the other direction: readers ask for partitions of maps, and get them as fast as they give credit."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.shuffle.errors import FrameRefused, JobNotAllowed, SegmentCorrupt, ShuffleError
+from runtime.shuffle.integrity import SegmentChecks
+from runtime.shuffle.wire import (
+    DATA_ENTRY,
+    FLAG_ORDERED,
+    HEADER_BYTES,
+    MAX_DATA_BYTES,
+    MAX_FETCH_PAYLOAD_BYTES,
+    MAX_SEGMENT_BYTES,
+    FrameType,
+    Header,
+    parse_map_ids,
+)
+from runtime.shuffle.worker.session import Session
+from runtime.shuffle.worker.shuffle_data import Located, ShuffleData
+from runtime.shuffle.worker.store import ShuffleStore
+from runtime.shuffle.worker.volume import Rows
+
+_LOG = logging.getLogger(__name__)
+
+MAX_REQUESTS = 1024
+"""Fetches at the same time on one connection."""
+MAX_SEGMENTS_PER_ANSWER = 16 << 10
+_NAMES = list(DATA_ENTRY.names or ())
+
+
+@dataclass(slots=True)
+class Fetch:
+    """One request being answered."""
+
+    header: Header
+    data: ShuffleData
+    checks: SegmentChecks
+    plan: Iterator[Located]
+    credit: int
+    started: float
+    at: Located | None = None
+    row: int = 0
+    segments: int = 0
+    size: int = 0
+
+    def advance(self) -> bool:
+        """Make sure that :attr:`at` has a next row; False at the end."""
+        while self.at is None or self.row >= len(self.at.rows):
+            self.at = next(self.plan, None)
+            self.row = 0
+            if self.at is None:
+                return False
+        return True
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where the next segment is: which shuffle's files, which of them, and its offset there."""
+        if self.at is None or self.row >= len(self.at.rows):
+            return (0, 0, 0)
+        return (self.header.shuffle, int(self.at.volumes[self.row]), int(self.at.rows["offset"][self.row]))
+
+
+class FetchConnection:
+    """Serves one reading peer: all its fetches in turns, in the order of their places on disk."""
+
+    def __init__(self, session: Session, store: ShuffleStore) -> None:
+        self._session = session
+        self._store = store
+        self._job = session.job
+        self._fetches: dict[int, Fetch] = {}
+        self._head = (0, 0, 0)
+        table = MAX_SEGMENTS_PER_ANSWER * DATA_ENTRY.itemsize
+        self._buffer = memoryview(mmap.mmap(-1, HEADER_BYTES + table + max(MAX_SEGMENT_BYTES, MAX_DATA_BYTES)))
+        self._map_ids = memoryview(mmap.mmap(-1, MAX_FETCH_PAYLOAD_BYTES))
+
+    def serve(self) -> None:
+        """Until the peer is done; raises what ends the connection."""
+        while True:
+            ready = [fetch for fetch in self._fetches.values() if fetch.credit > 0]
+            if not ready or self._session.stream.readable():
+                header = self._session.next_header()
+                if header is None:
+                    return
+                self._request(header)
+                continue
+            fetch = self._next(ready)
+            try:
+                self._answer(fetch)
+            except ShuffleError as error:
+                self._fail(error, fetch.header)
+
+    def _next(self, ready: list[Fetch]) -> Fetch:
+        """Like an elevator: the nearest ahead, or the first of all when there is none."""
+        if len(ready) == 1:
+            return ready[0]
+        places = [(fetch.place, index) for index, fetch in enumerate(ready)]
+        ahead = [each for each in places if each[0] >= self._head]
+        self._head, index = min(ahead or places)
+        return ready[index]
+
+    def _request(self, header: Header) -> None:
+        match header.kind:
+            case FrameType.FETCH:
+                maps = parse_map_ids(header, self._session.payload(header, self._map_ids))
+                try:
+                    self._fetch(header, maps)
+                except (FrameRefused, JobNotAllowed):
+                    raise
+                except ShuffleError as error:
+                    self._fail(error, header)
+            case FrameType.CREDIT:
+                # A fetch that is not known has ended meanwhile.
+                if (fetch := self._fetches.get(header.request)) is not None:
+                    fetch.credit += header.extra
+            case FrameType.CANCEL:
+                self._fetches.pop(header.request, None)
+            case _:
+                raise FrameRefused(f"a frame of type {header.kind.name} on a connection for fetches")
+
+    def _fetch(self, header: Header, maps: npt.NDArray[np.int64]) -> None:
+        if header.request in self._fetches:
+            raise FrameRefused(f"request {header.request} is being answered already")
+        if len(self._fetches) >= MAX_REQUESTS:
+            raise FrameRefused(f"more than {MAX_REQUESTS} fetches at the same time")
+        data, checks = self._job.shuffle(header.shuffle, create=False)
+        data.check_committed(maps)
+        plan = data.plan(header.partition, header.aux, maps, ordered=bool(header.flags & FLAG_ORDERED))
+        fetch = Fetch(header, data, checks, plan, header.extra, time.monotonic())
+        if fetch.advance():
+            self._fetches[header.request] = fetch
+        else:
+            self._end(fetch)
+
+    def _answer(self, fetch: Fetch) -> None:
+        """Send the next DATA frame of a fetch, and END after its last."""
+        located = fetch.at
+        if located is None:
+            raise FrameRefused("a fetch without anything left")
+        rows = located.rows[fetch.row : fetch.row + MAX_SEGMENTS_PER_ANSWER]
+        ends = np.cumsum(rows["length"], dtype=np.int64)
+        count = max(1, int(np.searchsorted(ends, min(MAX_DATA_BYTES, fetch.credit), side="right")))
+        rows, size = rows[:count], int(ends[count - 1])
+        table = HEADER_BYTES + count * DATA_ENTRY.itemsize
+        view = self._buffer[: table + size]
+        self._read(fetch, rows, located.volumes[fetch.row : fetch.row + count], view[table:])
+        if self._store.config.verify:
+            self._verify(fetch, rows, view[table:])
+        answer = Header(
+            FrameType.DATA,
+            shuffle=fetch.header.shuffle,
+            partition=int(rows["partition"][0]),
+            request=fetch.header.request,
+            length=len(view) - HEADER_BYTES,
+            count=count,
+        )
+        view[:HEADER_BYTES] = answer.pack()
+        entries = np.frombuffer(view[HEADER_BYTES:table], DATA_ENTRY)
+        for name in _NAMES:
+            entries[name] = rows[name]
+        self._session.send(view)
+        self._job.counters.fetched(size, count)
+        fetch.row += count
+        fetch.segments += count
+        fetch.size += size
+        fetch.credit -= size
+        if not fetch.advance():
+            del self._fetches[fetch.header.request]
+            self._end(fetch)
+
+    def _read(self, fetch: Fetch, rows: Rows, volumes: npt.NDArray[np.int32], view: memoryview) -> None:
+        """Read the data of ``rows`` into ``view``, neighbours on disk at once."""
+        offsets = rows["offset"].astype(np.int64)
+        lengths = rows["length"].astype(np.int64)
+        breaks = np.flatnonzero((offsets[1:] != offsets[:-1] + lengths[:-1]) | (volumes[1:] != volumes[:-1])) + 1
+        firsts = np.concatenate(([0], breaks))
+        sizes = np.add.reduceat(lengths, firsts)
+        at = 0
+        places = zip(
+            volumes[firsts].tolist(),
+            offsets[firsts].tolist(),
+            sizes.tolist(),
+            rows["partition"][firsts].tolist(),
+            strict=True,
+        )
+        for index, offset, size, partition in places:
+            fetch.data.volume(index).read_into(view[at : at + size], offset, partition)
+            at += size
+
+    def _verify(self, fetch: Fetch, rows: Rows, view: memoryview) -> None:
+        at = 0
+        value = fetch.checks.value
+        columns = (rows[name].tolist() for name in ("partition", "map", "sequence", "length", "check"))
+        for partition, map_id, sequence, length, check in zip(*columns, strict=True):
+            if value(partition, map_id, sequence, view[at : at + length]) != check:
+                raise SegmentCorrupt(
+                    f"partition {partition} of shuffle {fetch.data.name} is damaged here: "
+                    f"segment {sequence} of map {map_id}",
+                    partition=partition,
+                    map_id=map_id,
+                )
+            at += length
+
+    def _end(self, fetch: Fetch) -> None:
+        answer = Header(
+            FrameType.END,
+            shuffle=fetch.header.shuffle,
+            request=fetch.header.request,
+            count=fetch.segments & 0xFFFFFFFF,
+            extra=fetch.size,
+        )
+        self._session.send(answer.pack())
+        self._job.counters.fetch_ended(time.monotonic() - fetch.started)
+
+    def _fail(self, error: ShuffleError, header: Header) -> None:
+        self._fetches.pop(header.request, None)
+        _LOG.warning("%s: fetch refused: %s", self._session.stream.peer, error)
+        self._session.send_error(error, header)

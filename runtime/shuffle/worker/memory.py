@@ -1,0 +1,239 @@
+"""The worker's managed memory: one region, in slabs, that cannot grow.
+
+A frame's segments are laid into slabs before they are read, so that OpenSSL decrypts into their final place. Slabs are
+shared by frames and come back when the last of their frames is written out. Whoever finds no room waits: that is the
+back-pressure. All the room of a frame is taken at once or not at all, so that waiting frames hold nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.shuffle.errors import FrameRefused, ShuffleError, ShuffleUnavailable
+from runtime.shuffle.worker.config import SLAB_BYTES
+
+_PARK_BYTES = 64 << 10
+"""A slab with less room than this takes no further frames."""
+_WAIT_SECONDS = 0.5
+
+
+class Slab:
+    """One piece of the region."""
+
+    __slots__ = ("frames", "start", "used")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.used = 0
+        self.frames = 0
+
+
+class Lease:
+    """The room of one frame.
+
+    Attributes:
+        offsets: where each segment goes in the region.
+        extents: the same, neighbours joined: (start, stop) in the order of the frame.
+    """
+
+    __slots__ = ("extents", "offsets", "owner", "size", "slabs")
+
+    def __init__(
+        self, owner: str, offsets: npt.NDArray[np.int64], extents: list[tuple[int, int]], slabs: list[Slab]
+    ) -> None:
+        self.owner = owner
+        self.offsets = offsets
+        self.extents = extents
+        self.slabs = slabs
+        self.size = sum(stop - start for start, stop in extents)
+
+
+class SlabPool:
+    """The region and who has what of it.
+
+    Args:
+        capacity_bytes: of the region; rounded down to whole slabs.
+        high_watermark: share of it above which :attr:`pressed` is set.
+        low_watermark: share of it down to which :attr:`pressed` stays set.
+    """
+
+    def __init__(self, capacity_bytes: int, high_watermark: float, low_watermark: float) -> None:
+        count = capacity_bytes // SLAB_BYTES
+        self._region = mmap.mmap(-1, count * SLAB_BYTES)
+        self.view = memoryview(self._region)
+        """The whole region."""
+        self._free = [Slab(index * SLAB_BYTES) for index in range(count)]
+        self._parked: list[Slab] = []
+        self._capacity = count
+        self._high = high_watermark * count
+        self._low = low_watermark * count
+        self._condition = threading.Condition()
+        self._reading: dict[str, int] = {}
+        self._waiting = 0
+        self._stopped: ShuffleError | None = None
+        self._failed: ShuffleError | None = None
+        self.pressed = threading.Event()
+        """Set while data should be written out although nobody asked for it."""
+        self.peak_slabs = 0
+        self.waits = 0
+        self.waited_seconds = 0.0
+
+    @property
+    def used_bytes(self) -> int:
+        """In slabs that hold anything."""
+        return (self._capacity - len(self._free)) * SLAB_BYTES
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Of the region."""
+        return self._capacity * SLAB_BYTES
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was ever in use."""
+        return self.peak_slabs * SLAB_BYTES
+
+    @property
+    def low(self) -> bool:
+        """Whether no more than the low watermark is in use."""
+        return self._capacity - len(self._free) <= self._low
+
+    def lease(self, owner: str, lengths: npt.NDArray[np.int64], on_wait: Callable[[], None] = lambda: None) -> Lease:
+        """Room for a frame's segments, waiting for it when there is none; ``on_wait`` is called before that.
+
+        Frames that are being received may hold half of the region per owner: who sends slowly is short of memory
+        alone.
+
+        Raises:
+            ShuffleError: the pool was stopped, with its reason.
+        """
+        ends = np.cumsum(lengths, dtype=np.int64)
+        total = int(ends[-1])
+        since = 0.0
+        with self._condition:
+            while True:
+                if self._stopped is not None:
+                    raise self._stopped
+                held = self._reading.get(owner, 0)
+                if not held or (held + total) * 2 <= self.capacity_bytes:
+                    lease = self._try(owner, lengths, ends)
+                    if lease is not None:
+                        break
+                if self._failed is not None:
+                    raise self._failed
+                if not since:
+                    since = time.monotonic()
+                    self.waits += 1
+                    on_wait()
+                self._waiting += 1
+                self.pressed.set()
+                self._condition.wait(_WAIT_SECONDS)
+                self._waiting -= 1
+            if since:
+                self.waited_seconds += time.monotonic() - since
+            self._reading[owner] = held + total
+            return lease
+
+    def received(self, lease: Lease) -> None:
+        """The frame is complete: its slabs can take others beside it."""
+        with self._condition:
+            self._no_longer_reading(lease)
+            for slab in lease.slabs:
+                if slab.used + _PARK_BYTES <= SLAB_BYTES:
+                    self._parked.append(slab)
+
+    def abandon(self, lease: Lease) -> None:
+        """The frame never became complete."""
+        with self._condition:
+            self._no_longer_reading(lease)
+        self.release([lease])
+
+    def release(self, leases: list[Lease]) -> None:
+        """The frames are not needed in memory any more."""
+        with self._condition:
+            for lease in leases:
+                for slab in lease.slabs:
+                    slab.frames -= 1
+                    if slab.frames == 0:
+                        slab.used = 0
+                        if slab in self._parked:
+                            self._parked.remove(slab)
+                        self._free.append(slab)
+            self._press()
+            self._condition.notify_all()
+
+    def stop(self, reason: ShuffleError | None = None) -> None:
+        """Whoever waits, and whoever comes, gets ``reason``."""
+        with self._condition:
+            self._stopped = reason or ShuffleUnavailable("the worker is stopping")
+            self._condition.notify_all()
+        self.pressed.set()
+
+    def fail(self, reason: ShuffleError | None) -> None:
+        """Nothing can be written out because of ``reason``: who would have to wait gets that; None: it can again."""
+        with self._condition:
+            self._failed = reason
+            self._condition.notify_all()
+
+    def _no_longer_reading(self, lease: Lease) -> None:
+        left = self._reading.pop(lease.owner, 0) - lease.size
+        if left > 0:
+            self._reading[lease.owner] = left
+        self._condition.notify_all()
+
+    def _press(self) -> None:
+        used = self._capacity - len(self._free)
+        if self._waiting or used > self._high:
+            self.pressed.set()
+        elif used <= self._low:
+            self.pressed.clear()
+
+    def _try(self, owner: str, lengths: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Lease | None:
+        """Lay the segments into a parked slab and free ones; None when there are not enough."""
+        offsets = np.empty(len(lengths), np.int64)
+        extents: list[tuple[int, int]] = []
+        taken: list[tuple[Slab, int]] = []
+        placed, placed_bytes = 0, 0
+        parked = self._parked.pop() if self._parked else None
+        while placed < len(lengths):
+            if parked is not None and not taken:
+                slab = parked
+            elif self._free:
+                slab = self._free.pop()
+            else:
+                self._give_back(taken, parked)
+                return None
+            taken.append((slab, slab.used))
+            room = SLAB_BYTES - slab.used
+            until = int(np.searchsorted(ends, placed_bytes + room, side="right"))
+            if until == placed:
+                if slab.used == 0:
+                    self._give_back(taken, parked)
+                    raise FrameRefused("a segment larger than a slab")
+                continue
+            start = slab.start + slab.used
+            size = int(ends[until - 1]) - placed_bytes
+            offsets[placed:until] = start + (ends[placed:until] - lengths[placed:until] - placed_bytes)
+            extents.append((start, start + size))
+            slab.used += size
+            placed, placed_bytes = until, placed_bytes + size
+        slabs = [slab for slab, _ in taken]
+        for slab in slabs:
+            slab.frames += 1
+        self.peak_slabs = max(self.peak_slabs, self._capacity - len(self._free))
+        self._press()
+        return Lease(owner, offsets, extents, slabs)
+
+    def _give_back(self, taken: list[tuple[Slab, int]], parked: Slab | None) -> None:
+        for slab, used in taken:
+            slab.used = used
+            if slab is not parked:
+                self._free.append(slab)
+        if parked is not None:
+            self._parked.append(parked)

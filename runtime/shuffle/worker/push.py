@@ -1,0 +1,157 @@
+"""A connection of one direction: maps push their segments, and commit."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import numpy as np
+
+from runtime.shuffle.errors import FrameRefused, JobNotAllowed, MapUnknown, SegmentCorrupt, ShuffleError
+from runtime.shuffle.integrity import SegmentChecks
+from runtime.shuffle.wire import (
+    MAX_PUSH_PAYLOAD_BYTES,
+    MAX_SEGMENTS_PER_FRAME,
+    SEGMENT_ENTRY,
+    FrameType,
+    Header,
+    Table,
+    parse_table,
+)
+from runtime.shuffle.worker.memory import Lease
+from runtime.shuffle.worker.session import Session
+from runtime.shuffle.worker.shuffle_data import ShuffleData
+from runtime.shuffle.worker.store import ShuffleStore
+
+_LOG = logging.getLogger(__name__)
+
+
+class PushConnection:
+    """Serves one pushing peer, frame by frame.
+
+    The data of a frame are read from the wire into their place in the managed memory; nothing is read before there is
+    room. An error that concerns one map is answered and the map's later frames are refused; the others go on.
+    """
+
+    def __init__(self, session: Session, store: ShuffleStore) -> None:
+        self._session = session
+        self._store = store
+        self._job = session.job
+        self._table = memoryview(bytearray(MAX_SEGMENTS_PER_FRAME * SEGMENT_ENTRY.itemsize))
+        self._consumed = 0
+        self._acknowledged = 0
+
+    @property
+    def credit(self) -> int:
+        """How many bytes the peer may have unacknowledged now: less while memory is short, but always a frame."""
+        most = self._store.config.credit_bytes
+        if self._store.pool.pressed.is_set():
+            most //= 4
+        return max(most, MAX_PUSH_PAYLOAD_BYTES)
+
+    def serve(self) -> None:
+        """Until the peer is done; raises what ends the connection."""
+        while (header := self._session.next_header()) is not None:
+            match header.kind:
+                case FrameType.PUSH:
+                    self._push(header)
+                case FrameType.COMMIT:
+                    self._commit(header)
+                case FrameType.ABORT:
+                    self._abort(header)
+                case _:
+                    raise FrameRefused(f"a frame of type {header.kind.name} on a connection for pushes")
+
+    def _push(self, header: Header) -> None:
+        session = self._session
+        size = header.count * SEGMENT_ENTRY.itemsize
+        with session.in_time():
+            session.fill(self._table[:size])
+        table = parse_table(header, self._table)
+        data_bytes = header.length - size
+        try:
+            data, checks = self._job.shuffle(header.shuffle, create=True)
+            data.check_open(header.map_id, draining=self._store.draining)
+            self._job.check_quota(self._store.config.job_quota_bytes, data_bytes)
+            lease = self._store.pool.lease(self._job.job_id, table["length"].astype(np.int64))
+        except (FrameRefused, JobNotAllowed):
+            raise
+        except ShuffleError as error:
+            session.skip(data_bytes)
+            self._refuse(error, header)
+        else:
+            self._receive(header, table, lease, data, checks)
+        self._consumed += header.length
+        if self._consumed - self._acknowledged >= self.credit // 4 or not session.stream.readable():
+            self._acknowledge(header.request)
+
+    def _receive(self, header: Header, table: Table, lease: Lease, data: ShuffleData, checks: SegmentChecks) -> None:
+        pool = self._store.pool
+        try:
+            with self._session.in_time():
+                for start, stop in lease.extents:
+                    self._session.fill(pool.view[start:stop])
+        except BaseException:
+            pool.abandon(lease)
+            raise
+        pool.received(lease)
+        try:
+            if self._store.config.verify:
+                _verify(header, table, lease, pool.view, checks)
+            data.add(header.map_id, table, lease)
+        except FrameRefused:
+            pool.release([lease])
+            raise
+        except ShuffleError as error:
+            pool.release([lease])
+            data.abort(header.map_id)
+            self._refuse(error, header)
+        else:
+            self._job.counters.pushed(lease.size, header.count)
+
+    def _refuse(self, error: ShuffleError, header: Header) -> None:
+        error.map_id = header.map_id
+        _LOG.warning("%s: push of map %d refused: %s", self._session.stream.peer, header.map_id, error)
+        self._session.send_error(error, header)
+
+    def _acknowledge(self, request: int) -> None:
+        self._acknowledged = self._consumed
+        answer = Header(FrameType.PUSH_OK, request=request, aux=self.credit, extra=self._consumed)
+        self._session.send(answer.pack())
+
+    def _commit(self, header: Header) -> None:
+        start = time.monotonic()
+        if self._acknowledged != self._consumed:
+            self._acknowledge(header.request)
+        try:
+            # A map without output has pushed nothing: its commit is the first that is heard of it.
+            data, _ = self._job.shuffle(header.shuffle, create=header.count == 0)
+            data.commit(header.map_id, header.count, header.extra)
+        except JobNotAllowed:
+            raise
+        except ShuffleError as error:
+            error.map_id = header.map_id
+            _LOG.warning("%s: commit of map %d refused: %s", self._session.stream.peer, header.map_id, error)
+            self._session.send_error(error, header)
+            return
+        self._job.counters.committed(time.monotonic() - start)
+        answer = Header(FrameType.COMMIT_OK, shuffle=header.shuffle, map_id=header.map_id, request=header.request)
+        self._session.send(answer.pack())
+
+    def _abort(self, header: Header) -> None:
+        try:
+            data, _ = self._job.shuffle(header.shuffle, create=False)
+        except MapUnknown:
+            return
+        data.abort(header.map_id)
+
+
+def _verify(header: Header, table: Table, lease: Lease, view: memoryview, checks: SegmentChecks) -> None:
+    columns = (table[name].tolist() for name in ("partition", "sequence", "length", "check"))
+    for partition, sequence, length, check, offset in zip(*columns, lease.offsets.tolist(), strict=True):
+        if checks.value(partition, header.map_id, sequence, view[offset : offset + length]) != check:
+            raise SegmentCorrupt(
+                f"segment {sequence} of map {header.map_id} in partition {partition} arrived damaged",
+                partition=partition,
+                map_id=header.map_id,
+            )

@@ -1,0 +1,238 @@
+"""Accepts the data plane's connections: mutual TLS, one thread each, bounded in number, ended when they dawdle."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+from pki.bulk_tls import BulkStream, BulkTls, StreamBroken, abort_socket
+from pki.channels import Channel, client_policy
+from pki.errors import PeerRefused, SluiceError
+from pki.revoked_peers import LOOK_SECONDS
+from pki.tls import TlsIdentity
+from runtime.shuffle.errors import FrameRefused, ShuffleError, ShuffleUnavailable
+from runtime.shuffle.wire import FrameType, Header, pack_error, parse_hello
+from runtime.shuffle.worker.fetch import FetchConnection
+from runtime.shuffle.worker.push import PushConnection
+from runtime.shuffle.worker.session import Session
+from runtime.shuffle.worker.store import ShuffleStore
+
+_LOG = logging.getLogger(__name__)
+
+BACKLOG = 256
+MAX_HANDSHAKES = 64
+"""Handshakes at the same time; more wait in the kernel's queue."""
+GUARD_SECONDS = 0.25
+"""How often deadlines are looked at."""
+ACCEPT_RETRY_SECONDS = 0.2
+KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
+"""A peer that is gone without a word is found out within two minutes."""
+
+
+class DataServer:
+    """Listens, and runs a thread for each connection.
+
+    Args:
+        identity: who this worker is.
+        store: what it serves.
+    """
+
+    def __init__(self, identity: TlsIdentity, store: ShuffleStore) -> None:
+        self._identity = identity
+        self._store = store
+        self._config = store.config
+        policy = client_policy(Channel.DATA, identity.spiffe_id.trust_domain)
+        self._tls = BulkTls(identity, policy, serving=True, engine=store.config.engine)
+        self._handshakes = threading.Semaphore(MAX_HANDSHAKES)
+        self._lock = threading.Lock()
+        self._raw: dict[socket.socket, float] = {}
+        self._sessions: set[Session] = set()
+        self._per_peer: collections.Counter[str] = collections.Counter()
+        self._threads: set[threading.Thread] = set()
+        self._listening: socket.socket | None = None
+        self._stopping = threading.Event()
+        self.refused = 0
+        """Connections refused so far."""
+
+    @property
+    def connections(self) -> int:
+        """Admitted and open."""
+        return len(self._sessions)
+
+    def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen (port 0: any free port); returns the address bound."""
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        except OSError as error:
+            raise ShuffleUnavailable(
+                f"cannot listen on {host}:{port}: {error.strerror or error}", "is another process using the port?"
+            ) from error
+        self._listening = listening
+        for name, loop in (("accept", self._accept_loop), ("guard", self._guard_loop)):
+            self._thread(loop, f"shuffle-{name}")
+        bound_host, bound_port = listening.getsockname()[:2]
+        return bound_host, bound_port
+
+    def stop(self) -> None:
+        """Stop listening and end all connections."""
+        self._stopping.set()
+        if self._listening is not None:
+            abort_socket(self._listening)
+        with self._lock:
+            for raw in self._raw:
+                abort_socket(raw)
+            threads = list(self._threads)
+        self.end_sessions()
+        for thread in threads:
+            thread.join()
+        if self._listening is not None:
+            self._listening.close()
+
+    def end_sessions(self, job_id: str = "") -> None:
+        """End all open connections, or those of one job."""
+        with self._lock:
+            for session in self._sessions:
+                if not job_id or session.job.job_id == job_id:
+                    session.stream.abort()
+
+    def _thread(self, target: collections.abc.Callable[..., None], name: str, *args: object) -> None:
+        thread = threading.Thread(target=target, name=name, args=args, daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+
+    def _accept_loop(self) -> None:
+        listening = self._listening
+        while listening is not None and not self._stopping.is_set():
+            self._handshakes.acquire()
+            try:
+                accepted, address = listening.accept()
+            except OSError as error:
+                self._handshakes.release()
+                if not self._stopping.is_set():
+                    _LOG.error("cannot accept: %s", error)
+                    self._stopping.wait(ACCEPT_RETRY_SECONDS)
+                continue
+            self._thread(self._admit, f"shuffle-{address[0]}:{address[1]}", accepted, f"{address[0]}:{address[1]}")
+
+    def _admit(self, accepted: socket.socket, address: str) -> None:
+        """The life of a connection's thread."""
+        try:
+            stream = self._handshake(accepted)
+        except SluiceError as error:
+            self._refuse(address, error)
+        else:
+            try:
+                self._serve(stream)
+            finally:
+                stream.close()
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def _handshake(self, accepted: socket.socket) -> BulkStream:
+        watched = accepted.dup()  # the handshake takes the socket itself over
+        try:
+            for level, option, value in KEEPALIVE:
+                with contextlib.suppress(OSError):
+                    accepted.setsockopt(level, option, value)
+            with self._lock:
+                if len(self._sessions) + len(self._raw) >= self._config.max_connections:
+                    accepted.close()
+                    raise ShuffleUnavailable(f"{self._config.max_connections} connections are open already")
+                self._raw[watched] = time.monotonic() + self._config.handshake_seconds
+            return self._tls.handshake(accepted)
+        finally:
+            with self._lock:
+                self._raw.pop(watched, None)
+            watched.close()
+            self._handshakes.release()
+
+    def _serve(self, stream: BulkStream) -> None:
+        try:
+            job = self._store.job(stream.peer.job_id)
+            with self._session(Session(stream, job, self._config.frame_seconds)) as session:
+                self._greet(session)
+        except ShuffleError as error:
+            self._refuse(str(stream.peer), error)
+            with contextlib.suppress(StreamBroken):
+                stream.write_all(pack_error(error))
+        except StreamBroken as error:
+            _LOG.info("%s", error)
+
+    def _greet(self, session: Session) -> None:
+        session.deadline = time.monotonic() + self._config.handshake_seconds
+        header = session.next_header()
+        if header is None:
+            return
+        if header.kind is not FrameType.HELLO:
+            raise FrameRefused(f"the first frame is {header.kind.name} instead of HELLO")
+        hello = parse_hello(session.payload(header))
+        connection = (PushConnection if hello.direction == "push" else FetchConnection)(session, self._store)
+        credit = connection.credit if isinstance(connection, PushConnection) else 0
+        session.send(Header(FrameType.HELLO_OK, request=header.request, aux=credit).pack())
+        _LOG.debug("%s: %s", session.stream.peer, hello.direction)
+        connection.serve()
+
+    @contextlib.contextmanager
+    def _session(self, session: Session) -> Iterator[Session]:
+        peer = str(session.stream.peer)
+        with self._lock:
+            if self._per_peer[peer] >= self._config.max_connections_per_peer:
+                raise ShuffleUnavailable(f"{peer} has {self._per_peer[peer]} connections open already")
+            self._per_peer[peer] += 1
+            self._sessions.add(session)
+        try:
+            if self._stopping.is_set():
+                raise ShuffleUnavailable("the worker is stopping")
+            yield session
+        finally:
+            with self._lock:
+                self._sessions.discard(session)
+                self._per_peer[peer] -= 1
+                if not self._per_peer[peer]:
+                    del self._per_peer[peer]
+
+    def _refuse(self, whom: str, error: SluiceError) -> None:
+        self.refused += 1
+        text = "".join(character if character.isprintable() else "?" for character in str(error))[:500]
+        kind = "not admitted" if isinstance(error, PeerRefused) else "refused"
+        _LOG.warning("%s: %s: %s", whom, kind, text)
+
+    def _guard_loop(self) -> None:
+        seen, looked = -1, 0.0
+        while not self._stopping.wait(GUARD_SECONDS):
+            now = time.monotonic()
+            with self._lock:
+                for raw, deadline in self._raw.items():
+                    if now > deadline:
+                        abort_socket(raw)
+                late = [session for session in self._sessions if now > session.deadline]
+            for session in late:
+                _LOG.warning("%s: ended, it took too long over a frame", session.stream.peer)
+                session.stream.abort()
+            if now - looked >= LOOK_SECONDS:
+                looked = now
+                version = self._identity.revoked_peers.look()
+                if version != seen:
+                    seen = version
+                    self._end_revoked()
+
+    def _end_revoked(self) -> None:
+        with self._lock:
+            sessions = list(self._sessions)
+        for session in sessions:
+            if reason := session.stream.revocation(self._identity):
+                _LOG.warning("%s: ended, %s", session.stream.peer, reason)
+                session.stream.abort()

@@ -1,0 +1,73 @@
+"""One admitted connection: its stream, its job, and until when it must have done what it is doing."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+
+from pki.bulk_tls import BulkStream, StreamBroken
+from runtime.shuffle.errors import ShuffleError
+from runtime.shuffle.wire import HEADER_BYTES, MAX_PAYLOAD_BYTES, Header, pack_error, parse_header
+from runtime.shuffle.worker.store import Job
+
+
+class Session:
+    """Reads frames and writes answers; used by one thread, but for :attr:`deadline`, which the server watches."""
+
+    def __init__(self, stream: BulkStream, job: Job, frame_seconds: float) -> None:
+        self.stream = stream
+        self.job = job
+        self.deadline = math.inf
+        """On the monotonic clock; afterwards the server ends the connection."""
+        self._frame_seconds = frame_seconds
+        self._header = memoryview(bytearray(HEADER_BYTES))
+        self._scratch = memoryview(bytearray(MAX_PAYLOAD_BYTES))
+
+    @contextlib.contextmanager
+    def in_time(self) -> Iterator[None]:
+        """What is done within must be done in the time of one frame."""
+        self.deadline = time.monotonic() + self._frame_seconds
+        try:
+            yield
+        finally:
+            self.deadline = math.inf
+
+    def next_header(self) -> Header | None:
+        """Wait for the next frame; None when the peer is done."""
+        if not self.stream.read_exactly(self._header[:1]):
+            return None
+        with self.in_time():
+            self.fill(self._header[1:])
+        return parse_header(self._header, from_client=True)
+
+    def fill(self, view: memoryview) -> None:
+        """Fill ``view`` with what follows."""
+        if not self.stream.read_exactly(view) and len(view):
+            raise StreamBroken(f"the connection with {self.stream.peer} ended in the middle of a message")
+
+    def payload(self, header: Header, buffer: memoryview | None = None) -> memoryview:
+        """The payload of a frame, in ``buffer`` or a small one of this session's."""
+        view = (self._scratch if buffer is None else buffer)[: header.length]
+        with self.in_time():
+            self.fill(view)
+        return view
+
+    def skip(self, size: int) -> None:
+        """Read ``size`` bytes and forget them."""
+        with self.in_time():
+            while size > 0:
+                part = self._scratch[: min(size, len(self._scratch))]
+                self.fill(part)
+                size -= len(part)
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Write a whole frame."""
+        with self.in_time():
+            self.stream.write_all(data)
+
+    def send_error(self, error: ShuffleError, header: Header) -> None:
+        """Tell the peer what became of the request ``header``."""
+        self.job.counters.refuse()
+        self.send(pack_error(error, shuffle=header.shuffle, request=header.request))

@@ -1,0 +1,387 @@
+"""One shuffle of one job on this worker: what is in memory, what is on disk, and which maps count."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from runtime.shuffle.errors import DiskFailed, Draining, FrameRefused, MapUnknown, ShuffleError
+from runtime.shuffle.wire import Table
+from runtime.shuffle.worker.config import Layout
+from runtime.shuffle.worker.disks import Disk, Disks
+from runtime.shuffle.worker.memory import Lease, SlabPool
+from runtime.shuffle.worker.volume import ROW, Committed, Rows, Run, Volume
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+MAX_MAPS = 1 << 20
+"""Most map attempts of one shuffle on one worker."""
+SEQUENCE_SLACK = 64 << 10
+"""How far a map's sequence numbers may run ahead of the number of its segments that arrived."""
+PLAN_ROWS = 128 << 10
+"""About so many segments of a read are planned at a time."""
+
+
+@dataclass(slots=True)
+class MapAttempt:
+    """What is known of one attempt of one map."""
+
+    segments: int = 0
+    size: int = 0
+    committed: bool = False
+    aborted: bool = False
+    seen: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(64, np.bool_))
+    """The sequence numbers that arrived; empty after the commit."""
+
+    def take(self, sequences: npt.NDArray[np.uint32], map_id: int) -> None:
+        """Note segments; raises :class:`FrameRefused` for a number that came before or runs far ahead."""
+        highest = int(sequences.max())
+        if highest > 2 * (self.segments + len(sequences)) + SEQUENCE_SLACK:
+            raise FrameRefused(f"segment {highest} of map {map_id} after {self.segments} others")
+        if highest >= len(self.seen):
+            grown = np.zeros(max(2 * len(self.seen), highest + 1), np.bool_)
+            grown[: len(self.seen)] = self.seen
+            self.seen = grown
+        if self.seen[sequences].any() or len(np.unique(sequences)) != len(sequences):
+            raise FrameRefused(f"a segment of map {map_id} was pushed a second time")
+        self.seen[sequences] = True
+        self.segments += len(sequences)
+
+    def complete(self, segments: int, size: int) -> bool:
+        """Whether exactly the segments 0 … ``segments`` - 1 arrived, ``size`` bytes together."""
+        return (self.segments, self.size) == (segments, size) and bool(self.seen[:segments].all())
+
+
+@dataclass(slots=True)
+class Frame:
+    """Segments in memory."""
+
+    map_id: int
+    rows: Rows
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Segments of a read in the order in which they are sent; ``volumes[i]`` has row ``i``."""
+
+    rows: Rows
+    volumes: npt.NDArray[np.int32]
+
+
+class ShuffleData:
+    """The segments of one shuffle; safe for use by many threads.
+
+    Args:
+        name: ``job/shuffle``; for messages, and the folder on each disk.
+        disks: where to write.
+        pool: where frames are.
+        layout: what a run holds.
+        on_written: told the bytes of each run.
+    """
+
+    def __init__(
+        self, name: str, disks: Disks, pool: SlabPool, layout: Layout, on_written: Callable[[int], None]
+    ) -> None:
+        self.name = name
+        self._disks = disks
+        self._pool = pool
+        self._layout = layout
+        self._on_written = on_written
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._maps: dict[int, MapAttempt] = {}
+        self._frames: list[Frame] = []
+        self._volumes: list[tuple[Disk, Volume]] = []
+        self._runs: list[tuple[int, Run]] = []
+        self._closed = False
+        self.memory_bytes = 0
+        """Of frames that are not written out."""
+
+    # Writing
+
+    def check_open(self, map_id: int, *, draining: bool) -> None:
+        """Refuse a push for a map that can take no more, and while ``draining`` for one that is new."""
+        with self._lock:
+            if draining and map_id not in self._maps:
+                raise Draining("this worker takes no new maps", "choose another", map_id=map_id)
+            self._attempt(map_id)
+
+    def add(self, map_id: int, table: Table, lease: Lease) -> None:
+        """Take over a frame; from here on its room is this object's business.
+
+        Raises:
+            ShuffleError: it is not taken, and its room still the caller's.
+        """
+        rows = np.empty(len(table), ROW)
+        for column in ("partition", "sequence", "length", "check"):
+            rows[column] = table[column]
+        rows["map"] = map_id
+        rows["offset"] = lease.offsets
+        with self._lock:
+            attempt = self._attempt(map_id)
+            attempt.take(table["sequence"], map_id)
+            attempt.size += lease.size
+            self._frames.append(Frame(map_id, rows, lease))
+            self.memory_bytes += lease.size
+
+    def commit(self, map_id: int, segments: int, size: int) -> None:
+        """Make a map readable, once all it promised is on disk; again is harmless.
+
+        Raises:
+            MapUnknown: it is not complete here.
+            DiskFailed: no disk takes it.
+        """
+        with self._lock:
+            attempt = self._maps.get(map_id)
+            if attempt is None and segments == 0:
+                attempt = self._attempt(map_id)
+            if attempt is None or attempt.aborted:
+                raise MapUnknown(f"map {map_id} is not known here", "push it again", map_id=map_id)
+            if attempt.committed:
+                if (attempt.segments, attempt.size) != (segments, size):
+                    raise MapUnknown(f"map {map_id} was committed with other contents", map_id=map_id)
+                return
+            if not attempt.complete(segments, size):
+                raise MapUnknown(
+                    f"map {map_id} has {attempt.segments} segments with {attempt.size} bytes here, "
+                    f"{segments} with {size} were promised",
+                    "push it again",
+                    map_id=map_id,
+                )
+        self.flush(map_id if self._layout is Layout.MAP else None)
+        committed = Committed(map_id, segments, size)
+        with self._writing:
+            self._on_some_disk(lambda volume: volume.append_commit(committed))
+            with self._lock:
+                attempt.committed = True
+                attempt.seen = np.zeros(0, np.bool_)
+
+    def abort(self, map_id: int) -> None:
+        """Forget an attempt that was not committed; what is on disk of it stays there unread."""
+        with self._lock:
+            attempt = self._maps.get(map_id)
+            if attempt is None or attempt.committed:
+                return
+            self._maps[map_id] = MapAttempt(aborted=True, seen=np.zeros(0, np.bool_))
+            dropped = [frame for frame in self._frames if frame.map_id == map_id]
+            self._frames = [frame for frame in self._frames if frame.map_id != map_id]
+            self.memory_bytes -= sum(frame.lease.size for frame in dropped)
+        self._pool.release([frame.lease for frame in dropped])
+
+    def flush(self, only_map: int | None = None) -> int:
+        """Write what is in memory (of one map, or all of it) as one sorted run; returns the bytes written.
+
+        Raises:
+            DiskFailed: no disk takes it; it stays in memory.
+        """
+        with self._writing:
+            with self._lock:
+                if only_map is None:
+                    frames, self._frames = self._frames, []
+                else:
+                    frames = [frame for frame in self._frames if frame.map_id == only_map]
+                    self._frames = [frame for frame in self._frames if frame.map_id != only_map]
+            if not frames:
+                return 0
+            rows = np.concatenate([frame.rows for frame in frames])
+            rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
+            pieces = _pieces(rows, self._pool.view)
+            try:
+                index, run = self._on_some_disk(lambda volume: volume.append_run(rows, pieces))
+            except ShuffleError:
+                with self._lock:
+                    self._frames = frames + self._frames
+                raise
+            with self._lock:
+                self._runs.append((index, run))
+                self.memory_bytes -= run.size
+            self._pool.release([frame.lease for frame in frames])
+        self._on_written(run.size)
+        return run.size
+
+    def spill(self) -> int:
+        """Write out what is in memory, whoever committed it or not; returns the bytes written."""
+        if self._layout is Layout.REDUCE:
+            return self.flush()
+        with self._lock:
+            maps = sorted({frame.map_id for frame in self._frames})
+        return sum(self.flush(map_id) for map_id in maps)
+
+    # Reading
+
+    def check_committed(self, maps: npt.NDArray[np.int64]) -> None:
+        """Refuse to read a map that is not committed."""
+        with self._lock:
+            for map_id in maps.tolist():
+                attempt = self._maps.get(map_id)
+                if attempt is None or not attempt.committed:
+                    raise MapUnknown(f"map {map_id} is not committed here", map_id=map_id)
+
+    def plan(self, first: int, end: int, maps: npt.NDArray[np.int64], *, ordered: bool) -> Iterator[Located]:
+        """Where the segments of partitions ``first`` … ``end`` - 1 of ``maps`` (ascending, committed) are.
+
+        Partitions come in ascending order; within one, runs in the order of their files, or by (map, sequence).
+        """
+        with self._lock:
+            runs = [each for each in self._runs if _touches(each[1], first, end, maps)]
+        for low, high in _chunks([run for _, run in runs], first, end):
+            located = self._locate(runs, low, high, maps, ordered=ordered)
+            if len(located.rows):
+                yield located
+
+    def _locate(
+        self, runs: list[tuple[int, Run]], first: int, end: int, maps: npt.NDArray[np.int64], *, ordered: bool
+    ) -> Located:
+        found, homes = [], []
+        for index, run in runs:
+            rows = self._volumes[index][1].rows(run, first, end)
+            if not np.isin(run.maps, maps, assume_unique=True).all():
+                rows = rows[np.isin(rows["map"], maps)]
+            if len(rows):
+                found.append(rows)
+                homes.append(np.full(len(rows), index, np.int32))
+        if not found:
+            return Located(np.empty(0, ROW), np.empty(0, np.int32))
+        rows, volumes = np.concatenate(found), np.concatenate(homes)
+        if ordered:
+            order = np.lexsort((rows["sequence"], rows["map"], rows["partition"]))
+        elif len(found) > 1:
+            order = np.lexsort((rows["offset"], volumes, rows["partition"]))
+        else:
+            return Located(rows, volumes)
+        return Located(rows[order], volumes[order])
+
+    def volume(self, index: int) -> Volume:
+        """The files that :class:`Located` names by number."""
+        return self._volumes[index][1]
+
+    # Life
+
+    def recover(self, disk: Disk, directory: Path) -> None:
+        """Take over what an earlier process left in ``directory``; call for each disk before :meth:`settle`."""
+        volume = Volume(directory)
+        index = len(self._volumes)
+        self._volumes.append((disk, volume))
+        for entry in volume.recover():
+            if isinstance(entry, Run):
+                self._runs.append((index, entry))
+                continue
+            attempt = self._maps.setdefault(entry.map_id, MapAttempt())
+            attempt.segments, attempt.size, attempt.committed = entry.segments, entry.size, True
+
+    def settle(self) -> int:
+        """After recovery: forget commits whose segments are not all there; returns how many maps count."""
+        segments: dict[int, int] = {}
+        for index, run in self._runs:
+            rows = self._volumes[index][1].rows(run, 0, 1 << 32)
+            ids, counts = np.unique(rows["map"], return_counts=True)
+            for map_id, count in zip(ids.tolist(), counts.tolist(), strict=True):
+                segments[map_id] = segments.get(map_id, 0) + count
+        for map_id, attempt in list(self._maps.items()):
+            attempt.seen = np.zeros(0, np.bool_)
+            if segments.get(map_id, 0) != attempt.segments:
+                _LOG.warning("%s: map %d was committed but is not whole any more", self.name, map_id)
+                self._maps[map_id] = MapAttempt(aborted=True, seen=attempt.seen)
+        for map_id in segments.keys() - self._maps.keys():
+            self._maps[map_id] = MapAttempt(aborted=True, seen=np.zeros(0, np.bool_))
+        return sum(attempt.committed for attempt in self._maps.values())
+
+    @property
+    def disk_bytes(self) -> int:
+        """In files."""
+        return sum(volume.data_end for _, volume in self._volumes)
+
+    def remove(self) -> None:
+        """Forget everything, in memory and on disk."""
+        with self._writing:
+            with self._lock:
+                self._closed = True
+                frames, self._frames = self._frames, []
+                self._maps, self._runs = {}, []
+                self.memory_bytes = 0
+            self._pool.release([frame.lease for frame in frames])
+            for _, volume in self._volumes:
+                shutil.rmtree(volume.directory, ignore_errors=True)
+
+    def _attempt(self, map_id: int) -> MapAttempt:
+        if self._closed:
+            raise MapUnknown(f"shuffle {self.name} was released", map_id=map_id)
+        attempt = self._maps.get(map_id)
+        if attempt is None:
+            if len(self._maps) >= MAX_MAPS:
+                raise FrameRefused(f"shuffle {self.name} has {MAX_MAPS} map attempts here already")
+            attempt = self._maps[map_id] = MapAttempt()
+        if attempt.committed or attempt.aborted:
+            state = "committed" if attempt.committed else "aborted"
+            raise MapUnknown(f"map {map_id} was {state} and takes nothing more", map_id=map_id)
+        return attempt
+
+    def _on_some_disk(self, write: Callable[[Volume], _T]) -> tuple[int, _T]:
+        """Write with the volume in use, or with one on another disk when that one fails."""
+        for _ in range(len(self._disks.all) + 1):
+            index, disk, volume = self._current_volume()
+            try:
+                return index, write(volume)
+            except OSError as error:
+                self._disks.exclude(disk, error)
+        raise DiskFailed(f"no disk takes data of shuffle {self.name}")
+
+    def _current_volume(self) -> tuple[int, Disk, Volume]:
+        if self._closed:
+            raise MapUnknown(f"shuffle {self.name} was released")
+        if self._volumes:
+            disk, volume = self._volumes[-1]
+            if self._disks.usable(disk):
+                return len(self._volumes) - 1, disk, volume
+        chosen = self._disks.choose()
+        for index, (disk, volume) in enumerate(self._volumes):
+            if disk is chosen:
+                return index, disk, volume
+        volume = Volume(chosen.path / self.name)
+        self._volumes.append((chosen, volume))
+        return len(self._volumes) - 1, chosen, volume
+
+
+def _pieces(rows: Rows, view: memoryview) -> list[memoryview]:
+    """The data of ``rows`` as slices of ``view``, neighbours joined."""
+    offsets = rows["offset"].astype(np.int64)
+    ends = offsets + rows["length"]
+    breaks = np.flatnonzero(offsets[1:] != ends[:-1]) + 1
+    starts = offsets[np.concatenate(([0], breaks))].tolist()
+    stops = ends[np.concatenate((breaks - 1, [len(rows) - 1]))].tolist()
+    return [view[start:stop] for start, stop in zip(starts, stops, strict=True) if start < stop]
+
+
+def _touches(run: Run, first: int, end: int, maps: npt.NDArray[np.int64]) -> bool:
+    low, high = np.searchsorted(run.partitions, (first, end))
+    return bool(low < high) and bool(np.isin(run.maps, maps, assume_unique=True).any())
+
+
+def _chunks(runs: list[Run], first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Split a range of partitions so that each part has about :data:`PLAN_ROWS` rows at most."""
+    if not runs:
+        return
+    partitions = np.concatenate([run.partitions for run in runs])
+    counts = np.concatenate([np.diff(run.starts) for run in runs])
+    inside = (partitions >= first) & (partitions < end)
+    each, where = np.unique(partitions[inside], return_inverse=True)
+    ends = np.cumsum(np.bincount(where, weights=counts[inside]))
+    start, done = first, 0.0
+    while True:
+        index = int(np.searchsorted(ends, done + PLAN_ROWS, side="right"))
+        index = max(index, int(np.searchsorted(each, start)) + 1)
+        if index >= len(each):
+            yield start, end
+            return
+        yield start, int(each[index])
+        start, done = int(each[index]), float(ends[index - 1])

@@ -1,0 +1,220 @@
+"""Everything a worker keeps: its jobs, their shuffles, the memory and the disks they share."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import threading
+
+from runtime.shuffle.errors import JobNotAllowed, MapUnknown, QuotaExceeded, ShuffleError
+from runtime.shuffle.integrity import KEY_BYTES, SegmentChecks
+from runtime.shuffle.worker.config import WorkerConfig
+from runtime.shuffle.worker.disks import Disks
+from runtime.shuffle.worker.memory import SlabPool
+from runtime.shuffle.worker.shuffle_data import ShuffleData
+from runtime.shuffle.worker.statistics import JobCounters, JobStatistics
+
+_LOG = logging.getLogger(__name__)
+
+MAX_SHUFFLES_PER_JOB = 64 << 10
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
+_SHUFFLE = re.compile(r"0|[1-9][0-9]{0,9}")
+_IDLE_SECONDS = 0.02
+
+
+class Job:
+    """One job's data here; ``key`` is None while nobody said that it is still running (after a restart)."""
+
+    def __init__(self, job_id: str, store: ShuffleStore) -> None:
+        self.job_id = job_id
+        self.key: bytes | None = None
+        self.counters = JobCounters()
+        self._store = store
+        self._lock = threading.Lock()
+        self._shuffles: dict[int, tuple[ShuffleData, SegmentChecks | None]] = {}
+        self._released = False
+
+    def shuffle(self, number: int, *, create: bool) -> tuple[ShuffleData, SegmentChecks]:
+        """The shuffle ``number`` and its check values.
+
+        Raises:
+            MapUnknown: there is none, and ``create`` is not set.
+            JobNotAllowed: the job was released.
+        """
+        with self._lock:
+            if self._released or self.key is None:
+                raise JobNotAllowed(f"job {self.job_id} is not served here any more")
+            data, checks = self._shuffles.get(number, (None, None))
+            if data is None:
+                if not create:
+                    raise MapUnknown(f"shuffle {number} is not known here")
+                if len(self._shuffles) >= MAX_SHUFFLES_PER_JOB:
+                    raise QuotaExceeded(f"job {self.job_id} has {MAX_SHUFFLES_PER_JOB} shuffles here already")
+                data = self._store.new_shuffle(self.job_id, number)
+            if checks is None:
+                checks = SegmentChecks(self.key, number)
+                self._shuffles[number] = data, checks
+            return data, checks
+
+    def put(self, number: int, data: ShuffleData) -> None:
+        """Add a shuffle that was recovered."""
+        self._shuffles[number] = data, None
+
+    def shuffles(self) -> list[ShuffleData]:
+        """All of them."""
+        with self._lock:
+            return [data for data, _ in self._shuffles.values()]
+
+    def release_shuffle(self, number: int) -> None:
+        """Forget one; none is no error."""
+        with self._lock:
+            data, _ = self._shuffles.pop(number, (None, None))
+        if data is not None:
+            data.remove()
+
+    def release(self) -> None:
+        """Forget all of them, and take no more."""
+        with self._lock:
+            self._released = True
+            every, self._shuffles = [data for data, _ in self._shuffles.values()], {}
+        for data in every:
+            data.remove()
+
+    def check_quota(self, limit: int, more: int) -> None:
+        """Refuse ``more`` bytes when the job had more than ``limit`` then; 0: no limit."""
+        if limit and sum(data.memory_bytes + data.disk_bytes for data in self.shuffles()) + more > limit:
+            raise QuotaExceeded(f"job {self.job_id} would have more than {limit} bytes on this worker")
+
+    def statistics(self) -> JobStatistics:
+        """As they are now."""
+        shuffles = self.shuffles()
+        counters = self.counters
+        with counters.lock:
+            return JobStatistics(
+                job_id=self.job_id,
+                pushed_bytes=counters.pushed_bytes,
+                pushed_segments=counters.pushed_segments,
+                committed_maps=counters.committed_maps,
+                fetched_bytes=counters.fetched_bytes,
+                fetched_segments=counters.fetched_segments,
+                fetches=counters.fetches,
+                refused=counters.refused,
+                memory_bytes=sum(data.memory_bytes for data in shuffles),
+                disk_bytes=sum(data.disk_bytes for data in shuffles),
+                commit_latency=counters.commits.histogram(),
+                fetch_latency=counters.fetching.histogram(),
+            )
+
+
+class ShuffleStore:
+    """All jobs of a worker; a thread of its own writes out what memory has too much of."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self.config = config
+        self.pool = SlabPool(config.memory_bytes, config.high_watermark, config.low_watermark)
+        self.disks = Disks(config.directories, config.reserved_disk_bytes, config.disk_retry_seconds)
+        self.draining = False
+        self.written_bytes = 0
+        self.written_runs = 0
+        self.spilled_bytes = 0
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Job] = {}
+        self._stopping = threading.Event()
+        self._spiller = threading.Thread(target=self._spill_loop, name="shuffle-spill", daemon=True)
+
+    def start(self) -> None:
+        """Take over what an earlier process left, and start the thread."""
+        self._recover()
+        self._spiller.start()
+
+    def stop(self) -> None:
+        """End the thread; data on disk stay."""
+        self._stopping.set()
+        self.pool.stop()
+        self._spiller.join()
+
+    def allow_job(self, job_id: str, key: bytes) -> None:
+        """Serve a job from now on; what was recovered of it becomes readable.
+
+        Raises:
+            ShuffleError: not a job id or key, or another key than before.
+        """
+        if not _JOB_ID.fullmatch(job_id) or len(key) != KEY_BYTES:
+            raise ShuffleError(f"{job_id[:80]!r} is no job id, or its key is none")
+        with self._lock:
+            job = self._jobs.setdefault(job_id, Job(job_id, self))
+            if job.key not in {None, key}:
+                raise ShuffleError(f"job {job_id} is served with another key already", "release the job first")
+            job.key = key
+
+    def job(self, job_id: str) -> Job:
+        """A job that is served here; raises :class:`JobNotAllowed`."""
+        with self._lock:
+            job = self._jobs.get(job_id)
+        if job is None or job.key is None:
+            raise JobNotAllowed(f"job {job_id} is not served here")
+        return job
+
+    def jobs(self) -> list[Job]:
+        """All, those included that were recovered and nobody asked for yet."""
+        with self._lock:
+            return list(self._jobs.values())
+
+    def release_job(self, job_id: str) -> None:
+        """Forget a job and all its data; unknown is no error."""
+        with self._lock:
+            job = self._jobs.pop(job_id, None)
+        if job is not None:
+            job.release()
+            for disk in self.disks.all:
+                shutil.rmtree(disk.path / job_id, ignore_errors=True)
+
+    def new_shuffle(self, job_id: str, number: int) -> ShuffleData:
+        """An empty shuffle."""
+        return ShuffleData(f"{job_id}/{number}", self.disks, self.pool, self.config.layout, self._written)
+
+    def _written(self, size: int) -> None:
+        with self._lock:
+            self.written_bytes += size
+            self.written_runs += 1
+
+    def _recover(self) -> None:
+        """Find ``<disk>/<job>/<shuffle>`` on all disks."""
+        found: dict[tuple[str, int], ShuffleData] = {}
+        for disk in self.disks.all:
+            for job_directory in sorted(disk.path.iterdir()):
+                if not _JOB_ID.fullmatch(job_directory.name):
+                    continue
+                for directory in sorted(job_directory.iterdir()):
+                    if not _SHUFFLE.fullmatch(directory.name):
+                        continue
+                    place = job_directory.name, int(directory.name)
+                    if place not in found:
+                        found[place] = self.new_shuffle(*place)
+                    try:
+                        found[place].recover(disk, directory)
+                    except (OSError, ShuffleError) as error:
+                        _LOG.error("cannot recover %s: %s", directory, error)
+        for (job_id, number), data in found.items():
+            maps = data.settle()
+            self._jobs.setdefault(job_id, Job(job_id, self)).put(number, data)
+            _LOG.info("recovered shuffle %d of job %s: %d maps, %d bytes", number, job_id, maps, data.disk_bytes)
+
+    def _spill_loop(self) -> None:
+        while not self._stopping.is_set():
+            self.pool.pressed.wait()
+            candidates = [data for job in self.jobs() for data in job.shuffles() if data.memory_bytes]
+            largest = max(candidates, key=lambda data: data.memory_bytes, default=None)
+            try:
+                written = largest.spill() if largest is not None else 0
+            except ShuffleError as error:
+                _LOG.error("memory is short and nothing can be written out: %s", error)
+                self.pool.fail(error)
+                self._stopping.wait(1.0)
+                continue
+            self.pool.fail(None)
+            with self._lock:
+                self.spilled_bytes += written
+            if not written:
+                self._stopping.wait(_IDLE_SECONDS)

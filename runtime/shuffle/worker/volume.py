@@ -1,0 +1,193 @@
+"""One shuffle's files on one disk: ``data``, in runs sorted by partition, and ``index``, the journal of what counts.
+
+``data`` has the segments and nothing else. ``index`` is a sequence of records, each with its own CRC32C: a *run* (where
+its segments are, in their order on disk) or a *commit* (a map whose segments count). Runs are written before their
+record, and records before anything is acknowledged; so whatever a record names is there, also after ``kill -9``. What
+a crash cut off at the end of either file is ignored and written over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from awscrt.checksums import crc32c  # type: ignore[import-untyped]  # has no types
+
+from pki.files import make_private_directory
+from runtime.shuffle.errors import DiskFailed, SegmentCorrupt
+from runtime.shuffle.wire import DATA_ENTRY
+
+ROW = np.dtype([*[(name, DATA_ENTRY[name]) for name in DATA_ENTRY.names or ()], ("offset", "<u8")])
+"""A segment and where it is; begins like a row of the table of DATA."""
+Rows = npt.NDArray[np.void]
+
+MAX_RUN_SEGMENTS = 16 << 20
+_MAGIC = 0x31494C53
+_RECORD = struct.Struct("<IBBHIIqQQ")
+"""magic, kind, two reserved, rows, CRC32C of the payload, map, a number (run: end of data; commit: bytes), CRC32C."""
+_RUN, _COMMIT = 1, 2
+_IOV_MAX = 1024
+_FILE_MODE = 0o600
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A sorted piece of ``data``; the rows themselves stay in ``index``.
+
+    Attributes:
+        partitions: those in it, ascending.
+        starts: the first row of each, and the number of rows at the end.
+        maps: those in it, ascending.
+        rows_at: where in ``index`` the rows begin.
+        size: bytes of data.
+    """
+
+    partitions: npt.NDArray[np.uint32]
+    starts: npt.NDArray[np.int64]
+    maps: npt.NDArray[np.int64]
+    rows_at: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A map whose segments count."""
+
+    map_id: int
+    segments: int
+    size: int
+
+
+def describe_rows(rows: Rows, rows_at: int) -> Run:
+    """The run whose ``rows``, sorted by partition, stand at ``rows_at`` in the index."""
+    partitions, starts = np.unique(rows["partition"], return_index=True)
+    ends = np.append(starts, len(rows)).astype(np.int64)
+    return Run(partitions, ends, np.unique(rows["map"]), rows_at, int(rows["length"].sum(dtype=np.int64)))
+
+
+class Volume:
+    """The pair of files, open; :meth:`recover` must come before anything else. Writers take turns, readers need not."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        try:
+            make_private_directory(directory)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._data = os.open(directory / "data", flags, _FILE_MODE)
+            self._index = os.open(directory / "index", flags, _FILE_MODE)
+        except OSError as error:
+            raise DiskFailed(f"cannot open {directory}: {error.strerror or error}") from error
+        self.data_end = 0
+        self._index_end = 0
+
+    def recover(self) -> Iterator[Run | Committed]:
+        """What the journal says, up to its first record that is not whole."""
+        size = os.fstat(self._index).st_size
+        data_size = os.fstat(self._data).st_size
+        while self._index_end + _RECORD.size <= size:
+            head = os.pread(self._index, _RECORD.size, self._index_end)
+            magic, kind, _, _, count, payload_crc, map_id, number, check = _RECORD.unpack(head)
+            if magic != _MAGIC or crc32c(head[:-8]) != check or count > MAX_RUN_SEGMENTS:
+                return
+            if kind == _COMMIT:
+                self._index_end += _RECORD.size
+                yield Committed(map_id, count, number)
+                continue
+            payload = os.pread(self._index, count * ROW.itemsize, self._index_end + _RECORD.size)
+            if kind != _RUN or len(payload) != count * ROW.itemsize or crc32c(payload) != payload_crc:
+                return
+            if number > data_size:
+                return
+            rows = np.frombuffer(payload, ROW)
+            run = describe_rows(rows, self._index_end + _RECORD.size)
+            self._index_end += _RECORD.size + len(payload)
+            self.data_end = number
+            yield run
+
+    def append_run(self, rows: Rows, pieces: Sequence[memoryview]) -> Run:
+        """Write a run: ``pieces`` are its data in order, ``rows`` say what they are, with offsets in memory.
+
+        Raises:
+            OSError: the disk's; nothing of the run counts then.
+        """
+        placed = rows.copy()
+        lengths = placed["length"].astype(np.uint64)
+        ends = np.cumsum(lengths)
+        placed["offset"] = ends - lengths + np.uint64(self.data_end)
+        end = _write(self._data, pieces, self.data_end)
+        payload = memoryview(placed.tobytes())
+        at = self._index_end + _RECORD.size
+        head = _record(_RUN, len(placed), crc32c(payload), 0, end)
+        self._index_end = _write(self._index, [memoryview(head), payload], self._index_end)
+        self.data_end = end
+        return describe_rows(placed, at)
+
+    def append_commit(self, committed: Committed) -> None:
+        """Write down that a map's segments count; raises :class:`OSError`."""
+        record = _record(_COMMIT, committed.segments, 0, committed.map_id, committed.size)
+        self._index_end = _write(self._index, [memoryview(record)], self._index_end)
+
+    def rows(self, run: Run, first: int, end: int) -> Rows:
+        """The rows of a run whose partitions are in ``first`` … ``end`` - 1, as they are in the index."""
+        low, high = (int(each) for each in np.searchsorted(run.partitions, (first, end)))
+        start, stop = int(run.starts[low]), int(run.starts[high])
+        if start == stop:
+            return np.empty(0, ROW)
+        size = (stop - start) * ROW.itemsize
+        try:
+            data = os.pread(self._index, size, run.rows_at + start * ROW.itemsize)
+        except OSError as error:
+            raise DiskFailed(
+                f"cannot read the index in {self.directory}: {error.strerror or error}", partition=first
+            ) from error
+        if len(data) != size:
+            raise SegmentCorrupt(f"the index in {self.directory} was cut off", partition=first)
+        return np.frombuffer(data, ROW)
+
+    def read_into(self, view: memoryview, offset: int, partition: int) -> None:
+        """Fill ``view`` with data from ``offset`` on; errors name ``partition``."""
+        done = 0
+        try:
+            while done < len(view):
+                got = os.preadv(self._data, [view[done:]], offset + done)
+                if got == 0:
+                    raise SegmentCorrupt(
+                        f"partition {partition}: the data in {self.directory} were cut off", partition=partition
+                    )
+                done += got
+        except OSError as error:
+            raise DiskFailed(
+                f"cannot read partition {partition} in {self.directory}: {error.strerror or error}",
+                partition=partition,
+            ) from error
+
+    def __del__(self) -> None:
+        """Close the files, which a reader may use until it lets go of this object."""
+        for descriptor in (getattr(self, "_data", -1), getattr(self, "_index", -1)):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def _record(kind: int, count: int, payload_crc: int, map_id: int, number: int) -> bytes:
+    head = _RECORD.pack(_MAGIC, kind, 0, 0, count, payload_crc, map_id, number, 0)[:-8]
+    return head + struct.pack("<Q", crc32c(head))
+
+
+def _write(descriptor: int, pieces: Sequence[memoryview], offset: int) -> int:
+    """Write ``pieces`` one after the other from ``offset`` on; returns where they end."""
+    for first in range(0, len(pieces), _IOV_MAX):
+        batch = list(pieces[first : first + _IOV_MAX])
+        while batch:
+            written = os.pwritev(descriptor, batch, offset)
+            offset += written
+            while batch and written >= len(batch[0]):
+                written -= len(batch.pop(0))
+            if batch and written:
+                batch[0] = batch[0][written:]
+    return offset

@@ -1,0 +1,106 @@
+"""A shuffle worker: its listener and what it keeps, behind one object for use on an event loop.
+
+The data plane itself runs in threads of its own; what takes long here is done in another thread too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from pki.tls import TlsIdentity
+from runtime.shuffle.worker.config import WorkerConfig
+from runtime.shuffle.worker.server import DataServer
+from runtime.shuffle.worker.statistics import DiskStatistics, WorkerStatistics
+from runtime.shuffle.worker.store import ShuffleStore
+
+_LOG = logging.getLogger(__name__)
+
+
+class ShuffleWorker:
+    """One worker process's data plane; several on a host, each with directories of its own, scale over its cores.
+
+    Args:
+        config: limits and places.
+        identity: of role shuffle-worker; its name is the worker's.
+    """
+
+    def __init__(self, config: WorkerConfig, identity: TlsIdentity) -> None:
+        self._store = ShuffleStore(config)
+        self._server = DataServer(identity, self._store)
+        self.name = identity.spiffe_id.name
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Recover what is on disk, and listen (port 0: any free port); returns the address bound.
+
+        Raises:
+            ShuffleError: the address is in use, or no directory can be used.
+        """
+        await asyncio.to_thread(self._store.start)
+        try:
+            return self._server.start(host, port)
+        except BaseException:
+            await asyncio.to_thread(self._store.stop)
+            raise
+
+    async def stop(self) -> None:
+        """End all connections; committed maps stay on disk for the next start."""
+        self._store.pool.stop()
+        await asyncio.to_thread(self._server.stop)
+        await asyncio.to_thread(self._store.stop)
+
+    def allow_job(self, job_id: str, integrity_key: bytes) -> None:
+        """Serve a job from now on, also what was recovered of it; again with the same key is harmless.
+
+        Args:
+            job_id: 32 lower-case hexadecimal digits.
+            integrity_key: 8 bytes.
+
+        Raises:
+            ShuffleError: not such, or the job is served with another key.
+        """
+        self._store.allow_job(job_id, integrity_key)
+
+    async def release_job(self, job_id: str) -> None:
+        """End the job's connections and remove all its data; unknown is no error."""
+        await asyncio.to_thread(self._store.release_job, job_id)
+        self._server.end_sessions(job_id)
+
+    async def release_shuffle(self, job_id: str, shuffle: int) -> None:
+        """Remove one shuffle's data; unknown is no error."""
+        for job in self._store.jobs():
+            if job.job_id == job_id:
+                await asyncio.to_thread(job.release_shuffle, shuffle)
+
+    def jobs(self) -> tuple[str, ...]:
+        """The jobs that are served, and those that were recovered and are not asked for: allow or release these."""
+        return tuple(job.job_id for job in self._store.jobs())
+
+    def drain(self) -> None:
+        """Take no new maps from now on; those that have begun may end, and readers are served."""
+        self._store.draining = True
+        _LOG.info("%s takes no new maps", self.name)
+
+    def undrain(self) -> None:
+        """Take new maps again."""
+        self._store.draining = False
+
+    def statistics(self) -> WorkerStatistics:
+        """As they are now."""
+        store, pool = self._store, self._store.pool
+        return WorkerStatistics(
+            name=self.name,
+            draining=store.draining,
+            connections=self._server.connections,
+            refused_connections=self._server.refused,
+            memory_bytes=pool.used_bytes,
+            memory_peak_bytes=pool.peak_bytes,
+            memory_capacity_bytes=pool.capacity_bytes,
+            written_bytes=store.written_bytes,
+            written_runs=store.written_runs,
+            spilled_bytes=store.spilled_bytes,
+            back_pressure_waits=pool.waits,
+            back_pressure_seconds=pool.waited_seconds,
+            disks=tuple(DiskStatistics(str(path), usable, free) for path, usable, free in store.disks.states()),
+            jobs=tuple(job.statistics() for job in store.jobs()),
+        )

@@ -1,0 +1,72 @@
+"""Streaming jobs on a cluster in this process: their drivers tell of batches as real ones do."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+from tests.integration.runtime.conftest import Cluster, eventually
+
+QUICK = {"initial_backoff": 0.1}
+
+
+async def checkpoints(cluster: Cluster, job_id: str) -> Any:
+    """What is shown of a job's checkpoints."""
+    return await cluster.get(f"/v1/jobs/{job_id}/checkpoints")
+
+
+async def until_completed(cluster: Cluster, job_id: str, count: int) -> Any:
+    """Wait until so many checkpoints are completed."""
+
+    async def there() -> Any:
+        shown = await checkpoints(cluster, job_id)
+        return shown if shown["completed"] == count else None
+
+    return await eventually(there, f"{count} checkpoints are completed")
+
+
+async def test_a_job_with_checkpoints_is_restarted_by_default_and_goes_on_from_the_last(cluster: Cluster) -> None:
+    job_id = await cluster.submit(executors=0, end="crash-first", failures=1, stream=[0, 1, 2, 3], restart=QUICK)
+    shown = await until_completed(cluster, job_id, 4)
+    assert (shown["restored"]["number"], shown["restored"]["attempt"]) == (2, 1)
+    assert [(each["number"], each["attempt"]) for each in shown["history"]] == [(3, 2), (4, 2)]
+    assert shown["queries"][0]["batch"] == 3
+    cluster.flag.touch()
+    job = await cluster.until(job_id, "FINISHED")
+    assert (job["attempt"], job["checkpoints"]) == (2, 4)
+    assert (await checkpoints(cluster, job_id))["completed"] == 4
+
+    async def gone() -> bool:
+        return not (cluster.home.root / "checkpoints" / job_id).exists()
+
+    await eventually(gone, "the checkpoint of the job that has ended is removed")
+
+
+async def test_the_next_leader_goes_on_from_the_last_checkpoint(cluster: Cluster) -> None:
+    job_id = await cluster.submit(executors=0, stream=[0, 1, 2, 3])
+    await until_completed(cluster, job_id, 2)
+    await cluster.master.aclose()
+    await cluster.start_jobmanager()
+    shown = await until_completed(cluster, job_id, 4)
+    assert shown["restored"]["number"] == 2
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")
+
+
+async def test_a_job_whose_checkpoint_is_lost_fails_before_its_driver_starts(cluster: Cluster) -> None:
+    """Beginning anew would write its output twice."""
+    job_id = await cluster.submit(executors=0, stream=[0, 1, 2, 3])
+    await until_completed(cluster, job_id, 2)
+    await cluster.master.aclose()
+    shutil.rmtree(cluster.home.root / "checkpoints" / job_id)
+    await cluster.start_jobmanager()
+    job = await cluster.until(job_id, "FAILED")
+    assert "batch 1 of query rows was committed, and nothing of it is there" in job["failure"]["error"]
+    assert not (cluster.home.jobs / job_id / "attempt-2" / "driver.stdout").exists()
+
+
+async def test_a_query_that_begins_anew_fails_the_job_for_good(cluster: Cluster) -> None:
+    job_id = await cluster.submit(executors=0, end="crash-first", failures=1, stream=[4, 5, 0, 1], restart=QUICK)
+    job = await cluster.until(job_id, "FAILED")
+    assert "query rows is at batch 0 although batch 5 was committed" in job["failure"]["error"]
+    assert job["attempt"] == 2

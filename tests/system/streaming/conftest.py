@@ -1,0 +1,90 @@
+"""A cluster with a standby JobManager, and the bundled streaming pipeline on it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.integration.cluster.conftest import REPOSITORY, LocalCluster, eventually, start_cluster
+from tests.system.streaming.certificates import Incoming, in_database, in_files
+
+PIPELINE = REPOSITORY / "pipelines" / "cert_stream.py"
+
+
+@dataclass
+class Stream:
+    """The pipeline, its input and its outputs."""
+
+    cluster: LocalCluster
+    incoming: Incoming
+    output: Path
+    database: Path
+    job_id: str = ""
+
+    def submit(self, *options: str) -> str:
+        """Start the pipeline as a job."""
+        done = self.cluster.sluice(
+            "submit",
+            str(PIPELINE),
+            "--executors",
+            "1",
+            *options,
+            "--",
+            *("--input", str(self.incoming.directory), "--output", str(self.output)),
+            *("--database", str(self.database), "--interval", "0.2", "--files-per-batch", "3"),
+        )
+        assert done.returncode == 0, done.stderr
+        self.job_id = done.stdout.strip()
+        return self.job_id
+
+    @property
+    def checkpoints(self) -> Any:
+        """What the job shows of its checkpoints."""
+        return self.cluster.get(f"/v1/jobs/{self.job_id}/checkpoints")
+
+    def until_all_is_there(self) -> None:
+        """Wait until everything that came in is in both outputs, and see that it is there once."""
+        expected = self.incoming.fingerprints
+
+        def complete() -> bool:
+            return expected <= set(in_files(self.output)) and expected <= set(in_database(self.database))
+
+        eventually(complete, "all certificates are in both outputs")
+        self.check()
+
+    def check(self) -> None:
+        """None is lost, none is there twice."""
+        expected = sorted(self.incoming.fingerprints)
+        assert sorted(in_files(self.output)) == expected
+        assert sorted(in_database(self.database)) == expected
+
+    def kill(self, *words: str) -> None:
+        """``kill -9`` the process of the cluster whose command line has all these words."""
+        victims = [each for each in self.cluster.processes() if _matches(each, words)]
+        assert len(victims) == 1, (words, victims)
+        os.kill(victims[0].pid, signal.SIGKILL)
+
+
+def _matches(process: psutil.Process, words: Sequence[str]) -> bool:
+    try:
+        line = process.cmdline()
+    except psutil.Error:
+        return False
+    return all(any(argument.endswith(word) for argument in line) for word in words)
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Iterator[Stream]:
+    """Nothing is submitted yet."""
+    cluster = start_cluster(tmp_path / "home", "--taskmanagers", "1", "--jobmanagers", "2")
+    try:
+        yield Stream(cluster, Incoming(tmp_path / "incoming"), tmp_path / "certificates", tmp_path / "expiry.db")
+    finally:
+        cluster.sluice("down")

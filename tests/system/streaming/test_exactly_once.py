@@ -1,0 +1,51 @@
+"""A streaming job whose processes are killed one after the other writes each row once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.cluster.conftest import eventually
+from tests.system.streaming.conftest import Stream
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
+
+DRIVER_JVM = ("org.apache.spark.api.python.PythonGatewayServer",)
+PYTHON = ("cert_stream.py",)
+TASKMANAGER = ("run", "taskmanager")
+
+
+def leader(stream: Stream) -> tuple[str, ...]:
+    """The command of the JobManager that leads."""
+    name = stream.cluster.get("/v1/overview")["jobmanager"].rsplit("/", 1)[1]
+    return ("run", "jobmanager", name)
+
+
+def until_committed(stream: Stream, seen: int) -> None:
+    """Wait for a batch after the first ``seen``."""
+    eventually(lambda: stream.checkpoints["completed"] > seen, f"a batch after the first {seen} is committed")
+
+
+def test_no_row_is_lost_or_written_twice_whoever_is_killed(stream: Stream) -> None:
+    stream.incoming.add(4)
+    stream.submit()
+    seen = 0
+    for victim in (DRIVER_JVM, PYTHON, TASKMANAGER, DRIVER_JVM, None):
+        until_committed(stream, seen)
+        stream.incoming.add(7)  # more than a batch: the next one is in its middle
+        seen = stream.checkpoints["completed"]
+        stream.kill(*(victim or leader(stream)))
+        stream.incoming.add(1)
+    until_committed(stream, seen)
+    stream.until_all_is_there()
+    job = stream.cluster.job(stream.job_id)
+    assert job["attempt"] >= 5
+    assert job["state"] == "RUNNING"
+    checkpoints = stream.checkpoints
+    assert checkpoints["restored"]["number"] >= seen - 1
+    numbers = [each["number"] for each in checkpoints["history"]]
+    assert numbers == sorted(set(numbers))
+    assert {each["name"] for each in checkpoints["queries"]} == {"certificates", "expiry"}
+    stream.cluster.sluice("jobs", "cancel", stream.job_id)
+    stream.cluster.wait_for_state(stream.job_id, "CANCELED")
+    stream.check()
+    assert stream.checkpoints["completed"] >= seen

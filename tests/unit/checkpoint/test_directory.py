@@ -1,0 +1,59 @@
+"""The directory of checkpoints, on a disk and behind a URL."""
+
+from __future__ import annotations
+
+import stat
+import uuid
+from pathlib import Path
+
+import pytest
+
+from runtime.checkpoint.directory import CheckpointDirectory, Folder
+from runtime.checkpoint.errors import CheckpointsUnavailable, StreamingMisconfigured
+
+JOB = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture(params=["path", "url"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
+    """An empty one."""
+    return Folder(str(tmp_path / "checkpoints") if request.param == "path" else f"memory://{uuid.uuid4().hex}")
+
+
+def test_the_last_committed_batch_is_the_highest_in_the_commit_log(folder: Folder) -> None:
+    directory = CheckpointDirectory(folder)
+    assert directory.committed(JOB) == {}
+    for batch in (0, 9, 10):
+        folder.write(b"v1\n{}", JOB, "rows", "commits", str(batch))
+        folder.write(b"x", JOB, "rows", "commits", f".{batch}.crc")
+    folder.write(b"v1\n{}", JOB, "rows", "offsets", "11")
+    folder.write(b"v1\n{}", JOB, "fresh", "offsets", "0")
+    assert directory.committed(JOB) == {"rows": 10}
+    assert directory.jobs() == [JOB]
+
+
+def test_a_removed_job_is_gone_and_removing_it_again_is_no_error(folder: Folder) -> None:
+    directory = CheckpointDirectory(folder)
+    folder.write(b"1", JOB, "rows", "commits", "0")
+    directory.remove(JOB)
+    directory.remove(JOB)
+    assert (directory.committed(JOB), directory.jobs()) == ({}, [])
+
+
+def test_spark_is_told_a_url_that_names_the_same_place(tmp_path: Path) -> None:
+    directory = CheckpointDirectory(Folder(str(tmp_path / "a b")))
+    assert directory.location(JOB) == f"file://{tmp_path}/a b/{JOB}"
+    assert stat.S_IMODE((tmp_path / "a b").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("job_id", ["", "..", "../x", "A" * 32, JOB + "/x"])
+def test_only_ids_of_jobs_name_something(tmp_path: Path, job_id: str) -> None:
+    with pytest.raises(CheckpointsUnavailable):
+        CheckpointDirectory(Folder(str(tmp_path))).location(job_id)
+
+
+@pytest.mark.parametrize("where", ["s3a://key:secret@bucket/x", "nosuch://place"])
+def test_what_cannot_be_used_is_refused_and_no_secret_is_told(where: str) -> None:
+    with pytest.raises(StreamingMisconfigured) as caught:
+        Folder(where)
+    assert "secret" not in str(caught.value)

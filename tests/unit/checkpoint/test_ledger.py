@@ -1,0 +1,121 @@
+"""Counting the completed checkpoints of a streaming job."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.checkpoint.ledger import (
+    HISTORY,
+    Checkpoint,
+    CheckpointLedger,
+    QueryCheckpoint,
+    decode,
+    encode,
+    missing_batches,
+)
+from runtime.messages import StreamingQuery, StreamingState
+
+
+def state(**batches: int) -> StreamingState:
+    """Named queries with their last committed batches."""
+    return StreamingState(
+        queries=tuple(
+            StreamingQuery(id=f"id-{name}", run_id="r", name=name, location=f"/c/{name}", state="RUNNING", batch=batch)
+            for name, batch in batches.items()
+        )
+    )
+
+
+def checkpoint(number: int, **batches: int) -> Checkpoint:
+    """A completed checkpoint."""
+    queries = tuple(QueryCheckpoint(query_id=f"id-{name}", name=name, batch=batch) for name, batch in batches.items())
+    return Checkpoint(number=number, attempt=1, completed_at=0, queries=queries)
+
+
+def test_a_query_that_has_committed_nothing_completes_nothing() -> None:
+    ledger = CheckpointLedger(1)
+    assert ledger.update(state(a=-1), 1) is None
+    assert (ledger.view.completed, ledger.view.latest) == (0, None)
+
+
+def test_each_batch_of_each_query_completes_a_checkpoint_of_all() -> None:
+    ledger = CheckpointLedger(1)
+    first = ledger.update(state(a=0), 1)
+    second = ledger.update(state(a=0, b=0), 2)
+    assert first is not None
+    assert second is not None
+    assert (first.number, second.number) == (1, 2)
+    assert {each.name: each.batch for each in second.queries} == {"a": 0, "b": 0}
+    assert ledger.update(state(a=0, b=0), 3) is None
+
+
+def test_a_later_attempt_goes_on_counting() -> None:
+    ledger = CheckpointLedger(2, restored=checkpoint(7, a=4, b=1))
+    assert ledger.view.completed == 7
+    assert ledger.update(state(a=-1), 1) is None
+    done = ledger.update(state(a=6), 2)
+    assert done is not None
+    assert (done.number, done.attempt) == (9, 2)
+    assert {each.name: each.batch for each in done.queries} == {"a": 6, "b": 1}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param(state(a=3), id="an-earlier-batch"),
+        pytest.param(
+            StreamingState(
+                queries=(StreamingQuery(id="other", run_id="r", name="a", location="", state="RUNNING", batch=9),)
+            ),
+            id="another-query-of-that-name",
+        ),
+    ],
+)
+def test_a_query_that_begins_anew_is_a_problem(told: StreamingState) -> None:
+    ledger = CheckpointLedger(2, restored=checkpoint(7, a=4))
+    assert ledger.update(told, 1) is None
+    assert "batch 4 was committed" in ledger.problem
+
+
+def test_queries_without_names_are_told_of_once_and_count_for_nothing() -> None:
+    unnamed = StreamingState(
+        queries=(StreamingQuery(id="x", run_id="r", name="", location="", state="RUNNING", batch=5),)
+    )
+    ledger = CheckpointLedger(1)
+    assert ledger.update(unnamed, 1) is None
+    assert ledger.unnamed() == ["x"]
+    assert ledger.unnamed() == []
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 3), min_size=1), max_size=40), st.integers(0, 40)
+)
+def test_numbers_rise_by_the_batches_that_were_committed_also_over_a_restart(
+    steps: list[dict[str, int]], cut: int
+) -> None:
+    batches: dict[str, int] = {}
+    ledger, committed = CheckpointLedger(1), 0
+    for index, step in enumerate(steps):
+        if index == cut:  # the attempt ends, the next one goes on from what was recorded
+            ledger = CheckpointLedger(2, restored=ledger.view.latest)
+        for name, more in step.items():
+            if name not in batches:
+                batches[name], committed = 0, committed + 1
+            else:
+                batches[name], committed = batches[name] + more, committed + more
+        done = ledger.update(state(**batches), index)
+        assert ledger.view.completed == committed
+        if done is not None:
+            assert decode(encode(done)) == done
+            assert {each.name: each.batch for each in done.queries} == batches
+    assert not ledger.problem
+    assert len(ledger.view.history) <= HISTORY
+
+
+def test_a_checkpoint_is_there_when_nothing_of_it_is_behind() -> None:
+    assert not missing_batches(checkpoint(1, a=4), {"a": 4, "b": 0})
+    assert not missing_batches(checkpoint(1, a=4), {"a": 5})
+    assert "only batch 3" in missing_batches(checkpoint(1, a=4), {"a": 3})
+    assert "nothing of it" in missing_batches(checkpoint(1, a=0), {})
