@@ -35,7 +35,8 @@ class ApiServer:
     created: list[dict[str, Any]] = field(default_factory=list)
     authorizations: set[str] = field(default_factory=set)
     port: int = 0
-    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
+    _loop: asyncio.AbstractEventLoop = field(init=False)
+    _ended: asyncio.Event = field(init=False)
 
     async def take(self, request: web.Request) -> web.Response:
         """POST and PATCH are good; everything else is not there."""
@@ -53,22 +54,24 @@ class ApiServer:
 
     def run(self) -> None:
         """Serve until stopped; in a thread."""
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._start())
-        self._loop.run_forever()
+        asyncio.run(self._serve())
 
-    async def _start(self) -> None:
+    async def _serve(self) -> None:
+        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self.take)
-        runner = web.AppRunner(application)
+        runner = web.AppRunner(application, shutdown_timeout=1.0)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self.context)
-        await site.start()
-        self.port = runner.addresses[0][1]
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self.context).start()
+            self.port = runner.addresses[0][1]
+            await self._ended.wait()
+        finally:
+            await runner.cleanup()
 
     def stop(self) -> None:
         """End the thread."""
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._ended.set)
 
 
 @pytest.fixture
@@ -157,6 +160,12 @@ def run(home: Path, *arguments: str, **environment: str) -> subprocess.Completed
     )
 
 
+def settings(server: ApiServer) -> str:
+    """What the driver is started with, as Spark wrote it; empty while it has not."""
+    data = [each.get("data", {}) for each in server.of_kind("ConfigMap")]
+    return next((each["spark.properties"] for each in data if "spark.properties" in each), "")
+
+
 def test_spark_posts_the_driver_with_our_agent_and_volumes(
     api: tuple[ApiServer, Path], home: Path, tmp_path: Path
 ) -> None:
@@ -178,7 +187,7 @@ def test_spark_posts_the_driver_with_our_agent_and_volumes(
     )
     try:
         eventually(
-            lambda: process.poll() is not None or (server.of_kind("Pod") and server.of_kind("ConfigMap")),
+            lambda: process.poll() is not None or (server.of_kind("Pod") and settings(server)),
             "Spark has posted the driver",
             120,
         )
@@ -196,9 +205,11 @@ def test_spark_posts_the_driver_with_our_agent_and_volumes(
     assert pod["spec"]["initContainers"][0]["name"] == "sluice-identity"
     volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
     assert volumes["sluice-secret"]["secret"]["secretName"] == "driver-identity"
-    texts = "\n".join(text for each in server.of_kind("ConfigMap") for text in each.get("data", {}).values())
-    assert "-javaagent:/opt/sluice/sluice-spark.jar=/run/sluice/identity" in texts.replace("\\", "")
-    assert "spark.authenticate=true" in texts
+    text = settings(server).replace("\\", "")
+    for end in ("driver", "executor"):
+        assert f"spark.{end}.extraJavaOptions=-javaagent:/opt/sluice/sluice-spark.jar=/run/sluice/identity" in text
+    assert "spark.authenticate=true" in text
+    assert "spark.executor.instances=3" in text
     (files,) = [json.loads(applied.read_text())["binaryData"]]
     assert base64.b64decode(files["pipeline.py"]) == b"print('never run here')\n"
 
