@@ -1,7 +1,8 @@
 """One Spark job for measurements: a driver and executors of its own, started with the commands of the runtime.
 
-With :attr:`Channels.PLAINTEXT` the same commands run without the provider: the agent and every ``spark.ssl`` and
-``spark.authenticate`` setting are taken out, nothing else.
+The driver's program answers each line that it is given with a line. With :attr:`Channels.PLAINTEXT` the same
+commands run without the provider: the agent and every ``spark.ssl`` and ``spark.authenticate`` setting are taken out,
+nothing else.
 """
 
 from __future__ import annotations
@@ -11,29 +12,32 @@ import enum
 import os
 import secrets
 import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import psutil
 
 from pki.identity import SpiffeId
 from pki.issuer import Issuer
-from runtime.messages import ExecutorLaunch, SparkRegistration
+from runtime.messages import ExecutorLaunch, ShuffleAllocation, SparkRegistration
 from runtime.process import ChildProcess
-from runtime.spark.bridge import Bridge, BridgeEvent, SparkStopped
+from runtime.spark.bridge import Bridge, BridgeEvent, RegisterShuffle, SparkStopped
 from runtime.spark.command import Command, SparkRuntime, TlsEngine, driver_jvm_command, executor_command
-from runtime.spark.conf import FORBIDDEN_PATTERNS_PROPERTY, DriverShape, default_conf, launcher_conf
+from runtime.spark.conf import FORBIDDEN_PATTERNS_PROPERTY, DriverShape, default_conf, launcher_conf, shuffle_conf
 from runtime.spark.driver_process import read_gateway
 from runtime.spark.evidence import read_evidence
 from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
 
 HOST = "127.0.0.1"
-EXECUTORS = 2
-SHAPE = DriverShape(executors=EXECUTORS, executor_cores=1, executor_memory_mb=1024, driver_memory_mb=768)
+SHAPE = DriverShape(executors=2, executor_cores=1, executor_memory_mb=1024, driver_memory_mb=768)
+FOUR_PARTITIONS = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+ROUNDS = Path(__file__).with_name("shuffle_rounds.py")
 START_SECONDS = 90.0
 ROUND_SECONDS = 300.0
+MAX_ANSWER_BYTES = 16 << 20
 
 _T = TypeVar("_T")
 
@@ -46,6 +50,13 @@ class Channels(enum.StrEnum):
     OPENSSL = "mutual_tls_openssl"
 
 
+class ShuffleService(Protocol):
+    """What gives workers to the shuffles of a job; see :mod:`benchmarks.shuffle_workers`."""
+
+    def allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation:
+        """Where shuffle ``shuffle_id`` of the job's SparkContext number ``context`` is kept."""
+
+
 @dataclass
 class Job:
     """A driver that runs a round of work for every number it is given, and its executors."""
@@ -55,59 +66,91 @@ class Job:
     spark: SparkRuntime
     issuer: Issuer
     trust_domain: str
+    script: Path = ROUNDS
+    shape: DriverShape = SHAPE
+    conf: Mapping[str, str] = field(default_factory=lambda: FOUR_PARTITIONS)
+    shuffle: ShuffleService | None = None
     job_id: str = field(default_factory=lambda: secrets.token_hex(16))
+    executors: dict[int, ChildProcess] = field(default_factory=dict)
     _secret: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     _jvms: list[ChildProcess] = field(default_factory=list)
     _python: asyncio.subprocess.Process | None = None
+    _registration: SparkRegistration = field(init=False)
+    _temp_dir: Path = field(init=False)
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start everything; it ends with ``stack``."""
         self.spark = replace(
             self.spark, engine=TlsEngine.OPENSSL if self.channels is Channels.OPENSSL else TlsEngine.JDK
         )
-        self._issue_identities()
+        self._issue_driver()
         temp_dir = make_temp_dir()
         stack.callback(remove_temp_dir, temp_dir)
+        self._temp_dir = temp_dir
         events: asyncio.Queue[BridgeEvent] = asyncio.Queue()
-        bridge = Bridge(temp_dir / "bridge", events.put_nowait)
+
+        def received(event: BridgeEvent) -> None:
+            if isinstance(event, RegisterShuffle):
+                bridge.shuffle_registered(bridge.contexts, event.id, self._allocate(bridge.contexts, event))
+            else:
+                events.put_nowait(event)
+
+        bridge = Bridge(temp_dir / "bridge", received)
         await bridge.start()
         stack.push_async_callback(bridge.close)
         stack.push_async_callback(self._stop)
         async with asyncio.timeout(START_SECONDS):
             await self._start_driver(bridge.path, temp_dir)
-            registration = await _next(events, SparkRegistration)
-            for number in range(1, EXECUTORS + 1):
-                await self._start_executor(number, registration, temp_dir)
+            self._registration = await _next(events, SparkRegistration)
+            for number in range(1, self.shape.executors + 1):
+                await self.start_executor(number)
+
+    def _allocate(self, context: int, asked: RegisterShuffle) -> ShuffleAllocation | str:
+        return self.shuffle.allocate(context, asked.shuffle_id) if self.shuffle else "there is no shuffle service here"
 
     async def round(self, work: int) -> tuple[float, float]:
         """Run one round; returns its wall time and the CPU time of the job's JVMs meanwhile, both in seconds."""
-        before = self._cpu_seconds()
+        before = self.cpu_seconds()
+        wall = float(await self.ask(str(work)))
+        return wall, self.cpu_seconds() - before
+
+    async def ask(self, line: str) -> str:
+        """Give the driver's program a line; returns the line that it answers."""
         if self._python is None or self._python.stdin is None or self._python.stdout is None:
             raise RuntimeError("the job was not started")
-        self._python.stdin.write(f"{work}\n".encode())
-        line = await asyncio.wait_for(self._python.stdout.readline(), ROUND_SECONDS)
-        if not line:
+        self._python.stdin.write(f"{line}\n".encode())
+        answer = await asyncio.wait_for(self._python.stdout.readline(), ROUND_SECONDS)
+        if not answer:
             raise RuntimeError(f"the {self.channels} job ended: see the logs in {self.directory}")
-        return float(line), self._cpu_seconds() - before
+        return answer.decode().rstrip("\n")
 
     def check_channels(self) -> None:
-        """Raise unless the executors talked to each other over what :attr:`channels` says."""
-        seen = [line for directory in self._identities() for line in read_evidence(directory)]
-        between_executors = [line for line in seen if "/executor/" in line.local and "/executor/" in line.peer]
-        if bool(between_executors) != (self.channels is not Channels.PLAINTEXT):
-            raise RuntimeError(f"{len(between_executors)} TLS connections between executors of the {self.channels} job")
+        """Raise unless the executors fetched from where, and over what, they should."""
+        lines = [line for directory in self._identities() for line in read_evidence(directory)]
+        peers = [line.peer for line in lines if "/executor/" in line.local]
+        between_executors = sum("/executor/" in peer for peer in peers)
+        to_workers = sum("/shuffle-worker/" in peer for peer in peers)
+        if self.shuffle is not None:
+            right = to_workers > 0
+        else:
+            right = to_workers == 0 and bool(between_executors) == (self.channels is not Channels.PLAINTEXT)
+        if not right:
+            raise RuntimeError(
+                f"{between_executors} TLS connections between executors of the {self.channels} job, "
+                f"{to_workers} to shuffle workers"
+            )
 
     async def _start_driver(self, bridge: Path, temp_dir: Path) -> None:
         conf = {
             **default_conf(),
-            **launcher_conf(job_id=self.job_id, name=self.channels, host=HOST, shape=SHAPE),
+            **launcher_conf(job_id=self.job_id, name=self.channels, host=HOST, shape=self.shape),
+            **(shuffle_conf() if self.shuffle else {}),
             "spark.authenticate.secret": self._secret,
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
             # Executors share this machine; make them fetch from each other all the same.
             "spark.shuffle.readHostLocalDisk": "false",
-            "spark.sql.adaptive.enabled": "false",
-            "spark.sql.shuffle.partitions": "4",
+            **self.conf,
         }
         gateway = temp_dir / "gateway"
         command = driver_jvm_command(
@@ -117,13 +160,13 @@ class Job:
             work_dir=self.directory,
             temp_dir=temp_dir,
             host=HOST,
-            memory_mb=SHAPE.driver_memory_mb,
+            memory_mb=self.shape.driver_memory_mb,
             bridge=bridge,
             connection_info=gateway,
             job_id=self.job_id,
             attempt=1,
         )
-        await self._start_jvm(command, self.directory)
+        self._jvms.append(await self._start_jvm(command, self.directory))
         while not gateway.exists():  # noqa: ASYNC110  # Spark tells it by a file
             await asyncio.sleep(0.02)
         address = read_gateway(gateway.read_bytes())
@@ -137,15 +180,19 @@ class Job:
         with (self.directory / "python.log").open("wb") as log:
             self._python = await asyncio.create_subprocess_exec(
                 sys.executable,
-                str(Path(__file__).with_name("shuffle_rounds.py")),
+                str(self.script),
                 env=env,
                 cwd=self.directory,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
+                limit=MAX_ANSWER_BYTES,
             )
 
-    async def _start_executor(self, number: int, registration: SparkRegistration, temp_dir: Path) -> None:
+    async def start_executor(self, number: int) -> None:
+        """Start another executor; numbers are not used twice."""
+        registration, temp_dir = self._registration, self._temp_dir
+        self._issue_executor(number)
         work_dir = self.directory / f"executor-{number}"
         own = [option for option in registration.java_options if not option.startswith("-Dsluice")]
         launch = ExecutorLaunch(
@@ -155,8 +202,8 @@ class Job:
             app_id=registration.app_id,
             driver_url=registration.driver_url,
             resource_profile_id=0,
-            cores=SHAPE.executor_cores,
-            memory_mb=SHAPE.executor_memory_mb,
+            cores=self.shape.executor_cores,
+            memory_mb=self.shape.executor_memory_mb,
             startup_conf={},
             java_options=tuple(own),
             spark_auth_secret=self._secret,
@@ -165,19 +212,20 @@ class Job:
         command = executor_command(
             launch,
             spark=self.spark,
-            identity_dir=self._identities()[number],
+            identity_dir=work_dir / "identity",
             work_dir=work_dir,
             temp_dir=temp_dir,
             host=HOST,
         )
-        await self._start_jvm(command, work_dir)
+        self.executors[number] = jvm = await self._start_jvm(command, work_dir)
+        self._jvms.append(jvm)
 
-    async def _start_jvm(self, command: Command, work_dir: Path) -> None:
+    async def _start_jvm(self, command: Command, work_dir: Path) -> ChildProcess:
         if self.channels is Channels.PLAINTEXT:
             command = without_tls(command, self.spark.plugin)
         command.write_files()
         with (work_dir / "jvm.log").open("wb") as log:
-            jvm = await ChildProcess.start(
+            return await ChildProcess.start(
                 command.argv,
                 env=command.env,
                 cwd=work_dir,
@@ -185,23 +233,27 @@ class Job:
                 stderr=log.fileno(),
                 stdin=asyncio.subprocess.PIPE,
             )
-        self._jvms.append(jvm)
 
     def _identities(self) -> list[Path]:
         """Identity directories: the driver's, then the executors'."""
-        numbers = range(1, EXECUTORS + 1)
-        return [self.directory / "identity", *(self.directory / f"executor-{n}" / "identity" for n in numbers)]
+        return [self.directory / "identity", *sorted(self.directory.glob("executor-*/identity"))]
 
-    def _issue_identities(self) -> None:
+    @property
+    def _accept(self) -> list[str]:
+        return [f"spiffe://{self.trust_domain}/job/{self.job_id}/*"]
+
+    def _issue_driver(self) -> None:
         self.directory.mkdir()
-        driver, *executors = self._identities()
-        accept = [f"spiffe://{self.trust_domain}/job/{self.job_id}/*"]
-        self.issuer.issue_to(driver, SpiffeId.driver(self.trust_domain, self.job_id), accept=accept)
-        for number, directory in enumerate(executors, 1):
-            self.issuer.issue_to(directory, SpiffeId.executor(self.trust_domain, self.job_id, number), accept=accept)
+        driver = SpiffeId.driver(self.trust_domain, self.job_id)
+        self.issuer.issue_to(self.directory / "identity", driver, accept=self._accept)
 
-    def _cpu_seconds(self) -> float:
-        times = [psutil.Process(jvm.pid).cpu_times() for jvm in self._jvms]
+    def _issue_executor(self, number: int) -> None:
+        executor = SpiffeId.executor(self.trust_domain, self.job_id, number)
+        self.issuer.issue_to(self.directory / f"executor-{number}" / "identity", executor, accept=self._accept)
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the job's JVMs that run, so far."""
+        times = [psutil.Process(jvm.pid).cpu_times() for jvm in self._jvms if jvm.running]
         return sum(each.user + each.system for each in times)
 
     async def _stop(self) -> None:

@@ -119,9 +119,13 @@ class GatewayClient:
         """PATCH ``path``."""
         return await self._call("PATCH", path, query)
 
-    async def post(self, path: str) -> Any:  # noqa: ANN401
-        """POST ``path`` without a body."""
-        return await self._call("POST", path, {})
+    async def post(self, path: str, document: object = None) -> Any:  # noqa: ANN401
+        """POST ``path``, with ``document`` as its body unless that is None."""
+        return await self._call("POST", path, {}, document=document)
+
+    async def delete(self, path: str) -> Any:  # noqa: ANN401
+        """DELETE ``path``."""
+        return await self._call("DELETE", path, {})
 
     async def submit(self, pipeline: Path, request: Mapping[str, object], files: Sequence[Path] = ()) -> str:
         """Upload ``pipeline`` and ``files`` with the ``request``; returns the job id."""
@@ -139,11 +143,19 @@ class GatewayClient:
         return str(answer["job_id"])
 
     async def _call(
-        self, method: str, path: str, query: Mapping[str, str | int], data: aiohttp.FormData | None = None
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int],
+        *,
+        data: aiohttp.FormData | None = None,
+        document: object = None,
     ) -> Any:  # noqa: ANN401
         try:
             url, context = self._target.url + path, self._trust.context()
-            async with self._session.request(method, url, params=query, data=data, ssl=context) as answer:
+            async with self._session.request(
+                method, url, params=query, data=data, json=document, ssl=context
+            ) as answer:
                 body = await answer.content.read(MAX_ANSWER_BYTES)
                 return _decode(answer.status, body, f"{method} {path}")
         except aiohttp.ClientConnectorCertificateError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,6 +33,7 @@ from runtime.config import (
 )
 from runtime.ha.config import HaConfig, check_ha
 from runtime.restart_config import RestartConfig
+from runtime.shuffle.config import ShuffleConfig, check_shuffle
 from runtime.spark.managers.kubernetes import KubernetesConfig
 from runtime.spark.managers.yarn import YarnConfig
 
@@ -48,13 +49,14 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "spark": SparkConfig,
     "connect": ConnectConfig,
     "ha": HaConfig,
+    "shuffle": ShuffleConfig,
     "restart": RestartConfig,
     "streaming": StreamingConfig,
     "resources": ResourcesConfig,
     "limits": LimitsConfig,
-    "gateway": GatewayConfig,
     "kubernetes": KubernetesConfig,
     "yarn": YarnConfig,
+    "gateway": GatewayConfig,
 }
 
 _Layer = dict[str, dict[str, Any]]
@@ -72,6 +74,7 @@ class Configuration:
     spark: SparkConfig
     connect: ConnectConfig
     ha: HaConfig
+    shuffle: ShuffleConfig
     restart: RestartConfig
     streaming: StreamingConfig
     resources: ResourcesConfig
@@ -91,6 +94,7 @@ class Configuration:
             spark=self.spark,
             connect=self.connect,
             ha=self.ha,
+            shuffle=self.shuffle,
             restart=self.restart,
             streaming=self.streaming,
             resources=self.resources,
@@ -143,7 +147,8 @@ def load(
         taskmanager=_convert("taskmanager", merged, origins, TaskManagerConfig),
         spark=_convert("spark", merged, origins, SparkConfig),
         connect=_convert("connect", merged, origins, ConnectConfig),
-        ha=_checked_ha(_convert("ha", merged, origins, HaConfig)),
+        ha=_checked(check_ha, _convert("ha", merged, origins, HaConfig)),
+        shuffle=_checked(check_shuffle, _convert("shuffle", merged, origins, ShuffleConfig)),
         restart=_convert("restart", merged, origins, RestartConfig),
         streaming=_convert("streaming", merged, origins, StreamingConfig),
         resources=_convert("resources", merged, origins, ResourcesConfig),
@@ -155,9 +160,9 @@ def load(
     )
 
 
-def _checked_ha(config: HaConfig) -> HaConfig:
+def _checked(check: Callable[[_Section], _Section], config: _Section) -> _Section:
     try:
-        return check_ha(config)
+        return check(config)
     except SluiceError as error:
         raise UsageError(f"configuration: {error.what}", error.remedy) from error
 

@@ -36,6 +36,7 @@ from pki.renewal import renewal_reason
 from pki.store import AuthorityStore
 from pki.trust import TrustStore
 from pki.trust_files import push_trust
+from runtime.shuffle.config import ShuffleConfig
 
 JOBMANAGER_NAME = "jobmanager-1"
 
@@ -48,6 +49,16 @@ def jobmanager_names(count: int) -> list[str]:
 def taskmanager_names(count: int) -> list[str]:
     """The names of the TaskManagers that ``sluice up`` starts."""
     return [f"taskmanager-{number}" for number in range(1, count + 1)]
+
+
+def shuffle_manager_names(shuffle: ShuffleConfig) -> list[str]:
+    """The names of the ShuffleManagers that ``sluice up`` starts."""
+    return [f"shuffle-manager-{number}" for number in range(1, shuffle.manager_count + 1)] if shuffle.local else []
+
+
+def shuffle_worker_names(shuffle: ShuffleConfig) -> list[str]:
+    """The names of the ShuffleWorkers that ``sluice up`` starts."""
+    return [f"shuffle-worker-{number}" for number in range(1, shuffle.workers + 1)] if shuffle.local else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +77,8 @@ def _wanted(configuration: Configuration, taskmanagers: Iterable[str]) -> list[_
         _Wanted(Role.AUTH, AUTH_NAME),
         *(_Wanted(Role.JOBMANAGER, name) for name in jobmanager_names(configuration.jobmanager.count)),
         *(_Wanted(Role.TASKMANAGER, name) for name in taskmanagers),
+        *(_Wanted(Role.SHUFFLE_MANAGER, name) for name in shuffle_manager_names(configuration.shuffle)),
+        *(_Wanted(Role.SHUFFLE_WORKER, name) for name in shuffle_worker_names(configuration.shuffle)),
     ]
 
 
@@ -140,6 +153,8 @@ def _host_of(role: Role, configuration: Configuration) -> str:
             return configuration.jobmanager.host
         case Role.TASKMANAGER:
             return configuration.taskmanager.host
+        case Role.SHUFFLE_MANAGER | Role.SHUFFLE_WORKER:
+            return configuration.shuffle.host
         case Role.AUTH:
             return configuration.gateway.auth_host
         case _:

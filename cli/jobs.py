@@ -67,6 +67,9 @@ def submit(
         bool, typer.Option("--with-secrets", help="With --render: the identities as well, with their private keys.")
     ] = False,
     config: ConfigOption = None,
+    from_savepoint: Annotated[
+        str, typer.Option("--from-savepoint", help="Id or path of the savepoint that streaming queries go on from.")
+    ] = "",
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
     ] = False,
@@ -92,6 +95,8 @@ def submit(
         executor_cores=executor_cores,
         executor_memory=executor_memory,
     )
+    if from_savepoint:
+        request["savepoint"] = from_savepoint
     wish = restart_wish(restart_strategy, restart or [])
     if wish:
         request["restart"] = wish

@@ -31,6 +31,8 @@ from cli.identities import (
     jobmanager_names,
     prepare_authorities,
     refresh_lists,
+    shuffle_manager_names,
+    shuffle_worker_names,
     taskmanager_names,
 )
 from cli.provision import provide_forever, read_health
@@ -140,6 +142,7 @@ class Launcher:
         on_demand = self.configuration.resources.provider is Provider.PROCESS
         count = self.configuration.resources.min_taskmanagers if on_demand else self.configuration.taskmanager.count
         plan = [
+            *self._shuffle_service(),
             *self._jobmanagers(),
             _Member("auth", ("auth",)),
             _Member("connect", ("connect",)),
@@ -159,6 +162,13 @@ class Launcher:
         if len(names) == 1:
             return [_Member("jobmanager", ("jobmanager",))]
         return [_Member(name, ("jobmanager", "--name", name)) for name in names]
+
+    def _shuffle_service(self) -> list[_Member]:
+        """Managers before workers, so that these register at once."""
+        shuffle = self.configuration.shuffle
+        managers = (_Member(name, ("shuffle-manager", "--name", name)) for name in shuffle_manager_names(shuffle))
+        workers = (_Member(name, ("shuffle-worker", "--name", name)) for name in shuffle_worker_names(shuffle))
+        return [*managers, *workers]
 
     async def _start_member(self, member: _Member) -> None:
         # -P: nothing that lies in the working directory (the home has a folder pki) is ever imported
@@ -245,9 +255,14 @@ class Launcher:
             return f"{taskmanagers - registered} of {taskmanagers} TaskManagers"
         if not auth_announcement(self.home, self.configuration.gateway).exists():
             return "the auth service"
+        endpoints = self.home.run / "endpoints"
         announced = {
+            **{
+                f"the ShuffleWorker {name}": endpoints / f"shuffle-worker-{name}.json"
+                for name in shuffle_worker_names(self.configuration.shuffle)
+            },
             "the relay for Spark Connect": connect_socket(self.home),
-            "Envoy": self.home.run / "endpoints" / "envoy.json",
+            "Envoy": endpoints / "envoy.json",
         }
         return next((name for name, path in announced.items() if not path.exists()), "")
 

@@ -23,6 +23,7 @@ from cli import (
     pki,
     policy,
     run,
+    savepoints,
     session,
     settings,
     token,
@@ -52,6 +53,9 @@ app.command()(doctor.doctor)
 app.command()(connect.connect)
 app.command()(audit.audit)
 jobs.app.command()(job_exceptions.exceptions)
+jobs.app.command()(savepoints.checkpoints)
+jobs.app.command()(savepoints.savepoint)
+app.add_typer(savepoints.app, name="savepoints")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(pki.app, name="pki")
 app.add_typer(token.app, name="token")

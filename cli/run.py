@@ -90,6 +90,7 @@ def jobmanager(
     ip: JoinIpOption = None,
 ) -> None:
     """Dispatcher, ResourceManager, JobMasters, blob server and REST."""
+    from gateway.standing import standing_in
     from runtime.jobmanager.process import run_jobmanager
     from runtime.process import allow_many_files
 
@@ -100,8 +101,15 @@ def jobmanager(
 
     def main() -> Coroutine[Any, Any, None]:
         allow_many_files()  # a connection of each TaskManager and each driver
+        elsewhere = auth_address(configuration)
         return run_jobmanager(
-            located, configuration.runtime, configuration.pki, name, locate_ca=locate, auth=auth_address(configuration)
+            located,
+            configuration.runtime,
+            configuration.pki,
+            name,
+            locate_ca=locate,
+            auth=elsewhere,
+            standing=standing_in(located) if elsewhere is None else None,
         )
 
     serve(joined(located, join, kept, main))
@@ -137,6 +145,58 @@ def taskmanager(
     serve(joined(located, join, kept, main))
     if left:
         raise typer.Exit(DRAINED_EXIT_CODE)
+
+
+@app.command("shuffle-manager", epilog="On another machine: sluice run shuffle-manager --ca ca.example.org:8444 …")
+def shuffle_manager(
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    name: Annotated[str, typer.Option(help="Process name in its certificate.")] = "shuffle-manager-1",
+    ca: CaOption = None,
+    join_token_file: TokenFileOption = None,
+    dns: JoinDnsOption = None,
+    ip: JoinIpOption = None,
+) -> None:
+    """Who keeps which shuffle: registers ShuffleWorkers, spreads shuffles over them, removes what is over."""
+    from runtime.process import allow_many_files
+    from runtime.shuffle.manager.process import run_shuffle_manager
+
+    located, configuration = load_configuration(home, config)
+    join = joining(ca, join_token_file, dns, ip)
+    kept = own_identity(located, configuration.pki, join, Role.SHUFFLE_MANAGER, name)
+
+    def main() -> Coroutine[Any, Any, None]:
+        allow_many_files()
+        return run_shuffle_manager(located, configuration.runtime, name)
+
+    serve(joined(located, join, kept, main))
+
+
+@app.command(
+    "shuffle-worker", epilog="On another machine: sluice run shuffle-worker --name sw-7 --ca ca.example.org:8444 …"
+)
+def shuffle_worker(
+    name: Annotated[str, typer.Option(help="Process name in its certificate.")],
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    ca: CaOption = None,
+    join_token_file: TokenFileOption = None,
+    dns: JoinDnsOption = None,
+    ip: JoinIpOption = None,
+) -> None:
+    """Keeps shuffles, and serves them to the executors of their jobs. Where the manager is: shuffle.managers."""
+    from runtime.process import allow_many_files
+    from runtime.shuffle.worker_process import run_shuffle_worker
+
+    located, configuration = load_configuration(home, config)
+    join = joining(ca, join_token_file, dns, ip)
+    kept = own_identity(located, configuration.pki, join, Role.SHUFFLE_WORKER, name)
+
+    def main() -> Coroutine[Any, Any, None]:
+        allow_many_files()  # connections, and a file of each partition that is written
+        return run_shuffle_worker(located, configuration.shuffle, name)
+
+    serve(joined(located, join, kept, main))
 
 
 @app.command()

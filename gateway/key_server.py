@@ -1,24 +1,29 @@
-"""The public keys of the gateway for JobManagers on other machines, on the auth service's own listener."""
+"""What JobManagers on other machines ask the auth service: its public keys, and whose streams may stay open."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
 from aiohttp import web
 
 from gateway.pass_keys import PassKeys, encode_jwks
+from gateway.standing import Stands, answer
 from pki.errors import SluiceError
 from pki.identity import Role
+from pki.standing import MAX_QUESTION_BYTES
 from pki.tls import peer_of
 
 JWKS_PATH = "/auth/assertion-jwks.json"
-"""What a JobManager may ask for; the one thing."""
+"""The keys."""
+STANDING_PATH = "/auth/standing"
+"""Whose credentials are still good, of those who have streams open there."""
 
 _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-def keys_for_jobmanagers(check: _Handler, keys: PassKeys) -> _Handler:
-    """A handler for a mutual TLS listener: gateways get ``check``, JobManagers the key set, nobody anything else."""
+def for_jobmanagers(check: _Handler, keys: PassKeys, stands: Stands) -> _Handler:
+    """A handler for a mutual TLS listener: gateways get ``check``, JobManagers these two, nobody anything else."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -29,6 +34,20 @@ def keys_for_jobmanagers(check: _Handler, keys: PassKeys) -> _Handler:
             return await check(request)
         if role is Role.JOBMANAGER and (request.method, request.raw_path) == ("GET", JWKS_PATH):
             return web.Response(body=encode_jwks(keys), content_type="application/json")
+        if role is Role.JOBMANAGER and (request.method, request.raw_path) == ("POST", STANDING_PATH):
+            return await _standing(request, stands)
         return web.Response(status=404)
 
     return handle
+
+
+async def _standing(request: web.BaseRequest, stands: Stands) -> web.StreamResponse:
+    asked = bytearray()
+    async for chunk in request.content.iter_chunked(64 << 10):
+        asked += chunk
+        if len(asked) > MAX_QUESTION_BYTES:
+            return web.Response(status=413)
+    try:
+        return web.Response(body=answer(stands, bytes(asked)), content_type="application/json")
+    except msgspec.MsgspecError:
+        return web.Response(status=400)

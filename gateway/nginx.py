@@ -40,6 +40,7 @@ FORWARDED = (
     ("Accept", "$http_accept"),
     ("Content-Type", "$http_content_type"),
     ("If-None-Match", "$http_if_none_match"),
+    ("Last-Event-ID", "$http_last_event_id"),
     ("Range", "$http_range"),
     ("User-Agent", "$http_user_agent"),
 )

@@ -12,7 +12,7 @@ GATEWAY_OPERATIONS: Mapping[str, str] = {
 }
 """Operations that REST has no route for, with what they mean."""
 
-OWNED_OPERATIONS = frozenset({"jobs.cancel"})
+OWNED_OPERATIONS = frozenset({"jobs.cancel", "jobs.savepoint", "savepoints.dispose"})
 """Those that may be allowed for one's own jobs only: REST is told whether the owner matters, and compares."""
 
 _OPERATION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")

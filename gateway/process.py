@@ -24,10 +24,11 @@ from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME, GatewayConfig
 from gateway.envoy_admin import EnvoyElsewhere
 from gateway.envoy_process import EnvoyProcess
 from gateway.errors import EnvoyFailed
-from gateway.key_server import keys_for_jobmanagers
+from gateway.key_server import for_jobmanagers
 from gateway.listening import ByApplicationProtocol, clear_stale_socket, listen_unix, require_free_port
 from gateway.loaded import UseReports
 from gateway.secret_feed import SecretFeed, Side
+from gateway.standing import stands_in
 from gateway.xds.publisher import Sources, publishing
 from gateway.xds.secrets import Secrets
 from gateway.xds.service import xds_service
@@ -81,7 +82,7 @@ async def run_auth(
         service = await stack.enter_async_context(auth_service(home, config, trust_domain))
         await stack.enter_async_context(keeping(home, service.audit))
         server = web.Server(
-            keys_for_jobmanagers(service.handle, service.authenticator.pass_keys)
+            for_jobmanagers(service.handle, service.authenticator.pass_keys, stands_in(home))
             if config.auth_host
             else service.handle,
             access_log=None,

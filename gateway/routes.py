@@ -1,6 +1,6 @@
 """Which operation a request means: exactly one published route, or nothing.
 
-The gateway knows REST only by the route list it publishes (JSON: ``[{"method", "path", "operation"}]``).
+The gateway knows REST only by the route list it publishes (JSON: ``[{"method", "path", "operation", "stream"}]``).
 What matches no route never reaches REST, so the two can never disagree about what a path means:
 Envoy and REST normalise differently, therefore every path that *could* be normalised is refused
 (RFC 3986 section 6.2.2; ``%252e``, ``..;/`` and the like pass Envoy's own normalisation).
@@ -42,11 +42,12 @@ class UnsafePath(Exception):
 
 
 class Route(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One published route; ``path`` may hold ``{name}`` segments."""
+    """One published route; ``path`` may hold ``{name}`` segments; a ``stream`` ends when its reader goes."""
 
     method: str
     path: str
     operation: str
+    stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)

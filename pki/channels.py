@@ -58,7 +58,8 @@ MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.CA: _RENEWED,
     Channel.ENROLMENT: frozenset(),  # who enrols has no certificate yet: a token takes its place
     Channel.CONNECT: frozenset({Role.GATEWAY}),
-    Channel.ZOOKEEPER: frozenset({Role.JOBMANAGER}),  # ZooKeeper itself lets in more; its access lists keep them out
+    # Those who elect a leader there. ZooKeeper itself lets in more; its access lists keep them out.
+    Channel.ZOOKEEPER: frozenset({Role.JOBMANAGER, Role.SHUFFLE_MANAGER}),
 }
 
 

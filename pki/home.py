@@ -60,6 +60,11 @@ class Home:
         return self.root / "work" / name
 
     @property
+    def shuffle(self) -> Path:
+        """Data of ShuffleWorkers, a folder each, where no other directories are set."""
+        return self.root / "shuffle"
+
+    @property
     def run(self) -> Path:
         """Process records and published addresses; gone when the cluster is down."""
         return self.root / "run"

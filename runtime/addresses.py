@@ -7,6 +7,8 @@ The file holds no secret and proves nothing: whoever answers there still has to 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -14,11 +16,15 @@ from pki.errors import SluiceError
 from pki.files import make_private_directory, read_bounded, write_public
 from pki.home import Home
 
+_T = TypeVar("_T", bound=msgspec.Struct)
+
 MAX_ADDRESS_BYTES = 16 << 10
 JOBMANAGER = "jobmanager"
 """Name of the JobManager's file below ``run/endpoints``."""
 TASKMANAGER = "taskmanager"
 """Likewise of a TaskManager that is registered."""
+SHUFFLE_MANAGER = "shuffle-manager"
+SHUFFLE_WORKER = "shuffle-worker"
 
 
 class AddressUnknown(SluiceError):
@@ -43,29 +49,66 @@ class JobManagerAddress(msgspec.Struct, frozen=True, kw_only=True):
     rest_tls: tuple[str, int] | None = None
 
 
+class ShuffleManagerAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Likewise of the ShuffleManager that leads."""
+
+    name: str
+    rpc: tuple[str, int]
+    pid: int
+
+
 def publish_jobmanager(home: Home, address: JobManagerAddress) -> None:
     """Announce ``address``: the JobManager is ready for work."""
-    directory = make_private_directory(home.run / "endpoints")
-    write_public(directory / f"{JOBMANAGER}.json", msgspec.json.encode(address))
+    _publish(home, JOBMANAGER, address)
 
 
 def withdraw_jobmanager(home: Home, pid: int) -> None:
     """Remove the announcement, unless another process (``pid`` differs) has replaced it since."""
-    try:
-        if read_jobmanager(home).pid != pid:
-            return
-    except SluiceError:
-        return
-    (home.run / "endpoints" / f"{JOBMANAGER}.json").unlink(missing_ok=True)
+    _withdraw(home, JOBMANAGER, pid, read_jobmanager)
 
 
 def read_jobmanager(home: Home) -> JobManagerAddress:
     """The published addresses; raises :class:`AddressUnknown` when there are none or they are damaged."""
-    path = home.run / "endpoints" / f"{JOBMANAGER}.json"
+    return _read(home, JOBMANAGER, JobManagerAddress, "JobManager")
+
+
+def publish_shuffle_manager(home: Home, address: ShuffleManagerAddress) -> None:
+    """Announce ``address``: this ShuffleManager leads."""
+    _publish(home, SHUFFLE_MANAGER, address)
+
+
+def withdraw_shuffle_manager(home: Home, pid: int) -> None:
+    """Remove the announcement, unless another process (``pid`` differs) has replaced it since."""
+    _withdraw(home, SHUFFLE_MANAGER, pid, read_shuffle_manager)
+
+
+def read_shuffle_manager(home: Home) -> ShuffleManagerAddress:
+    """The published addresses; raises :class:`AddressUnknown` when there are none or they are damaged."""
+    return _read(home, SHUFFLE_MANAGER, ShuffleManagerAddress, "ShuffleManager")
+
+
+def _publish(home: Home, name: str, content: msgspec.Struct) -> None:
+    directory = make_private_directory(home.run / "endpoints")
+    write_public(directory / f"{name}.json", msgspec.json.encode(content))
+
+
+def _withdraw(
+    home: Home, name: str, pid: int, read: Callable[[Home], JobManagerAddress | ShuffleManagerAddress]
+) -> None:
     try:
-        return msgspec.json.decode(read_bounded(path, MAX_ADDRESS_BYTES), type=JobManagerAddress)
+        if read(home).pid != pid:
+            return
+    except SluiceError:
+        return
+    (home.run / "endpoints" / f"{name}.json").unlink(missing_ok=True)
+
+
+def _read(home: Home, name: str, kind: type[_T], called: str) -> _T:
+    path = home.run / "endpoints" / f"{name}.json"
+    try:
+        return msgspec.json.decode(read_bounded(path, MAX_ADDRESS_BYTES), type=kind)
     except (SluiceError, msgspec.DecodeError) as error:
-        raise AddressUnknown(f"no JobManager is announced in {path}", "is it running?") from error
+        raise AddressUnknown(f"no {called} is announced in {path}", "is it running?") from error
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,15 +118,23 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     jobmanager: str
 
 
-def publish_registration(home: Home, registration: Registration) -> None:
-    """Announce that a TaskManager is registered; for health checks."""
-    directory = make_private_directory(home.run / "endpoints")
-    write_public(directory / f"{TASKMANAGER}-{registration.name}.json", msgspec.json.encode(registration))
+class ShuffleRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    """A ShuffleWorker of this home that is registered: its name, who took it, and where it serves the data channel."""
+
+    name: str
+    manager: str
+    data: tuple[str, int]
 
 
-def withdraw_registration(home: Home, name: str) -> None:
-    """The TaskManager ``name`` is not registered any more."""
-    (home.run / "endpoints" / f"{TASKMANAGER}-{name}.json").unlink(missing_ok=True)
+def publish_registration(home: Home, registration: Registration | ShuffleRegistration) -> None:
+    """Announce that a TaskManager or ShuffleWorker is registered; for health checks."""
+    kind = TASKMANAGER if isinstance(registration, Registration) else SHUFFLE_WORKER
+    _publish(home, f"{kind}-{registration.name}", registration)
+
+
+def withdraw_registration(home: Home, name: str, kind: str = TASKMANAGER) -> None:
+    """The TaskManager, or process of another ``kind``, ``name`` is not registered any more."""
+    (home.run / "endpoints" / f"{kind}-{name}.json").unlink(missing_ok=True)
 
 
 def require_reachable(host: str, setting: str) -> None:

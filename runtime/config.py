@@ -11,6 +11,7 @@ from runtime.ha.config import HaConfig
 from runtime.jobmanager.placement import Placement
 from runtime.messages import SlotProfile
 from runtime.restart_config import RestartConfig
+from runtime.shuffle.config import ShuffleConfig
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,6 +37,8 @@ class JobManagerConfig(_Section, frozen=True):
     cancel_grace: float = 10.0
     max_blob_bytes: int = 1 << 30
     finished_jobs_kept: int = 100
+    artifact_stores: tuple[str, ...] = ()
+    """Where files may come from that a Livy client names: ``file:///srv/pipelines/``, ``s3://bucket/pipelines/``."""
 
 
 class TaskManagerConfig(_Section, frozen=True):
@@ -133,6 +136,7 @@ class RuntimeConfig(_Section, frozen=True):
     spark: SparkConfig = SparkConfig()
     connect: ConnectConfig = ConnectConfig()
     ha: HaConfig = HaConfig()
+    shuffle: ShuffleConfig = ShuffleConfig()
     restart: RestartConfig = RestartConfig()
     streaming: StreamingConfig = StreamingConfig()
     resources: ResourcesConfig = ResourcesConfig()

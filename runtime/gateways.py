@@ -20,11 +20,13 @@ from runtime.messages import (
     JobProgress,
     LogChunk,
     RegistrationAccepted,
+    ShuffleAllocation,
     SignedIdentity,
     SlotOffer,
     SlotReport,
     SlotRequest,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
     TaskManagerRegistration,
@@ -34,6 +36,8 @@ from runtime.rpc import rpc
 RESOURCE_MANAGER = "resourcemanager"
 TASK_EXECUTOR = "taskexecutor"
 DRIVER = "driver"
+SHUFFLE_SECONDS = 600.0
+"""How long a driver waits for a place for a shuffle; the service's own time-out comes first."""
 
 
 def jobmaster_endpoint(job_id: str) -> str:
@@ -150,6 +154,29 @@ class JobMasterGateway(Protocol):
     @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
     async def report_progress(self, progress: JobProgress) -> None:
         """Counters for display; the latest wins."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True, timeout=SHUFFLE_SECONDS)
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        """Where to keep a shuffle, by Spark's number; asked again it answers the same.
+
+        Raises ``NoShuffleService`` or ``ShuffleQuotaExceeded``.
+        """
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True)
+    async def unregister_shuffle(self, shuffle_id: int) -> None:
+        """The shuffle is not needed any more; one that is not known is no error."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
+    async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
+        """These workers of the shuffle cannot be reached; a hint."""
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True, oneway=True)
+    async def report_stages(self, stages: StageTable) -> None:
+        """Spark's stages for display; the latest wins."""
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)

@@ -80,6 +80,8 @@ class JobSubmission(Message, frozen=True):
     files: tuple[BlobRef, ...] = ()
     kind: JobKind = JobKind.PIPELINE
     restart: RestartWish = RestartWish()
+    savepoint: str = ""
+    """Id of the savepoint from which streaming queries go on."""
     executor_cores: int = 0
     """Of each executor; 0: as many as the cluster's slots have by default."""
     executor_memory_mb: int = 0
@@ -315,6 +317,84 @@ class JobProgress(Message, frozen=True):
     first_task_at: float = 0.0
 
 
+class ShuffleWorkerAddress(Message, frozen=True):
+    """Where a ShuffleWorker serves the data channel; ``name`` is that in its certificate."""
+
+    name: str
+    host: str
+    port: int
+
+
+class ShuffleAllocation(Message, frozen=True):
+    """Where a shuffle is kept.
+
+    Attributes:
+        shuffle_id: its number on the data plane, unique in the job over all driver attempts and SparkContexts.
+        workers: which keep it; every one of them knows the job already.
+        replicas: on how many of them the output of each map task has to be.
+        integrity_key: of the job, for the check values of its data.
+    """
+
+    shuffle_id: int
+    workers: tuple[ShuffleWorkerAddress, ...]
+    replicas: int
+    integrity_key: bytes
+
+
+MAX_STAGES = 300
+"""Stages of one job that are told of: the latest ones."""
+
+
+class StageState(enum.StrEnum):
+    """What becomes of a stage. ``SKIPPED``: its output was there already."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+
+
+class StageReport(Message, frozen=True):
+    """One stage of Spark, as its driver counts it. Times are epoch milliseconds, 0: not yet.
+
+    ``job`` is Spark's, -1 when unknown; ``operators`` are what Spark SQL calls the steps in it. ``task_ms``: least,
+    quartiles and most of the times of its finished tasks, empty without any; far apart they show skew.
+    """
+
+    id: int
+    job: int
+    name: str
+    state: StageState
+    attempts: int
+    tasks_total: int
+    tasks_running: int
+    tasks_finished: int
+    tasks_failed: int
+    description: str = ""
+    parents: tuple[int, ...] = ()
+    operators: tuple[str, ...] = ()
+    started_at: int = 0
+    ended_at: int = 0
+    failure: str = ""
+    input_bytes: int = 0
+    output_bytes: int = 0
+    shuffle_read_bytes: int = 0
+    shuffle_write_bytes: int = 0
+    memory_spilled_bytes: int = 0
+    disk_spilled_bytes: int = 0
+    run_ms: int = 0
+    gc_ms: int = 0
+    task_ms: tuple[int, ...] = ()
+
+
+class StageTable(Message, frozen=True):
+    """The stages of a driver attempt; ``left_out`` older ones are not kept."""
+
+    stages: tuple[StageReport, ...] = ()
+    left_out: int = 0
+
+
 MAX_STREAMING_QUERIES = 64
 """Most streaming queries of one driver that are told of."""
 
@@ -373,5 +453,7 @@ class DriverAssignment(Message, frozen=True):
     blob_host: str
     blob_port: int
     kind: JobKind = JobKind.PIPELINE
+    shuffle: bool = False
+    """Whether its shuffles go through the shuffle service."""
     checkpoints: str = ""
     """URL below which streaming queries keep their checkpoints."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 
 from grpclib.server import Server
 
@@ -17,43 +16,20 @@ from gateway.connect.envoy import connect_socket
 from gateway.connect.relay import ConnectRelay
 from gateway.connect.rest import RestSessions
 from gateway.connect.sessions import Sessions
-from gateway.connect.standing import OpenStreams, Standing
 from gateway.connect.wire import RawCodec, RawDetails
-from gateway.errors import TokenNotFound
 from gateway.listening import listen_unix
-from gateway.revocations import Revocations
-from gateway.tokens import token_snapshot
+from gateway.standing import standing_in
 from pki.assertion_keys import AssertionKeys, assertion_keys_file
-from pki.assertions import CONNECT_AUDIENCE, PASS_AUDIENCE, Asserted, AssertionVerifier
+from pki.assertions import CONNECT_AUDIENCE, PASS_AUDIENCE, AssertionVerifier
 from pki.home import Home
 from pki.identity import Role
 from pki.in_use_reporter import reporting
+from pki.standing import OpenStreams
 from pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
 
 AUDIENCES = frozenset({CONNECT_AUDIENCE, PASS_AUDIENCE})
-
-
-def standing_in(home: Home) -> Standing:
-    """Whether nothing is revoked that somebody came with, and its API token has not expired."""
-    tokens = token_snapshot(home)
-    revocations = Revocations.of(home)
-
-    def stands(who: Asserted) -> bool:
-        now = time.time()
-        revoked = revocations.current()
-        if revoked.refuses(name=who.principal, credential=who.credential, jti=who.id, now=now) is not None:
-            return False
-        if who.method != "token":
-            return True
-        try:
-            record = tokens.get().find(who.credential)
-        except TokenNotFound:
-            return False
-        return record.name == who.principal and record.state(now) == "active"
-
-    return stands
 
 
 async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int] | None = None) -> None:

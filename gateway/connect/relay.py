@@ -18,10 +18,10 @@ from grpclib.server import Stream
 
 from gateway.connect.messages import METHODS, SERVICE, MalformedMessage, bind_user
 from gateway.connect.sessions import Sessions, SessionUnavailable
-from gateway.connect.standing import Cut, OpenStreams
 from gateway.connect.wire import BoundedStream, receive
 from pki.assertions import HEADER, Asserted, AssertionVerifier
 from pki.errors import AssertionRefused, SluiceError
+from pki.standing import Cut, OpenStreams
 
 _LOG = logging.getLogger(__name__)
 

@@ -182,9 +182,10 @@ def _to_relay(route: Route, grants: Grants) -> dict[str, object]:
 def _to_rest(
     config: GatewayConfig, route: Route, filters: Mapping[str, object], *conditions: Mapping[str, object]
 ) -> dict[str, object]:
+    """A stream has no time-out as a whole; one that is silent ends by ``stream_idle_timeout``."""
     return {
         "match": {**path_match(route.path), "headers": [*conditions, exact_header(":method", route.method)]},
-        "route": {"cluster": "rest", "timeout": seconds(config.request_timeout)},
+        "route": {"cluster": "rest", "timeout": "0s" if route.stream else seconds(config.request_timeout)},
         "metadata": {"filter_metadata": {ROUTE_NAMESPACE: {"operation": route.operation}}},
         "request_headers_to_remove": list(REMOVED_TOWARDS_REST),
         "request_headers_to_add": [

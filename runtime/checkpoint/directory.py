@@ -100,7 +100,7 @@ class Folder:
         """Whatever the store says, but "there is no such file", becomes :class:`CheckpointsUnavailable`."""
         try:
             yield
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             raise
         except Exception as error:  # each store has errors of its own
             raise CheckpointsUnavailable(f"{self.url} cannot be used: {error}", "see [streaming]") from error

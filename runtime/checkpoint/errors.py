@@ -14,6 +14,7 @@ class StreamingMisconfigured(CheckpointError):
     """The directories of checkpoints and savepoints cannot be used as they are set."""
 
 
+@remotable
 class CheckpointsUnavailable(CheckpointError):
     """The directory of checkpoints or savepoints does not answer."""
 

@@ -45,13 +45,13 @@ _SEQUENCE_DIGITS = 10
 _SILENCE = f"ZooKeeper has not answered within {SAFE_SHARE:.0%} of the session's time-out"
 
 
-def access_list(jobmanagers: Sequence[str]) -> list[Any]:
-    """Everything for these JobManagers, nothing for anybody else.
+def access_list(names: Sequence[str], role: Role = Role.JOBMANAGER) -> list[Any]:
+    """Everything for these processes in ``role``, nothing for anybody else.
 
     ZooKeeper knows a client by the subject of its certificate (scheme ``x509``), which is ``CN=<role>/<name>``; see
     :meth:`pki.profiles.Names.subject`.
     """
-    return [make_acl("x509", f"CN={Role.JOBMANAGER.value}/{name}", all=True) for name in jobmanagers]
+    return [make_acl("x509", f"CN={role.value}/{name}", all=True) for name in names]
 
 
 class ZooKeeperElection:
@@ -63,7 +63,7 @@ class ZooKeeperElection:
         self._config = config
         self._identity = identity
         self._root = f"{config.zookeeper_root}/{config.cluster}"
-        self._acl = access_list(config.jobmanagers)
+        self._acl = access_list(config.jobmanagers, identity.spiffe_id.role)
         self._session: ZooKeeperSession | None = None
         self._moved = asyncio.Event()
         self._over = False

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 import msgspec
 
-from runtime.checkpoint.directory import CheckpointDirectory
+from pki.errors import SluiceError
 from runtime.checkpoint.errors import CheckpointLost
 from runtime.checkpoint.ledger import Checkpoint, CheckpointLedger, CheckpointsView, decode, encode, missing_batches
+from runtime.checkpoint.savepoints import CheckpointPlaces, Savepoint
 from runtime.ha.errors import EntryDamaged, StorageUnavailable
 from runtime.jobmanager.checkpoint_store import CheckpointStore
 from runtime.messages import StreamingState
@@ -29,10 +31,11 @@ class CheckpointRecorder:
     earlier ones had.
     """
 
-    def __init__(self, job_id: str, attempt: int, store: CheckpointStore, directory: CheckpointDirectory) -> None:
+    def __init__(self, job_id: str, attempt: int, store: CheckpointStore, places: CheckpointPlaces) -> None:
         self._job_id = job_id
         self._store = store
-        self._directory = directory
+        self._directory = places.checkpoints
+        self._savepoints = places.savepoints
         self._ledger = CheckpointLedger(attempt)
         self._pending: Checkpoint | None = None
         self._idle = asyncio.Event()
@@ -57,26 +60,34 @@ class CheckpointRecorder:
         """Ids of queries that no later attempt can go on with, each once."""
         return self._ledger.unnamed()
 
-    async def restore(self) -> None:
-        """Read from which checkpoint the attempt goes on, and look whether that is there.
+    async def restore(self, savepoint: str) -> None:
+        """Read from which checkpoint the attempt goes on, without one from ``savepoint``; look whether it is there.
 
         Raises:
             CheckpointLost: it is not, and the output would be written twice.
+            SavepointNotFound: the savepoint is not there any more.
             StorageUnavailable, CheckpointsUnavailable: nobody can tell at the moment.
         """
         latest = await self._store.latest(self._job_id)
-        if latest is None:
+        if latest is not None:
+            try:
+                restored = decode(latest[1])
+            except msgspec.DecodeError as error:
+                raise EntryDamaged(f"the checkpoints of job {self._job_id} cannot be read: {error}") from error
+        elif savepoint:
+            restored = await asyncio.to_thread(self._savepoints.restore, savepoint, self._job_id)
+        else:
             return
-        try:
-            restored = decode(latest[1])
-        except msgspec.DecodeError as error:
-            raise EntryDamaged(f"the checkpoints of job {self._job_id} cannot be read: {error}") from error
         committed = await asyncio.to_thread(self._directory.committed, self._job_id)
         missing = missing_batches(restored, committed)
         if missing:
             raise CheckpointLost(missing, f"restore {self.location}, or submit the job again from a savepoint")
         self._ledger.restored = restored
         _LOG.info("job %s goes on from checkpoint %d", self._job_id, restored.number)
+
+    async def take_savepoint(self, savepoint_id: str, description: Savepoint) -> Savepoint:
+        """Copy the checkpoint; raises ``SavepointFailed`` or ``CheckpointsUnavailable``."""
+        return await asyncio.to_thread(self._savepoints.take, savepoint_id, description)
 
     def told(self, state: StreamingState, now: int) -> bool:
         """The driver tells of its queries; True: call :meth:`record` beside the main thread."""
@@ -98,8 +109,17 @@ class CheckpointRecorder:
                     _LOG.warning("checkpoint %d of job %s waits: %s", checkpoint.number, self._job_id, error)
                     self._pending = self._pending or checkpoint
                     await asyncio.sleep(RETRY_SECONDS)
+                except asyncio.CancelledError:
+                    self._pending = self._pending or checkpoint
+                    raise
         finally:
             self._idle.set()
+
+    async def flush(self) -> None:
+        """The JobManager stops: write what is left, once, if it still may."""
+        if self._pending is not None:
+            with contextlib.suppress(SluiceError):  # written already, no storage, or another leader
+                await self._store.add(self._job_id, self._pending.number, encode(self._pending))
 
     async def settle(self) -> None:
         """Wait for the last checkpoint to be written, but not for ever."""

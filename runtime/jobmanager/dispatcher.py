@@ -19,8 +19,9 @@ import msgspec
 from pki.errors import SluiceError
 from runtime.blob.errors import BlobError, InvalidBlobName
 from runtime.blob.store import BlobStore, check_file_name
-from runtime.checkpoint.errors import CheckpointsUnavailable
+from runtime.checkpoint.errors import CheckpointsUnavailable, SavepointFailed
 from runtime.checkpoint.ledger import CheckpointsView
+from runtime.checkpoint.savepoints import Savepoint, new_savepoint_id
 from runtime.ha.errors import EntryMissing, LeadershipLost, StorageUnavailable
 from runtime.ha.leadership import Leadership
 from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory
@@ -32,15 +33,16 @@ from runtime.jobmanager.gateways import (
     JobMasterInternalGateway,
     ResourceManagerInternalGateway,
 )
+from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.job_master import JobMaster, JobServices
 from runtime.jobmanager.job_queue import JobLimits, JobQueue
 from runtime.jobmanager.job_store import AcceptedJob, JobStore
 from runtime.jobmanager.records import accepted_detail, ended_record, interrupted_record
 from runtime.jobmanager.remains import end_remains, end_remains_of, wait_for
 from runtime.jobmanager.restart import NoRestart, Restarts, restarts
-from runtime.jobmanager.views import ExceptionEntry, Failure, JobDetail, JobRecord, JobSummary
+from runtime.jobmanager.views import ExceptionEntry, Failure, JobDetail, JobRecord, JobSummary, SavepointRequest
 from runtime.log_files import read_log
-from runtime.messages import BlobRef, ConnectionEvidence, JobKind, JobState, JobSubmission, LogChunk
+from runtime.messages import BlobRef, ConnectionEvidence, JobKind, JobState, JobSubmission, LogChunk, StageTable
 from runtime.restart_config import RestartConfig, settle
 from runtime.rpc import RpcEndpoint
 from runtime.spark.command import MINIMUM_EXECUTOR_MEMORY_MB
@@ -124,6 +126,7 @@ class Dispatcher(RpcEndpoint):
         finished_jobs_kept: how many ended jobs, with their logs, are remembered.
         lease: of drivers, in seconds (see :mod:`runtime.jobmanager.remains`).
         limits: how many jobs run and wait.
+        feed: told of every change of a job.
         restart: what happens to jobs that fail, where they do not say it themselves.
         chance: random numbers from -1 to 1, for delays before restarts.
     """
@@ -141,6 +144,7 @@ class Dispatcher(RpcEndpoint):
         lease: float,
         restart: RestartConfig,
         limits: JobLimits | None = None,
+        feed: JobFeed | None = None,
         clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311  # spreads load, guards nothing
     ) -> None:
@@ -157,6 +161,7 @@ class Dispatcher(RpcEndpoint):
         self._kept = finished_jobs_kept
         self._clock = clock
         self._queue = JobQueue(limits or JobLimits())
+        self._feed = feed or JobFeed()
         self._jobs: dict[str, _Job] = {}
         self._launching: set[asyncio.Task[None]] = set()
 
@@ -167,7 +172,7 @@ class Dispatcher(RpcEndpoint):
         for ended in recovered.ended:
             self._jobs[ended.summary.id] = _Job(ended_record(ended), clean=not ended.dirty)
             if ended.dirty:
-                self.hand_off(self._clean(ended.summary.id))
+                self.hand_off(self._clean_up(ended.summary.id))
         for accepted in recovered.accepted:
             job = self._jobs[accepted.job_id] = self._new(interrupted_record(accepted))
             job.cancelled = accepted.cancelled
@@ -208,6 +213,7 @@ class Dispatcher(RpcEndpoint):
         self._queue.enter(job_id, checked.owner)
         detail = accepted_detail(job_id, checked, self._now_ms())
         job = self._jobs[job_id] = self._new(JobRecord(submission=checked, detail=detail))
+        self._feed.changed(job_id)
         return self.deferred(self._accept(job_id, job))
 
     def _new(self, record: JobRecord) -> _Job:
@@ -228,6 +234,7 @@ class Dispatcher(RpcEndpoint):
         except BaseException:
             del self._jobs[job_id]
             self._queue.leave(job_id)
+            self._feed.changed(job_id)
             raise
         if job.cancelled:
             await self._store.cancel(job_id)
@@ -317,7 +324,7 @@ class Dispatcher(RpcEndpoint):
             pending_reason="",
         )
         await self._end(job, msgspec.structs.replace(job.record, detail=ended))
-        await self._clean(detail.id)
+        await self._clean_up(detail.id)
 
     async def cancel_job(self, job_id: str) -> None:
         """See :class:`DispatcherGateway`."""
@@ -345,6 +352,7 @@ class Dispatcher(RpcEndpoint):
         job = self._jobs.get(detail.id)
         if job is not None and not job.record.detail.state.terminal:
             job.record = msgspec.structs.replace(job.record, detail=detail)
+            self._feed.changed(detail.id)
 
     async def job_ended(self, record: JobRecord) -> None:
         """See :class:`DispatcherGateway`."""
@@ -355,6 +363,7 @@ class Dispatcher(RpcEndpoint):
         await self._persistently(lambda: self._store.put_result(record), "its result")
         job.record = record
         self._queue.leave(record.detail.id)
+        self._feed.changed(record.detail.id)
         self._blobs.remove_job(record.detail.id)
 
     async def attempt_failed(self, job_id: str) -> float | None:
@@ -367,6 +376,7 @@ class Dispatcher(RpcEndpoint):
         job_id = record.detail.id
         job = self._job(job_id)
         job.record = record
+        self._feed.changed(job_id)
         master, job.master = job.master, None
         if master is not None:
             self._launch(job, self._restart_later(job_id, job, master, delay))
@@ -394,6 +404,45 @@ class Dispatcher(RpcEndpoint):
             return job.record.checkpoints
         return self.deferred(master.checkpoints())
 
+    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
+        """See :class:`DispatcherGateway`."""
+        job, master = self._job(job_id), self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            return job.record.savepoints
+        return self.deferred(master.savepoints())
+
+    async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
+        """See :class:`DispatcherGateway`."""
+        job, master = self._job(job_id), self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            raise SavepointFailed(f"job {job_id} is {job.record.detail.state}", "a savepoint is made of a running job")
+        savepoint_id = new_savepoint_id(job_id)
+
+        async def ask() -> str:
+            await master.trigger_savepoint(savepoint_id, stop)
+            return savepoint_id
+
+        return self.deferred(ask())
+
+    async def savepoints(self) -> tuple[Savepoint, ...]:
+        """See :class:`DispatcherGateway`."""
+        return self.deferred(asyncio.to_thread(self._services.places.savepoints.list))
+
+    async def savepoint(self, savepoint_id: str) -> Savepoint:
+        """See :class:`DispatcherGateway`."""
+        return self.deferred(asyncio.to_thread(self._services.places.savepoints.get, savepoint_id))
+
+    async def dispose_savepoint(self, savepoint_id: str) -> None:
+        """See :class:`DispatcherGateway`."""
+        used = [
+            job.record.detail.id
+            for job in self._jobs.values()
+            if job.record.submission.savepoint == savepoint_id and not job.record.detail.state.terminal
+        ]
+        if used and not any(self._jobs[job_id].record.detail.checkpoints for job_id in used):
+            raise SavepointFailed(f"job {used[0]} is about to go on from it", "wait until it runs, or cancel it")
+        return self.deferred(asyncio.to_thread(self._services.places.savepoints.dispose, savepoint_id))
+
     async def job_released(self, job_id: str) -> None:
         """See :class:`DispatcherGateway`."""
         job = self._job(job_id)
@@ -405,9 +454,15 @@ class Dispatcher(RpcEndpoint):
         await self.service.stop(master)
         await self._clean(job_id)
 
+    async def _clean_up(self, job_id: str) -> None:
+        """What a JobMaster gives back at its end, for a job that has none any more."""
+        if self._services.shuffle is not None:
+            await self._services.shuffle.release_job(job_id)
+        await self._clean(job_id)
+
     async def _clean(self, job_id: str) -> None:
-        directory = self._services.checkpoint_directory
-        await self._persistently(lambda: asyncio.to_thread(directory.remove, job_id), "its checkpoints")
+        checkpoints = self._services.places.checkpoints
+        await self._persistently(lambda: asyncio.to_thread(checkpoints.remove, job_id), "its checkpoints")
         await self._persistently(lambda: self._store.clean(job_id), "its cleanup")
         job = self._jobs.get(job_id)
         if job is not None:
@@ -430,6 +485,7 @@ class Dispatcher(RpcEndpoint):
         ended = [job_id for job_id, job in self._jobs.items() if job.clean]
         for job_id in ended[: max(0, len(ended) - self._kept)]:
             del self._jobs[job_id]
+            self._feed.changed(job_id)
             shutil.rmtree(self._directory / job_id, ignore_errors=True)
             self.hand_off(self._forget(job_id))
 
@@ -497,6 +553,14 @@ class Dispatcher(RpcEndpoint):
         if master is None or job.record.detail.state.terminal:
             return job.record.connections
         return self.deferred(master.connections())
+
+    async def job_stages(self, job_id: str) -> StageTable:
+        """See :class:`DispatcherGateway`."""
+        job = self._job(job_id)
+        master = self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            return job.record.stages
+        return self.deferred(master.stages())
 
     def _job(self, job_id: str) -> _Job:
         try:

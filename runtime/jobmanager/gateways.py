@@ -10,9 +10,10 @@ from typing import Protocol
 
 from pki.identity import Role
 from runtime.checkpoint.ledger import CheckpointsView
+from runtime.checkpoint.savepoints import Savepoint
 from runtime.gateways import JobMasterGateway, ResourceManagerGateway
-from runtime.jobmanager.views import ExceptionEntry, JobDetail, JobRecord, JobSummary, TaskManagerView
-from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotCount
+from runtime.jobmanager.views import ExceptionEntry, JobDetail, JobRecord, JobSummary, SavepointRequest, TaskManagerView
+from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotCount, StageTable
 from runtime.rpc import rpc
 
 DISPATCHER = "dispatcher"
@@ -122,8 +123,23 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
         ...
 
     @rpc(allow=_OWN)
+    async def stages(self) -> StageTable:
+        """Spark's stages in the attempt that runs."""
+        ...
+
+    @rpc(allow=_OWN)
     async def checkpoints(self) -> CheckpointsView:
         """Completed checkpoints, and the streaming queries that run."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def savepoints(self) -> tuple[SavepointRequest, ...]:
+        """The savepoints that were asked for."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def trigger_savepoint(self, savepoint_id: str, stop: bool) -> None:
+        """Begin a savepoint; raises ``NotStreaming`` or ``SavepointFailed``."""
         ...
 
     @rpc(allow=_OWN)
@@ -178,6 +194,11 @@ class DispatcherGateway(Protocol):
         """Evidence of the job's mutual TLS connections, also after its end."""
         ...
 
+    @rpc(allow=_OWN)
+    async def job_stages(self, job_id: str) -> StageTable:
+        """Spark's stages in the last attempt of a job, also after its end; raises ``JobNotFound``."""
+        ...
+
     @rpc(allow=_OWN, oneway=True)
     async def job_updated(self, detail: JobDetail) -> None:
         """A JobMaster shows the latest state of its job."""
@@ -206,6 +227,34 @@ class DispatcherGateway(Protocol):
     @rpc(allow=_OWN)
     async def job_checkpoints(self, job_id: str) -> CheckpointsView:
         """Completed checkpoints of a job, also after its end."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
+        """The savepoints that were asked of a job, and what became of them."""
+        ...
+
+    @rpc(allow=_OWN, timeout=30.0)
+    async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
+        """Begin a savepoint, with ``stop`` the job ends with it; answers its id.
+
+        Raises ``NotStreaming`` or ``SavepointFailed``.
+        """
+        ...
+
+    @rpc(allow=_OWN, timeout=30.0)
+    async def savepoints(self) -> tuple[Savepoint, ...]:
+        """All complete savepoints, the latest first."""
+        ...
+
+    @rpc(allow=_OWN, timeout=30.0)
+    async def savepoint(self, savepoint_id: str) -> Savepoint:
+        """One savepoint, by its id or path; raises ``SavepointNotFound``."""
+        ...
+
+    @rpc(allow=_OWN, timeout=DURABLE_SECONDS)
+    async def dispose_savepoint(self, savepoint_id: str) -> None:
+        """Remove a savepoint; raises ``SavepointNotFound``, or ``SavepointFailed`` when a job needs it."""
         ...
 
     @rpc(allow=_OWN)

@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 from pki.connections import ConnectionLog
 from pki.errors import PeerRefused, SluiceError
 from pki.identity import SpiffeId
-from runtime.checkpoint.directory import CheckpointDirectory
-from runtime.checkpoint.errors import CheckpointLost
+from runtime.checkpoint.errors import CheckpointLost, SavepointNotFound
 from runtime.checkpoint.ledger import CheckpointsView
+from runtime.checkpoint.savepoints import CheckpointPlaces, Savepoint
 from runtime.evidence import from_log, merge
 from runtime.gateways import DRIVER, TASK_EXECUTOR, DriverGateway, TaskExecutorGateway, jobmaster_endpoint
 from runtime.ha.errors import LeadershipLost
@@ -39,8 +39,10 @@ from runtime.jobmanager.gateways import (
     ResourceManagerInternalGateway,
     SlotRequirement,
 )
-from runtime.jobmanager.job_state import ENDING, JobLifecycle, judge_attempt
-from runtime.jobmanager.views import ExceptionEntry, ExecutorView, Failure, JobDetail, JobRecord
+from runtime.jobmanager.job_state import ENDING, JobLifecycle, Verdict, judge_attempt
+from runtime.jobmanager.savepoint_desk import SavepointDesk
+from runtime.jobmanager.shuffle_relay import ShuffleRelay
+from runtime.jobmanager.views import ExceptionEntry, ExecutorView, Failure, JobDetail, JobRecord, SavepointRequest
 from runtime.messages import (
     ConnectionEvidence,
     CsrToSign,
@@ -52,15 +54,18 @@ from runtime.messages import (
     JobKind,
     JobProgress,
     JobState,
+    ShuffleAllocation,
     SignedIdentity,
     SlotCount,
     SlotOffer,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
 )
 from runtime.process import ChildProcess, Exit
 from runtime.rpc import PeerUnreachable, PermanentlyFencedRpcEndpoint, RemotePeer
+from runtime.shuffle.manager_link import ShuffleManagerLink
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -74,6 +79,8 @@ DRIVER_EXIT_GRACE_SECONDS = 20.0
 CANCEL_MARGIN_SECONDS = 5.0
 """A driver that was told to end gets its grace and this, then it is killed."""
 RENEWAL_RETRY_SECONDS = 30.0
+STOP_SECONDS = 30.0
+"""How long a pipeline may go on after its streaming queries were stopped for a savepoint."""
 KILL_GRACE_SECONDS = 2.0
 """What a driver that had its time gets between SIGTERM and SIGKILL."""
 COLLECT_TIMEOUT_SECONDS = 5.0
@@ -97,7 +104,7 @@ class JobServices:
     driver_start_timeout: float
     cancel_grace: float
     checkpoints: CheckpointStore
-    checkpoint_directory: CheckpointDirectory
+    places: CheckpointPlaces
     slot_idle_timeout: float = float("inf")
     """Seconds for which slots are held before there is a SparkContext."""
     drain_timeout: float = 300.0
@@ -105,6 +112,8 @@ class JobServices:
     clock: Callable[[], float] = time.time
     check_leadership: Callable[[], None] = lambda: None
     """Raises ``LeadershipLost`` when this process does not lead (any more)."""
+    shuffle: ShuffleManagerLink | None = None
+    """To the shuffle service, where shuffles go through it."""
 
 
 class JobMaster(PermanentlyFencedRpcEndpoint):
@@ -138,18 +147,22 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         )
         self._attempt_number = attempt
         self._attempt = DriverAttempt(host, job_id, self._attempt_number, submission, token)
-        self._recorder = CheckpointRecorder(job_id, attempt, services.checkpoints, services.checkpoint_directory)
+        self._recorder = CheckpointRecorder(job_id, attempt, services.checkpoints, services.places)
+        self._desk = SavepointDesk(before.savepoints)
         self._hopeless = False
+        self._idle_pipeline = False
         self._child: ChildProcess | None = None
         self._driver: DriverGateway | None = None
         self._driver_peer: RemotePeer | None = None
         self._result: DriverExit | None = None
         self._failure: Failure | None = None
         self._progress = JobProgress()
+        self._stages = StageTable()
         self._spark_auth_secret = secrets.token_hex(AUTH_SECRET_BYTES)
         self._taskmanagers: dict[str, TaskExecutorGateway] = {}
         self._pending_reason = ""
         self._stated: SlotRequirement | None = None
+        self._shuffle = ShuffleRelay(services.shuffle, job_id)
 
     # --- start and end ------------------------------------------------------------------------------------
 
@@ -165,9 +178,11 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """The JobManager stops, or the job is over: nothing of it stays behind in this process."""
         if self._life.may(JobState.SUSPENDED):
             self._life.to(JobState.SUSPENDED, self._now_ms())
+        self._shuffle.close()
         if self._child is not None and self._child.running:
             await self._child.stop(self._last_grace())
             await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
+        await self._recorder.flush()
         await asyncio.to_thread(self._attempt.clean_up)
 
     def _last_grace(self) -> float:
@@ -185,7 +200,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             self._fail(f"internal error of its JobMaster: {type(error).__name__}")
 
     async def _start_driver(self) -> ChildProcess:
-        await self._recorder.restore()
+        await self._recorder.restore(self._submission.savepoint)
         return await self._attempt.start()
 
     def _driver_started(self, child: ChildProcess) -> None:
@@ -198,7 +213,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     def _driver_not_started(self, error: BaseException) -> None:
         _LOG.error("job %s: the driver cannot be started: %s", self.job_id, error)
-        self._hopeless = isinstance(error, CheckpointLost)
+        self._hopeless = isinstance(error, CheckpointLost | SavepointNotFound)
         self._fail(f"the driver cannot be started: {error}")
         self._conclude_attempt("it was never started")
 
@@ -238,10 +253,16 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     async def _settle(self) -> tuple[ConnectionEvidence, ...]:
         await self._recorder.settle()
+        if self._desk.stopping and self._life.state is JobState.RUNNING and self._result is not None:
+            if self._idle_pipeline:  # it was ended by us, and that is no failure
+                self._result = DriverExit(succeeded=True, exit_code=0)
+            if self._result.succeeded:
+                await self._take_savepoint()
         return await self._collect_connections()
 
     def _conclude(self, process_end: str, evidence: tuple[ConnectionEvidence, ...]) -> None:
-        verdict = judge_attempt(self._life.state, self._result, process_end)
+        self._desk.fail(f"the attempt ended: {process_end}")
+        verdict = self._judge(process_end)
         if verdict.error and self._failure is None:
             self._failure = Failure(error=verdict.error, traceback=verdict.traceback)
         for executor in self._pool.executors:
@@ -261,6 +282,14 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self.hand_off(
             self._services.dispatcher.attempt_failed(self.job_id), then=lambda delay: self._go_on(delay, evidence)
         )
+
+    def _judge(self, process_end: str) -> Verdict:
+        verdict = judge_attempt(self._life.state, self._result, process_end)
+        if not self._desk.asked_to_stop or verdict.path != (JobState.FINISHED,):
+            return verdict
+        if self._desk.stopped:
+            return verdict
+        return Verdict((JobState.FAILING, JobState.FAILED), f"the savepoint failed: {self._desk.requests[-1].error}")
 
     def _go_on(self, delay: float | None, evidence: tuple[ConnectionEvidence, ...]) -> None:
         """The attempt failed, and the restart strategy has decided; somebody may have cancelled the job meanwhile."""
@@ -298,6 +327,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             connections=merge(self._earlier_connections, evidence),
             exceptions=self._chronicle.exceptions,
             checkpoints=self._recorder.view,
+            savepoints=self._desk.requests,
+            stages=self._stages,
         )
 
     async def _hand_on(self, record: JobRecord, delay: float) -> None:
@@ -311,6 +342,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         await self._services.dispatcher.job_ended(record)
         await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
         await self._services.resource_manager.release_job(self.job_id)
+        await self._shuffle.release()
         await self._services.dispatcher.job_released(self.job_id)
 
     def _fail(self, error: str, traceback: str = "") -> None:
@@ -374,6 +406,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             blob_host=self._services.blob_address[0],
             blob_port=self._services.blob_address[1],
             kind=self._submission.kind,
+            shuffle=self._shuffle.enabled,
             checkpoints=self._recorder.location if self._submission.kind is JobKind.PIPELINE else "",
         )
 
@@ -386,6 +419,9 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
     async def spark_started(self, registration: SparkRegistration) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""
         self._stop_executors(self._pool.spark_started(registration))
+        over = self._shuffle.begin(self._attempt_number, registration.app_id)
+        if over is not None:
+            self.hand_off(over)
         self._reconcile()
 
     async def set_executor_targets(self, targets: ExecutorTargets) -> None:
@@ -402,6 +438,27 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """See :class:`runtime.gateways.JobMasterGateway`."""
         self._progress = progress
         self._publish()
+
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._services.check_leadership()
+        return self.deferred(self._shuffle.register(shuffle_id, partitions))
+
+    async def unregister_shuffle(self, shuffle_id: int) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self.hand_off(self._shuffle.unregister(shuffle_id))
+
+    async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self.hand_off(self._shuffle.workers_lost(shuffle_id, workers), failed=self._note("telling of lost workers"))
+
+    async def report_stages(self, stages: StageTable) -> None:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        self._stages = stages
+
+    async def stages(self) -> StageTable:
+        """See :class:`runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        return self._stages
 
     async def report_streaming(self, state: StreamingState) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""
@@ -431,6 +488,56 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         if self._result is None:
             self._result = result
             self.call_later(DRIVER_EXIT_GRACE_SECONDS, self._kill_driver)
+
+    # --- savepoints -----------------------------------------------------------------------------------------
+
+    async def savepoints(self) -> tuple[SavepointRequest, ...]:
+        """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        return self._desk.requests
+
+    async def trigger_savepoint(self, savepoint_id: str, stop: bool) -> None:
+        """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        self._desk.ask(savepoint_id, self._life.state, self._recorder.view, self._now_ms(), stop=stop)
+        if not stop:
+            self.hand_off(self._take_savepoint())
+        elif self._driver is not None:
+            grace = self._services.cancel_grace
+            self.hand_off(self._driver.stop_streaming(grace), failed=self._not_stopped)
+            self.call_later(grace + STOP_SECONDS, self._end_stopping)
+
+    async def _take_savepoint(self) -> None:
+        request, checkpoint = self._desk.current, self._recorder.view.latest
+        if request is None or checkpoint is None:
+            return
+        description = Savepoint(
+            id=request.id,
+            path="",
+            job_id=self.job_id,
+            job_name=self._submission.name,
+            owner=self._submission.owner,
+            created_at=self._now_ms(),
+            stopped=request.stop,
+            checkpoint=checkpoint,
+            files=0,
+            size=0,
+        )
+        try:
+            savepoint = await self._recorder.take_savepoint(request.id, description)
+        except SluiceError as error:
+            _LOG.error("job %s: %s failed: %s", self.job_id, request.id, error)
+            self._desk.fail(str(error))
+            return
+        _LOG.info("job %s: %s has %d bytes", self.job_id, savepoint.id, savepoint.size)
+        self._desk.done(savepoint)
+
+    def _not_stopped(self, error: BaseException) -> None:
+        self._desk.fail(f"the driver could not be told to stop: {error}")
+
+    def _end_stopping(self) -> None:
+        """The queries have ended, but the pipeline goes on: it has nothing to go on with."""
+        if self._desk.stopping and self._life.state is JobState.RUNNING:
+            self._idle_pipeline = True
+            self._end_driver()
 
     # --- slots and executors ----------------------------------------------------------------------------------
 

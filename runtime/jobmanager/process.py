@@ -7,6 +7,7 @@ import importlib.metadata
 import logging
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,11 +24,12 @@ from pki.home import Home
 from pki.identity import Role
 from pki.in_use_reporter import reporting
 from pki.issuer import Issuer
+from pki.standing import OpenStreams, Standing
 from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, publish_jobmanager, require_reachable, withdraw_jobmanager
 from runtime.blob.server import BlobServer
 from runtime.blob.store import BlobStore
-from runtime.checkpoint.directory import CheckpointDirectory, Folder
+from runtime.checkpoint.savepoints import CheckpointPlaces
 from runtime.config import RuntimeConfig
 from runtime.ha.leader_endpoint import LeaderEndpoint
 from runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
@@ -36,17 +38,19 @@ from runtime.ha.services import make_election, make_storage
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.driver_attempt import DriverArgv, DriverHost
 from runtime.jobmanager.term import Gateways, Workshop, leading
+from runtime.rest.artifacts import ArtifactStores
 from runtime.rest.assertion_keys import fetch_forever
-from runtime.rest.cluster import Cluster, ClusterFacts
+from runtime.rest.cluster import Cluster, ClusterFacts, Term
 from runtime.rest.leader_switch import RestSwitch
 from runtime.rest.server import RestServer, make_application
+from runtime.rest.standing import standing_at, whoever_was_let_in
+from runtime.rest.streams import Streams
 from runtime.rpc import RpcService
+from runtime.shuffle.finder import shuffle_manager_finder
 
 _LOG = logging.getLogger(__name__)
 
 REST_SOCKET = "rest.sock"
-CHECKPOINTS = "checkpoints"
-"""Directory of a home for the checkpoints of streaming jobs, unless `[streaming]` says otherwise."""
 AGENT_SHARE_OF_GRACE = 0.8
 """A driver agent gives its JVM and Python this share of the grace, to be done itself before it is killed."""
 
@@ -64,19 +68,21 @@ async def run_jobmanager(
     *,
     locate_ca: Callable[[], CaAddress] | None = None,
     auth: tuple[str, int] | None = None,
+    standing: Standing | None,
 ) -> None:
     """Run a JobManager until cancelled, leading or standing by; then stop. Its jobs are left to the next leader.
 
     Its identity is at ``home.identity(Role.JOBMANAGER, name)``, prepared before. ``locate_ca`` says where the online
     authority is; by default it is announced in ``home``. ``auth`` is where the auth service of another machine is,
-    which tells the gateway's public keys; without it they are in ``home``.
+    which tells the gateway's public keys; without it they are in ``home``. ``standing`` tells whose streams of events
+    may stay open; None: the auth service of another machine is asked.
 
     Raises:
         StoreError: there is no usable identity, or an address is taken.
         AddressUnusable: others could not connect to ``config.jobmanager.host``.
         HaError: it can neither lead nor stand by.
     """
-    async with _running(home, config, pki, name, locate_ca=locate_ca, auth=auth) as node:
+    async with _running(home, config, pki, name, locate_ca=locate_ca, auth=auth, standing=standing) as node:
         await node.terms
 
 
@@ -92,6 +98,7 @@ async def jobmanager(
     auth: tuple[str, int] | None = None,
     argv: DriverArgv = driver_argv,
     election: LeaderElection | None = None,
+    standing: Standing | None = None,
 ) -> AsyncIterator[JobManagerAddress]:
     """A running JobManager; yields its addresses once it takes work, or stands by for another one that does.
 
@@ -101,9 +108,20 @@ async def jobmanager(
         auth: where the gateway's public keys are asked for; None: an auth service of ``home`` writes them there.
         argv: the command of a driver agent.
         election: by default the one of ``config.ha``.
+        standing: whose streams of events may stay open; by default as the auth service of another machine says, or
+            those of whoever was let in, where there is none.
     """
     async with _running(
-        home, config, pki, name, issuer=issuer, locate_ca=locate_ca, auth=auth, argv=argv, election=election
+        home,
+        config,
+        pki,
+        name,
+        issuer=issuer,
+        locate_ca=locate_ca,
+        auth=auth,
+        argv=argv,
+        election=election,
+        standing=standing,
     ) as node:
         yield node.address
 
@@ -120,6 +138,7 @@ async def _running(
     auth: tuple[str, int] | None = None,
     argv: DriverArgv = driver_argv,
     election: LeaderElection | None = None,
+    standing: Standing | None = None,
 ) -> AsyncIterator[_Node]:
     settings = config.jobmanager
     require_reachable(settings.host, "jobmanager.host")
@@ -167,9 +186,10 @@ async def _running(
             origin=origin_of(home),
             jobs=home.jobs,
             lease=lease,
-            checkpoint_directory=CheckpointDirectory(
-                Folder(config.streaming.checkpoints or str(home.root / CHECKPOINTS))
-            ),
+            find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
+            if config.shuffle.enabled
+            else None,
+            places=CheckpointPlaces.of(config.streaming, home.root),
         )
         facts = ClusterFacts(
             sluice_version=importlib.metadata.version("sluice"),
@@ -181,6 +201,11 @@ async def _running(
         if auth is not None:
             fetching = asyncio.create_task(fetch_forever(identity, *auth, keys_file), name="fetch-assertion-keys")
             stack.callback(fetching.cancel)
+        if standing is None:
+            standing = whoever_was_let_in if auth is None else standing_at(identity, *auth)
+        open_streams = OpenStreams(standing)
+        watching = asyncio.create_task(open_streams.watch(), name="watch-streams")
+        stack.push_async_callback(_end, watching)
         switch = RestSwitch(identity, workshop.origin, elected_by.leader)
         stack.push_async_callback(switch.close)
         rest = RestServer(make_application(switch.serve, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
@@ -197,7 +222,7 @@ async def _running(
             rest_tls=rest_address,
             pid=os.getpid(),
         )
-        node = _Node(home, workshop, elected_by, rest, switch, facts, address)
+        node = _Node(home, workshop, elected_by, rest, switch, facts, address, Streams(open_streams))
         node.terms = asyncio.create_task(node.run(), name="terms")
         stack.push_async_callback(_end, node.terms)
         ready = asyncio.create_task(node.ready.wait())
@@ -220,6 +245,7 @@ class _Node:
     switch: RestSwitch
     facts: ClusterFacts
     address: JobManagerAddress
+    streams: Streams
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     terms: asyncio.Task[NoReturn] = field(init=False)
 
@@ -244,7 +270,7 @@ class _Node:
             lost = asyncio.create_task(leadership.lost())
             stack.push_async_callback(_end, lost)
             gateways = await stack.enter_async_context(leading(self.workshop, leadership))
-            stack.enter_context(self.switch.leading(self._cluster(gateways)))
+            stack.enter_context(self.switch.leading(self._cluster(gateways, leadership)))
             await self.rest.open_socket()
             stack.push_async_callback(self.rest.close_socket)
             stack.callback(withdraw_jobmanager, self.home, os.getpid())
@@ -255,7 +281,7 @@ class _Node:
             self.ready.set()
             return await lost
 
-    def _cluster(self, gateways: Gateways) -> Cluster:
+    def _cluster(self, gateways: Gateways, leadership: Leadership) -> Cluster:
         config = self.workshop.config
         return Cluster(
             gateways.dispatcher,
@@ -264,6 +290,11 @@ class _Node:
             self.facts,
             ConnectSessions(gateways.dispatcher, self.workshop.blobs, self.workshop.driver_host.jobs, config.connect),
             default_executors=config.spark.executors,
+            leader=Term(self.address.name, leadership.epoch, int(time.time() * 1000)),
+            config=config,
+            artifacts=ArtifactStores(config.jobmanager.artifact_stores),
+            feed=gateways.feed,
+            streams=self.streams,
         )
 
     def _information(self, leadership: Leadership) -> LeaderInformation:

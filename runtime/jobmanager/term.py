@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from pki.connections import ConnectionLog
 from runtime.blob.store import BlobStore
-from runtime.checkpoint.directory import CheckpointDirectory
+from runtime.checkpoint.savepoints import CheckpointPlaces
 from runtime.config import LimitsConfig, Provider, RuntimeConfig
 from runtime.gateways import RESOURCE_MANAGER
 from runtime.ha.leadership import Leadership
@@ -20,12 +21,16 @@ from runtime.jobmanager.checkpoint_store import CheckpointStore
 from runtime.jobmanager.dispatcher import Dispatcher
 from runtime.jobmanager.driver_attempt import DriverHost
 from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
+from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.job_master import JobServices
 from runtime.jobmanager.job_queue import JobLimits
 from runtime.jobmanager.job_store import JobStore
 from runtime.jobmanager.provision import ProvisionLimits
 from runtime.jobmanager.resource_manager import ResourceManager
+from runtime.jobmanager.shuffle_secret import shuffle_secret
 from runtime.rpc import RpcService
+from runtime.shuffle.manager_link import Leader as ShuffleLeader
+from runtime.shuffle.manager_link import ShuffleManagerLink
 
 _LOG = logging.getLogger(__name__)
 
@@ -47,7 +52,8 @@ class Workshop:
     origin: str
     jobs: Path
     lease: float
-    checkpoint_directory: CheckpointDirectory
+    places: CheckpointPlaces
+    find_shuffle_manager: ShuffleLeader | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,8 @@ class Gateways:
 
     dispatcher: DispatcherGateway
     resource_manager: ResourceManagerInternalGateway
+    feed: JobFeed
+    shuffle: ShuffleManagerLink | None = None
 
 
 @asynccontextmanager
@@ -70,6 +78,7 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
     settings, service = workshop.config.jobmanager, workshop.service
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_say_goodbye, service)
+        shuffle = await stack.enter_async_context(linked_to_shuffle(workshop, leadership))
         resource_manager = ResourceManager(
             heartbeat_interval=settings.heartbeat_interval,
             heartbeat_timeout=settings.heartbeat_timeout,
@@ -83,21 +92,46 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
         stack.push_async_callback(service.stop, resource_manager)
         slots = service.local(ResourceManagerInternalGateway, RESOURCE_MANAGER, token=resource_manager.fencing_token)
         dispatcher_gateway = service.local(DispatcherGateway, DISPATCHER)
+        feed = JobFeed()
+        stack.callback(feed.close)
         dispatcher = Dispatcher(
             store=JobStore(leadership.pointers, workshop.storage, epoch=leadership.epoch, origin=workshop.origin),
             term=leadership,
             blobs=workshop.blobs,
             jobs=workshop.jobs,
             resource_manager=slots,
-            services=_services(workshop, slots, dispatcher_gateway, leadership),
+            services=_services(workshop, slots, dispatcher_gateway, leadership, shuffle),
             finished_jobs_kept=settings.finished_jobs_kept,
             lease=workshop.lease,
             limits=_limits(workshop.config.limits),
+            feed=feed,
             restart=workshop.config.restart,
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)
-        yield Gateways(dispatcher_gateway, slots)
+        yield Gateways(dispatcher_gateway, slots, feed, shuffle)
+
+
+@asynccontextmanager
+async def linked_to_shuffle(workshop: Workshop, leadership: Leadership) -> AsyncIterator[ShuffleManagerLink | None]:
+    """The connection to the shuffle service for this term; None where it is not used."""
+    settings, leader = workshop.config.shuffle, workshop.find_shuffle_manager
+    if leader is None:
+        yield None
+        return
+    link = ShuffleManagerLink(
+        leader,
+        await shuffle_secret(leadership.pointers),
+        replicas=settings.replicas,
+        allocation_timeout=settings.allocation_timeout,
+    )
+    renewing = asyncio.create_task(link.run(), name="shuffle leases")
+    try:
+        yield link
+    finally:
+        renewing.cancel()
+        await asyncio.gather(renewing, return_exceptions=True)
+        await link.close()
 
 
 def _provision(config: RuntimeConfig) -> ProvisionLimits | None:
@@ -124,6 +158,7 @@ def _services(
     slots: ResourceManagerInternalGateway,
     dispatcher: DispatcherGateway,
     leadership: Leadership,
+    shuffle: ShuffleManagerLink | None,
 ) -> JobServices:
     settings = workshop.config.jobmanager
     return JobServices(
@@ -137,10 +172,11 @@ def _services(
         driver_start_timeout=settings.driver_start_timeout,
         cancel_grace=settings.cancel_grace,
         checkpoints=CheckpointStore(leadership.pointers, workshop.storage),
-        checkpoint_directory=workshop.checkpoint_directory,
+        places=workshop.places,
         check_leadership=leadership.check,
         slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
         drain_timeout=workshop.config.resources.drain_timeout,
+        shuffle=shuffle,
     )
 
 

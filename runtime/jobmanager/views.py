@@ -5,6 +5,8 @@ Times are epoch milliseconds.
 
 from __future__ import annotations
 
+import enum
+
 from runtime.checkpoint.ledger import CheckpointsView
 from runtime.messages import (
     ConnectionEvidence,
@@ -15,6 +17,7 @@ from runtime.messages import (
     Message,
     SlotProfile,
     SlotState,
+    StageTable,
 )
 
 
@@ -51,6 +54,25 @@ class ExceptionEntry(Message, frozen=True):
     executor: int | None = None
     taskmanager: str = ""
     ended_attempt: bool = False
+
+
+class SavepointState(enum.StrEnum):
+    """What became of a request for a savepoint."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
+class SavepointRequest(Message, frozen=True):
+    """A savepoint that somebody asked for: ``path`` when it is complete, ``error`` when it failed."""
+
+    id: str
+    requested_at: int
+    stop: bool
+    state: SavepointState = SavepointState.IN_PROGRESS
+    path: str = ""
+    error: str = ""
 
 
 class ExecutorView(Message, frozen=True):
@@ -103,13 +125,15 @@ class JobDetail(Message, frozen=True):
 
 
 class JobRecord(Message, frozen=True):
-    """A job as it is kept on disk: what was submitted, what became of it, and the evidence of its connections."""
+    """A job as it is kept on disk: what was submitted, what became of it, its stages, and its connections."""
 
     submission: JobSubmission
     detail: JobDetail
     connections: tuple[ConnectionEvidence, ...] = ()
+    stages: StageTable = StageTable()
     exceptions: tuple[ExceptionEntry, ...] = ()
     checkpoints: CheckpointsView = CheckpointsView()
+    savepoints: tuple[SavepointRequest, ...] = ()
 
 
 class SlotView(Message, frozen=True):

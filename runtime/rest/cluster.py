@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runtime.blob.store import BlobStore
+from runtime.config import RuntimeConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
+from runtime.jobmanager.job_feed import JobFeed
+from runtime.rest.artifacts import ArtifactStores
+from runtime.rest.streams import Streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,15 @@ class ClusterFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Term:
+    """Of this leader; ``since`` is epoch milliseconds."""
+
+    name: str
+    epoch: int
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """A leading JobManager, as handlers see it; ``default_executors`` is of jobs that do not say."""
 
@@ -29,3 +42,8 @@ class Cluster:
     facts: ClusterFacts
     sessions: ConnectSessions
     default_executors: int
+    leader: Term
+    config: RuntimeConfig
+    artifacts: ArtifactStores
+    feed: JobFeed
+    streams: Streams

@@ -72,6 +72,7 @@ class RestSwitch:
             yield
         finally:
             self._here = None
+            cluster.feed.close()
 
     async def close(self) -> None:
         """Nothing is kept open between requests."""

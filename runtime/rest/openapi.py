@@ -18,6 +18,8 @@ REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {
     "job_id": "of a job, as its submission answered it",
     "taskmanager_id": "of a TaskManager: the name in its certificate",
+    "savepoint_id": "of a savepoint",
+    "batch_id": "number of a batch",
 }
 """What the segments of paths with names are."""
 MAX_SEGMENT_CHARACTERS = 128

@@ -11,6 +11,7 @@ from aiohttp.typedefs import Handler
 
 from pki.errors import AssertionRefused, SluiceError
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from runtime.checkpoint.errors import CheckpointsUnavailable, NotStreaming, SavepointFailed, SavepointNotFound
 from runtime.ha.errors import LeadershipLost, StorageUnavailable
 from runtime.jobmanager.errors import (
     JobAlreadyTerminal,
@@ -21,6 +22,7 @@ from runtime.jobmanager.errors import (
     TaskManagerNotFound,
     TooManyJobs,
 )
+from runtime.rest.artifacts import ArtifactRefused
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
 from runtime.spark.errors import ForbiddenSparkConf
 
@@ -38,6 +40,10 @@ class NotYours(SluiceError):
     """The principal may not do this to somebody else's job."""
 
 
+class TooManyStreams(SluiceError):
+    """As many streams of events are open as there may be."""
+
+
 class NotAsserted(AssertionRefused):
     """The request does not come from the gateway; the reason is for the log alone."""
 
@@ -46,18 +52,24 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (BadRequest, 400),
     (InvalidBlobName, 400),
     (ForbiddenSparkConf, 400),
+    (ArtifactRefused, 400),
     (SubmissionRejected, 400),
     (AssertionRefused, 401),
     (NotYours, 403),
     (JobNotFound, 404),
     (LogNotFound, 404),
     (TaskManagerNotFound, 404),
+    (SavepointNotFound, 404),
+    (NotStreaming, 409),
+    (SavepointFailed, 409),
     (JobAlreadyTerminal, 409),
     (TaskManagerLeaves, 409),
     (BlobTooLarge, 413),
+    (TooManyStreams, 429),
     (TooManyJobs, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),
+    (CheckpointsUnavailable, 503),
     (MailboxFull, 503),
     (EndpointStopped, 503),
     (EndpointNotFound, 503),
@@ -119,6 +131,8 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     """Turn whatever a handler raises into a problem."""
     try:
         return await handler(request)
+    except web.HTTPNotModified:
+        raise
     except Exception as error:  # noqa: BLE001  # the outermost place: nothing may reach the client unshaped
         problem = problem_of(error)
         if problem.status >= 500:

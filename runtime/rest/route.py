@@ -150,6 +150,16 @@ class Route:
             return None
         return answer
 
-    def published(self) -> dict[str, str]:
+    @property
+    def stream(self) -> bool:
+        """Whether a good answer goes on for as long as the client stays."""
+        return self.media == EVENT_STREAM
+
+    def published(self) -> dict[str, Any]:
         """What the gateway has to know."""
-        return {"method": self.method, "path": self.path, "operation": self.operation}
+        return {
+            "method": self.method,
+            "path": self.path,
+            "operation": self.operation,
+            **({"stream": True} if self.stream else {}),
+        }

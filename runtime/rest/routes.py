@@ -10,7 +10,19 @@ from typing import Any
 
 from runtime.rest.cluster import Cluster
 from runtime.rest.openapi import describe
-from runtime.rest.resources import connect, jobs, logs, overview, recovery, taskmanagers
+from runtime.rest.resources import (
+    batches,
+    connect,
+    events,
+    jobs,
+    leader,
+    logs,
+    overview,
+    recovery,
+    savepoints,
+    stages,
+    taskmanagers,
+)
 from runtime.rest.route import Call, NoQuery, Route
 
 HEALTH_PATH = "/v1/health"
@@ -26,10 +38,15 @@ async def get_description(cluster: Cluster, call: Call[NoQuery]) -> dict[str, An
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *jobs.ROUTES,
+    *stages.ROUTES,
     *logs.ROUTES,
+    *events.ROUTES,
+    *leader.ROUTES,
     *recovery.ROUTES,
+    *savepoints.ROUTES,
     *taskmanagers.ROUTES,
     *connect.ROUTES,
+    *batches.ROUTES,
     Route("GET", "/v1/openapi.json", "openapi.read", get_description),
 )
 
@@ -39,6 +56,6 @@ def _description(version: str) -> dict[str, Any]:
     return describe(ROUTES, version)
 
 
-def published_routes() -> list[dict[str, str]]:
+def published_routes() -> list[dict[str, Any]]:
     """The routes as they are written for the gateway: ``[{"method", "path", "operation"}]``."""
     return [route.published() for route in ROUTES]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import msgspec
 from aiohttp import BodyPartReader, web
@@ -20,6 +20,8 @@ from runtime.restart_config import RestartWish
 
 MAX_REQUEST_PART_BYTES = 1 << 20
 """Largest ``request`` part."""
+MAX_SAVEPOINT_CHARACTERS = 1000
+"""Longest id or path of a savepoint."""
 MAX_FILES = 64
 """Most ``file`` parts."""
 CHUNK_BYTES = 256 << 10
@@ -38,6 +40,7 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     spark_conf: dict[str, str] = {}
     executors: int | None = None
     restart: RestartWish = RestartWish()
+    savepoint: Annotated[str, msgspec.Meta(max_length=MAX_SAVEPOINT_CHARACTERS)] = ""
     executor_cores: int = 0
     executor_memory_mb: int = 0
 
@@ -83,6 +86,7 @@ async def receive_submission(
         executors=default_executors if wanted.executors is None else wanted.executors,
         files=tuple(parts.files),
         restart=wanted.restart,
+        savepoint=wanted.savepoint,
         executor_cores=wanted.executor_cores,
         executor_memory_mb=wanted.executor_memory_mb,
     )

@@ -46,8 +46,8 @@ from runtime.shuffle.wire import (
     Header,
     error_of,
     pack_hello,
+    parse_data_table,
     parse_header,
-    parse_table,
 )
 
 FRAME_BYTES = 512 << 10
@@ -103,6 +103,7 @@ class _Connection:
         policy = server_policy(
             Channel.DATA, identity.spiffe_id.trust_domain, role=Role.SHUFFLE_WORKER, name=address.name
         )
+        connection: _Connection | None = None
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 reader, writer = await asyncio.open_connection(
@@ -111,12 +112,14 @@ class _Connection:
                 connection = cls(reader, writer, address)
                 writer.write(pack_hello(direction))
                 header, _ = await connection._frame()
+            if header.kind is not FrameType.HELLO_OK:
+                raise FrameRefused(f"shuffle worker {address.name} answered HELLO with {header.kind.name}")
         except (OSError, EOFError, TimeoutError, SluiceError) as error:
+            if connection is not None:
+                await connection.close()
             if isinstance(error, ShuffleError):
                 raise
             raise ShuffleUnavailable(f"shuffle worker {address.name} cannot be reached: {_reason(error)}") from error
-        if header.kind is not FrameType.HELLO_OK:
-            raise FrameRefused(f"shuffle worker {address.name} answered HELLO with {header.kind.name}")
         connection._credit = header.aux
         connection._receiving = asyncio.create_task(connection._receive(), name=f"shuffle-{address.name}")
         return connection
@@ -445,12 +448,10 @@ class ShuffleClient:
 
 
 def _segments(header: Header, payload: bytes, checks: SegmentChecks) -> list[Segment]:
-    table = parse_table(header, payload)
     at = header.count * DATA_ENTRY.itemsize
     view = memoryview(payload)
     found = []
-    columns = (table[name].tolist() for name in ("partition", "map", "sequence", "length", "check"))
-    for partition, map_id, sequence, length, check in zip(*columns, strict=True):
+    for partition, sequence, map_id, length, check in parse_data_table(header, payload):
         data = view[at : at + length]
         if checks.value(partition, map_id, sequence, data) != check:
             raise SegmentCorrupt(

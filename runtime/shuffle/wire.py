@@ -1,15 +1,13 @@
 """The frames of the shuffle's data plane: their form and their bounds; no I/O.
 
 Little endian. A frame is a header of 48 bytes and a payload; the payload of PUSH and DATA is a table of segments, then
-their data back to back. Tables are read and written as arrays, so that nothing happens byte by byte. The document of
-the protocol is docs/shuffle.md.
+their data back to back. The document of the protocol is docs/shuffle.md.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -48,8 +46,10 @@ SEGMENT_ENTRY = np.dtype([("partition", "<u4"), ("sequence", "<u4"), ("length", 
 DATA_ENTRY = np.dtype([("partition", "<u4"), ("sequence", "<u4"), ("map", "<i8"), ("length", "<u4"), ("check", "<u4")])
 """One row of the table of DATA."""
 
-Table = npt.NDArray[np.void]
-"""An array with one of the row types above."""
+PushEntry = tuple[int, int, int, int]
+DataEntry = tuple[int, int, int, int, int]
+_PUSH_ROW = struct.Struct("<IIII")
+_DATA_ROW = struct.Struct("<IIqII")
 
 
 class FrameType(enum.IntEnum):
@@ -80,8 +80,7 @@ _EMPTY = frozenset({FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameTy
 """Frames without payload."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(msgspec.Struct, frozen=True):
     """The header of one frame; fields that a type has no use for are 0."""
 
     kind: FrameType
@@ -160,26 +159,36 @@ def _check_count(kind: FrameType, count: int, length: int) -> None:
         raise FrameRefused(f"the table of {count} segments does not fit into {length} bytes of payload")
 
 
-def parse_table(header: Header, data: bytes | bytearray | memoryview) -> Table:
-    """The table of a PUSH or DATA frame, whose lengths together are its payload's; a view of ``data``.
+def parse_push_table(header: Header, data: bytes | bytearray | memoryview) -> list[PushEntry]:
+    """The table of a PUSH: (partition, sequence, length, check) of each segment.
+
+    Plain tuples and not an array: most frames have few segments, each of which is looked at once.
 
     Raises:
         FrameRefused: a partition or length out of bounds, or lengths that do not add up.
     """
-    entry = SEGMENT_ENTRY if header.kind is FrameType.PUSH else DATA_ENTRY
-    table: Table = np.frombuffer(data, entry, header.count)
-    lengths = table["length"]
-    longest = int(lengths.max())
+    size = header.count * SEGMENT_ENTRY.itemsize
+    table: list[PushEntry] = list(_PUSH_ROW.iter_unpack(data[:size]))
+    _check_table(header, [row[2] for row in table], max(row[0] for row in table), size)
+    return table
+
+
+def parse_data_table(header: Header, data: bytes | bytearray | memoryview) -> list[DataEntry]:
+    """The table of a DATA: (partition, sequence, map, length, check) of each segment; errors as for PUSH."""
+    size = header.count * DATA_ENTRY.itemsize
+    table: list[DataEntry] = list(_DATA_ROW.iter_unpack(data[:size]))
+    _check_table(header, [row[3] for row in table], max(row[0] for row in table), size)
+    return table
+
+
+def _check_table(header: Header, lengths: list[int], highest: int, table_bytes: int) -> None:
+    longest, total = max(lengths), sum(lengths)
     if longest > MAX_SEGMENT_BYTES:
         raise FrameRefused(f"a segment of {longest} bytes", f"at most {MAX_SEGMENT_BYTES}")
-    total = int(lengths.sum(dtype=np.int64))
-    expected = header.length - header.count * entry.itemsize
-    if total != expected:
-        raise FrameRefused(f"segments of {total} bytes together in a frame with {expected} bytes of data")
-    highest = int(table["partition"].max())
+    if total != header.length - table_bytes:
+        raise FrameRefused(f"segments of {total} bytes together in a frame with {header.length - table_bytes} of data")
     if highest >= MAX_PARTITION:
         raise FrameRefused(f"partition {highest}", f"below {MAX_PARTITION}")
-    return table
 
 
 def pack_hello(direction: Literal["push", "fetch"]) -> bytes:

@@ -6,14 +6,23 @@ The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkC
     {"type": "targets", …ExecutorTargets}        how many executors are wanted from now on
     {"type": "kill", "executor_ids": […]}        Spark gives these up; never overtakes its targets
     {"type": "progress", …JobProgress}           counters, at most five times a second
+    {"type": "shuffle_register", "id": …, "shuffle_id": …, "partitions": …}    asks where a shuffle is kept
+    {"type": "shuffle_unregister", "shuffle_id": …}                             it is not needed any more
+    {"type": "shuffle_lost", "shuffle_id": …, "workers": […]}                   these cannot be reached
+    {"type": "stages", …StageTable}              its stages, at most once a second
     {"type": "streaming", …StreamingState}       streaming queries, whenever one began, committed a batch, or ended
     {"type": "task_failed", …TaskFailure}        a task failed by an error of its own
     {"type": "streaming_stopped"}                the answer to stop_streaming
     {"type": "stopped"}                          the SparkContext ended in order
 
 To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}``,
-``{"type": "stop_streaming", "grace_ms": …}`` and ``{"type": "decommission", "executor_ids": […], "reason": "…"}``:
-these are to end when their blocks are elsewhere.
+``{"type": "stop_streaming", "grace_ms": …}``, ``{"type": "decommission", "executor_ids": […], "reason": "…"}`` (these
+are to end when their blocks are elsewhere), and answers, each with the ``id`` of its question::
+
+    {"type": "shuffle_registered", "id": …, "error": "", "shuffle": …, "replicas": …, "integrity_key": "16 hex digits",
+     "workers": [{"name": …, "host": …, "port": …}, …]}
+
+``shuffle`` is the number on the data plane; ``workers`` is empty when ``error`` is a sentence.
 """
 
 from __future__ import annotations
@@ -30,7 +39,9 @@ from runtime.messages import (
     ExecutorExit,
     ExecutorTargets,
     JobProgress,
+    ShuffleAllocation,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
 )
@@ -58,6 +69,27 @@ class SparkStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     in_order: bool = True
 
 
+class RegisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where is shuffle ``shuffle_id`` (Spark's number) kept? ``id`` is that of the question."""
+
+    id: int
+    shuffle_id: int
+    partitions: int
+
+
+class UnregisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shuffle is not needed any more."""
+
+    shuffle_id: int
+
+
+class ShuffleWorkersLost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """These workers of the shuffle cannot be reached."""
+
+    shuffle_id: int
+    workers: tuple[str, ...]
+
+
 class StreamingStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All streaming queries have ended."""
 
@@ -67,6 +99,10 @@ BridgeEvent = (
     | ExecutorTargets
     | KillExecutors
     | JobProgress
+    | RegisterShuffle
+    | UnregisterShuffle
+    | ShuffleWorkersLost
+    | StageTable
     | StreamingState
     | TaskFailure
     | StreamingStopped
@@ -78,6 +114,10 @@ _EVENTS: dict[str, type[Any]] = {
     "targets": ExecutorTargets,
     "kill": KillExecutors,
     "progress": JobProgress,
+    "shuffle_register": RegisterShuffle,
+    "shuffle_unregister": UnregisterShuffle,
+    "shuffle_lost": ShuffleWorkersLost,
+    "stages": StageTable,
     "streaming": StreamingState,
     "task_failed": TaskFailure,
     "streaming_stopped": StreamingStopped,
@@ -114,6 +154,21 @@ def encode_decommission(executor_ids: tuple[int, ...], reason: str) -> bytes:
     return _line("decommission", {"executor_ids": executor_ids, "reason": reason})
 
 
+def encode_shuffle(question: int, answer: ShuffleAllocation | str) -> bytes:
+    """The line that answers the question ``question``: where the shuffle is kept, or a sentence why nowhere."""
+    if isinstance(answer, str):
+        fields: dict[str, Any] = {"error": answer, "shuffle": 0, "replicas": 0, "integrity_key": "", "workers": []}
+    else:
+        fields = {
+            "error": "",
+            "shuffle": answer.shuffle_id,
+            "replicas": answer.replicas,
+            "integrity_key": answer.integrity_key.hex(),
+            "workers": msgspec.to_builtins(answer.workers),
+        }
+    return _line("shuffle_registered", {"id": question, **fields})
+
+
 def encode_stop_streaming(grace_seconds: float) -> bytes:
     """The line that stops all streaming queries."""
     return _line("stop_streaming", {"grace_ms": int(grace_seconds * 1000)})
@@ -133,6 +188,8 @@ class Bridge:
         self._on_event = on_event
         self._server: asyncio.Server | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self.contexts = 0
+        """SparkContexts so far; questions of one are not answered to the next."""
 
     async def start(self) -> None:
         """Listen; the socket's directory must be private (0700)."""
@@ -147,6 +204,11 @@ class Bridge:
     def executor_exited(self, exit_report: ExecutorExit) -> None:
         """Tell Spark why an executor is gone; without a SparkContext there is nobody to tell."""
         self._send(encode_exit(exit_report))
+
+    def shuffle_registered(self, context: int, question: int, answer: ShuffleAllocation | str) -> None:
+        """Answer a question of the SparkContext that was number ``context``; a later one is told nothing."""
+        if context == self.contexts:
+            self._send(encode_shuffle(question, answer))
 
     def cancel(self) -> None:
         """Cancel all Spark jobs of the current SparkContext."""
@@ -178,6 +240,7 @@ class Bridge:
             writer.close()
             return
         self._writer = writer
+        self.contexts += 1
         in_order = False
         try:
             while not in_order:

@@ -34,6 +34,9 @@ certificates."""
 FORBIDDEN_PATTERNS_PROPERTY = "sluice.forbidden"
 """System property of the driver JVM that holds :func:`forbidden_patterns`, separated by commas."""
 
+SHUFFLE_PACKAGE = "org.apache.spark.shuffle.sluice"
+"""Where the plugin's shuffle manager is."""
+
 CHECKPOINT_LOCATION = "spark.sql.streaming.checkpointLocation"
 
 _KEY = re.compile(r"spark(\.[A-Za-z0-9_-]+)+")
@@ -54,6 +57,7 @@ _COMMAND = "the launcher composes every JVM command line and environment itself"
 _LISTENER = "it would open or move a listener"
 _PLACE = "the launcher decides where a job runs"
 _SIZE = "slots decide the size of an executor"
+_SHUFFLE = "the cluster decides where shuffles go"
 _FETCH = "files of a job travel with its submission, not over connections of Spark's own"
 
 RULES: tuple[Rule, ...] = (
@@ -114,7 +118,13 @@ RULES: tuple[Rule, ...] = (
     Rule("spark.driver.memory", _SIZE, "set driver_memory_mb in [spark]"),
     Rule("spark.driver.cores", _SIZE),
     Rule(CHECKPOINT_LOCATION.lower(), "checkpoints are where the next attempt of the job finds them"),
-    # 5. Artifacts fetched outside the blob server.
+    # 5. Shuffles go through the service, or not, for the whole job; a map's number must be that of its attempt.
+    Rule("spark.shuffle.manager", _SHUFFLE),
+    Rule("spark.shuffle.manager.*", _SHUFFLE),
+    Rule("spark.shuffle.sort.io.plugin.class", _SHUFFLE),
+    Rule("spark.shuffle.useoldfetchprotocol", _SHUFFLE),
+    Rule("spark.shuffle.push.*", _SHUFFLE),
+    # 6. Artifacts fetched outside the blob server.
     Rule("spark.submit.*", _FETCH, "use --file"),
     Rule("spark.jars", _FETCH, "use --file and SparkContext.addJar"),
     Rule("spark.jars.*", _FETCH, "use --file and SparkContext.addJar"),
@@ -192,6 +202,20 @@ def launcher_conf(*, job_id: str, name: str, host: str, shape: DriverShape) -> d
         "spark.executor.cores": str(shape.executor_cores),
         "spark.executor.memory": f"{shape.executor_memory_mb}m",
         "spark.driver.memory": f"{shape.driver_memory_mb}m",
+    }
+
+
+def shuffle_conf() -> dict[str, str]:
+    """The settings of a driver whose shuffles go through the shuffle service; they win over the job's own.
+
+    Executors hold nothing that others need, so they may go at any time, and it does not matter where a task runs.
+    """
+    return {
+        "spark.shuffle.manager": f"{SHUFFLE_PACKAGE}.SluiceShuffleManager",
+        "spark.shuffle.sort.io.plugin.class": f"{SHUFFLE_PACKAGE}.SluiceDataIO",
+        "spark.shuffle.reduceLocality.enabled": "false",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "false",
+        "spark.storage.decommission.shuffleBlocks.enabled": "false",
     }
 
 

@@ -23,14 +23,26 @@ from runtime.messages import (
     ExecutorTargets,
     JobKind,
     JobProgress,
+    ShuffleAllocation,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
 )
 from runtime.process import Exit
-from runtime.spark.bridge import Bridge, BridgeEvent, KillExecutors, SparkStopped, StreamingStopped
+from runtime.shuffle.service_errors import ShuffleServiceError
+from runtime.spark.bridge import (
+    Bridge,
+    BridgeEvent,
+    KillExecutors,
+    RegisterShuffle,
+    ShuffleWorkersLost,
+    SparkStopped,
+    StreamingStopped,
+    UnregisterShuffle,
+)
 from runtime.spark.command import SparkRuntime
-from runtime.spark.conf import connect_conf, streaming_conf
+from runtime.spark.conf import connect_conf, shuffle_conf, streaming_conf
 from runtime.spark.driver_process import DriverProcess, Pipeline, driver_conf
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
@@ -64,6 +76,7 @@ class DriverAgent:
         self._process = DriverProcess(spec, spark, temp_dir, self._bridge.path)
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._spark_lost = False
+        self._questions: set[asyncio.Task[None]] = set()
 
     def executor_exited(self, exit_report: ExecutorExit) -> None:
         """Tell Spark why an executor is gone."""
@@ -92,6 +105,8 @@ class DriverAgent:
             await self._bridge.start()
             result = judge(await self._attempt())
         finally:
+            for question in self._questions:
+                question.cancel()
             await self._bridge.close()
         if not self._link.lost.done():
             await self._link.finish(result)
@@ -193,24 +208,52 @@ class DriverAgent:
                 self._link.set_targets(event)
             case KillExecutors(executor_ids):
                 self._link.kill_executors(executor_ids)
-            case JobProgress():
-                self._link.report_progress(event)
-            case StreamingState():
-                self._link.report_streaming(event)
-            case TaskFailure():
-                self._link.report_task_failure(event)
+            case RegisterShuffle():
+                question = asyncio.ensure_future(self._register_shuffle(self._bridge.contexts, event))
+                self._questions.add(question)
+                question.add_done_callback(self._questions.discard)
+            case UnregisterShuffle(shuffle_id):
+                self._link.unregister_shuffle(shuffle_id)
+            case ShuffleWorkersLost(shuffle_id, workers):
+                self._link.shuffle_workers_lost(shuffle_id, workers)
             case StreamingStopped():
                 _log.info("all streaming queries have ended")
             case SparkStopped(in_order):
                 self._spark_lost = self._spark_lost or not in_order
+            case _:
+                self._report(event)
+
+    def _report(self, news: JobProgress | StageTable | StreamingState | TaskFailure) -> None:
+        """What the JobMaster only writes down."""
+        match news:
+            case JobProgress():
+                self._link.report_progress(news)
+            case StageTable():
+                self._link.report_stages(news)
+            case StreamingState():
+                self._link.report_streaming(news)
+            case TaskFailure():
+                self._link.report_task_failure(news)
+
+    async def _register_shuffle(self, context: int, asked: RegisterShuffle) -> None:
+        """Spark hears why a shuffle cannot be kept, and fails its stage: there is no other place for it."""
+        answer: ShuffleAllocation | str
+        try:
+            answer = await self._link.register_shuffle(asked.shuffle_id, asked.partitions)
+        except SluiceError as error:
+            known = isinstance(error, ShuffleServiceError)
+            _log.log(logging.WARNING, "shuffle %d has no place: %s", asked.shuffle_id, error, exc_info=not known)
+            answer = str(error)
+        self._bridge.shuffle_registered(context, asked.id, answer)
 
 
 def kind_conf(assignment: DriverAssignment, host: str) -> dict[str, str]:
     """Settings that only this kind of job has."""
+    shuffle = shuffle_conf() if assignment.shuffle else {}
     if assignment.kind is not JobKind.CONNECT:
-        return streaming_conf(assignment.checkpoints) if assignment.checkpoints else {}
+        return {**shuffle, **(streaming_conf(assignment.checkpoints) if assignment.checkpoints else {})}
     try:
-        return connect_conf(host, float(assignment.args[0]))
+        return {**shuffle, **connect_conf(host, float(assignment.args[0]))}
     except (IndexError, ValueError) as error:
         raise DriverFailed("a Spark Connect session without a time-out", "it is started by REST") from error
 

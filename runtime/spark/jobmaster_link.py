@@ -25,7 +25,9 @@ from runtime.messages import (
     DriverExit,
     ExecutorTargets,
     JobProgress,
+    ShuffleAllocation,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
 )
@@ -66,7 +68,8 @@ Call = Callable[[JobMasterGateway], Awaitable[object]]
 class _Queued:
     call: Call
     done: asyncio.Future[None]
-    replaceable: bool = False
+    shows: str = ""
+    """What it shows the state of: the next one about the same makes it superfluous."""
 
 
 class JobMasterLink:
@@ -117,9 +120,46 @@ class JobMasterLink:
 
     def report_progress(self, progress: JobProgress) -> None:
         """The latest counters; ones that have not left yet are replaced."""
-        if self._queue and self._queue[-1].replaceable and len(self._queue) > 1:
-            self._queue.pop()
-        self._put(lambda jobmaster: jobmaster.report_progress(progress), replaceable=True)
+        self._show("progress", lambda jobmaster: jobmaster.report_progress(progress))
+
+    def report_stages(self, stages: StageTable) -> None:
+        """The latest stages, under the same rule."""
+        self._show("stages", lambda jobmaster: jobmaster.report_stages(stages))
+
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        """Where the shuffle is kept; asked behind what was queued before, but the queue does not wait for the answer.
+
+        Asked again after a reconnection. Raises what the JobMaster raised, or :class:`DriverFailed` when the link is
+        lost.
+        """
+        while True:
+            asked: asyncio.Future[Awaitable[ShuffleAllocation]] = asyncio.get_running_loop().create_future()
+
+            async def ask(
+                jobmaster: JobMasterGateway,
+                asked: asyncio.Future[Awaitable[ShuffleAllocation]] = asked,
+            ) -> None:
+                if not asked.done():
+                    asked.set_result(asyncio.ensure_future(jobmaster.register_shuffle(shuffle_id, partitions)))
+                    await asyncio.sleep(0)  # it leaves before what is queued behind it
+
+            self._put(ask)
+            await first_of(asked, self.lost)
+            if not asked.done():
+                raise DriverFailed(f"the JobMaster is lost: {self.lost.result()}")
+            try:
+                return await asked.result()
+            except (PeerUnreachable, RpcTimeout, MailboxFull) as error:
+                _log.info("shuffle %d is asked for again: %s", shuffle_id, error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def unregister_shuffle(self, shuffle_id: int) -> None:
+        """Spark does not need the shuffle any more."""
+        self._put(lambda jobmaster: jobmaster.unregister_shuffle(shuffle_id))
+
+    def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
+        """These workers of the shuffle cannot be reached."""
+        self._put(lambda jobmaster: jobmaster.shuffle_workers_lost(shuffle_id, workers))
 
     def report_streaming(self, state: StreamingState) -> None:
         """The latest state of streaming queries; repeated after a reconnection."""
@@ -165,12 +205,22 @@ class JobMasterLink:
             _log.error("the JobMaster is lost: %s", error)
             self._lose(str(error))
 
-    def _put(self, call: Call, *, replaceable: bool = False) -> asyncio.Future[None]:
+    def _show(self, what: str, call: Call) -> None:
+        """Queue ``call`` in place of one that shows the same, unless that is on its way or others came after it."""
+        for place in range(len(self._queue) - 1, 0, -1):
+            if not self._queue[place].shows:
+                break
+            if self._queue[place].shows == what:
+                del self._queue[place]
+                break
+        self._put(call, shows=what)
+
+    def _put(self, call: Call, *, shows: str = "") -> asyncio.Future[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if len(self._queue) >= MAX_QUEUED_CALLS:
             self._lose(f"{MAX_QUEUED_CALLS} messages wait for the JobMaster")
         else:
-            self._queue.append(_Queued(call, done, replaceable))
+            self._queue.append(_Queued(call, done, shows))
             self._waiting.set()
         return done
 

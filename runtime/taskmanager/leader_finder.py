@@ -1,13 +1,14 @@
 """Finding the JobManager that leads: any JobManager tells who that is, and its certificate proves it.
 
 TaskManagers have no business with ZooKeeper: they know the addresses of the JobManagers, or the home in which the
-leader announces itself.
+leader announces itself. ShuffleManagers are found in the same way.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from pki.errors import SluiceError
 from pki.home import Home
@@ -21,36 +22,62 @@ _LOG = logging.getLogger(__name__)
 Address = tuple[str, int]
 
 
-class AnnouncedLeader:
-    """The leader announces itself in this home."""
+class Announcement(Protocol):
+    """What a leader announces."""
 
-    def __init__(self, service: RpcService, home: Home) -> None:
+    @property
+    def name(self) -> str:
+        """That in its certificate."""
+        ...
+
+    @property
+    def rpc(self) -> Address:
+        """Where it listens."""
+        ...
+
+
+class AnnouncedLeader:
+    """The leader announces itself in this home; ``read`` reads that, of leaders in ``role``."""
+
+    def __init__(
+        self,
+        service: RpcService,
+        home: Home,
+        *,
+        read: Callable[[Home], Announcement] = read_jobmanager,
+        role: Role = Role.JOBMANAGER,
+    ) -> None:
         self._service = service
         self._home = home
+        self._read = read
+        self._role = role
 
     async def dial(self) -> RemotePeer:
         """Connect to the leader; raises ``AddressUnknown`` when none is announced, or what connecting raises."""
-        address = read_jobmanager(self._home)
-        return await self._service.connect(*address.rpc, role=Role.JOBMANAGER, name=address.name)
+        address = self._read(self._home)
+        return await self._service.connect(*address.rpc, role=self._role, name=address.name)
 
     async def superseded(self, peer: RemotePeer) -> bool:
-        """Whether another JobManager than ``peer`` is announced."""
+        """Whether another one than ``peer`` is announced."""
         try:
-            return read_jobmanager(self._home).name != peer.identity.name
+            return self._read(self._home).name != peer.identity.name
         except SluiceError:
             return False
 
 
 class AskedLeader:
-    """Every JobManager at ``addresses`` knows who leads, when somebody does."""
+    """Every process in ``role`` at ``addresses`` knows who leads, when somebody does."""
 
-    def __init__(self, service: RpcService, addresses: Sequence[Address]) -> None:
+    def __init__(self, service: RpcService, addresses: Sequence[Address], *, role: Role = Role.JOBMANAGER) -> None:
         self._service = service
+        self._role = role
         self._addresses = list(addresses)
 
     async def dial(self) -> RemotePeer:
         """Connect to the leader; raises the last reason why there is no way to it."""
-        reason: Exception = PeerUnreachable("no JobManager leads at the moment", "it is asked for again and again")
+        reason: Exception = PeerUnreachable(
+            f"no {self._role.value} leads at the moment", "it is asked for again and again"
+        )
         for address in tuple(self._addresses):
             try:
                 found = await self._by(address)
@@ -63,10 +90,10 @@ class AskedLeader:
         raise reason
 
     async def superseded(self, peer: RemotePeer) -> bool:
-        """Whether one of them says that another JobManager than ``peer`` leads."""
+        """Whether one of them says that another one than ``peer`` leads."""
         for address in tuple(self._addresses):
             try:
-                asked = await self._service.connect(*address, role=Role.JOBMANAGER)
+                asked = await self._service.connect(*address, role=self._role)
             except (SluiceError, OSError):
                 continue
             if asked.identity == peer.identity:
@@ -79,7 +106,7 @@ class AskedLeader:
         return False
 
     async def _by(self, address: Address) -> RemotePeer | None:
-        peer = await self._service.connect(*address, role=Role.JOBMANAGER)
+        peer = await self._service.connect(*address, role=self._role)
         try:
             leader = await peer.gateway(LeaderGateway, LEADER).leader()
         except BaseException:
@@ -90,7 +117,7 @@ class AskedLeader:
         await peer.close()
         if leader is None:
             return None
-        return await self._service.connect(leader.host, leader.port, role=Role.JOBMANAGER, name=leader.name)
+        return await self._service.connect(leader.host, leader.port, role=self._role, name=leader.name)
 
     async def _ask(self, peer: RemotePeer) -> LeaderAddress | None:
         try:

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
 
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from runtime.checkpoint.errors import SavepointNotFound
+from runtime.ha.errors import LeadershipLost
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.job_feed import FeedClosed
 from runtime.jobmanager.views import JobDetail, JobSummary
 from runtime.messages import Message
 from runtime.rest.cluster import Cluster
 from runtime.rest.jobs import job_id_of, require_owner
 from runtime.rest.paging import PageQuery, paginate
 from runtime.rest.problems import BadRequest, NotYours
+from runtime.rest.resources.events import version_of
 from runtime.rest.resources.overview import Connections
-from runtime.rest.route import Call, Form, NoQuery, Nothing, Query, Route
+from runtime.rest.route import Call, Form, NoQuery, Nothing, Query, Reply, Route
 from runtime.rest.submission import SubmitRequest, receive_submission
 from runtime.spark.errors import ForbiddenSparkConf
+
+MAX_WAIT_SECONDS = 25
+"""Below what a gateway waits for an answer."""
 
 
 class JobList(Message, frozen=True):
@@ -31,6 +43,13 @@ class Submitted(Message, frozen=True):
     job_id: str
 
 
+class JobQuery(Query, frozen=True):
+    """How long to wait for a change, and since when."""
+
+    wait: Annotated[float, msgspec.Meta(ge=0, le=MAX_WAIT_SECONDS, description="seconds")] = 0
+    version: Annotated[str, msgspec.Meta(max_length=64, description="`ETag` of the answer before")] = ""
+
+
 class ChangeQuery(Query, frozen=True):
     """What is to be done with a job."""
 
@@ -44,9 +63,28 @@ async def list_jobs(cluster: Cluster, call: Call[PageQuery]) -> JobList:
     return JobList(jobs=page, next=following)
 
 
-async def get_job(cluster: Cluster, call: Call[NoQuery]) -> JobDetail:
-    """One job."""
-    return await cluster.dispatcher.job(job_id_of(call))
+async def get_job(cluster: Cluster, call: Call[JobQuery]) -> Reply[JobDetail]:
+    """One job; with `wait`, as soon as it is another than the version that one has, at the latest after that time.
+
+    The header `ETag` of the answer is the version, which goes into `version` (or the header `If-None-Match`) of the
+    next request. 304 says that nothing changed.
+    """
+    job_id, known = job_id_of(call), call.query.version or call.request.headers.get("if-none-match", "").strip('"')
+    end = asyncio.get_running_loop().time() + call.query.wait
+    with cluster.feed.watching(job_id) as watch:
+        while True:
+            detail = await cluster.dispatcher.job(job_id)
+            version = version_of(detail)
+            headers = {"etag": f'"{version}"'}
+            if version != known:
+                return Reply(detail, headers=headers)
+            left = end - asyncio.get_running_loop().time()
+            if left <= 0:
+                raise web.HTTPNotModified(headers=headers)
+            try:
+                await watch.changed(left)
+            except FeedClosed:
+                raise LeadershipLost("this JobManager does not lead any more", "ask again: another one does") from None
 
 
 async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
@@ -60,11 +98,22 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
             owner=call.who.principal,
             default_executors=cluster.default_executors,
         )
+        if submission.savepoint:
+            savepoint_id = await _own_savepoint(cluster, call, submission.savepoint)
+            submission = msgspec.structs.replace(submission, savepoint=savepoint_id)
         await cluster.dispatcher.submit_job(job_id, submission)
     except BaseException:
         cluster.store.remove_job(job_id)
         raise
     return Submitted(job_id=job_id)
+
+
+async def _own_savepoint(cluster: Cluster, call: Call[NoQuery], name: str) -> str:
+    """The id of the savepoint; nobody goes on from somebody else's, for the pipeline could read all of it."""
+    savepoint = await cluster.dispatcher.savepoint(name)
+    if savepoint.owner != call.who.principal:
+        raise NotYours(f"{savepoint.id} belongs to {savepoint.owner}", "its owner can go on from it")
+    return savepoint.id
 
 
 async def cancel_job(cluster: Cluster, call: Call[ChangeQuery]) -> Nothing:
@@ -89,10 +138,18 @@ ROUTES = (
         "jobs.submit",
         submit_job,
         status=202,
-        errors=(InvalidBlobName, ForbiddenSparkConf, SubmissionRejected, BlobTooLarge, TooManyJobs),
+        errors=(
+            InvalidBlobName,
+            ForbiddenSparkConf,
+            SubmissionRejected,
+            BlobTooLarge,
+            TooManyJobs,
+            NotYours,
+            SavepointNotFound,
+        ),
         form=Form({"request": SubmitRequest, "pipeline": bytes, "file": list[bytes]}, ("request", "pipeline")),
     ),
-    Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, errors=(JobNotFound,)),
+    Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, other_statuses=(304,), errors=(JobNotFound,)),
     Route(
         "PATCH",
         "/v1/jobs/{job_id}",

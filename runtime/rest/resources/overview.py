@@ -17,7 +17,7 @@ class Connections(Message, frozen=True):
     connections: tuple[ConnectionEvidence, ...]
 
 
-async def get_overview(cluster: Cluster, call: Call[NoQuery]) -> Overview:
+async def overview_of(cluster: Cluster) -> Overview:
     """The cluster in numbers."""
     jobs, taskmanagers = await asyncio.gather(cluster.dispatcher.jobs(), cluster.resource_manager.taskmanagers())
     states = [job.state for job in jobs]
@@ -34,6 +34,11 @@ async def get_overview(cluster: Cluster, call: Call[NoQuery]) -> Overview:
         jobmanager=cluster.facts.jobmanager,
         trust_domain=cluster.facts.trust_domain,
     )
+
+
+async def get_overview(cluster: Cluster, call: Call[NoQuery]) -> Overview:
+    """The cluster in numbers."""
+    return await overview_of(cluster)
 
 
 async def get_health(cluster: Cluster, call: Call[NoQuery]) -> ServiceCounts:

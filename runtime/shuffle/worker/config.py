@@ -33,6 +33,9 @@ class WorkerConfig:
         high_watermark: share of the memory in use above which data are written out although nobody committed them.
         low_watermark: share down to which that goes on.
         layout: what lies together on disk.
+        write_through_bytes: frames whose segments have this size on average are written to disk as they come, because
+            sorting them would gain nothing; the segments of others are merged in memory first.
+        answer_bytes: most data in one frame of an answer: what fits into a processor's own cache.
         job_quota_bytes: most that one job may have here; 0 for no limit.
         reserved_disk_bytes: a disk with less free space takes nothing new.
         disk_retry_seconds: for how long a disk that failed is not tried again.
@@ -50,6 +53,8 @@ class WorkerConfig:
     high_watermark: float = 0.75
     low_watermark: float = 0.5
     layout: Layout = Layout.REDUCE
+    write_through_bytes: int = 32 << 10
+    answer_bytes: int = 512 << 10
     job_quota_bytes: int = 0
     reserved_disk_bytes: int = 256 << 20
     disk_retry_seconds: float = 60.0

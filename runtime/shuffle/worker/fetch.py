@@ -27,14 +27,12 @@ from runtime.shuffle.wire import (
 from runtime.shuffle.worker.session import Session
 from runtime.shuffle.worker.shuffle_data import Located, ShuffleData
 from runtime.shuffle.worker.store import ShuffleStore
-from runtime.shuffle.worker.volume import Rows
 
 _LOG = logging.getLogger(__name__)
 
 MAX_REQUESTS = 1024
 """Fetches at the same time on one connection."""
 MAX_SEGMENTS_PER_ANSWER = 16 << 10
-_NAMES = list(DATA_ENTRY.names or ())
 
 
 @dataclass(slots=True)
@@ -54,7 +52,7 @@ class Fetch:
 
     def advance(self) -> bool:
         """Make sure that :attr:`at` has a next row; False at the end."""
-        while self.at is None or self.row >= len(self.at.rows):
+        while self.at is None or self.row >= len(self.at):
             self.at = next(self.plan, None)
             self.row = 0
             if self.at is None:
@@ -64,9 +62,9 @@ class Fetch:
     @property
     def place(self) -> tuple[int, int, int]:
         """Where the next segment is: which shuffle's files, which of them, and its offset there."""
-        if self.at is None or self.row >= len(self.at.rows):
+        if self.at is None or self.row >= len(self.at):
             return (0, 0, 0)
-        return (self.header.shuffle, int(self.at.volumes[self.row]), int(self.at.rows["offset"][self.row]))
+        return (self.header.shuffle, self.at.volumes[self.row], self.at.offsets[self.row])
 
 
 class FetchConnection:
@@ -78,6 +76,7 @@ class FetchConnection:
         self._job = session.job
         self._fetches: dict[int, Fetch] = {}
         self._head = (0, 0, 0)
+        self._answer_bytes = min(store.config.answer_bytes, MAX_DATA_BYTES)
         table = MAX_SEGMENTS_PER_ANSWER * DATA_ENTRY.itemsize
         self._buffer = memoryview(mmap.mmap(-1, HEADER_BYTES + table + max(MAX_SEGMENT_BYTES, MAX_DATA_BYTES)))
         self._map_ids = memoryview(mmap.mmap(-1, MAX_FETCH_PAYLOAD_BYTES))
@@ -142,72 +141,36 @@ class FetchConnection:
 
     def _answer(self, fetch: Fetch) -> None:
         """Send the next DATA frame of a fetch, and END after its last."""
-        located = fetch.at
-        if located is None:
+        at, row = fetch.at, fetch.row
+        if at is None:
             raise FrameRefused("a fetch without anything left")
-        rows = located.rows[fetch.row : fetch.row + MAX_SEGMENTS_PER_ANSWER]
-        ends = np.cumsum(rows["length"], dtype=np.int64)
-        count = max(1, int(np.searchsorted(ends, min(MAX_DATA_BYTES, fetch.credit), side="right")))
-        rows, size = rows[:count], int(ends[count - 1])
+        end, size = _fill(at.lengths, row, min(self._answer_bytes, fetch.credit))
+        count = end - row
         table = HEADER_BYTES + count * DATA_ENTRY.itemsize
         view = self._buffer[: table + size]
-        self._read(fetch, rows, located.volumes[fetch.row : fetch.row + count], view[table:])
+        data = view[table:]
+        _read(fetch.data, at, row, end, data)
         if self._store.config.verify:
-            self._verify(fetch, rows, view[table:])
+            _verify(fetch, at, row, end, data)
         answer = Header(
             FrameType.DATA,
             shuffle=fetch.header.shuffle,
-            partition=int(rows["partition"][0]),
+            partition=at.partitions[row],
             request=fetch.header.request,
             length=len(view) - HEADER_BYTES,
             count=count,
         )
         view[:HEADER_BYTES] = answer.pack()
-        entries = np.frombuffer(view[HEADER_BYTES:table], DATA_ENTRY)
-        for name in _NAMES:
-            entries[name] = rows[name]
+        view[HEADER_BYTES:table] = at.entries[row * DATA_ENTRY.itemsize : end * DATA_ENTRY.itemsize]
         self._session.send(view)
         self._job.counters.fetched(size, count)
-        fetch.row += count
+        fetch.row = end
         fetch.segments += count
         fetch.size += size
         fetch.credit -= size
         if not fetch.advance():
             del self._fetches[fetch.header.request]
             self._end(fetch)
-
-    def _read(self, fetch: Fetch, rows: Rows, volumes: npt.NDArray[np.int32], view: memoryview) -> None:
-        """Read the data of ``rows`` into ``view``, neighbours on disk at once."""
-        offsets = rows["offset"].astype(np.int64)
-        lengths = rows["length"].astype(np.int64)
-        breaks = np.flatnonzero((offsets[1:] != offsets[:-1] + lengths[:-1]) | (volumes[1:] != volumes[:-1])) + 1
-        firsts = np.concatenate(([0], breaks))
-        sizes = np.add.reduceat(lengths, firsts)
-        at = 0
-        places = zip(
-            volumes[firsts].tolist(),
-            offsets[firsts].tolist(),
-            sizes.tolist(),
-            rows["partition"][firsts].tolist(),
-            strict=True,
-        )
-        for index, offset, size, partition in places:
-            fetch.data.volume(index).read_into(view[at : at + size], offset, partition)
-            at += size
-
-    def _verify(self, fetch: Fetch, rows: Rows, view: memoryview) -> None:
-        at = 0
-        value = fetch.checks.value
-        columns = (rows[name].tolist() for name in ("partition", "map", "sequence", "length", "check"))
-        for partition, map_id, sequence, length, check in zip(*columns, strict=True):
-            if value(partition, map_id, sequence, view[at : at + length]) != check:
-                raise SegmentCorrupt(
-                    f"partition {partition} of shuffle {fetch.data.name} is damaged here: "
-                    f"segment {sequence} of map {map_id}",
-                    partition=partition,
-                    map_id=map_id,
-                )
-            at += length
 
     def _end(self, fetch: Fetch) -> None:
         answer = Header(
@@ -224,3 +187,53 @@ class FetchConnection:
         self._fetches.pop(header.request, None)
         _LOG.warning("%s: fetch refused: %s", self._session.stream.peer, error)
         self._session.send_error(error, header)
+
+
+def _fill(lengths: list[int], row: int, room: int) -> tuple[int, int]:
+    """How far from ``row`` on the segments fit into ``room``, at least one; and their bytes."""
+    size, end = lengths[row], row + 1
+    last = min(len(lengths), row + MAX_SEGMENTS_PER_ANSWER)
+    while end < last and size + lengths[end] <= room:
+        size += lengths[end]
+        end += 1
+    return end, size
+
+
+def _read(data: ShuffleData, at: Located, row: int, end: int, view: memoryview) -> None:
+    """Read segments into ``view``, neighbours on disk at once."""
+    offsets, lengths, volumes = at.offsets, at.lengths, at.volumes
+    filled = 0
+    while row < end:
+        first, offset, size = row, offsets[row], lengths[row]
+        row += 1
+        while row < end and offsets[row] == offset + size and volumes[row] == volumes[first]:
+            size += lengths[row]
+            row += 1
+        got = data.volume(volumes[first]).read_into(view[filled : filled + size], offset)
+        if got < size:
+            while got >= lengths[first]:
+                got -= lengths[first]
+                first += 1
+            raise _damaged(data, at, first, "was cut off")
+        filled += size
+
+
+def _verify(fetch: Fetch, at: Located, row: int, end: int, view: memoryview) -> None:
+    value = fetch.checks.value
+    start = 0
+    for index in range(row, end):
+        stop = start + at.lengths[index]
+        check = value(at.partitions[index], at.maps[index], at.sequences[index], view[start:stop])
+        if check != at.checks[index]:
+            raise _damaged(fetch.data, at, index, "has changed")
+        start = stop
+
+
+def _damaged(data: ShuffleData, at: Located, index: int, what: str) -> SegmentCorrupt:
+    partition, map_id = at.partitions[index], at.maps[index]
+    return SegmentCorrupt(
+        f"partition {partition} of shuffle {data.name} is damaged here: "
+        f"segment {at.sequences[index]} of map {map_id} {what}",
+        partition=partition,
+        map_id=map_id,
+    )

@@ -10,10 +10,7 @@ from __future__ import annotations
 import mmap
 import threading
 import time
-from collections.abc import Callable
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Sequence
 
 from runtime.shuffle.errors import FrameRefused, ShuffleError, ShuffleUnavailable
 from runtime.shuffle.worker.config import SLAB_BYTES
@@ -35,23 +32,15 @@ class Slab:
 
 
 class Lease:
-    """The room of one frame.
+    """The room of one frame: ``extents`` are (start, stop, segments) in the region, in the order of the frame."""
 
-    Attributes:
-        offsets: where each segment goes in the region.
-        extents: the same, neighbours joined: (start, stop) in the order of the frame.
-    """
+    __slots__ = ("extents", "owner", "size", "slabs")
 
-    __slots__ = ("extents", "offsets", "owner", "size", "slabs")
-
-    def __init__(
-        self, owner: str, offsets: npt.NDArray[np.int64], extents: list[tuple[int, int]], slabs: list[Slab]
-    ) -> None:
+    def __init__(self, owner: str, size: int) -> None:
         self.owner = owner
-        self.offsets = offsets
-        self.extents = extents
-        self.slabs = slabs
-        self.size = sum(stop - start for start, stop in extents)
+        self.size = size
+        self.extents: list[tuple[int, int, int]] = []
+        self.slabs: list[Slab] = []
 
 
 class SlabPool:
@@ -104,8 +93,8 @@ class SlabPool:
         """Whether no more than the low watermark is in use."""
         return self._capacity - len(self._free) <= self._low
 
-    def lease(self, owner: str, lengths: npt.NDArray[np.int64], on_wait: Callable[[], None] = lambda: None) -> Lease:
-        """Room for a frame's segments, waiting for it when there is none; ``on_wait`` is called before that.
+    def lease(self, owner: str, lengths: Sequence[int]) -> Lease:
+        """Room for a frame's segments, waiting for it when there is none.
 
         Frames that are being received may hold half of the region per owner: who sends slowly is short of memory
         alone.
@@ -113,8 +102,7 @@ class SlabPool:
         Raises:
             ShuffleError: the pool was stopped, with its reason.
         """
-        ends = np.cumsum(lengths, dtype=np.int64)
-        total = int(ends[-1])
+        total = sum(lengths)
         since = 0.0
         with self._condition:
             while True:
@@ -122,7 +110,7 @@ class SlabPool:
                     raise self._stopped
                 held = self._reading.get(owner, 0)
                 if not held or (held + total) * 2 <= self.capacity_bytes:
-                    lease = self._try(owner, lengths, ends)
+                    lease = self._try(Lease(owner, total), lengths)
                     if lease is not None:
                         break
                 if self._failed is not None:
@@ -130,7 +118,6 @@ class SlabPool:
                 if not since:
                     since = time.monotonic()
                     self.waits += 1
-                    on_wait()
                 self._waiting += 1
                 self.pressed.set()
                 self._condition.wait(_WAIT_SECONDS)
@@ -194,46 +181,43 @@ class SlabPool:
         elif used <= self._low:
             self.pressed.clear()
 
-    def _try(self, owner: str, lengths: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Lease | None:
+    def _try(self, lease: Lease, lengths: Sequence[int]) -> Lease | None:
         """Lay the segments into a parked slab and free ones; None when there are not enough."""
-        offsets = np.empty(len(lengths), np.int64)
-        extents: list[tuple[int, int]] = []
-        taken: list[tuple[Slab, int]] = []
-        placed, placed_bytes = 0, 0
-        parked = self._parked.pop() if self._parked else None
-        while placed < len(lengths):
-            if parked is not None and not taken:
-                slab = parked
+        before: list[int] = []
+        placed, count = 0, len(lengths)
+        while placed < count:
+            if not before and self._parked:
+                slab = self._parked.pop()
             elif self._free:
                 slab = self._free.pop()
             else:
-                self._give_back(taken, parked)
+                self._give_back(lease, before)
                 return None
-            taken.append((slab, slab.used))
+            lease.slabs.append(slab)
+            before.append(slab.used)
             room = SLAB_BYTES - slab.used
-            until = int(np.searchsorted(ends, placed_bytes + room, side="right"))
-            if until == placed:
-                if slab.used == 0:
-                    self._give_back(taken, parked)
-                    raise FrameRefused("a segment larger than a slab")
-                continue
-            start = slab.start + slab.used
-            size = int(ends[until - 1]) - placed_bytes
-            offsets[placed:until] = start + (ends[placed:until] - lengths[placed:until] - placed_bytes)
-            extents.append((start, start + size))
-            slab.used += size
-            placed, placed_bytes = until, placed_bytes + size
-        slabs = [slab for slab, _ in taken]
-        for slab in slabs:
+            if lease.size <= room and not placed:
+                until, size = count, lease.size
+            else:
+                until, size = placed, 0
+                while until < count and size + lengths[until] <= room:
+                    size += lengths[until]
+                    until += 1
+            if until > placed:
+                start = slab.start + slab.used
+                lease.extents.append((start, start + size, until - placed))
+                slab.used += size
+                placed = until
+            elif not slab.used:
+                self._give_back(lease, before)
+                raise FrameRefused("a segment larger than a slab")
+        for slab in lease.slabs:
             slab.frames += 1
         self.peak_slabs = max(self.peak_slabs, self._capacity - len(self._free))
         self._press()
-        return Lease(owner, offsets, extents, slabs)
+        return lease
 
-    def _give_back(self, taken: list[tuple[Slab, int]], parked: Slab | None) -> None:
-        for slab, used in taken:
+    def _give_back(self, lease: Lease, before: list[int]) -> None:
+        for slab, used in zip(lease.slabs, before, strict=True):
             slab.used = used
-            if slab is not parked:
-                self._free.append(slab)
-        if parked is not None:
-            self._parked.append(parked)
+            (self._parked if slab.frames else self._free).append(slab)

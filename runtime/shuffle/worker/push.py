@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
-
-import numpy as np
 
 from runtime.shuffle.errors import FrameRefused, JobNotAllowed, MapUnknown, SegmentCorrupt, ShuffleError
 from runtime.shuffle.integrity import SegmentChecks
@@ -15,8 +14,8 @@ from runtime.shuffle.wire import (
     SEGMENT_ENTRY,
     FrameType,
     Header,
-    Table,
-    parse_table,
+    PushEntry,
+    parse_push_table,
 )
 from runtime.shuffle.worker.memory import Lease
 from runtime.shuffle.worker.session import Session
@@ -65,15 +64,14 @@ class PushConnection:
     def _push(self, header: Header) -> None:
         session = self._session
         size = header.count * SEGMENT_ENTRY.itemsize
-        with session.in_time():
-            session.fill(self._table[:size])
-        table = parse_table(header, self._table)
+        session.fill(self._table[:size])
+        table = parse_push_table(header, self._table)
         data_bytes = header.length - size
         try:
             data, checks = self._job.shuffle(header.shuffle, create=True)
             data.check_open(header.map_id, draining=self._store.draining)
             self._job.check_quota(self._store.config.job_quota_bytes, data_bytes)
-            lease = self._store.pool.lease(self._job.job_id, table["length"].astype(np.int64))
+            lease = self._store.pool.lease(self._job.job_id, [row[2] for row in table])
         except (FrameRefused, JobNotAllowed):
             raise
         except ShuffleError as error:
@@ -85,20 +83,22 @@ class PushConnection:
         if self._consumed - self._acknowledged >= self.credit // 4 or not session.stream.readable():
             self._acknowledge(header.request)
 
-    def _receive(self, header: Header, table: Table, lease: Lease, data: ShuffleData, checks: SegmentChecks) -> None:
-        pool = self._store.pool
+    def _receive(
+        self, header: Header, table: list[PushEntry], lease: Lease, data: ShuffleData, checks: SegmentChecks
+    ) -> None:
+        pool, config = self._store.pool, self._store.config
         try:
-            with self._session.in_time():
-                for start, stop in lease.extents:
-                    self._session.fill(pool.view[start:stop])
+            self._session.fill(*(pool.view[start:stop] for start, stop, _ in lease.extents))
         except BaseException:
             pool.abandon(lease)
             raise
         pool.received(lease)
         try:
-            if self._store.config.verify:
-                _verify(header, table, lease, pool.view, checks)
-            data.add(header.map_id, table, lease)
+            if config.verify:
+                _verify(header.map_id, table, lease, pool.view, checks)
+            through = lease.size >= header.count * config.write_through_bytes
+            raw = bytes(self._table[: header.count * SEGMENT_ENTRY.itemsize])
+            data.add(header.map_id, [row[1] for row in table], raw, lease, write_through=through)
         except FrameRefused:
             pool.release([lease])
             raise
@@ -146,12 +146,16 @@ class PushConnection:
         data.abort(header.map_id)
 
 
-def _verify(header: Header, table: Table, lease: Lease, view: memoryview, checks: SegmentChecks) -> None:
-    columns = (table[name].tolist() for name in ("partition", "sequence", "length", "check"))
-    for partition, sequence, length, check, offset in zip(*columns, lease.offsets.tolist(), strict=True):
-        if checks.value(partition, header.map_id, sequence, view[offset : offset + length]) != check:
-            raise SegmentCorrupt(
-                f"segment {sequence} of map {header.map_id} in partition {partition} arrived damaged",
-                partition=partition,
-                map_id=header.map_id,
-            )
+def _verify(map_id: int, table: list[PushEntry], lease: Lease, view: memoryview, checks: SegmentChecks) -> None:
+    rows = iter(table)
+    value = checks.value
+    for start, _, count in lease.extents:
+        at = start
+        for partition, sequence, length, check in itertools.islice(rows, count):
+            if value(partition, map_id, sequence, view[at : at + length]) != check:
+                raise SegmentCorrupt(
+                    f"segment {sequence} of map {map_id} in partition {partition} arrived damaged",
+                    partition=partition,
+                    map_id=map_id,
+                )
+            at += length

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Iterator
 
 from pki.bulk_tls import BulkStream, StreamBroken
 from runtime.shuffle.errors import ShuffleError
@@ -25,47 +23,38 @@ class Session:
         self._header = memoryview(bytearray(HEADER_BYTES))
         self._scratch = memoryview(bytearray(MAX_PAYLOAD_BYTES))
 
-    @contextlib.contextmanager
-    def in_time(self) -> Iterator[None]:
-        """What is done within must be done in the time of one frame."""
-        self.deadline = time.monotonic() + self._frame_seconds
-        try:
-            yield
-        finally:
-            self.deadline = math.inf
-
     def next_header(self) -> Header | None:
         """Wait for the next frame; None when the peer is done."""
-        if not self.stream.read_exactly(self._header[:1]):
+        if not self.stream.read_exactly(self._header):
             return None
-        with self.in_time():
-            self.fill(self._header[1:])
         return parse_header(self._header, from_client=True)
 
-    def fill(self, view: memoryview) -> None:
-        """Fill ``view`` with what follows."""
-        if not self.stream.read_exactly(view) and len(view):
+    def fill(self, *views: memoryview) -> None:
+        """Fill ``views`` with what follows, in the time of one frame."""
+        self.deadline = time.monotonic() + self._frame_seconds
+        whole = all(self.stream.read_exactly(view) for view in views)
+        self.deadline = math.inf
+        if not whole:
             raise StreamBroken(f"the connection with {self.stream.peer} ended in the middle of a message")
 
     def payload(self, header: Header, buffer: memoryview | None = None) -> memoryview:
         """The payload of a frame, in ``buffer`` or a small one of this session's."""
         view = (self._scratch if buffer is None else buffer)[: header.length]
-        with self.in_time():
-            self.fill(view)
+        self.fill(view)
         return view
 
     def skip(self, size: int) -> None:
         """Read ``size`` bytes and forget them."""
-        with self.in_time():
-            while size > 0:
-                part = self._scratch[: min(size, len(self._scratch))]
-                self.fill(part)
-                size -= len(part)
+        while size > 0:
+            part = self._scratch[: min(size, len(self._scratch))]
+            self.fill(part)
+            size -= len(part)
 
     def send(self, data: bytes | memoryview) -> None:
-        """Write a whole frame."""
-        with self.in_time():
-            self.stream.write_all(data)
+        """Write a whole frame, in the time of one."""
+        self.deadline = time.monotonic() + self._frame_seconds
+        self.stream.write_all(data)
+        self.deadline = math.inf
 
     def send_error(self, error: ShuffleError, header: Header) -> None:
         """Tell the peer what became of the request ``header``."""

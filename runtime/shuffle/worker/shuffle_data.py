@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.shuffle.errors import DiskFailed, Draining, FrameRefused, MapUnknown, ShuffleError
-from runtime.shuffle.wire import Table
+from runtime.shuffle.wire import DATA_ENTRY, SEGMENT_ENTRY
 from runtime.shuffle.worker.config import Layout
 from runtime.shuffle.worker.disks import Disk, Disks
 from runtime.shuffle.worker.memory import Lease, SlabPool
@@ -39,43 +39,76 @@ class MapAttempt:
     size: int = 0
     committed: bool = False
     aborted: bool = False
-    seen: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(64, np.bool_))
-    """The sequence numbers that arrived; empty after the commit."""
+    seen: bytearray = field(default_factory=bytearray)
+    """Which sequence numbers arrived; empty after the commit."""
 
-    def take(self, sequences: npt.NDArray[np.uint32], map_id: int) -> None:
+    def take(self, sequences: list[int], size: int, map_id: int) -> None:
         """Note segments; raises :class:`FrameRefused` for a number that came before or runs far ahead."""
-        highest = int(sequences.max())
+        highest = max(sequences)
         if highest > 2 * (self.segments + len(sequences)) + SEQUENCE_SLACK:
             raise FrameRefused(f"segment {highest} of map {map_id} after {self.segments} others")
-        if highest >= len(self.seen):
-            grown = np.zeros(max(2 * len(self.seen), highest + 1), np.bool_)
-            grown[: len(self.seen)] = self.seen
-            self.seen = grown
-        if self.seen[sequences].any() or len(np.unique(sequences)) != len(sequences):
-            raise FrameRefused(f"a segment of map {map_id} was pushed a second time")
-        self.seen[sequences] = True
+        seen = self.seen
+        if highest >= len(seen):
+            seen.extend(bytes(highest + 1 - len(seen) + len(seen) // 2))
+        for sequence in sequences:
+            if seen[sequence]:
+                raise FrameRefused(f"segment {sequence} of map {map_id} was pushed a second time")
+            seen[sequence] = 1
         self.segments += len(sequences)
+        self.size += size
 
     def complete(self, segments: int, size: int) -> bool:
         """Whether exactly the segments 0 … ``segments`` - 1 arrived, ``size`` bytes together."""
-        return (self.segments, self.size) == (segments, size) and bool(self.seen[:segments].all())
+        return (self.segments, self.size) == (segments, size) and 0 not in self.seen[:segments]
+
+    def over(self, *, committed: bool) -> None:
+        """Nothing more can come: committed, or lost or given up."""
+        self.committed, self.aborted, self.seen = committed, not committed, bytearray()
 
 
 @dataclass(slots=True)
 class Frame:
-    """Segments in memory."""
+    """Segments that no index names yet.
+
+    Attributes:
+        map_id: whose they are.
+        table: their rows as in PUSH.
+        places: (start, segments): where so many of them begin, one after the other.
+        lease: their room when they are in memory; None: they are in the data of ``volume``.
+        volume: its number.
+    """
 
     map_id: int
-    rows: Rows
-    lease: Lease
+    table: bytes
+    places: list[tuple[int, int]]
+    lease: Lease | None
+    volume: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Located:
-    """Segments of a read in the order in which they are sent; ``volumes[i]`` has row ``i``."""
+    """Segments of a read in the order in which they are sent, and where they are.
 
-    rows: Rows
-    volumes: npt.NDArray[np.int32]
+    Plain lists, made once for many segments: what is done for each frame of an answer costs little then.
+
+    Attributes:
+        entries: the rows of the table of DATA, one after the other.
+        volumes: the number of the files that have each.
+    """
+
+    __slots__ = ("checks", "entries", "lengths", "maps", "offsets", "partitions", "sequences", "volumes")
+
+    def __init__(self, rows: Rows, volumes: npt.NDArray[np.int32]) -> None:
+        self.partitions: list[int] = rows["partition"].tolist()
+        self.sequences: list[int] = rows["sequence"].tolist()
+        self.maps: list[int] = rows["map"].tolist()
+        self.lengths: list[int] = rows["length"].tolist()
+        self.checks: list[int] = rows["check"].tolist()
+        self.offsets: list[int] = rows["offset"].tolist()
+        self.volumes: list[int] = volumes.tolist()
+        self.entries = rows.view(np.uint8).reshape(-1, ROW.itemsize)[:, : DATA_ENTRY.itemsize].tobytes()
+
+    def __len__(self) -> int:
+        return len(self.offsets)
 
 
 class ShuffleData:
@@ -99,6 +132,7 @@ class ShuffleData:
         self._on_written = on_written
         self._lock = threading.Lock()
         self._writing = threading.Lock()
+        self._choosing = threading.Lock()
         self._maps: dict[int, MapAttempt] = {}
         self._frames: list[Frame] = []
         self._volumes: list[tuple[Disk, Volume]] = []
@@ -116,23 +150,33 @@ class ShuffleData:
                 raise Draining("this worker takes no new maps", "choose another", map_id=map_id)
             self._attempt(map_id)
 
-    def add(self, map_id: int, table: Table, lease: Lease) -> None:
+    def add(self, map_id: int, sequences: list[int], table: bytes, lease: Lease, *, write_through: bool) -> None:
         """Take over a frame; from here on its room is this object's business.
+
+        Args:
+            map_id: whose it is.
+            sequences: the numbers of its segments.
+            table: its segments' rows as in PUSH.
+            lease: where their data are.
+            write_through: write the data at once, as they are; otherwise they wait to be sorted with others.
 
         Raises:
             ShuffleError: it is not taken, and its room still the caller's.
         """
-        rows = np.empty(len(table), ROW)
-        for column in ("partition", "sequence", "length", "check"):
-            rows[column] = table[column]
-        rows["map"] = map_id
-        rows["offset"] = lease.offsets
+        if write_through:
+            pieces = [self._pool.view[start:stop] for start, stop, _ in lease.extents]
+            volume, start = self._on_some_disk(lambda volume: volume.write(pieces, lease.size))
+            frame = Frame(map_id, table, [(start, len(sequences))], None, volume)
+        else:
+            frame = Frame(map_id, table, [(start, count) for start, _, count in lease.extents], lease)
         with self._lock:
-            attempt = self._attempt(map_id)
-            attempt.take(table["sequence"], map_id)
-            attempt.size += lease.size
-            self._frames.append(Frame(map_id, rows, lease))
-            self.memory_bytes += lease.size
+            self._attempt(map_id).take(sequences, lease.size, map_id)
+            self._frames.append(frame)
+            if not write_through:
+                self.memory_bytes += lease.size
+        if write_through:
+            self._pool.release([lease])
+            self._on_written(lease.size)
 
     def commit(self, map_id: int, segments: int, size: int) -> None:
         """Make a map readable, once all it promised is on disk; again is harmless.
@@ -159,12 +203,13 @@ class ShuffleData:
                     map_id=map_id,
                 )
         self.flush(map_id if self._layout is Layout.MAP else None)
+        if attempt.aborted:
+            raise DiskFailed(f"map {map_id} was lost with a disk", "push it again", map_id=map_id)
         committed = Committed(map_id, segments, size)
         with self._writing:
             self._on_some_disk(lambda volume: volume.append_commit(committed))
             with self._lock:
-                attempt.committed = True
-                attempt.seen = np.zeros(0, np.bool_)
+                attempt.over(committed=True)
 
     def abort(self, map_id: int) -> None:
         """Forget an attempt that was not committed; what is on disk of it stays there unread."""
@@ -172,17 +217,19 @@ class ShuffleData:
             attempt = self._maps.get(map_id)
             if attempt is None or attempt.committed:
                 return
-            self._maps[map_id] = MapAttempt(aborted=True, seen=np.zeros(0, np.bool_))
-            dropped = [frame for frame in self._frames if frame.map_id == map_id]
+            attempt.over(committed=False)
+            dropped = [frame.lease for frame in self._frames if frame.map_id == map_id and frame.lease is not None]
             self._frames = [frame for frame in self._frames if frame.map_id != map_id]
-            self.memory_bytes -= sum(frame.lease.size for frame in dropped)
-        self._pool.release([frame.lease for frame in dropped])
+            self.memory_bytes -= sum(lease.size for lease in dropped)
+        self._pool.release(dropped)
 
     def flush(self, only_map: int | None = None) -> int:
-        """Write what is in memory (of one map, or all of it) as one sorted run; returns the bytes written.
+        """Write what is in memory (of one map, or all of it) as one sorted run, and the index of all that is written.
+
+        Returns the bytes of data written.
 
         Raises:
-            DiskFailed: no disk takes it; it stays in memory.
+            DiskFailed: no disk takes it; it stays where it is.
         """
         with self._writing:
             with self._lock:
@@ -193,28 +240,60 @@ class ShuffleData:
                     self._frames = [frame for frame in self._frames if frame.map_id != only_map]
             if not frames:
                 return 0
-            rows = np.concatenate([frame.rows for frame in frames])
-            rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
-            pieces = _pieces(rows, self._pool.view)
+            leases = [frame.lease for frame in frames if frame.lease is not None]
+            size = sum(lease.size for lease in leases)
             try:
-                index, run = self._on_some_disk(lambda volume: volume.append_run(rows, pieces))
+                runs = self._write_runs(frames, size)
             except ShuffleError:
                 with self._lock:
                     self._frames = frames + self._frames
                 raise
             with self._lock:
-                self._runs.append((index, run))
-                self.memory_bytes -= run.size
-            self._pool.release([frame.lease for frame in frames])
-        self._on_written(run.size)
-        return run.size
+                self._runs += runs
+                self.memory_bytes -= size
+            self._pool.release(leases)
+        if leases:
+            self._on_written(size)
+        return size
+
+    def _write_runs(self, frames: list[Frame], size: int) -> list[tuple[int, Run]]:
+        """Write the data that are in memory, and a run's record for each volume that has any."""
+        by_volume: dict[int, list[Rows]] = {}
+        for number in {frame.volume for frame in frames if frame.lease is None}:
+            written = [frame for frame in frames if frame.lease is None and frame.volume == number]
+            by_volume[number] = [_rows(written)]
+        in_memory = [frame for frame in frames if frame.lease is not None]
+        if in_memory:
+            rows = _rows(in_memory)
+            rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
+            pieces = _pieces(rows, self._pool.view)
+            index, start = self._on_some_disk(lambda volume: volume.write(pieces, size))
+            rows["offset"] = _back_to_back(rows, start)
+            by_volume.setdefault(index, []).append(rows)
+        runs = []
+        for index, parts in sorted(by_volume.items()):
+            rows = np.concatenate(parts)
+            rows = rows[np.lexsort((rows["offset"], rows["partition"]))]
+            disk, volume = self._volumes[index]
+            try:
+                runs.append((index, volume.append_run(rows)))
+            except OSError as error:
+                self._disks.exclude(disk, error)
+                self._lose(np.unique(rows["map"]).tolist())
+        return runs
+
+    def _lose(self, maps: list[int]) -> None:
+        """Segments of ``maps``, none of them committed, cannot be found again: these attempts are over."""
+        with self._lock:
+            for map_id in maps:
+                self._maps[map_id].over(committed=False)
 
     def spill(self) -> int:
         """Write out what is in memory, whoever committed it or not; returns the bytes written."""
         if self._layout is Layout.REDUCE:
             return self.flush()
         with self._lock:
-            maps = sorted({frame.map_id for frame in self._frames})
+            maps = sorted({frame.map_id for frame in self._frames if frame.lease is not None})
         return sum(self.flush(map_id) for map_id in maps)
 
     # Reading
@@ -232,27 +311,29 @@ class ShuffleData:
 
         Partitions come in ascending order; within one, runs in the order of their files, or by (map, sequence).
         """
+        wanted = frozenset(maps.tolist())
         with self._lock:
-            runs = [each for each in self._runs if _touches(each[1], first, end, maps)]
+            runs = [(index, run) for index, run in self._runs if _touches(run, first, end, wanted)]
         for low, high in _chunks([run for _, run in runs], first, end):
-            located = self._locate(runs, low, high, maps, ordered=ordered)
-            if len(located.rows):
+            located = self._locate(runs, low, high, wanted, ordered=ordered)
+            if len(located):
                 yield located
 
     def _locate(
-        self, runs: list[tuple[int, Run]], first: int, end: int, maps: npt.NDArray[np.int64], *, ordered: bool
+        self, runs: list[tuple[int, Run]], first: int, end: int, wanted: frozenset[int], *, ordered: bool
     ) -> Located:
         found, homes = [], []
         for index, run in runs:
             rows = self._volumes[index][1].rows(run, first, end)
-            if not np.isin(run.maps, maps, assume_unique=True).all():
-                rows = rows[np.isin(rows["map"], maps)]
+            if not run.maps <= wanted:
+                rows = rows[np.isin(rows["map"], list(wanted & run.maps))]
             if len(rows):
                 found.append(rows)
-                homes.append(np.full(len(rows), index, np.int32))
+                homes.append(index)
         if not found:
             return Located(np.empty(0, ROW), np.empty(0, np.int32))
-        rows, volumes = np.concatenate(found), np.concatenate(homes)
+        rows = found[0] if len(found) == 1 else np.concatenate(found)
+        volumes = np.repeat(np.array(homes, np.int32), [len(each) for each in found])
         if ordered:
             order = np.lexsort((rows["sequence"], rows["map"], rows["partition"]))
         elif len(found) > 1:
@@ -287,13 +368,12 @@ class ShuffleData:
             ids, counts = np.unique(rows["map"], return_counts=True)
             for map_id, count in zip(ids.tolist(), counts.tolist(), strict=True):
                 segments[map_id] = segments.get(map_id, 0) + count
-        for map_id, attempt in list(self._maps.items()):
-            attempt.seen = np.zeros(0, np.bool_)
+        for map_id, attempt in self._maps.items():
             if segments.get(map_id, 0) != attempt.segments:
                 _LOG.warning("%s: map %d was committed but is not whole any more", self.name, map_id)
-                self._maps[map_id] = MapAttempt(aborted=True, seen=attempt.seen)
+                attempt.over(committed=False)
         for map_id in segments.keys() - self._maps.keys():
-            self._maps[map_id] = MapAttempt(aborted=True, seen=np.zeros(0, np.bool_))
+            self._maps[map_id] = MapAttempt(aborted=True)
         return sum(attempt.committed for attempt in self._maps.values())
 
     @property
@@ -309,7 +389,7 @@ class ShuffleData:
                 frames, self._frames = self._frames, []
                 self._maps, self._runs = {}, []
                 self.memory_bytes = 0
-            self._pool.release([frame.lease for frame in frames])
+            self._pool.release([frame.lease for frame in frames if frame.lease is not None])
             for _, volume in self._volumes:
                 shutil.rmtree(volume.directory, ignore_errors=True)
 
@@ -337,6 +417,10 @@ class ShuffleData:
         raise DiskFailed(f"no disk takes data of shuffle {self.name}")
 
     def _current_volume(self) -> tuple[int, Disk, Volume]:
+        with self._choosing:
+            return self._choose_volume()
+
+    def _choose_volume(self) -> tuple[int, Disk, Volume]:
         if self._closed:
             raise MapUnknown(f"shuffle {self.name} was released")
         if self._volumes:
@@ -352,6 +436,30 @@ class ShuffleData:
         return len(self._volumes) - 1, chosen, volume
 
 
+def _rows(frames: list[Frame]) -> Rows:
+    """The segments of ``frames`` and where they are."""
+    tables = np.frombuffer(b"".join([frame.table for frame in frames]), SEGMENT_ENTRY)
+    places = np.array([place for frame in frames for place in frame.places], np.int64)
+    starts, counts = places[:, 0], places[:, 1]
+    rows = np.empty(len(tables), ROW)
+    for column in SEGMENT_ENTRY.names or ():
+        rows[column] = tables[column]
+    rows["map"] = np.repeat(
+        [frame.map_id for frame in frames], [len(frame.table) // SEGMENT_ENTRY.itemsize for frame in frames]
+    )
+    lengths = tables["length"].astype(np.int64)
+    before = np.cumsum(lengths) - lengths
+    firsts = np.cumsum(counts) - counts
+    rows["offset"] = before + np.repeat(starts - before[firsts], counts)
+    return rows
+
+
+def _back_to_back(rows: Rows, start: int) -> npt.NDArray[np.uint64]:
+    """The offsets of ``rows`` when their data stand one after the other from ``start`` on."""
+    lengths = rows["length"].astype(np.uint64)
+    return np.cumsum(lengths) - lengths + np.uint64(start)
+
+
 def _pieces(rows: Rows, view: memoryview) -> list[memoryview]:
     """The data of ``rows`` as slices of ``view``, neighbours joined."""
     offsets = rows["offset"].astype(np.int64)
@@ -362,17 +470,19 @@ def _pieces(rows: Rows, view: memoryview) -> list[memoryview]:
     return [view[start:stop] for start, stop in zip(starts, stops, strict=True) if start < stop]
 
 
-def _touches(run: Run, first: int, end: int, maps: npt.NDArray[np.int64]) -> bool:
-    low, high = np.searchsorted(run.partitions, (first, end))
-    return bool(low < high) and bool(np.isin(run.maps, maps, assume_unique=True).any())
+def _touches(run: Run, first: int, end: int, wanted: frozenset[int]) -> bool:
+    start, stop = run.span(first, end)
+    return start < stop and not run.maps.isdisjoint(wanted)
 
 
 def _chunks(runs: list[Run], first: int, end: int) -> Iterator[tuple[int, int]]:
     """Split a range of partitions so that each part has about :data:`PLAN_ROWS` rows at most."""
-    if not runs:
+    spans = [run.span(first, end) for run in runs]
+    if sum(stop - start for start, stop in spans) <= PLAN_ROWS:
+        yield first, end
         return
-    partitions = np.concatenate([run.partitions for run in runs])
-    counts = np.concatenate([np.diff(run.starts) for run in runs])
+    partitions = np.concatenate([np.frombuffer(run.partitions, np.uint32) for run in runs])
+    counts = np.concatenate([np.diff(np.frombuffer(run.starts, np.int64)) for run in runs])
     inside = (partitions >= first) & (partitions < end)
     each, where = np.unique(partitions[inside], return_inverse=True)
     ends = np.cumsum(np.bincount(where, weights=counts[inside]))

@@ -1,16 +1,19 @@
-"""One shuffle's files on one disk: ``data``, in runs sorted by partition, and ``index``, the journal of what counts.
+"""One shuffle's files on one disk: ``data``, and ``index``, the journal of what counts.
 
-``data`` has the segments and nothing else. ``index`` is a sequence of records, each with its own CRC32C: a *run* (where
-its segments are, in their order on disk) or a *commit* (a map whose segments count). Runs are written before their
-record, and records before anything is acknowledged; so whatever a record names is there, also after ``kill -9``. What
-a crash cut off at the end of either file is ignored and written over.
+``data`` has the segments and nothing else: small ones in runs sorted by partition, large ones as they came. ``index``
+is a sequence of records, each with its own CRC32C: a *run* (where segments are, sorted by partition) or a *commit* (a
+map whose segments count). Data are written before the record of their run, and records before anything is acknowledged;
+so whatever a record names is there, also after ``kill -9``. What a crash cut off at the end is written over.
 """
 
 from __future__ import annotations
 
+import array
+import bisect
 import contextlib
 import os
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,21 +41,26 @@ _FILE_MODE = 0o600
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A sorted piece of ``data``; the rows themselves stay in ``index``.
+    """Some segments in ``data``; the rows themselves, sorted by partition, stay in ``index``.
 
     Attributes:
         partitions: those in it, ascending.
         starts: the first row of each, and the number of rows at the end.
-        maps: those in it, ascending.
+        maps: those in it.
         rows_at: where in ``index`` the rows begin.
         size: bytes of data.
     """
 
-    partitions: npt.NDArray[np.uint32]
-    starts: npt.NDArray[np.int64]
-    maps: npt.NDArray[np.int64]
+    partitions: array.array[int]
+    starts: array.array[int]
+    maps: frozenset[int]
     rows_at: int
     size: int
+
+    def span(self, first: int, end: int) -> tuple[int, int]:
+        """The rows, from and to, whose partitions are in ``first`` … ``end`` - 1."""
+        low = bisect.bisect_left(self.partitions, first)
+        return self.starts[low], self.starts[bisect.bisect_left(self.partitions, end, low)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +75,13 @@ class Committed:
 def describe_rows(rows: Rows, rows_at: int) -> Run:
     """The run whose ``rows``, sorted by partition, stand at ``rows_at`` in the index."""
     partitions, starts = np.unique(rows["partition"], return_index=True)
-    ends = np.append(starts, len(rows)).astype(np.int64)
-    return Run(partitions, ends, np.unique(rows["map"]), rows_at, int(rows["length"].sum(dtype=np.int64)))
+    return Run(
+        array.array("I", partitions.astype(np.uint32).tobytes()),
+        array.array("q", np.append(starts, len(rows)).astype(np.int64).tobytes()),
+        frozenset(np.unique(rows["map"]).tolist()),
+        rows_at,
+        int(rows["length"].sum(dtype=np.int64)),
+    )
 
 
 class Volume:
@@ -83,6 +96,7 @@ class Volume:
             self._index = os.open(directory / "index", flags, _FILE_MODE)
         except OSError as error:
             raise DiskFailed(f"cannot open {directory}: {error.strerror or error}") from error
+        self._lock = threading.Lock()
         self.data_end = 0
         self._index_end = 0
 
@@ -107,36 +121,44 @@ class Volume:
             rows = np.frombuffer(payload, ROW)
             run = describe_rows(rows, self._index_end + _RECORD.size)
             self._index_end += _RECORD.size + len(payload)
-            self.data_end = number
+            self.data_end = max(self.data_end, number)
             yield run
 
-    def append_run(self, rows: Rows, pieces: Sequence[memoryview]) -> Run:
-        """Write a run: ``pieces`` are its data in order, ``rows`` say what they are, with offsets in memory.
+    def write(self, pieces: Sequence[memoryview], size: int) -> int:
+        """Write ``size`` bytes of data, in ``pieces``; returns where they begin. Several may do this at a time.
+
+        Raises:
+            OSError: the disk's; the place stays unused.
+        """
+        with self._lock:
+            offset = self.data_end
+            self.data_end += size
+        _write(self._data, pieces, offset)
+        return offset
+
+    def append_run(self, rows: Rows) -> Run:
+        """Write down what was written: ``rows``, sorted by partition, with their offsets in the data.
 
         Raises:
             OSError: the disk's; nothing of the run counts then.
         """
-        placed = rows.copy()
-        lengths = placed["length"].astype(np.uint64)
-        ends = np.cumsum(lengths)
-        placed["offset"] = ends - lengths + np.uint64(self.data_end)
-        end = _write(self._data, pieces, self.data_end)
-        payload = memoryview(placed.tobytes())
-        at = self._index_end + _RECORD.size
-        head = _record(_RUN, len(placed), crc32c(payload), 0, end)
-        self._index_end = _write(self._index, [memoryview(head), payload], self._index_end)
-        self.data_end = end
-        return describe_rows(placed, at)
+        payload = rows.tobytes()
+        end = int((rows["offset"] + rows["length"]).max())
+        head = _record(_RUN, len(rows), crc32c(payload), 0, end)
+        with self._lock:
+            at = self._index_end + _RECORD.size
+            self._index_end = _write(self._index, [memoryview(head), memoryview(payload)], self._index_end)
+        return describe_rows(rows, at)
 
     def append_commit(self, committed: Committed) -> None:
         """Write down that a map's segments count; raises :class:`OSError`."""
         record = _record(_COMMIT, committed.segments, 0, committed.map_id, committed.size)
-        self._index_end = _write(self._index, [memoryview(record)], self._index_end)
+        with self._lock:
+            self._index_end = _write(self._index, [memoryview(record)], self._index_end)
 
     def rows(self, run: Run, first: int, end: int) -> Rows:
         """The rows of a run whose partitions are in ``first`` … ``end`` - 1, as they are in the index."""
-        low, high = (int(each) for each in np.searchsorted(run.partitions, (first, end)))
-        start, stop = int(run.starts[low]), int(run.starts[high])
+        start, stop = run.span(first, end)
         if start == stop:
             return np.empty(0, ROW)
         size = (stop - start) * ROW.itemsize
@@ -150,22 +172,22 @@ class Volume:
             raise SegmentCorrupt(f"the index in {self.directory} was cut off", partition=first)
         return np.frombuffer(data, ROW)
 
-    def read_into(self, view: memoryview, offset: int, partition: int) -> None:
-        """Fill ``view`` with data from ``offset`` on; errors name ``partition``."""
-        done = 0
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """Fill ``view`` with data from ``offset`` on; returns how much there was, less at the end of the file.
+
+        Raises:
+            DiskFailed: the disk does not give it.
+        """
         try:
+            done = os.preadv(self._data, [view], offset)
             while done < len(view):
                 got = os.preadv(self._data, [view[done:]], offset + done)
                 if got == 0:
-                    raise SegmentCorrupt(
-                        f"partition {partition}: the data in {self.directory} were cut off", partition=partition
-                    )
+                    break
                 done += got
         except OSError as error:
-            raise DiskFailed(
-                f"cannot read partition {partition} in {self.directory}: {error.strerror or error}",
-                partition=partition,
-            ) from error
+            raise DiskFailed(f"cannot read the data in {self.directory}: {error.strerror or error}") from error
+        return done
 
     def __del__(self) -> None:
         """Close the files, which a reader may use until it lets go of this object."""

@@ -14,13 +14,17 @@ import pytest
 from cryptography import x509
 
 from gateway.principal import AccessRole
+from gateway.revocations import Revocations
 from gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
 from pki.assertion_keys import assertion_keys_file
+from pki.assertions import Asserted
 from pki.channels import MAY_CONNECT, Channel, server_policy
+from pki.errors import AssertionRefused
 from pki.home import Home
 from pki.identity import NAMED_ROLES, Role, SpiffeId
 from pki.tls import TlsIdentity
 from runtime.rest.assertion_keys import JWKS_PATH, fetch_forever
+from runtime.rest.standing import standing_at
 from tests.integration.gateway.conftest import (
     DEADLINE_SECONDS,
     TRUST_DOMAIN,
@@ -182,6 +186,18 @@ async def test_jobmanager_gets_the_public_keys_and_nothing_else(shared: NetworkG
     # They are public, so a gateway may fetch them for others; everything else it sends is a question about a request.
     fetched = await attempt(shared, Channel.AUTH, shared.envoy_identity, path=JWKS_PATH)
     assert fetched.split()[1] == b"200"
+
+
+async def test_jobmanager_asks_whose_streams_may_stay(shared: NetworkGateway) -> None:
+    standing = standing_at(TlsIdentity(shared.rest_identity), *shared.auth_address)
+    ada = Asserted("ada", (), (), "session", "s-ada", "r", "p-1")
+    eve = Asserted("eve", (), (), "session", "s-eve", "r", "p-2")
+    unknown = Asserted("mallory", (), (), "token", "no-such-token", "r", "p-3")
+    Revocations.of(shared.home).revoke("session", "s-eve")
+    assert await standing({ada, eve, unknown}) == {ada}
+    nobody = standing_at(TlsIdentity(shared.rest_identity), shared.auth_address[0], 1)
+    with pytest.raises(AssertionRefused):
+        await nobody({ada})
 
 
 async def attempt(gateway: NetworkGateway, channel: Channel, directory: Path, path: str = "/v1/jobs") -> bytes:

@@ -91,6 +91,8 @@ class Cluster:
     taskmanagers: dict[str, AsyncExitStack] = field(default_factory=dict)
     master: AsyncExitStack = field(default_factory=AsyncExitStack)
     address: JobManagerAddress | None = None
+    pipeline_extras: dict[str, Any] = field(default_factory=dict)
+    """What else the pipelines of the fake driver do."""
 
     async def start_jobmanager(
         self,
@@ -179,6 +181,7 @@ class Cluster:
     ) -> str:
         """Submit a pipeline of the fake driver, with ``besides`` in the request; returns the job id."""
         pipeline: dict[str, object] = {"executors": executors, "end": end, "flag": str(self.flag), "failures": failures}
+        pipeline |= self.pipeline_extras
         if stream:
             pipeline["stream"] = list(stream)
         form = aiohttp.FormData()

@@ -2,6 +2,7 @@
 
 ``{"executors": 2, "end": "when-told" | "fail" | "crash" | "sleep-before-register", "flag": path}``
 
+With ``shuffles`` it has as many registered, and notes their places on standard output.
 With ``alone``, a directory, it is noted there how often the job runs, and whether it ever does twice at a time.
 ``when-told``: asks for executors, and succeeds when the file ``flag`` exists. Run as a program by the JobMaster.
 """
@@ -50,10 +51,11 @@ class FakeDriver(RpcEndpoint):
     def __init__(self, job_id: str) -> None:
         super().__init__(DRIVER, DriverGateway, job_id=job_id)
         self.cancelled = asyncio.Event()
+        self.streaming_stopped = False
 
     async def until_flag(self, flag: Path) -> bool:
-        """Wait for ``flag``; False when the driver is cancelled before."""
-        while not await asyncio.to_thread(flag.exists):
+        """Wait for ``flag``, or until streaming is stopped; False when the driver is cancelled before."""
+        while not (self.streaming_stopped or await asyncio.to_thread(flag.exists)):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.cancelled.wait(), POLL_SECONDS)
                 return False
@@ -71,6 +73,7 @@ class FakeDriver(RpcEndpoint):
 
     async def stop_streaming(self, grace_seconds: float) -> None:
         print(f"stops streaming within {grace_seconds} s", flush=True)  # noqa: T201
+        self.streaming_stopped = True
 
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         return ()
@@ -99,6 +102,9 @@ async def run(spec: DriverSpec) -> None:
     if "alone" in script:
         be_alone(Path(script["alone"]), spec.attempt)
     await _start_spark(master, spec, script.get("executors", 0))
+    print(f"shuffle {assignment.shuffle}", flush=True)  # noqa: T201
+    for shuffle_id in range(script.get("shuffles", 0)):
+        await _register_shuffle(master, shuffle_id)
     if "stream" in script:
         await _stream(master, assignment.checkpoints, script["stream"], spec.attempt)
     await _end(master, endpoint, script, spec)
@@ -143,6 +149,16 @@ async def _start_spark(master: JobMasterGateway, spec: DriverSpec, executors: in
     await master.report_progress(JobProgress(tasks_total=10, tasks_finished=3))
 
 
+async def _register_shuffle(master: JobMasterGateway, shuffle_id: int) -> None:
+    try:
+        allocation = await master.register_shuffle(shuffle_id, 10)
+    except SluiceError as error:
+        print(f"shuffle {shuffle_id} has no place: {error}", flush=True)  # noqa: T201
+        return
+    names = ",".join(worker.name for worker in allocation.workers)
+    print(f"shuffle {shuffle_id} is {allocation.shuffle_id} on {names}", flush=True)  # noqa: T201
+
+
 async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int], attempt: int) -> None:
     """Commit batches as Spark does, one after the other: in the log of the checkpoint, then tell."""
     commits = Path(checkpoints.removeprefix("file://")) / "rows" / "commits"
@@ -150,6 +166,9 @@ async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int]
     location = str(commits.parent)
     for batch in batches[(attempt - 1) * BATCHES : attempt * BATCHES]:
         (commits / str(batch)).write_text("v1\n{}")
+        for name in ("metadata", f"offsets/{batch}"):
+            (commits.parent / name).parent.mkdir(exist_ok=True)
+            (commits.parent / name).write_text("v1\n{}")
         query = StreamingQuery(
             id="q", run_id=str(attempt), name="rows", location=location, state="RUNNING", batch=batch
         )

@@ -70,3 +70,72 @@ async def test_a_query_that_begins_anew_fails_the_job_for_good(cluster: Cluster)
     job = await cluster.until(job_id, "FAILED")
     assert "query rows is at batch 0 although batch 5 was committed" in job["failure"]["error"]
     assert job["attempt"] == 2
+
+
+async def savepoint(cluster: Cluster, job_id: str, *, stop: bool) -> Any:
+    """Ask for a savepoint, and wait until it is settled."""
+    status, asked = await cluster.call("POST", f"/v1/jobs/{job_id}/savepoints", json={"stop": stop})
+    assert status == 202, asked
+
+    async def settled() -> Any:
+        found = (await cluster.get(f"/v1/jobs/{job_id}/savepoints"))["savepoints"]
+        (mine,) = [each for each in found if each["id"] == asked["savepoint_id"]]
+        return mine if mine["state"] != "IN_PROGRESS" else None
+
+    return await eventually(settled, "the savepoint is settled")
+
+
+async def test_a_job_is_stopped_with_a_savepoint_and_another_goes_on_from_it(cluster: Cluster) -> None:
+    first = await cluster.submit(executors=0, stream=[0, 1])
+    await until_completed(cluster, first, 2)
+    made = await savepoint(cluster, first, stop=True)
+    assert made["state"] == "COMPLETED", made
+    job = await cluster.until(first, "FINISHED")
+    assert job["attempt"] == 1
+    (listed,) = (await cluster.get("/v1/savepoints"))["savepoints"]
+    assert (listed["id"], listed["path"], listed["checkpoint"]["number"]) == (made["id"], made["path"], 2)
+
+    second = await cluster.submit(executors=0, stream=[2, 3], savepoint=made["path"])
+    shown = await until_completed(cluster, second, 4)
+    assert shown["restored"]["number"] == 2
+    cluster.flag.touch()
+    await cluster.until(second, "FINISHED")
+    status, _ = await cluster.call("DELETE", f"/v1/savepoints/{made['id']}")
+    assert status == 200
+    assert (await cluster.get("/v1/savepoints"))["savepoints"] == []
+
+
+async def test_a_savepoint_of_a_job_that_goes_on(cluster: Cluster) -> None:
+    job_id = await cluster.submit(executors=0, stream=[0, 1])
+    await until_completed(cluster, job_id, 2)
+    made = await savepoint(cluster, job_id, stop=False)
+    assert made["state"] == "COMPLETED", made
+    assert (await cluster.job(job_id))["state"] == "RUNNING"
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")
+
+
+async def test_a_savepoint_that_cannot_be_written_restarts_the_job(cluster: Cluster) -> None:
+    job_id = await cluster.submit(executors=0, stream=[0, 1, 2, 3], restart=QUICK)
+    await until_completed(cluster, job_id, 2)
+    shutil.rmtree(cluster.home.root / "savepoints")
+    (cluster.home.root / "savepoints").write_text("in the way")
+    made = await savepoint(cluster, job_id, stop=True)
+    assert made["state"] == "FAILED"
+    await until_completed(cluster, job_id, 4)
+    job = await cluster.job(job_id)
+    assert (job["state"], job["attempt"]) == ("RUNNING", 2)
+    assert "the savepoint failed" in job["attempts"][0]["error"]
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")
+
+
+async def test_a_batch_job_has_no_savepoints(cluster: Cluster) -> None:
+    job_id = await cluster.submit(executors=0)
+    await cluster.until(job_id, "RUNNING")
+    status, document = await cluster.call("POST", f"/v1/jobs/{job_id}/savepoints", json={"stop": True})
+    assert (status, document["type"]) == (409, "urn:sluice:problem:NotStreaming")
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")
+    status, document = await cluster.call("POST", f"/v1/jobs/{job_id}/savepoints", json={"stop": True})
+    assert (status, document["type"]) == (409, "urn:sluice:problem:SavepointFailed")

@@ -81,7 +81,7 @@ async def test_partitions_of_many_maps_come_back(
 async def test_more_than_the_memory_is_spilled_and_comes_back(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
-    worker = await start_worker()
+    worker = await start_worker(write_through_bytes=8 << 20)
     async with client(identities, worker) as executor:
         written, where = await write_map(executor, 1, sizes(1, 60, 4, 2 << 20))
         assert as_written(await read(executor, where, [1], 0, 4)) == written

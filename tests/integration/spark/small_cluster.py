@@ -31,14 +31,17 @@ from runtime.messages import (
     ExecutorLaunch,
     ExecutorTargets,
     JobProgress,
+    ShuffleAllocation,
     SignedIdentity,
     SlotOffer,
     SparkRegistration,
+    StageTable,
     StreamingState,
     TaskFailure,
 )
 from runtime.process import ChildProcess
 from runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
+from runtime.shuffle.service_errors import NoShuffleService
 from runtime.spark.command import SparkRuntime, TlsEngine, executor_command
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
@@ -77,11 +80,14 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self.driver: RemotePeer | None = None
         self.registrations: list[SparkRegistration] = []
         self.wanted = 0
+        self.unregistered_shuffles: list[int] = []
+        self.lost_shuffle_workers: list[str] = []
         self.stopping = False
         self.targets_version = 0
         self.executors: dict[int, ChildProcess] = {}
         self.launched = 0
         self.progress = JobProgress()
+        self.stages = StageTable()
         self.streaming = StreamingState()
         self.task_failures: list[TaskFailure] = []
         self.exit_reports: list[ExecutorExit] = []
@@ -116,11 +122,24 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
         self.progress = progress
         self._tell()
 
+    async def report_stages(self, stages: StageTable) -> None:
+        self.stages = stages
+        self._tell()
+
     async def report_streaming(self, state: StreamingState) -> None:
         self.streaming = state
 
     async def report_task_failure(self, failure: TaskFailure) -> None:
         self.task_failures.append(failure)
+
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        raise NoShuffleService("this cluster has no shuffle service")
+
+    async def unregister_shuffle(self, shuffle_id: int) -> None:
+        self.unregistered_shuffles.append(shuffle_id)
+
+    async def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
+        self.lost_shuffle_workers.extend(workers)
 
     async def driver_finished(self, result: DriverExit) -> None:
         self.wanted = 0

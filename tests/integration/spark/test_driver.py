@@ -35,6 +35,10 @@ async def test_two_spark_contexts_in_a_row_and_a_module_of_the_submission(
         assert job.master.progress.spark_jobs_finished == 2
         assert job.master.progress.tasks_finished == 4
         assert job.master.progress.tasks_running == 0
+        stages = job.master.stages.stages  # of the second one, which has counted from 0 again
+        assert [(stage.state, stage.tasks_finished, stage.tasks_running) for stage in stages] == [("FINISHED", 2, 0)]
+        assert list(stages[0].task_ms) == sorted(stages[0].task_ms)
+        assert len(stages[0].task_ms) == 5
 
 
 async def test_failing_pipeline_is_reported_with_its_traceback(

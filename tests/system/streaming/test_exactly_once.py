@@ -7,7 +7,7 @@ import pytest
 from tests.integration.cluster.conftest import eventually
 from tests.system.streaming.conftest import Stream
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 DRIVER_JVM = ("org.apache.spark.api.python.PythonGatewayServer",)
 PYTHON = ("cert_stream.py",)
@@ -29,7 +29,7 @@ def test_no_row_is_lost_or_written_twice_whoever_is_killed(stream: Stream) -> No
     stream.incoming.add(4)
     stream.submit()
     seen = 0
-    for victim in (DRIVER_JVM, PYTHON, TASKMANAGER, DRIVER_JVM, None):
+    for victim in (DRIVER_JVM, TASKMANAGER, PYTHON, None):
         until_committed(stream, seen)
         stream.incoming.add(7)  # more than a batch: the next one is in its middle
         seen = stream.checkpoints["completed"]
@@ -38,7 +38,7 @@ def test_no_row_is_lost_or_written_twice_whoever_is_killed(stream: Stream) -> No
     until_committed(stream, seen)
     stream.until_all_is_there()
     job = stream.cluster.job(stream.job_id)
-    assert job["attempt"] >= 5
+    assert job["attempt"] >= 4
     assert job["state"] == "RUNNING"
     checkpoints = stream.checkpoints
     assert checkpoints["restored"]["number"] >= seen - 1

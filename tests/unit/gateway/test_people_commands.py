@@ -114,7 +114,7 @@ def test_show_prints_what_can_be_used_as_a_file(home: Path) -> None:
     assert 'staff = ["submitter"]' in run(policy.app, home, "show").stdout
     assert run(policy.app, home, "show", "--default").stdout == shown
     document = json.loads(run(policy.app, home, "show", "--json").stdout)
-    assert document["roles"]["submitter"]["allow_own"] == ["jobs.cancel"]
+    assert document["roles"]["submitter"]["allow_own"] == ["jobs.cancel", "jobs.savepoint", "savepoints.dispose"]
 
 
 def test_users_are_added_listed_locked_and_removed_and_nothing_shows_a_password(home: Path) -> None:

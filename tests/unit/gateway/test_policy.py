@@ -20,10 +20,14 @@ ALLOW, OWN, DENY = Verdict.ALLOW, Verdict.OWN, Verdict.DENY
 
 TABLE = {
     "overview.read": (ALLOW, ALLOW, ALLOW),
+    "events.read": (ALLOW, ALLOW, ALLOW),
+    "leader.read": (ALLOW, ALLOW, ALLOW),
+    "config.read": (ALLOW, ALLOW, ALLOW),
     "openapi.read": (ALLOW, ALLOW, ALLOW),
     "jobs.list": (ALLOW, ALLOW, ALLOW),
     "jobs.read": (ALLOW, ALLOW, ALLOW),
     "jobs.logs": (ALLOW, ALLOW, ALLOW),
+    "savepoints.read": (ALLOW, ALLOW, ALLOW),
     "jobs.exceptions": (ALLOW, ALLOW, ALLOW),
     "jobs.checkpoints": (ALLOW, ALLOW, ALLOW),
     "jobs.connections": (ALLOW, ALLOW, ALLOW),
@@ -32,6 +36,8 @@ TABLE = {
     "connections.read": (ALLOW, ALLOW, ALLOW),
     "jobs.submit": (DENY, ALLOW, ALLOW),
     "jobs.cancel": (DENY, OWN, ALLOW),
+    "jobs.savepoint": (DENY, OWN, ALLOW),
+    "savepoints.dispose": (DENY, OWN, ALLOW),
     "connect.use": (DENY, ALLOW, ALLOW),
 }
 RULES = Policy(

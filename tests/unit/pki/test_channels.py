@@ -34,7 +34,7 @@ MAY_CONNECT = {
         Role.ZOOKEEPER,
     },
     Channel.ENROLMENT: set[Role](),
-    Channel.ZOOKEEPER: {Role.JOBMANAGER},
+    Channel.ZOOKEEPER: {Role.JOBMANAGER, Role.SHUFFLE_MANAGER},
     Channel.CONNECT: {Role.GATEWAY},
 }
 

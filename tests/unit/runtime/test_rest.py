@@ -16,13 +16,17 @@ import pytest
 from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.assertions import HEADER
 from pki.home import Home
+from pki.standing import OpenStreams
 from runtime.blob.store import BlobStore
-from runtime.checkpoint.ledger import CheckpointsView
-from runtime.config import ConnectConfig
+from runtime.checkpoint.errors import NotStreaming, SavepointNotFound
+from runtime.checkpoint.ledger import Checkpoint, CheckpointsView
+from runtime.checkpoint.savepoints import Savepoint
+from runtime.config import ConnectConfig, RuntimeConfig, SparkConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, TaskManagerNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
+from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.views import (
     ExceptionEntry,
     ExecutorView,
@@ -30,6 +34,7 @@ from runtime.jobmanager.views import (
     JobDetail,
     JobRecord,
     JobSummary,
+    SavepointRequest,
     SlotView,
     TaskManagerView,
 )
@@ -42,12 +47,18 @@ from runtime.messages import (
     RegistrationAccepted,
     SlotReport,
     SlotState,
+    StageReport,
+    StageState,
+    StageTable,
     TaskManagerRegistration,
 )
-from runtime.rest.cluster import Cluster, ClusterFacts
+from runtime.rest.artifacts import ArtifactStores
+from runtime.rest.cluster import Cluster, ClusterFacts, Term
 from runtime.rest.routes import ROUTES, published_routes
 from runtime.rest.server import RestServer, make_application
 from runtime.rest.serving import handler_of
+from runtime.rest.standing import whoever_was_let_in
+from runtime.rest.streams import Streams
 from tests.assertions import AssertingGateway
 
 JOB = "0123456789abcdef" * 2
@@ -58,6 +69,37 @@ EVIDENCE = ConnectionEvidence(
     direction="dialed",
     protocol="TLSv1.3",
     cipher="X",
+)
+STAGES = StageTable(
+    stages=(
+        StageReport(
+            id=0,
+            job=0,
+            name="map",
+            state=StageState.FINISHED,
+            attempts=1,
+            tasks_total=4,
+            tasks_running=0,
+            tasks_finished=4,
+            tasks_failed=0,
+            operators=("Scan csv", "Exchange"),
+            shuffle_write_bytes=100,
+            task_ms=(1, 2, 3, 4, 50),
+        ),
+        StageReport(
+            id=1,
+            job=0,
+            name="count",
+            state=StageState.RUNNING,
+            attempts=1,
+            tasks_total=2,
+            tasks_running=1,
+            tasks_finished=1,
+            tasks_failed=0,
+            parents=(0,),
+            shuffle_read_bytes=60,
+        ),
+    ),
 )
 DETAIL = JobDetail(
     id=JOB,
@@ -76,14 +118,30 @@ DETAIL = JobDetail(
 )
 
 
+SAVEPOINT = Savepoint(
+    id="savepoint-012345-0123456789abcdef",
+    path="file:///s/savepoint-012345-0123456789abcdef",
+    job_id=JOB,
+    job_name="p.py",
+    owner="alice",
+    created_at=1,
+    stopped=True,
+    checkpoint=Checkpoint(number=3, attempt=1, completed_at=1, queries=()),
+    files=1,
+    size=1,
+)
+
+
 @dataclass
 class FakeDispatcher:
     """Knows one job."""
 
     submitted: dict[str, JobSubmission] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
+    disposed: list[str] = field(default_factory=list)
     terminal: bool = False
     crash: bool = False
+    feed: JobFeed = field(default_factory=JobFeed)
 
     async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
         self.submitted[job_id] = check_submission(submission)
@@ -116,6 +174,10 @@ class FakeDispatcher:
         assert job_id == JOB
         return (EVIDENCE,)
 
+    async def job_stages(self, job_id: str) -> StageTable:
+        assert job_id == JOB
+        return STAGES
+
     async def job_updated(self, detail: JobDetail) -> None:
         raise NotImplementedError
 
@@ -134,6 +196,26 @@ class FakeDispatcher:
     async def job_checkpoints(self, job_id: str) -> CheckpointsView:
         assert job_id == JOB
         return CheckpointsView(completed=3)
+
+    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
+        assert job_id == JOB
+        return (SavepointRequest(id="savepoint-012345-0123456789abcdef", requested_at=1, stop=True),)
+
+    async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
+        if not stop:
+            raise NotStreaming("no streaming query runs in this job")
+        return "savepoint-012345-0123456789abcdef"
+
+    async def savepoints(self) -> tuple[Savepoint, ...]:
+        return (SAVEPOINT,)
+
+    async def savepoint(self, savepoint_id: str) -> Savepoint:
+        if not savepoint_id.endswith(SAVEPOINT.id):
+            raise SavepointNotFound(f"there is no savepoint {savepoint_id}")
+        return SAVEPOINT
+
+    async def dispose_savepoint(self, savepoint_id: str) -> None:
+        self.disposed.append(savepoint_id)
 
     async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
         assert job_id == JOB
@@ -229,7 +311,19 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
     store = BlobStore(tmp_path / "blobs", 4_000_000)
     facts = ClusterFacts("0.1", "4.3", "spiffe://td/jobmanager/jm", "td")
     sessions = ConnectSessions(dispatcher, store, tmp_path / "jobs", ConnectConfig())
-    cluster = Cluster(dispatcher, FakeResourceManager(), store, facts, sessions, default_executors=2)
+    cluster = Cluster(
+        dispatcher,
+        FakeResourceManager(),
+        store,
+        facts,
+        sessions,
+        default_executors=2,
+        leader=Term("jm", 3, 5000),
+        config=RuntimeConfig(spark=SparkConfig(conf={"spark.a": "b", "spark.hadoop.fs.s3a.secret.key": "xyzzy"})),
+        artifacts=ArtifactStores(()),
+        feed=dispatcher.feed,
+        streams=Streams(OpenStreams(whoever_was_let_in)),
+    )
     home = Home.at(tmp_path / "home").create()
     server = RestServer(
         make_application(lambda route: handler_of(route, cluster), AssertionKeys(assertion_keys_file(home)).keys),
@@ -305,6 +399,31 @@ async def test_jobs_and_one_job(rest: Rest) -> None:
     assert document["executors"][0]["exit_reason"] == "gone"
     assert document["progress"]["tasks_total"] == 7
     assert {"attempt", "timestamps", "pending_reason"} <= set(document)
+
+
+async def test_stages_the_plan_and_the_sums_of_a_job(rest: Rest) -> None:
+    _, document = await rest.call("GET", f"/v1/jobs/{JOB}/stages?limit=1")
+    (stage,) = document["stages"]
+    assert (stage["id"], stage["task_ms"], document["left_out"]) == (0, [1, 2, 3, 4, 50], 0)
+    _, document = await rest.call("GET", f"/v1/jobs/{JOB}/stages?after={document['next']}")
+    assert [each["id"] for each in document["stages"]] == [1]
+    _, plan = await rest.call("GET", f"/v1/jobs/{JOB}/plan")
+    assert plan["jobs"] == [{"id": 0, "description": "", "stages": [0, 1]}]
+    assert [(node["id"], node["parents"], node["state"]) for node in plan["nodes"]] == [
+        (0, [], "FINISHED"),
+        (1, [0], "RUNNING"),
+    ]
+    _, document = await rest.call("GET", f"/v1/jobs/{JOB}/metrics")
+    values = {each["id"]: each["value"] for each in document["metrics"]}
+    assert (values["tasks_total"], values["duration_ms"], values["disk_spilled_bytes"]) == (7, 2000, 0)
+
+
+async def test_who_leads_and_how_it_is_configured_without_secrets(rest: Rest) -> None:
+    leader = {"name": "jm", "identity": "spiffe://td/jobmanager/jm", "epoch": 3, "since": 5000}
+    assert await rest.call("GET", "/v1/leader") == (200, leader)
+    _, document = await rest.call("GET", "/v1/config")
+    assert document["config"]["spark"]["conf"] == {"spark.a": "b", "spark.hadoop.fs.s3a.secret.key": "(hidden)"}
+    assert document["config"]["jobmanager"]["finished_jobs_kept"] == 100
 
 
 async def test_the_description_is_served(rest: Rest) -> None:
@@ -488,3 +607,49 @@ async def test_an_internal_error_tells_nothing_of_the_inside(rest: Rest) -> None
     assert status == 500
     assert "secret" not in json.dumps(document)
     assert "ZeroDivision" not in json.dumps(document)
+
+
+async def test_what_went_wrong_and_what_a_job_goes_on_from(rest: Rest) -> None:
+    _, document = await rest.call("GET", f"/v1/jobs/{JOB}/exceptions")
+    assert document["exceptions"][0]["root_cause"] == "KeyError: 'x'"
+    _, document = await rest.call("GET", f"/v1/jobs/{JOB}/checkpoints")
+    assert document["completed"] == 3
+    _, document = await rest.call("GET", f"/v1/jobs/{JOB}/savepoints")
+    assert document["savepoints"][0]["state"] == "IN_PROGRESS"
+    _, document = await rest.call("GET", "/v1/savepoints")
+    assert document["savepoints"][0]["id"] == SAVEPOINT.id
+
+
+async def test_a_savepoint_is_made_for_the_owner_of_the_job_and_of_a_streaming_job_only(rest: Rest) -> None:
+    path = f"/v1/jobs/{JOB}/savepoints"
+    status, document = await rest.call("POST", path, json={"stop": True}, by=("alice", "submitter"))
+    assert (status, document) == (202, {"savepoint_id": SAVEPOINT.id})
+    status, document = await rest.call("POST", path, json={"stop": False}, by=("alice", "submitter"))
+    assert (status, document["type"]) == (409, "urn:sluice:problem:NotStreaming")
+    status, document = await rest.call("POST", path, json={"stop": True}, by=("bob", "submitter"))
+    assert (status, document["type"]) == (403, "urn:sluice:problem:NotYours")
+    status, _ = await rest.call("POST", path, json={"stop": True, "force": True}, by=("alice", "submitter"))
+    assert status == 400
+
+
+async def test_a_savepoint_is_disposed_of_by_its_owner(rest: Rest) -> None:
+    path = f"/v1/savepoints/{SAVEPOINT.id}"
+    assert (await rest.call("DELETE", path, by=("bob", "submitter")))[0] == 403
+    assert not rest.dispatcher.disposed
+    assert (await rest.call("DELETE", path, by=("alice", "submitter")))[0] == 200
+    assert rest.dispatcher.disposed == [SAVEPOINT.id]
+    assert (await rest.call("DELETE", "/v1/savepoints/other", by=("alice", "submitter")))[0] == 404
+
+
+@pytest.mark.parametrize("role", ["submitter", "admin"])
+async def test_only_its_owner_goes_on_from_a_savepoint(rest: Rest, role: str) -> None:
+    """The pipeline is the submitter's: whoever could go on from another's state could read it."""
+    wanted = {"savepoint": f"file:///s/{SAVEPOINT.id}/"[:-1]}
+    status, document = await rest.call("POST", "/v1/jobs", data=form(wanted), by=("bob", role))
+    assert (status, document["type"]) == (403, "urn:sluice:problem:NotYours")
+    assert not rest.stored()
+    status, _ = await rest.call("POST", "/v1/jobs", data=form(wanted), by=("alice", role))
+    assert status == 202
+    assert [each.savepoint for each in rest.dispatcher.submitted.values()] == [SAVEPOINT.id]
+    status, _ = await rest.call("POST", "/v1/jobs", data=form({"savepoint": "/etc"}), by=("alice", role))
+    assert status == 404

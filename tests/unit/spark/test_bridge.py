@@ -11,8 +11,26 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from runtime.messages import ExecutorExit, ExecutorTarget, ExecutorTargets, JobProgress, SparkRegistration
-from runtime.spark.bridge import MAX_LINE_BYTES, Bridge, BridgeEvent, KillExecutors, SparkStopped, decode_event
+from runtime.messages import (
+    ExecutorExit,
+    ExecutorTarget,
+    ExecutorTargets,
+    JobProgress,
+    ShuffleAllocation,
+    ShuffleWorkerAddress,
+    SparkRegistration,
+)
+from runtime.spark.bridge import (
+    MAX_LINE_BYTES,
+    Bridge,
+    BridgeEvent,
+    KillExecutors,
+    RegisterShuffle,
+    ShuffleWorkersLost,
+    SparkStopped,
+    UnregisterShuffle,
+    decode_event,
+)
 from runtime.spark.errors import BridgeProtocolError, SparkError
 from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
 
@@ -46,9 +64,15 @@ STARTED = {
         ({"type": "targets", "version": 4, "targets": []}, ExecutorTargets(version=4, targets=())),
         ({"type": "kill", "executor_ids": [1, 5]}, KillExecutors((1, 5))),
         ({"type": "progress", "tasks_total": 7, "first_task_at": 1.5}, JobProgress(tasks_total=7, first_task_at=1.5)),
+        ({"type": "shuffle_register", "id": 7, "shuffle_id": 3, "partitions": 200}, RegisterShuffle(7, 3, 200)),
+        ({"type": "shuffle_unregister", "shuffle_id": 3}, UnregisterShuffle(3)),
+        ({"type": "shuffle_lost", "shuffle_id": 3, "workers": ["w-1"]}, ShuffleWorkersLost(3, ("w-1",))),
         ({"type": "stopped"}, SparkStopped()),
     ],
-    ids=["started", "targets", "no targets", "kill", "progress", "stopped"],
+    ids=[
+        "started", "targets", "no targets", "kill", "progress", "shuffle_register", "shuffle_unregister",
+        "shuffle_lost", "stopped",
+    ],
 )  # fmt: skip
 def test_message_is_decoded_into_its_declared_type(message: dict[str, object], event: BridgeEvent) -> None:
     assert decode_event(json.dumps(message).encode()) == event
@@ -59,6 +83,7 @@ def test_message_is_decoded_into_its_declared_type(message: dict[str, object], e
     [
         b"", b"null", b"[]", b'"x"', b"{", b"{}", b'{"type": 7}', b'{"type": "exec"}', b'{"type": ["kill"]}',
         b'{"type": "kill"}', b'{"type": "kill", "executor_ids": ["1"]}',
+        b'{"type": "shuffle_register", "id": 1, "shuffle_id": 1}', b'{"type": "shuffle_lost", "workers": "w-1"}',
         b'{"type": "kill", "executor_ids": [], "more": 1}', b'{"type": "progress", "tasks_total": "7"}', b"\xff\xfe",
     ],
 )  # fmt: skip
@@ -185,3 +210,29 @@ async def test_socket_is_for_the_owner_alone(listening: Listening) -> None:
 def test_path_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SparkError, match="too long"):
         Bridge(tmp_path / ("x" * 108), lambda _: None)
+
+
+async def test_where_a_shuffle_is_kept_is_told_to_the_context_that_asked(listening: Listening) -> None:
+    jvm = await Jvm.connect(listening.bridge)
+    jvm.send({"type": "shuffle_register", "id": 7, "shuffle_id": 3, "partitions": 200})
+    assert await listening.next() == RegisterShuffle(7, 3, 200)
+    context = listening.bridge.contexts
+    worker = ShuffleWorkerAddress(name="w-1", host="127.0.0.1", port=40001)
+    allocation = ShuffleAllocation(shuffle_id=1048579, workers=(worker,), replicas=1, integrity_key=bytes(range(8)))
+    listening.bridge.shuffle_registered(context, 7, allocation)
+    assert json.loads(await jvm.reader.readline()) == {
+        "type": "shuffle_registered", "id": 7, "error": "", "shuffle": 1048579, "replicas": 1,
+        "integrity_key": "0001020304050607", "workers": [{"name": "w-1", "host": "127.0.0.1", "port": 40001}],
+    }  # fmt: skip
+    listening.bridge.shuffle_registered(context, 8, "no ShuffleManager answers")
+    refused = json.loads(await jvm.reader.readline())
+    assert (refused["id"], refused["error"], refused["workers"]) == (8, "no ShuffleManager answers", [])
+    await jvm.close()
+    assert await listening.next() == SparkStopped(in_order=False)
+    later = await Jvm.connect(listening.bridge)
+    later.send({"type": "shuffle_unregister", "shuffle_id": 3})
+    assert await listening.next() == UnregisterShuffle(3)
+    listening.bridge.shuffle_registered(context, 9, allocation)
+    listening.bridge.cancel()
+    assert json.loads(await later.reader.readline()) == {"type": "cancel"}
+    await later.close()

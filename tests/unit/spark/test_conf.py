@@ -10,6 +10,7 @@ from runtime.spark.conf import (
     MAX_CONF_ENTRIES,
     MAX_CONF_VALUE_CHARACTERS,
     RULES,
+    SHUFFLE_PACKAGE,
     DriverShape,
     check_job_conf,
     default_conf,
@@ -18,10 +19,12 @@ from runtime.spark.conf import (
     forbidden_patterns,
     launcher_conf,
     security_conf,
+    shuffle_conf,
 )
 from runtime.spark.driver_process import driver_conf
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.plugin_build import plugin_sources
 
 TOKEN = b"token"
 SHAPE = DriverShape(executors=3, executor_cores=1, executor_memory_mb=768, driver_memory_mb=512)
@@ -51,7 +54,9 @@ spark.python.unix.domain.socket.dir spark.master spark.master.rest.enabled spark
 spark.deploy.recoveryMode spark.yarn.queue spark.kubernetes.namespace spark.app.id spark.local.dir
 spark.executor.instances spark.executor.cores spark.executor.memory spark.driver.memory spark.driver.cores
 spark.submit.pyFiles spark.submit.deployMode spark.jars spark.jars.packages spark.jars.repositories spark.files
-spark.archives spark.r.command spark.sql.hive.thriftServer.singleSession
+spark.archives spark.r.command spark.sql.hive.thriftServer.singleSession spark.shuffle.manager
+spark.shuffle.manager.incremental spark.shuffle.sort.io.plugin.class spark.shuffle.useOldFetchProtocol
+spark.shuffle.push.enabled
 """)
 
 ALLOWED = words("""
@@ -194,3 +199,16 @@ class TestExecutorStartupConf:
     def test_anything_else_forbidden_is_refused(self, key: str) -> None:
         with pytest.raises(ForbiddenSparkConf):
             executor_startup_conf({key: "x"})
+
+
+def test_settings_of_the_shuffle_name_classes_of_the_plugin() -> None:
+    sources = {path.stem for path in plugin_sources()}
+    classes = [value for value in shuffle_conf().values() if value.startswith(SHUFFLE_PACKAGE)]
+    assert len(classes) == 2
+    assert {name.rpartition(".")[2] for name in classes} <= sources
+
+
+def test_job_cannot_take_its_shuffles_out_of_the_service() -> None:
+    for key in ("spark.shuffle.manager", "spark.shuffle.sort.io.plugin.class"):
+        assert key in shuffle_conf()
+        assert forbidden_by(key) is not None

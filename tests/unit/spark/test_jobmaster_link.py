@@ -18,9 +18,12 @@ from runtime.messages import (
     ExecutorTarget,
     ExecutorTargets,
     JobProgress,
+    ShuffleAllocation,
     SparkRegistration,
+    StageTable,
 )
 from runtime.rpc import FencingTokenMismatch, MailboxFull, PeerUnreachable
+from runtime.shuffle.service_errors import NoShuffleService
 from runtime.spark.errors import DriverFailed
 from runtime.spark.jobmaster_link import JobMasterLink, JobMasterPeer
 
@@ -33,6 +36,7 @@ REGISTRATION = SparkRegistration(
     app_id="a", driver_url="u", startup_conf={}, java_options=(), executor_memory_mb=1, executor_cores=1
 )
 DONE = DriverExit(succeeded=True, exit_code=0)
+ALLOCATION = ShuffleAllocation(shuffle_id=5, workers=(), replicas=1, integrity_key=b"01234567")
 
 
 def targets(version: int, total: int = 2) -> ExecutorTargets:
@@ -49,6 +53,7 @@ class Peer:
         self.gone = asyncio.Event()
         self.answering = asyncio.Event()
         self.answering.set()
+        self.allocating = asyncio.Event()
 
     @property
     def jobmaster(self) -> JobMasterGateway:
@@ -83,6 +88,21 @@ class Peer:
 
     async def report_progress(self, progress: JobProgress) -> None:
         await self._hear(progress)
+
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        await self._hear(("register", shuffle_id, partitions))
+        await self.allocating.wait()
+        if self.gone.is_set():
+            raise PeerUnreachable("the connection is gone")
+        if shuffle_id < 0:
+            raise NoShuffleService("no ShuffleManager answers")
+        return ALLOCATION
+
+    async def unregister_shuffle(self, shuffle_id: int) -> None:
+        await self._hear(("unregister", shuffle_id))
+
+    async def report_stages(self, stages: StageTable) -> None:
+        await self._hear(stages)
 
     async def driver_finished(self, result: DriverExit) -> None:
         await self._hear(result)
@@ -170,6 +190,22 @@ async def test_busy_jobmaster_is_asked_again() -> None:
     assert network.heard == [("driver", 1, 42), DONE]
 
 
+async def test_progress_and_stages_that_wait_replace_only_their_own_kind() -> None:
+    network = Network()
+    async with linked(network) as link:
+        await soon(link.assignment)
+        network.peers[0].answering.clear()
+        for count in range(50):
+            link.report_progress(JobProgress(tasks_total=count))
+            link.report_stages(StageTable(left_out=count))
+        await asyncio.sleep(0)
+        network.peers[0].answering.set()
+        await soon(link.finish(DONE))
+    shown = [each for each in network.heard if isinstance(each, JobProgress | StageTable)]
+    assert len(shown) <= 4  # at most one of each kind was on its way already
+    assert shown[-2:] == [JobProgress(tasks_total=49), StageTable(left_out=49)]
+
+
 async def test_progress_that_waits_is_replaced_by_newer_progress() -> None:
     network = Network()
     async with linked(network) as link:
@@ -208,3 +244,46 @@ async def test_impostor_in_the_place_of_the_jobmanager_ends_the_link() -> None:
     network.dial_error = PeerRefused("not the jobmanager")
     async with linked(network) as link:
         assert "not the jobmanager" in str(await soon(link.lost))
+
+
+async def test_nothing_waits_for_the_place_of_a_shuffle_but_who_asked() -> None:
+    network = Network()
+    async with linked(network) as link:
+        link.spark_started(REGISTRATION)
+        asked = asyncio.ensure_future(link.register_shuffle(3, 200))
+        await asyncio.sleep(0)
+        link.set_targets(targets(1))
+        link.unregister_shuffle(2)
+        await eventually(lambda: len(network.heard) == 5)
+        assert network.heard[1:3] == [REGISTRATION, ("register", 3, 200)]
+        assert not asked.done()
+        network.peers[0].allocating.set()
+        assert await soon(asked) == ALLOCATION
+
+
+async def test_the_place_of_a_shuffle_is_asked_for_again_after_a_reconnection() -> None:
+    network = Network()
+    async with linked(network) as link:
+        asked = asyncio.ensure_future(link.register_shuffle(3, 200))
+        await eventually(lambda: ("register", 3, 200) in network.heard)
+        await network.peers[0].close()
+        network.peers[0].allocating.set()
+        await eventually(lambda: len(network.peers) == 2)
+        network.peers[1].allocating.set()
+        assert await soon(asked) == ALLOCATION
+    assert network.heard.count(("register", 3, 200)) == 2
+
+
+async def test_who_asked_hears_why_a_shuffle_has_no_place() -> None:
+    network = Network()
+    async with linked(network) as link:
+        asked = asyncio.ensure_future(link.register_shuffle(-1, 200))
+        await eventually(lambda: bool(network.peers))
+        network.peers[0].allocating.set()
+        with pytest.raises(NoShuffleService):
+            await soon(asked)
+        network.dial_error = PeerRefused("not ours")
+        lost = asyncio.ensure_future(link.register_shuffle(1, 200))
+        await network.peers[0].close()
+        with pytest.raises(DriverFailed):
+            await soon(lost)

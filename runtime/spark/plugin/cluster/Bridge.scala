@@ -5,7 +5,8 @@ import java.net.{StandardProtocolFamily, UnixDomainSocketAddress}
 import java.nio.ByteBuffer
 import java.nio.channels.SocketChannel
 import java.nio.charset.StandardCharsets.UTF_8
-import java.util.concurrent.{CountDownLatch, LinkedBlockingQueue, TimeUnit}
+import java.util.concurrent.{CompletableFuture, ConcurrentHashMap, CountDownLatch, LinkedBlockingQueue, TimeUnit}
+import java.util.concurrent.atomic.AtomicLong
 
 import scala.util.control.NonFatal
 
@@ -25,6 +26,8 @@ private[sluice] final class Bridge(received: JsonNode => Unit, lost: Throwable =
   private val channel = SocketChannel.open(StandardProtocolFamily.UNIX)
   private val outgoing = new LinkedBlockingQueue[Option[ObjectNode]](MaxQueued)
   private val drained = new CountDownLatch(1)
+  private val unanswered = new ConcurrentHashMap[Long, CompletableFuture[JsonNode]]()
+  private val questions = new AtomicLong()
   @volatile private var closing = false
 
   def start(): Unit = {
@@ -39,6 +42,17 @@ private[sluice] final class Bridge(received: JsonNode => Unit, lost: Throwable =
   def send(message: ObjectNode): Unit =
     if (!outgoing.offer(Some(message))) fail(new IOException(s"the driver agent is $MaxQueued messages behind"))
 
+  /** Sends a question; its answer carries the same `id`. Fails when the bridge does. */
+  def request(message: ObjectNode): CompletableFuture[JsonNode] = {
+    val id = questions.incrementAndGet()
+    val answer = new CompletableFuture[JsonNode]()
+    unanswered.put(id, answer)
+    answer.whenComplete((_, _) => unanswered.remove(id))
+    send(message.put("id", id))
+    if (closing) answer.completeExceptionally(new IOException("the bridge is closed"))
+    answer
+  }
+
   /** Sends something that the next one replaces: left out while the agent is behind. */
   def sendIfIdle(message: ObjectNode): Unit = if (outgoing.isEmpty) send(message)
 
@@ -48,6 +62,7 @@ private[sluice] final class Bridge(received: JsonNode => Unit, lost: Throwable =
     outgoing.offer(None)
     drained.await(CloseSeconds, TimeUnit.SECONDS)
     channel.close()
+    failUnanswered(new IOException("the bridge is closed"))
   }
 
   private def write(): Unit =
@@ -83,11 +98,18 @@ private[sluice] final class Bridge(received: JsonNode => Unit, lost: Throwable =
 
   private def handle(line: Array[Byte]): Unit = {
     val message = Json.readTree(line) // a JsonProcessingException is an IOException
-    try received(message)
-    catch { case NonFatal(error) => logWarning(s"message ${message.path("type").asText()} failed", error) }
+    try Option(unanswered.get(message.path("id").asLong(0))) match {
+      case Some(answer) => answer.complete(message)
+      case None         => received(message)
+    } catch { case NonFatal(error) => logWarning(s"message ${message.path("type").asText()} failed", error) }
   }
 
-  private def fail(error: IOException): Unit = if (!closing) lost(error)
+  private def fail(error: IOException): Unit = {
+    failUnanswered(error)
+    if (!closing) lost(error)
+  }
+
+  private def failUnanswered(error: IOException): Unit = unanswered.values().forEach(_.completeExceptionally(error))
 
   private def daemon(name: String)(body: => Unit): Unit = {
     val thread = new Thread(() => body, name)

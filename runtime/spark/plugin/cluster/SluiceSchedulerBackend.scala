@@ -14,6 +14,7 @@ import org.apache.spark.resource.ResourceProfile
 import org.apache.spark.rpc.{RpcAddress, RpcEndpointAddress}
 import org.apache.spark.scheduler.{ExecutorDecommissionInfo, ExecutorExited, ExecutorLossReason, ExecutorProcessLost, TaskSchedulerImpl}
 import org.apache.spark.scheduler.cluster.{CoarseGrainedSchedulerBackend, SchedulerBackendUtils}
+import org.apache.spark.shuffle.sluice.Registrar
 import org.apache.spark.sql.sluice.StreamingQueries
 import org.apache.spark.util.{ThreadUtils, Utils}
 
@@ -30,6 +31,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   private val initialExecutors = SchedulerBackendUtils.getInitialTargetExecutorNumber(conf)
   private val bridge = new Bridge(received, lost)
   private val progress = new ProgressListener(bridge)
+  private val stages = new StageListener(bridge)
   private val stopping = new AtomicBoolean()
   private val graceTimer = ThreadUtils.newDaemonSingleThreadScheduledExecutor("sluice-loss-grace")
   private val awaitingReason = ConcurrentHashMap.newKeySet[String]()
@@ -45,7 +47,10 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   override def start(): Unit = {
     super.start()
     bridge.start() // no agent, no SparkContext
+    Registrar.open(new BridgeShuffles(bridge))
     sc.addSparkListener(progress)
+    sc.addSparkListener(new LossListener)
+    sc.addSparkListener(stages)
     sc.addSparkListener(new StreamingListener(bridge))
     sc.addSparkListener(new TaskFailures(bridge))
     sendStarted()
@@ -59,7 +64,9 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
       try super.stop()
       finally {
         graceTimer.shutdownNow()
+        Registrar.close()
         progress.close()
+        stages.close()
         bridge.send(bridge.message("stopped"))
         bridge.close()
       }

@@ -13,12 +13,18 @@ import io.netty.handler.ssl.SslHandler
   * tell of each channel that it sets up; a channel is forgotten when it is closed.
   */
 object Connections {
-  private val open = ConcurrentHashMap.newKeySet[Channel]()
+  private val open = new ConcurrentHashMap[Channel, () => Option[String]]()
 
   /** Called by Spark's `TransportContext` when the pipeline of `channel` is complete; refuses one that is not ours. */
-  def opened(channel: Channel): Unit = {
-    if (engineOf(channel).isEmpty) throw new IllegalStateException("a channel of Spark's is not mutual TLS")
-    open.add(channel)
+  def opened(channel: Channel): Unit =
+    engineOf(channel) match {
+      case Some(engine) => watch(channel, engine.revocation _)
+      case None         => throw new IllegalStateException("a channel of Spark's is not mutual TLS")
+    }
+
+  /** Looks after `channel` until it is closed: it is ended when `revocation` gives a reason. */
+  private[tls] def watch(channel: Channel, revocation: () => Option[String]): Unit = {
+    open.put(channel, revocation)
     channel.closeFuture().addListener(new ChannelFutureListener {
       override def operationComplete(closed: ChannelFuture): Unit = open.remove(channel)
     })
@@ -28,8 +34,8 @@ object Connections {
   def size: Int = open.size
 
   /** Ends the connections whose peer was revoked, idle or not. */
-  private[tls] def endRevoked(): Unit = open.forEach { channel =>
-    engineOf(channel).flatMap(_.revocation()).foreach { reason =>
+  private[tls] def endRevoked(): Unit = open.forEach { (channel, revocation) =>
+    revocation().foreach { reason =>
       Log.line(s"an idle connection is ended: $reason")
       try channel.eventLoop().execute(() => end(channel))
       catch { case NonFatal(_) => () } // its event loop has ended, and it with it

@@ -1,7 +1,6 @@
 package io.sluice.tls
 
 import java.nio.ByteBuffer
-import java.security.cert.{CertificateException, X509Certificate}
 import java.util.{List => JList}
 import java.util.function.BiFunction
 import javax.net.ssl._
@@ -20,9 +19,7 @@ private[tls] final class HardenedEngine(
   private var isClient = false
   private var working: SSLEngine = _
   @volatile private var finished = false
-  // Read by the watcher's thread too.
-  @volatile private var peerLeaf: X509Certificate = _
-  @volatile private var listsSeen: Revocations = _
+  private val check = new PeerCheck(trust, evidence)
 
   private def engine: SSLEngine = synchronized {
     if (working == null) working = harden(factory.create(isClient))
@@ -82,59 +79,16 @@ private[tls] final class HardenedEngine(
     noticed(engine.unwrap(in, out, offset, length))
 
   private def noticed(result: SSLEngineResult): SSLEngineResult = {
-    if (finished) refuseRevoked()
+    if (finished) check.refuseRevoked()
     else if (result.getHandshakeStatus == HandshakeStatus.FINISHED) {
       finished = true
-      confirm(engine.getSession)
+      check.confirm(engine.getSession, dialed = isClient)
     }
     result
   }
 
-  /** Ends an open connection whose peer was revoked meanwhile: nothing more comes in or goes out. */
-  private def refuseRevoked(): Unit = {
-    if (peerLeaf == null) throw new SSLException("the peer of this connection was not admitted")
-    revocation().foreach { reason =>
-      Log.line(s"a connection is ended: $reason")
-      throw new SSLException(reason)
-    }
-  }
-
-  /** Why the peer of a finished handshake may not stay; None before that, and while it may.
-    *
-    * Cheap as long as the lists in use are those of the last call.
-    */
-  def revocation(): Option[String] = {
-    val lists = trust.revocations
-    if (peerLeaf == null || (lists eq listsSeen)) None
-    else
-      try {
-        lists.check(peerLeaf)
-        listsSeen = lists
-        None
-      } catch { case error: CertificateException => Some(error.getMessage) }
-  }
-
-  /** Checks once more what the finished handshake agreed on, whatever the engine below did, and records it. */
-  private def confirm(session: SSLSession): Unit =
-    try {
-      if (!Protocols.contains(session.getProtocol) || !Ciphers.contains(session.getCipherSuite)) {
-        throw new SSLHandshakeException(s"${session.getProtocol} with ${session.getCipherSuite} is not allowed")
-      }
-      val lists = trust.revocations
-      val shown = leaf(session.getPeerCertificates)
-      val peer = trust.admitFinished(shown, peerIsClient = !isClient)
-      listsSeen = lists
-      peerLeaf = shown
-      evidence.record(
-        Peers.spiffeId(leaf(session.getLocalCertificates)), peer, dialed = isClient, session.getProtocol, session.getCipherSuite)
-    } catch {
-      case error: CertificateException => throw new SSLHandshakeException(error.getMessage)
-    }
-
-  private def leaf(chain: Array[java.security.cert.Certificate]): X509Certificate = chain match {
-    case Array(first: X509Certificate, _*) => first
-    case _                                 => throw new SSLPeerUnverifiedException("a handshake without certificates")
-  }
+  /** Why the peer of a finished handshake may not stay; None before that, and while it may. */
+  def revocation(): Option[String] = check.revocation()
 
   override def getDelegatedTask: Runnable = engine.getDelegatedTask
   override def closeInbound(): Unit = engine.closeInbound()

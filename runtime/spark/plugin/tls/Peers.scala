@@ -48,10 +48,12 @@ private[tls] object Peers {
   }
 
   /** The gateways of the trust domain that `generation` is of. */
-  def gatewaysOf(generation: Generation): Peers = {
-    val domain = generation.spiffeId.stripPrefix("spiffe://").takeWhile(_ != '/')
-    parse(s"spiffe://$domain/gateway/*")
-  }
+  def gatewaysOf(generation: Generation): Peers = parse(s"spiffe://${domainOf(generation)}/gateway/*")
+
+  /** The shuffle workers of the trust domain that `generation` is of. */
+  def shuffleWorkersOf(generation: Generation): Peers = parse(s"spiffe://${domainOf(generation)}/shuffle-worker/*")
+
+  private def domainOf(generation: Generation): String = generation.spiffeId.stripPrefix("spiffe://").takeWhile(_ != '/')
 
   /** The one SPIFFE ID of a certificate. */
   def spiffeId(certificate: X509Certificate): String = {

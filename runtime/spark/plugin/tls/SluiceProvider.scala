@@ -71,7 +71,7 @@ private[tls] object MutualTlsContext {
     */
   private val NoTicketsSessionTimeout = 8 * 24 * 3600
 
-  private def jdkContext(identity: Identity, trust: PeerTrustManager): SSLContext = {
+  def jdkContext(identity: Identity, trust: PeerTrustManager): SSLContext = {
     val context = SSLContext.getInstance("TLSv1.3", "SunJSSE")
     context.init(Array(new GenerationKeyManager(identity)), Array(trust), null)
     context.getServerSessionContext.setSessionTimeout(NoTicketsSessionTimeout)

@@ -1,6 +1,6 @@
 """Whether who was let in may stay: looked at several times a second for every stream that is open.
 
-Envoy asks before a stream begins and never again; a query may run for hours.
+The gateway decides before a stream begins and never again; a query may run for hours.
 """
 
 from __future__ import annotations
@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+
+import msgspec
 
 from pki.assertions import Asserted
 from pki.errors import SluiceError
@@ -19,8 +22,27 @@ _LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 0.2
 """A revocation cuts streams within this and the time that a look takes."""
 
-Standing = Callable[[Asserted], bool]
-"""Whether the credential that somebody came with is still good; raises :class:`SluiceError` when nobody can tell."""
+Standing = Callable[[AbstractSet[Asserted]], Awaitable[AbstractSet[Asserted]]]
+"""Whose credentials are still good, of these; raises :class:`SluiceError` when nobody can tell."""
+
+
+MAX_ASKED = 4096
+"""Holders in one question to the auth service of another machine."""
+MAX_QUESTION_BYTES = MAX_ASKED * 1024
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who came with which credential: what can be revoked of :class:`~pki.assertions.Asserted`."""
+
+    principal: str
+    method: str
+    credential: str
+    id: str
+
+    @classmethod
+    def of(cls, who: Asserted) -> Holder:
+        """That of somebody who was let in."""
+        return cls(principal=who.principal, method=who.method, credential=who.credential, id=who.id)
 
 
 class Cut(Exception):
@@ -32,7 +54,7 @@ class OpenStreams:
     """The streams that are open now.
 
     Attributes:
-        standing: decides about one principal.
+        standing: decides who may stay.
     """
 
     standing: Standing
@@ -57,16 +79,25 @@ class OpenStreams:
             del self._open[task]
             self._cut.discard(task)
 
-    def look(self) -> int:
+    def of(self, principal: str) -> int:
+        """How many are open for ``principal``."""
+        return sum(who.principal == principal for who in self._open.values())
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def look(self) -> int:
         """Cut the streams of all that may not stay; how many."""
-        verdicts: dict[Asserted, bool] = {}
-        for who in set(self._open.values()):
-            try:
-                verdicts[who] = self.standing(who)
-            except (SluiceError, OSError) as error:
-                _LOG.error("streams of %s end, nobody can tell whether it may stay: %s", who.principal, error)
-                verdicts[who] = False
-        ended = [task for task, who in self._open.items() if not verdicts[who] and task not in self._cut]
+        everybody = frozenset(self._open.values())
+        if not everybody:
+            return 0
+        try:
+            stay = await self.standing(everybody)
+        except (SluiceError, OSError) as error:
+            _LOG.error("%d streams end, nobody can tell whether they may stay: %s", len(self._open), error)
+            stay = frozenset()
+        gone = everybody - stay
+        ended = [task for task, who in self._open.items() if who in gone and task not in self._cut]
         for task in ended:
             self._cut.add(task)
             task.cancel()
@@ -76,5 +107,5 @@ class OpenStreams:
         """Look until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if ended := self.look():
+            if ended := await self.look():
                 _LOG.warning("%d streams were cut: their credential is revoked or has expired", ended)

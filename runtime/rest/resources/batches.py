@@ -1,0 +1,280 @@
+"""Apache Livy's batches, for clients that speak Livy: the same jobs under the same rules (docs/livy.md).
+
+A batch has a number. It is the beginning of its job's id: whichever JobManager is asked knows it, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from typing import Annotated, Any
+
+import msgspec
+
+from runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogNotFound,
+    SubmissionRejected,
+    TooManyJobs,
+)
+from runtime.jobmanager.views import JobSummary
+from runtime.log_files import MAX_CHUNK_BYTES
+from runtime.messages import JobKind, JobState, JobSubmission
+from runtime.rest.artifacts import ArtifactRefused
+from runtime.rest.assertion import may_change
+from runtime.rest.cluster import Cluster
+from runtime.rest.problems import BadRequest, NotYours
+from runtime.rest.route import Call, NoQuery, Query, Route
+from runtime.spark.errors import ForbiddenSparkConf
+
+NUMBER_DIGITS = 13
+"""Hexadecimal: 52 bits, which every JSON reader holds exactly."""
+MAX_LOG_BYTES = 8 << 20
+"""What is looked at of one log; lines behind it have no number."""
+MAX_LOG_LINES = 10_000
+MAX_LISTED = 1000
+
+STATES = {
+    JobState.INITIALIZING: "starting",
+    JobState.CREATED: "starting",
+    JobState.RECONCILING: "starting",
+    JobState.SUSPENDED: "starting",
+    JobState.RUNNING: "running",
+    JobState.FAILING: "running",
+    JobState.RESTARTING: "running",
+    JobState.CANCELLING: "shutting_down",
+    JobState.FINISHED: "success",
+    JobState.FAILED: "dead",
+    JobState.CANCELED: "killed",
+}
+"""Ours -> Livy's."""
+
+_Text = Annotated[str, msgspec.Meta(max_length=2000)]
+
+
+class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A batch to submit. What this cluster does not do is refused rather than left out."""
+
+    file: _Text
+    args: tuple[str | int | float, ...] = ()
+    name: str | None = None
+    conf: dict[str, str | int | float | bool] | None = None
+    py_files: tuple[_Text, ...] = msgspec.field(default=(), name="pyFiles")
+    files: tuple[_Text, ...] = ()
+    archives: tuple[_Text, ...] = ()
+    jars: tuple[_Text, ...] = ()
+    num_executors: int | None = msgspec.field(default=None, name="numExecutors")
+    executor_cores: int | None = msgspec.field(default=None, name="executorCores")
+    executor_memory: str | None = msgspec.field(default=None, name="executorMemory")
+    driver_cores: int | None = msgspec.field(default=None, name="driverCores")
+    driver_memory: str | None = msgspec.field(default=None, name="driverMemory")
+    class_name: str | None = msgspec.field(default=None, name="className")
+    proxy_user: str | None = msgspec.field(default=None, name="proxyUser")
+    queue: str | None = None
+
+    def spark_conf(self) -> dict[str, str]:
+        """The settings that it makes; which of them a job may make is decided elsewhere."""
+        sizes = {
+            "spark.executor.cores": self.executor_cores,
+            "spark.executor.memory": self.executor_memory,
+            "spark.driver.cores": self.driver_cores,
+            "spark.driver.memory": self.driver_memory,
+        }
+        given = {**(self.conf or {}), **{key: value for key, value in sizes.items() if value is not None}}
+        return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
+
+
+class AppInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Pages of the application; there are none here."""
+
+    driver_log_url: str | None = None
+    spark_ui_url: str | None = None
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A batch as Livy shows it; ``appId`` is the id of the job."""
+
+    id: int
+    name: str
+    owner: str
+    proxy_user: str | None = None
+    state: str
+    app_id: str
+    app_info: AppInfo = AppInfo()
+    log: tuple[str, ...] = ()
+
+
+class BatchQuery(Query, frozen=True, rename={"first": "from"}):
+    """Which of the batches, the oldest first."""
+
+    first: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)] = 0
+    size: Annotated[int, msgspec.Meta(ge=0, le=MAX_LISTED)] = 100
+
+
+class BatchList(msgspec.Struct, frozen=True, kw_only=True, rename={"first": "from"}):
+    """Some of the batches."""
+
+    first: int
+    total: int
+    sessions: tuple[Batch, ...]
+
+
+class BatchState(msgspec.Struct, frozen=True, kw_only=True):
+    """What has become of a batch."""
+
+    id: int
+    state: str
+
+
+class BatchLogQuery(Query, frozen=True, rename={"first": "from"}):
+    """Which lines; from -1: the last ones."""
+
+    first: Annotated[int, msgspec.Meta(ge=-1, le=1 << 40)] = -1
+    size: Annotated[int, msgspec.Meta(ge=-1, le=MAX_LOG_LINES)] = 100
+
+
+class BatchLog(msgspec.Struct, frozen=True, kw_only=True, rename={"first": "from"}):
+    """Lines of what the driver printed: its standard output, then its standard error."""
+
+    id: int
+    first: int
+    total: int
+    log: tuple[str, ...]
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """A batch that does not run any more."""
+
+    msg: str
+
+
+async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest) -> Batch:
+    """Submit a batch whose files are in allowed stores.
+
+    `file`, `pyFiles` and `files` are URLs in `jobmanager.artifact_stores`.
+    """
+    _refuse_what_is_not_done(body, call.who.principal)
+    job_id = secrets.token_hex(16)
+    try:
+        pipeline = await cluster.artifacts.fetch(body.file, cluster.store, job_id)
+        files = [await cluster.artifacts.fetch(each, cluster.store, job_id) for each in (*body.py_files, *body.files)]
+        submission = JobSubmission(
+            name=body.name or pipeline.name,
+            owner=call.who.principal,
+            pipeline=pipeline,
+            args=tuple(str(each) for each in body.args),
+            spark_conf=body.spark_conf(),
+            executors=cluster.default_executors if body.num_executors is None else body.num_executors,
+            files=tuple(files),
+        )
+        await cluster.dispatcher.submit_job(job_id, submission)
+    except BaseException:
+        cluster.store.remove_job(job_id)
+        raise
+    return _shown((await cluster.dispatcher.job(job_id)).summary())
+
+
+async def list_batches(cluster: Cluster, call: Call[BatchQuery]) -> BatchList:
+    """Batches, the oldest first."""
+    jobs = sorted(await _batches(cluster), key=lambda job: (job.start_time, job.id))
+    first = call.query.first
+    page = jobs[first : first + call.query.size]
+    return BatchList(first=first, total=len(jobs), sessions=tuple(map(_shown, page)))
+
+
+async def get_batch(cluster: Cluster, call: Call[NoQuery]) -> Batch:
+    """One batch."""
+    return _shown(await _batch(cluster, call))
+
+
+async def get_batch_state(cluster: Cluster, call: Call[NoQuery]) -> BatchState:
+    """What has become of a batch."""
+    job = await _batch(cluster, call)
+    return BatchState(id=number_of(job.id), state=STATES[job.state])
+
+
+async def get_batch_log(cluster: Cluster, call: Call[BatchLogQuery]) -> BatchLog:
+    """Lines of what a batch's driver printed."""
+    job = await _batch(cluster, call)
+    lines: list[str] = []
+    for stream in ("stdout", "stderr"):
+        lines += [f"{stream}: ", *(await _lines(cluster, job.id, f"driver.{stream}"))]
+    size = MAX_LOG_LINES if call.query.size < 0 else call.query.size
+    first = max(0, len(lines) - size) if call.query.first < 0 else call.query.first
+    return BatchLog(id=number_of(job.id), first=first, total=len(lines), log=tuple(lines[first : first + size]))
+
+
+async def delete_batch(cluster: Cluster, call: Call[NoQuery]) -> Deleted:
+    """End a batch: its owner may, and administrators. One that has ended stays as it is."""
+    job = await _batch(cluster, call)
+    if not may_change(call.request, job.owner):
+        raise NotYours(f"batch {number_of(job.id)} belongs to {job.owner}", "its owner or an admin may")
+    if not job.state.terminal:
+        with contextlib.suppress(JobAlreadyTerminal):  # it ended by itself just now
+            await cluster.dispatcher.cancel_job(job.id)
+    return Deleted(msg="deleted")
+
+
+def number_of(job_id: str) -> int:
+    """The number that a job has as a batch."""
+    return int(job_id[:NUMBER_DIGITS], 16)
+
+
+def _refuse_what_is_not_done(body: BatchRequest, principal: str) -> None:
+    if body.class_name or body.jars or body.archives:
+        raise BadRequest("className, jars and archives are for programs that this cluster does not run", "PySpark only")
+    if body.proxy_user not in {None, "", principal}:
+        raise NotYours("a batch cannot be submitted for somebody else", "leave proxyUser out")
+    if body.queue not in {None, "", "default"}:
+        raise BadRequest(f"there is no queue {str(body.queue)[:80]!r}", "leave queue out")
+
+
+async def _batches(cluster: Cluster) -> list[JobSummary]:
+    return [job for job in await cluster.dispatcher.jobs() if job.kind is JobKind.PIPELINE]
+
+
+async def _batch(cluster: Cluster, call: Call[Any]) -> JobSummary:
+    text = call.path["batch_id"]
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 16 else -1
+    for job in await _batches(cluster):
+        if number_of(job.id) == number:
+            return job
+    raise JobNotFound(f"there is no batch {text[:40]!r}", "see GET /batches")
+
+
+async def _lines(cluster: Cluster, job_id: str, source: str) -> list[str]:
+    text, offset, end = [], 0, False
+    while not end and offset < MAX_LOG_BYTES:
+        try:
+            chunk = await cluster.dispatcher.read_job_log(job_id, source, offset, MAX_CHUNK_BYTES)
+        except LogNotFound:
+            break
+        text.append(chunk.data)
+        offset, end = chunk.next_offset, chunk.end
+    return "".join(text).splitlines()
+
+
+def _shown(job: JobSummary) -> Batch:
+    return Batch(id=number_of(job.id), name=job.name, owner=job.owner, state=STATES[job.state], app_id=job.id)
+
+
+_SUBMISSION_ERRORS = (
+    ArtifactRefused,
+    InvalidBlobName,
+    ForbiddenSparkConf,
+    SubmissionRejected,
+    NotYours,
+    BlobTooLarge,
+    TooManyJobs,
+)
+
+ROUTES = (
+    Route("GET", "/batches", "jobs.list", list_batches),
+    Route("POST", "/batches", "jobs.submit", submit_batch, status=201, errors=_SUBMISSION_ERRORS),
+    Route("GET", "/batches/{batch_id}", "jobs.read", get_batch, errors=(JobNotFound,)),
+    Route("GET", "/batches/{batch_id}/state", "jobs.read", get_batch_state, errors=(JobNotFound,)),
+    Route("GET", "/batches/{batch_id}/log", "jobs.logs", get_batch_log, errors=(JobNotFound,)),
+    Route("DELETE", "/batches/{batch_id}", "jobs.cancel", delete_batch, errors=(JobNotFound, NotYours)),
+)

@@ -1,0 +1,163 @@
+"""What happens, as it happens: one job, its logs, and the whole cluster, as server-sent events."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated
+
+import msgspec
+from aiohttp import web
+
+from runtime.jobmanager.errors import JobNotFound, LogNotFound
+from runtime.jobmanager.job_feed import Watch
+from runtime.jobmanager.views import JobDetail
+from runtime.messages import Message
+from runtime.rest.cluster import Cluster
+from runtime.rest.jobs import job_id_of
+from runtime.rest.problems import BadRequest, TooManyStreams
+from runtime.rest.resources.logs import MAX_OFFSET, LogPiece
+from runtime.rest.resources.overview import overview_of
+from runtime.rest.route import EVENT_STREAM, Call, NoQuery, Query, Route
+from runtime.rest.streams import EventStream
+
+LOOK_SECONDS = 0.5
+"""How often a log is looked at for more, and the cluster for what nobody tells of."""
+PIECE_BYTES = 64 << 10
+LAST_EVENT = "last-event-id"
+
+
+class Gone(Message, frozen=True):
+    """A job that is not kept any more."""
+
+    id: str
+
+
+class LogStreamQuery(Query, frozen=True):
+    """Which log, and from where."""
+
+    source: Annotated[str, msgspec.Meta(min_length=1, max_length=100)] = "driver.stdout"
+    offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET, description="in bytes; Last-Event-ID beats it")] = 0
+
+
+def version_of(detail: JobDetail) -> str:
+    """Names what ``detail`` says, whichever JobManager says it; the duration alone makes no difference."""
+    same = msgspec.structs.replace(detail, duration_ms=0)
+    return hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:32]
+
+
+async def stream_job(cluster: Cluster, call: Call[NoQuery]) -> web.StreamResponse:
+    """A job as it changes: an event `job` at once and after each change, `end` after its last state.
+
+    The id of an event is the version of the job; whoever comes back with it gets what is new. Changes that follow each
+    other faster than they are read are one event.
+    """
+    job_id = job_id_of(call)
+    await cluster.dispatcher.job(job_id)
+
+    async def produce(stream: EventStream) -> None:
+        known = call.request.headers.get(LAST_EVENT, "")[:64]
+        with cluster.feed.watching(job_id) as watch:
+            while not stream.over:
+                detail = await cluster.dispatcher.job(job_id)
+                version = version_of(detail)
+                if version != known:
+                    await stream.send("job", detail, version)
+                    known = version
+                if detail.state.terminal:
+                    await stream.send("end", Gone(id=job_id))
+                    return
+                await _next(watch, stream)
+
+    return await cluster.streams.serve(call, produce)
+
+
+async def stream_job_log(cluster: Cluster, call: Call[LogStreamQuery]) -> web.StreamResponse:
+    """A log of a job as it grows: events `log` with pieces, `end` when the job has ended and all of it was sent.
+
+    The id of an event is the offset after it, in bytes; whoever comes back with it misses nothing.
+    """
+    job_id, source = job_id_of(call), call.query.source
+    await cluster.dispatcher.read_job_log(job_id, source, 0, 1)
+
+    async def produce(stream: EventStream) -> None:
+        offset = _offset(call)
+        with cluster.feed.watching(job_id) as watch:
+            while not stream.over:
+                ended = (await cluster.dispatcher.job(job_id)).state.terminal
+                chunk = await cluster.dispatcher.read_job_log(job_id, source, offset, PIECE_BYTES)
+                if chunk.data:
+                    piece = LogPiece(source=source, **msgspec.structs.asdict(chunk))
+                    await stream.send("log", piece, str(chunk.next_offset))
+                    offset = chunk.next_offset
+                if chunk.end and ended:
+                    await stream.send("end", Gone(id=job_id))
+                    return
+                if chunk.end:
+                    await _next(watch, stream)
+
+    return await cluster.streams.serve(call, produce)
+
+
+async def stream_cluster(cluster: Cluster, call: Call[NoQuery]) -> web.StreamResponse:
+    """The whole cluster as it changes: events `job` (a summary), `removed` (a job that is gone) and `overview`.
+
+    It begins with all of it. Changes that follow each other faster than they are read are one event.
+    """
+
+    async def produce(stream: EventStream) -> None:
+        with cluster.feed.watching() as watch:
+            for summary in reversed(await cluster.dispatcher.jobs()):
+                await stream.send("job", summary)
+            shown = None
+            while not stream.over:
+                overview = await overview_of(cluster)
+                if overview != shown:
+                    await stream.send("overview", overview)
+                    shown = overview
+                for job_id in await _next(watch, stream):
+                    try:
+                        detail = await cluster.dispatcher.job(job_id)
+                    except JobNotFound:
+                        await stream.send("removed", Gone(id=job_id))
+                    else:
+                        await stream.send("job", detail.summary())
+
+    return await cluster.streams.serve(call, produce)
+
+
+async def _next(watch: Watch, stream: EventStream) -> tuple[str, ...]:
+    """Wait for a change, and not for long: some things nobody tells of."""
+    changed = await watch.changed(LOOK_SECONDS)
+    if not changed:
+        await stream.breathe()
+    return changed
+
+
+def _offset(call: Call[LogStreamQuery]) -> int:
+    last = call.request.headers.get(LAST_EVENT, "")
+    if not last:
+        return call.query.offset
+    if not (last.isascii() and last.isdigit()) or len(last) > 19:
+        raise BadRequest(f"Last-Event-ID is {last[:40]!r}, no offset")
+    return int(last)
+
+
+ROUTES = (
+    Route("GET", "/v1/events", "events.read", stream_cluster, media=EVENT_STREAM, errors=(TooManyStreams,)),
+    Route(
+        "GET",
+        "/v1/jobs/{job_id}/events",
+        "jobs.read",
+        stream_job,
+        media=EVENT_STREAM,
+        errors=(JobNotFound, TooManyStreams),
+    ),
+    Route(
+        "GET",
+        "/v1/jobs/{job_id}/logs/stream",
+        "jobs.logs",
+        stream_job_log,
+        media=EVENT_STREAM,
+        errors=(JobNotFound, LogNotFound, TooManyStreams),
+    ),
+)

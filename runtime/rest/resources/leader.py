@@ -1,0 +1,65 @@
+"""Which JobManager leads, and how it is configured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from runtime.messages import Message
+from runtime.rest.cluster import Cluster
+from runtime.rest.route import Call, NoQuery, Route
+
+HIDDEN = "(hidden)"
+
+_SECRET = re.compile(r"secret|password|passwd|token|credential|private|access.?key|api.?key", re.IGNORECASE)
+
+
+class Leader(Message, frozen=True):
+    """The JobManager that leads; ``epoch`` rises with each change of leaders, ``since`` is epoch milliseconds."""
+
+    name: str
+    identity: str
+    epoch: int
+    since: int
+
+
+class Configuration(Message, frozen=True):
+    """The sections of ``sluice.toml`` that the leader works with; what looks like a secret is hidden."""
+
+    config: dict[str, Any]
+
+
+async def get_leader(cluster: Cluster, call: Call[NoQuery]) -> Leader:
+    """The JobManager that leads."""
+    return Leader(
+        name=cluster.leader.name,
+        identity=cluster.facts.jobmanager,
+        epoch=cluster.leader.epoch,
+        since=cluster.leader.since,
+    )
+
+
+async def get_config(cluster: Cluster, call: Call[NoQuery]) -> Configuration:
+    """How the leader is configured, defaults included."""
+    return Configuration(config=without_secrets(msgspec.to_builtins(cluster.config)))
+
+
+def without_secrets(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``settings`` with the values hidden whose names sound secret."""
+    return {
+        name: HIDDEN
+        if _SECRET.search(name) and isinstance(value, str) and value
+        else without_secrets(value)
+        if isinstance(value, Mapping)
+        else value
+        for name, value in settings.items()
+    }
+
+
+ROUTES = (
+    Route("GET", "/v1/leader", "leader.read", get_leader),
+    Route("GET", "/v1/config", "config.read", get_config),
+)

@@ -1,0 +1,92 @@
+"""Savepoints: asked of a job, listed, disposed of."""
+
+from __future__ import annotations
+
+from runtime.checkpoint.errors import NotStreaming, SavepointFailed, SavepointNotFound
+from runtime.checkpoint.savepoints import Savepoint
+from runtime.jobmanager.errors import JobNotFound
+from runtime.jobmanager.views import SavepointRequest
+from runtime.messages import Message
+from runtime.rest.assertion import may_change
+from runtime.rest.cluster import Cluster
+from runtime.rest.jobs import job_id_of, require_owner
+from runtime.rest.problems import NotYours
+from runtime.rest.route import Call, NoQuery, Nothing, Route
+
+
+class SavepointOrder(Message, frozen=True):
+    """What is wanted: with ``stop`` the job ends with the savepoint."""
+
+    stop: bool = False
+
+
+class SavepointTriggered(Message, frozen=True):
+    """A savepoint that is being made; the list of the job's savepoints says what becomes of it."""
+
+    savepoint_id: str
+
+
+class SavepointRequestList(Message, frozen=True):
+    """The latest savepoints that were asked of a job, the earliest first."""
+
+    savepoints: tuple[SavepointRequest, ...]
+
+
+class SavepointList(Message, frozen=True):
+    """Complete savepoints of all jobs, the latest first."""
+
+    savepoints: tuple[Savepoint, ...]
+
+
+async def list_job_savepoints(cluster: Cluster, call: Call[NoQuery]) -> SavepointRequestList:
+    """The savepoints that were asked of a job, and what became of them."""
+    return SavepointRequestList(savepoints=await cluster.dispatcher.job_savepoints(job_id_of(call)))
+
+
+async def trigger_savepoint(cluster: Cluster, call: Call[NoQuery], body: SavepointOrder) -> SavepointTriggered:
+    """Begin a savepoint of a streaming job: its owner may, and administrators."""
+    job_id = await require_owner(cluster, call)
+    return SavepointTriggered(savepoint_id=await cluster.dispatcher.trigger_savepoint(job_id, body.stop))
+
+
+async def list_savepoints(cluster: Cluster, call: Call[NoQuery]) -> SavepointList:
+    """Complete savepoints of all jobs."""
+    return SavepointList(savepoints=await cluster.dispatcher.savepoints())
+
+
+async def dispose_savepoint(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
+    """Remove a savepoint: its owner may, and administrators."""
+    savepoint = await owned_savepoint(cluster, call, call.path["savepoint_id"])
+    await cluster.dispatcher.dispose_savepoint(savepoint.id)
+    return Nothing()
+
+
+async def owned_savepoint(cluster: Cluster, call: Call[NoQuery], name: str) -> Savepoint:
+    """The savepoint with this id or path; raises :class:`NotYours` when it is somebody else's."""
+    savepoint = await cluster.dispatcher.savepoint(name)
+    if not may_change(call.request, savepoint.owner):
+        raise NotYours(
+            f"{savepoint.id} belongs to {savepoint.owner}, not to {call.who.principal}", "its owner or an admin may"
+        )
+    return savepoint
+
+
+ROUTES = (
+    Route("GET", "/v1/jobs/{job_id}/savepoints", "jobs.checkpoints", list_job_savepoints, errors=(JobNotFound,)),
+    Route(
+        "POST",
+        "/v1/jobs/{job_id}/savepoints",
+        "jobs.savepoint",
+        trigger_savepoint,
+        status=202,
+        errors=(NotYours, JobNotFound, NotStreaming, SavepointFailed),
+    ),
+    Route("GET", "/v1/savepoints", "savepoints.read", list_savepoints),
+    Route(
+        "DELETE",
+        "/v1/savepoints/{savepoint_id}",
+        "savepoints.dispose",
+        dispose_savepoint,
+        errors=(NotYours, SavepointNotFound, SavepointFailed),
+    ),
+)

@@ -1,0 +1,141 @@
+"""What Spark does in a job: its stages, the graph that they are, and their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runtime.jobmanager.errors import JobNotFound
+from runtime.jobmanager.views import JobDetail
+from runtime.messages import JobProgress, Message, StageReport, StageState, StageTable
+from runtime.rest.cluster import Cluster
+from runtime.rest.jobs import job_id_of
+from runtime.rest.paging import PageQuery, paginate
+from runtime.rest.route import Call, NoQuery, Route
+
+
+class StageList(Message, frozen=True):
+    """One page of stages by their numbers; of ``left_out`` older ones nothing is kept."""
+
+    stages: tuple[StageReport, ...]
+    left_out: int
+    next: str | None
+
+
+class PlanNode(Message, frozen=True):
+    """A stage in the plan; it begins when its ``parents`` have ended."""
+
+    id: int
+    name: str
+    operators: tuple[str, ...]
+    parents: tuple[int, ...]
+    state: StageState
+    tasks_total: int
+    tasks_finished: int
+
+
+class PlanJob(Message, frozen=True):
+    """One action of the program: the stages that it needs."""
+
+    id: int
+    description: str
+    stages: tuple[int, ...]
+
+
+class Plan(Message, frozen=True):
+    """The stages of a job as a graph."""
+
+    jobs: tuple[PlanJob, ...]
+    nodes: tuple[PlanNode, ...]
+    left_out: int
+
+
+class Metric(Message, frozen=True):
+    """One value."""
+
+    id: str
+    value: float
+
+
+class Metrics(Message, frozen=True):
+    """Values that the job counts, summed over the stages that are kept where they are Spark's."""
+
+    metrics: tuple[Metric, ...]
+
+
+_SUMMED = (
+    "input_bytes",
+    "output_bytes",
+    "memory_spilled_bytes",
+    "disk_spilled_bytes",
+    "run_ms",
+    "gc_ms",
+)
+
+
+async def list_job_stages(cluster: Cluster, call: Call[PageQuery]) -> StageList:
+    """Spark's stages in the last attempt of a job: bytes, spill, and how the times of their tasks differ."""
+    table = await cluster.dispatcher.job_stages(job_id_of(call))
+    page, following = paginate(table.stages, call.query, lambda stage: (stage.id, ""))
+    return StageList(stages=page, left_out=table.left_out, next=following)
+
+
+async def get_job_plan(cluster: Cluster, call: Call[NoQuery]) -> Plan:
+    """The plan of a job: its stages as a graph, as far as Spark has planned it."""
+    return plan_of(await cluster.dispatcher.job_stages(job_id_of(call)))
+
+
+async def get_job_metrics(cluster: Cluster, call: Call[NoQuery]) -> Metrics:
+    """What a job counts, as a flat list."""
+    job_id = job_id_of(call)
+    detail = await cluster.dispatcher.job(job_id)
+    table = await cluster.dispatcher.job_stages(job_id)
+    return Metrics(metrics=tuple(_metrics(detail, table.stages)))
+
+
+def plan_of(table: StageTable) -> Plan:
+    """The graph that ``table`` describes; parents that are not kept are left out."""
+    kept = {stage.id for stage in table.stages}
+    jobs: dict[int, list[StageReport]] = {}
+    for stage in table.stages:
+        jobs.setdefault(stage.job, []).append(stage)
+    return Plan(
+        jobs=tuple(
+            PlanJob(
+                id=job,
+                description=next((stage.description for stage in stages if stage.description), ""),
+                stages=tuple(stage.id for stage in stages),
+            )
+            for job, stages in sorted(jobs.items())
+        ),
+        nodes=tuple(
+            PlanNode(
+                id=stage.id,
+                name=stage.name,
+                operators=stage.operators,
+                parents=tuple(parent for parent in stage.parents if parent in kept),
+                state=stage.state,
+                tasks_total=stage.tasks_total,
+                tasks_finished=stage.tasks_finished,
+            )
+            for stage in table.stages
+        ),
+        left_out=table.left_out,
+    )
+
+
+def _metrics(detail: JobDetail, stages: Iterable[StageReport]) -> Iterable[Metric]:
+    yield Metric(id="duration_ms", value=detail.duration_ms)
+    yield Metric(id="attempt", value=detail.attempt)
+    yield Metric(id="executors_running", value=sum(each.state == "RUNNING" for each in detail.executors))
+    for name in JobProgress.__struct_fields__:
+        yield Metric(id=name, value=getattr(detail.progress, name))
+    listed = list(stages)
+    for name in _SUMMED:
+        yield Metric(id=name, value=sum(getattr(stage, name) for stage in listed))
+
+
+ROUTES = (
+    Route("GET", "/v1/jobs/{job_id}/stages", "jobs.read", list_job_stages, errors=(JobNotFound,)),
+    Route("GET", "/v1/jobs/{job_id}/plan", "jobs.read", get_job_plan, errors=(JobNotFound,)),
+    Route("GET", "/v1/jobs/{job_id}/metrics", "jobs.read", get_job_metrics, errors=(JobNotFound,)),
+)

@@ -1,0 +1,138 @@
+"""Server-sent events (WHATWG HTML, 9.2): streams that are bounded in number, life and memory.
+
+A stream holds no queue. What it sends next is looked up when the client has taken what came before; a client that takes
+nothing for :data:`STALL_SECONDS` is cut off. So is one whose credential is revoked (:mod:`pki.standing`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from aiohttp import ClientConnectionError, web
+
+from pki.errors import SluiceError
+from pki.standing import Cut, OpenStreams
+from runtime.ha.errors import LeadershipLost
+from runtime.jobmanager.job_feed import FeedClosed
+from runtime.rest.problems import NotAsserted, TooManyStreams, problem_of
+from runtime.rest.route import EVENT_STREAM, Call
+
+MAX_STREAMS = 500
+"""Open at the same time in one JobManager."""
+MAX_STREAMS_OF_ONE = 20
+"""Of one principal."""
+STREAM_SECONDS = 900.0
+"""A stream ends after this; the client comes back and is authenticated again."""
+KEEP_ALIVE_SECONDS = 5.0
+"""A stream that has nothing to say says so, below the idle time-outs of whatever is in between."""
+STALL_SECONDS = 30.0
+RETRY_MILLIS = 1000
+"""When a client comes back after a stream has ended."""
+
+
+class EventStream:
+    """One open stream."""
+
+    def __init__(self, response: web.StreamResponse, clock: Callable[[], float]) -> None:
+        self._response = response
+        self._clock = clock
+        self._end = clock() + STREAM_SECONDS
+        self._said = clock()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has lived long enough."""
+        return self._clock() >= self._end
+
+    async def send(self, event: str, document: object, identifier: str = "") -> None:
+        """One event, with its document in JSON; ``identifier`` is where a client goes on later."""
+        data = msgspec.json.encode(document)
+        head = f"id: {identifier}\nevent: {event}\ndata: " if identifier else f"event: {event}\ndata: "
+        await self._write(head.encode() + data + b"\n\n")
+
+    async def breathe(self) -> None:
+        """Say that there is nothing to say, when nothing was said for a while."""
+        if self._clock() - self._said >= KEEP_ALIVE_SECONDS:
+            await self._write(b":\n\n")
+
+    async def begin(self) -> None:
+        """What comes first."""
+        await self._write(f"retry: {RETRY_MILLIS}\n\n".encode())
+
+    async def _write(self, data: bytes) -> None:
+        async with asyncio.timeout(STALL_SECONDS):
+            await self._response.write(data)
+        self._said = self._clock()
+
+
+Produce = Callable[[EventStream], Awaitable[None]]
+
+
+@dataclass
+class Streams:
+    """All streams of this process.
+
+    Attributes:
+        open: those that are open, with who has opened them.
+    """
+
+    open: OpenStreams
+    clock: Callable[[], float] = field(default=time.monotonic)
+
+    async def serve(self, call: Call[Any], produce: Produce) -> web.StreamResponse:
+        """Answer ``call`` with the events that ``produce`` sends, until it returns.
+
+        Raises:
+            TooManyStreams: as many as there may be are open already.
+        """
+        if len(self.open) >= MAX_STREAMS or self.open.of(call.who.principal) >= MAX_STREAMS_OF_ONE:
+            raise TooManyStreams(
+                "too many streams are open", f"at most {MAX_STREAMS_OF_ONE} of one principal: close others first"
+            )
+        # Its own task: cutting the stream must not cancel the connection, which others may use.
+        task = asyncio.create_task(self._serve(call, produce))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+
+    async def _serve(self, call: Call[Any], produce: Produce) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={"content-type": f"{EVENT_STREAM}; charset=utf-8", "cache-control": "no-store"}
+        )
+        stream = EventStream(response, self.clock)
+        try:
+            with self.open.entered(call.who):
+                await response.prepare(call.request)
+                await self._produce(stream, produce)
+        except Cut:
+            if response.prepared:
+                with contextlib.suppress(TimeoutError, ClientConnectionError):
+                    await stream.send("problem", problem_of(NotAsserted("the credential is not valid any more")))
+                    await response.write_eof()
+        except (TimeoutError, ClientConnectionError):
+            if call.request.transport is not None:
+                call.request.transport.abort()
+        else:
+            with contextlib.suppress(ClientConnectionError):
+                await response.write_eof()
+        return response
+
+    async def _produce(self, stream: EventStream, produce: Produce) -> None:
+        """What goes wrong on the way is said in the stream: its status was sent long ago."""
+        await stream.begin()
+        try:
+            await produce(stream)
+        except FeedClosed:
+            lost = LeadershipLost("this JobManager does not lead any more", "come back: another one does")
+            await stream.send("problem", problem_of(lost))
+        except SluiceError as error:
+            await stream.send("problem", problem_of(error))

@@ -1,0 +1,428 @@
+"""The ShuffleManager: workers register here, JobManagers get workers for shuffles here.
+
+It carries out what :class:`~runtime.shuffle.manager.workers.WorkerTable`,
+:class:`~runtime.shuffle.manager.jobs.JobTable` and :func:`~runtime.shuffle.manager.allocation.choose` decide. A worker
+learns of a job before the job learns of the worker. That a job is over is told to all workers at once, and again to
+whoever still holds data of it: by heartbeat, or when it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+
+from pki.errors import PeerRefused, SluiceError
+from runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from runtime.rpc import FencedRpcEndpoint, RemotePeer
+from runtime.shuffle.config import ShuffleConfig
+from runtime.shuffle.gateways import SHUFFLE_MANAGER, SHUFFLE_WORKER, ShuffleManagerGateway, ShuffleWorkerGateway
+from runtime.shuffle.manager.allocation import choose
+from runtime.shuffle.manager.job_store import ShuffleJobStore
+from runtime.shuffle.manager.jobs import Job, JobTable, Quotas, Shuffle
+from runtime.shuffle.manager.workers import Worker, WorkerTable
+from runtime.shuffle.messages import (
+    INTEGRITY_KEY_BYTES,
+    LiveJob,
+    ShuffleJobView,
+    ShuffleOverview,
+    ShuffleRequest,
+    ShuffleSession,
+    WorkerAccepted,
+    WorkerRegistration,
+    WorkerReport,
+    WorkerState,
+    WorkerView,
+    sum_of,
+)
+from runtime.shuffle.service_errors import NoShuffleService, NotConnected, WorkerUnknown
+
+_LOG = logging.getLogger(__name__)
+
+TOKEN_BYTES = 16
+MIB = 1 << 20
+MIN_SECRET_BYTES = 16
+MAX_PARTITIONS = 1 << 24
+MAX_WORKER_JOBS = 20_000
+"""Most jobs that a worker may say it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """The stream to a registered worker."""
+
+    peer: RemotePeer
+    gateway: ShuffleWorkerGateway
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """A job that is being made durable."""
+
+    owner: str
+    task: asyncio.Task[Job]
+
+
+class ShuffleManager(FencedRpcEndpoint):
+    """See the module's documentation. It exists while its process leads.
+
+    Args:
+        config: the service's settings.
+        store: the live jobs, written under this leadership.
+        clock: epoch seconds, for display.
+        monotonic: for time-outs and leases.
+    """
+
+    def __init__(
+        self,
+        config: ShuffleConfig,
+        store: ShuffleJobStore,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(SHUFFLE_MANAGER, ShuffleManagerGateway)
+        self.fencing_token = secrets.token_bytes(TOKEN_BYTES)
+        self._config = config
+        self._store = store
+        self._clock = clock
+        self._monotonic = monotonic
+        self._workers = WorkerTable(
+            heartbeat_timeout=config.heartbeat_timeout, disk_reserve=config.disk_reserve_mb * MIB, clock=monotonic
+        )
+        quotas = Quotas(config.job_quota_mb * MIB, config.cluster_quota_mb * MIB)
+        self._jobs = JobTable(lease=config.job_lease, quotas=quotas, clock=monotonic)
+        self._links: dict[str, _Link] = {}
+        self._clusters: dict[RemotePeer, str] = {}
+        self._opening: dict[str, _Opening] = {}
+
+    async def on_start(self) -> None:
+        """Take over the live jobs of an earlier leader, each with a whole lease, and start to watch."""
+        for job in await self._store.recover():
+            self._jobs.add(job)
+        if self._jobs.all:
+            _LOG.info("took over %d live jobs", len(self._jobs.all))
+        self._watch()
+
+    # --- workers ----------------------------------------------------------------------------------------
+
+    async def register_worker(self, registration: WorkerRegistration) -> WorkerAccepted:
+        """See :class:`ShuffleManagerGateway`."""
+        peer, identity, name = self.caller.peer, self.caller.identity, registration.name
+        if peer is None or identity.name != name:
+            raise PeerRefused(f"{identity} cannot register as {name[:80]!r}", "the name must be the certificate's")
+        if not (registration.host and 0 < registration.port < 1 << 16) or len(registration.jobs) > MAX_WORKER_JOBS:
+            raise PeerRefused(f"{identity} serves no usable address, or too many jobs")
+        if not self._workers.has_room(name):
+            raise PeerRefused("too many ShuffleWorkers are registered already")
+        earlier = self._links.get(name)
+        if earlier is not None and earlier.peer is not peer:
+            self.hand_off(earlier.peer.close("registered again"))
+        worker = self._workers.register(registration)
+        self._links[name] = _Link(peer, peer.gateway(ShuffleWorkerGateway, SHUFFLE_WORKER))
+        self.watch(peer, lambda _: self._closed(name, peer))
+        live = [job for job_id in registration.jobs if (job := self._jobs.get(job_id)) is not None]
+        worker.allowed.update(job.job_id for job in live)
+        _LOG.info("registered %s at %s:%d, %d live jobs", identity, registration.host, registration.port, len(live))
+        if worker.drained:
+            self._tell_to_drain(name)
+        return WorkerAccepted(
+            fencing_token=self.fencing_token or b"",
+            heartbeat_interval=self._config.heartbeat_interval,
+            heartbeat_timeout=self._config.heartbeat_timeout,
+            live_jobs=tuple(LiveJob(job_id=job.job_id, integrity_key=job.integrity_key) for job in live),
+        )
+
+    async def heartbeat(self, report: WorkerReport) -> None:
+        """See :class:`ShuffleManagerGateway`."""
+        name = self.caller.identity.name
+        link = self._links.get(name)
+        if link is None or link.peer is not self.caller.peer:
+            raise WorkerUnknown(f"ShuffleWorker {name} is not registered over this connection", "register again")
+        self._workers.heard(name, report)
+        for kept in report.jobs[:MAX_WORKER_JOBS]:
+            if self._jobs.get(kept.job_id) is None and kept.job_id not in self._opening:
+                self._tell_released(link, kept.job_id)
+
+    def _closed(self, name: str, peer: RemotePeer) -> None:
+        link = self._links.get(name)
+        if link is not None and link.peer is peer:
+            self._lose(name, "its connection closed")
+
+    def _lose(self, name: str, reason: str) -> None:
+        _LOG.warning("lost ShuffleWorker %s: %s", name, reason)
+        self._links.pop(name, None)
+        self._workers.lose(name, reason)
+
+    def _watch(self) -> None:
+        for worker in self._workers.expired():
+            link = self._links.get(worker.name)
+            if link is not None:
+                self.hand_off(link.peer.close("no heartbeat"))
+            self._lose(worker.name, f"nothing was heard of it for {self._config.heartbeat_timeout:g} s")
+        for job in self._jobs.expired():
+            _LOG.warning("the lease of job %s is over: its data is removed", job.job_id)
+            self.hand_off(self._forget(job.job_id), failed=self._note("forgetting a job"))
+        self.call_later(min(self._config.heartbeat_interval, self._config.job_lease / 8), self._watch)
+
+    # --- JobManagers --------------------------------------------------------------------------------------
+
+    async def connect_cluster(self, secret: bytes) -> ShuffleSession:
+        """See :class:`ShuffleManagerGateway`."""
+        peer = self.caller.peer
+        if peer is None or len(secret) < MIN_SECRET_BYTES:
+            raise PeerRefused(f"{self.caller.identity} shows no secret of a cluster")
+        if peer not in self._clusters:
+            self.watch(peer, lambda _: self._clusters.pop(peer, None))
+        self._clusters[peer] = hashlib.sha256(secret).hexdigest()
+        return ShuffleSession(fencing_token=self.fencing_token or b"", job_lease=self._config.job_lease)
+
+    def _cluster(self) -> str:
+        """Whose JobManager calls."""
+        peer = self.caller.peer
+        owner = self._clusters.get(peer) if peer is not None else None
+        if owner is None:
+            raise NotConnected(f"{self.caller.identity} has not introduced itself over this connection")
+        return owner
+
+    async def allocate(self, request: ShuffleRequest) -> ShuffleAllocation:
+        """See :class:`ShuffleManagerGateway`."""
+        owner = self._cluster()
+        if not 0 < request.partitions <= MAX_PARTITIONS or request.replicas < 1 or request.shuffle_id < 0:
+            raise PeerRefused(f"a shuffle of {request.partitions} partitions on {request.replicas} workers")
+        self._jobs.own(request.job_id, owner)
+        return self.deferred(self._allocate(request, owner))
+
+    async def _allocate(self, request: ShuffleRequest, owner: str) -> ShuffleAllocation:
+        job = await self._job(request.job_id, owner)
+        known = job.shuffles.get(request.shuffle_id)
+        if known is None:
+            self._jobs.check_quota(job, self._kept())
+        names = await self._allowed_workers(job, request)
+        if len(names) < request.replicas:
+            raise NoShuffleService(self._why_too_few(request.replicas), "see `sluice shuffle status`")
+        self._jobs.place(job, request.shuffle_id, Shuffle(request.partitions, names))
+        return ShuffleAllocation(
+            shuffle_id=request.shuffle_id,
+            workers=tuple(self._address(name) for name in names),
+            replicas=request.replicas,
+            integrity_key=job.integrity_key,
+        )
+
+    async def _job(self, job_id: str, owner: str) -> Job:
+        """The live job; a new one is durable before this returns."""
+        job = self._jobs.own(job_id, owner)
+        if job is not None:
+            return job
+        opening = self._opening.get(job_id)
+        if opening is None:
+            self._jobs.check_open(job_id, owner)
+            new = Job(job_id, owner, secrets.token_bytes(INTEGRITY_KEY_BYTES))
+            opening = _Opening(owner, self.hand_off(self._open(new), failed=lambda _: None))
+            self._opening[job_id] = opening
+            opening.task.add_done_callback(lambda _: self._opening.pop(job_id, None))
+        await asyncio.shield(opening.task)
+        return self._still_live(job_id, owner)
+
+    async def _open(self, job: Job) -> Job:
+        await self._store.add(job)
+        return self._jobs.add(job)
+
+    def _still_live(self, job_id: str, owner: str) -> Job:
+        job = self._jobs.own(job_id, owner)
+        if job is None:
+            raise NoShuffleService(f"job {job_id} was released meanwhile")
+        return job
+
+    async def _allowed_workers(self, job: Job, request: ShuffleRequest) -> tuple[str, ...]:
+        """Workers that know the job by now; others take the place of those that do not answer."""
+        failed: set[str] = set()
+        while True:
+            candidates = self._workers.candidates(job.job_id)
+            names = choose(
+                [each for each in candidates if each.name not in failed],
+                self._jobs.assigned,
+                partitions=request.partitions,
+                replicas=request.replicas,
+                limit=self._config.workers_per_shuffle,
+            )
+            unaware = [name for name in names if job.job_id not in self._workers.get(name).allowed]
+            if not unaware:
+                return names
+            answers = await asyncio.gather(*(self._allow(name, job) for name in unaware))
+            self._still_live(job.job_id, job.owner)
+            failed.update(name for name, aware in zip(unaware, answers, strict=True) if not aware)
+
+    async def _allow(self, name: str, job: Job) -> bool:
+        link = self._links.get(name)
+        if link is None:
+            return False
+        try:
+            await link.gateway.allow_job(LiveJob(job_id=job.job_id, integrity_key=job.integrity_key))
+        except SluiceError as error:
+            _LOG.warning("ShuffleWorker %s does not take job %s: %s", name, job.job_id, error)
+            self._workers.call_failed(name)
+            return False
+        if self._links.get(name) is not link:
+            return False  # it came back meanwhile, and has forgotten
+        self._workers.get(name).allowed.add(job.job_id)
+        return True
+
+    def _address(self, name: str) -> ShuffleWorkerAddress:
+        registration = self._workers.get(name).registration
+        return ShuffleWorkerAddress(name=name, host=registration.host, port=registration.port)
+
+    def _why_too_few(self, replicas: int) -> str:
+        states = [f"{worker.name} {state}: {reason}" for worker, (state, reason) in self._states() if reason]
+        there = sum(state is WorkerState.ACTIVE for _, (state, _) in self._states())
+        others = f" ({'; '.join(states[:5])})" if states else ""
+        return f"{there} ShuffleWorkers can take a shuffle, and {replicas} are needed{others}"
+
+    def _states(self) -> list[tuple[Worker, tuple[WorkerState, str]]]:
+        return [(worker, self._workers.state(worker)) for worker in self._workers.all]
+
+    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
+        """See :class:`ShuffleManagerGateway`."""
+        job = self._jobs.own(job_id, self._cluster())
+        if job is not None:
+            self._release_shuffle(job, shuffle_id)
+
+    async def release_before(self, job_id: str, shuffle_id: int) -> None:
+        """See :class:`ShuffleManagerGateway`."""
+        job = self._jobs.own(job_id, self._cluster())
+        if job is not None:
+            for earlier in [each for each in job.shuffles if each < shuffle_id]:
+                self._release_shuffle(job, earlier)
+
+    def _release_shuffle(self, job: Job, shuffle_id: int) -> None:
+        """At all workers: after a change of leaders nobody knows which of them keep it."""
+        self._jobs.displace(job, shuffle_id)
+        for link in self._links.values():
+            released = link.gateway.release_shuffle(job.job_id, shuffle_id)
+            self.hand_off(released, failed=self._note("releasing a shuffle"))
+
+    async def release_job(self, job_id: str) -> None:
+        """See :class:`ShuffleManagerGateway`."""
+        owner = self._cluster()
+        opening = self._opening.get(job_id)
+        if self._jobs.own(job_id, owner) is None and (opening is None or opening.owner != owner):
+            return None
+        self._jobs.remove(job_id)
+        return self.deferred(self._forget(job_id))
+
+    async def _forget(self, job_id: str) -> None:
+        """Nothing stays of a job that is not live any more; workers that do not answer now are told again later."""
+        if (opening := self._opening.get(job_id)) is not None:
+            await asyncio.wait({opening.task})
+            self._jobs.remove(job_id)
+        self._workers.forget_job(job_id)
+        try:
+            await self._store.remove(job_id)
+        finally:
+            told = (self._told_released(link, job_id) for link in tuple(self._links.values()))
+            await asyncio.gather(*told)
+
+    async def _told_released(self, link: _Link, job_id: str) -> None:
+        try:
+            await link.gateway.release_job(job_id)
+        except SluiceError as error:
+            _LOG.info("%s was not told that job %s is over: %s", link.peer.identity, job_id, error)
+
+    def _tell_released(self, link: _Link, job_id: str) -> None:
+        self.hand_off(self._told_released(link, job_id))
+
+    async def renew_job_leases(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
+        """See :class:`ShuffleManagerGateway`."""
+        return tuple(self._jobs.renew(job_ids, self._cluster()))
+
+    async def workers_lost(self, job_id: str, workers: tuple[str, ...]) -> None:
+        """See :class:`ShuffleManagerGateway`."""
+        if self._jobs.own(job_id, self._cluster()) is not None:
+            _LOG.info("job %s cannot reach %s", job_id, ", ".join(workers)[:500])
+            self._workers.hint(job_id, workers)
+
+    async def drain(self, worker: str) -> None:
+        """See :class:`ShuffleManagerGateway`."""
+        self._cluster()
+        _LOG.info("%s drains ShuffleWorker %s", self.caller.identity, self._workers.drain(worker).name)
+        self._tell_to_drain(worker)
+
+    def _tell_to_drain(self, name: str) -> None:
+        link = self._links.get(name)
+        if link is not None:
+            self.hand_off(link.gateway.drain(), failed=self._note(f"telling {name} to drain"))
+
+    # --- what is shown --------------------------------------------------------------------------------------
+
+    async def overview(self) -> ShuffleOverview:
+        """See :class:`ShuffleManagerGateway`."""
+        owner = self._cluster()
+        own = [job for job in self._jobs.all if job.owner == owner]
+        visible = {job.job_id for job in own}
+        return ShuffleOverview(
+            manager=str(self.service.spiffe_id),
+            workers=tuple(self._shown(worker, state, reason, visible) for worker, (state, reason) in self._states()),
+            jobs=tuple(self._shown_job(job) for job in own),
+        )
+
+    def _shown_job(self, job: Job) -> ShuffleJobView:
+        reports = [
+            each
+            for worker in self._workers.all
+            if worker.connected
+            for each in worker.report.jobs
+            if each.job_id == job.job_id
+        ]
+        return ShuffleJobView(
+            job_id=job.job_id,
+            shuffles=len(job.shuffles),
+            lease_left=round(self._jobs.lease_left(job), 1),
+            bytes=sum(each.bytes for each in reports),
+            pushed_bytes=sum(each.pushed_bytes for each in reports),
+            fetched_bytes=sum(each.fetched_bytes for each in reports),
+            maps=sum(each.maps for each in reports),
+            refused=sum(each.refused for each in reports),
+            commit_latency=sum_of(each.commit_latency for each in reports),
+            fetch_latency=sum_of(each.fetch_latency for each in reports),
+        )
+
+    def _shown(self, worker: Worker, state: WorkerState, reason: str, visible: set[str]) -> WorkerView:
+        """Without the names of other clusters' jobs."""
+        report = worker.report
+        jobs = tuple(each for each in report.jobs if each.job_id in visible)
+        silent = self._monotonic() - worker.heard_at
+        return WorkerView(
+            name=worker.name,
+            host=worker.registration.host,
+            port=worker.registration.port,
+            state=state,
+            reason=reason,
+            last_heartbeat=int((self._clock() - silent) * 1000),
+            bytes=worker.bytes_kept,
+            report=msgspec.structs.replace(report, jobs=jobs),
+        )
+
+    def _kept(self) -> Mapping[str, int]:
+        """Bytes of each job over all workers that are there."""
+        kept: Counter[str] = Counter()
+        for worker in self._workers.all:
+            for each in worker.report.jobs if worker.connected else ():
+                kept[each.job_id] += each.bytes
+        return kept
+
+    def _note(self, what: str) -> Callable[[BaseException], None]:
+        return partial(self._noted, what)
+
+    def _noted(self, what: str, error: BaseException) -> None:
+        if isinstance(error, SluiceError):
+            _LOG.info("%s failed: %s", what, error)
+        else:
+            self.on_failure(error)

@@ -1,0 +1,175 @@
+"""The ShuffleManager process: it stands by, leads, loses the lead, and stands by again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import msgspec
+
+from pki.connections import ConnectionLog
+from pki.home import Home
+from pki.identity import Role
+from pki.in_use_reporter import reporting
+from pki.tls import TlsIdentity
+from runtime.addresses import (
+    ShuffleManagerAddress,
+    publish_shuffle_manager,
+    require_reachable,
+    withdraw_shuffle_manager,
+)
+from runtime.config import RuntimeConfig
+from runtime.ha.config import HaConfig
+from runtime.ha.embedded import EmbeddedElection
+from runtime.ha.leader_endpoint import LeaderEndpoint
+from runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
+from runtime.ha.origin import origin_of
+from runtime.ha.services import make_election
+from runtime.rpc import RpcService
+from runtime.shuffle.config import ShuffleConfig
+from runtime.shuffle.manager.endpoint import ShuffleManager
+from runtime.shuffle.manager.job_store import ShuffleJobStore
+
+_LOG = logging.getLogger(__name__)
+
+_DIRECTORY = "shuffle-ha"
+_SUFFIX = "-shuffle"
+
+
+def shuffle_ha(config: HaConfig, shuffle: ShuffleConfig) -> HaConfig:
+    """An election of its own: beside that of the JobManagers, and closed to them."""
+    return msgspec.structs.replace(
+        config,
+        zookeeper_root=f"{config.zookeeper_root}{_SUFFIX}",
+        cluster=f"{config.cluster}{_SUFFIX}" if config.mode == "kubernetes" else config.cluster,
+        jobmanagers=shuffle.manager_names,
+    )
+
+
+async def run_shuffle_manager(home: Home, config: RuntimeConfig, name: str) -> None:
+    """Run a ShuffleManager until cancelled, leading or standing by.
+
+    Its identity is at ``home.identity(Role.SHUFFLE_MANAGER, name)``, prepared before.
+
+    Raises:
+        StoreError: there is no usable identity, or an address is taken.
+        AddressUnusable: others could not connect to ``config.shuffle.host``.
+        HaError: it can neither lead nor stand by.
+    """
+    async with _running(home, config, name) as node:
+        await node.terms
+
+
+@asynccontextmanager
+async def shuffle_manager(
+    home: Home, config: RuntimeConfig, name: str, *, election: LeaderElection | None = None
+) -> AsyncIterator[ShuffleManagerAddress]:
+    """A running ShuffleManager; yields its address once it leads, or stands by for another one that does.
+
+    ``election`` is by default the one of ``config.ha``, with names of its own.
+    """
+    async with _running(home, config, name, election=election) as node:
+        yield node.address
+
+
+@asynccontextmanager
+async def _running(
+    home: Home, config: RuntimeConfig, name: str, *, election: LeaderElection | None = None
+) -> AsyncIterator[_Node]:
+    settings = config.shuffle
+    require_reachable(settings.host, "shuffle.host")
+    home.create()
+    identity = TlsIdentity(home.identity(Role.SHUFFLE_MANAGER, name))
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(reporting(identity, "shuffle-manager"))
+        elected_by = election or _election(config, home, identity)
+        stack.push_async_callback(elected_by.close)
+        service = RpcService(identity, connections=ConnectionLog())
+        stack.push_async_callback(service.close)
+        rpc = await service.listen(settings.host, settings.manager_port)
+        await service.start(LeaderEndpoint(elected_by.leader))
+        address = ShuffleManagerAddress(name=name, rpc=rpc, pid=os.getpid())
+        node = _Node(home, settings, service, elected_by, address)
+        node.terms = asyncio.create_task(node.run(), name="terms")
+        stack.push_async_callback(_end, node.terms)
+        ready = asyncio.create_task(node.ready.wait())
+        await asyncio.wait({ready, node.terms}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if node.terms.done():
+            await node.terms
+        yield node
+        _LOG.info("ShuffleManager %s stops", identity.spiffe_id)
+
+
+def _election(config: RuntimeConfig, home: Home, identity: TlsIdentity) -> LeaderElection:
+    if config.ha.mode == "embedded":
+        return EmbeddedElection(home.root / _DIRECTORY)
+    return make_election(shuffle_ha(config.ha, config.shuffle), home, identity)
+
+
+@dataclass
+class _Node:
+    """A ShuffleManager's terms."""
+
+    home: Home
+    config: ShuffleConfig
+    service: RpcService
+    election: LeaderElection
+    address: ShuffleManagerAddress
+    ready: asyncio.Event = field(default_factory=asyncio.Event)
+    terms: asyncio.Task[NoReturn] = field(init=False)
+
+    async def run(self) -> NoReturn:
+        """One term after the other; what keeps this process from leading ends it."""
+        while True:
+            leadership = await self.election.elect(self._stand_by)
+            _LOG.info("leading, epoch %d", leadership.epoch)
+            try:
+                why = await self._lead(leadership)
+            finally:
+                await leadership.resign()
+            _LOG.warning("not leading any more: %s", why)
+
+    def _stand_by(self) -> None:
+        if not self.ready.is_set():
+            _LOG.info("standing by: another ShuffleManager leads")
+            self.ready.set()
+
+    async def _lead(self, leadership: Leadership) -> str:
+        async with AsyncExitStack() as stack:
+            lost = asyncio.create_task(leadership.lost())
+            stack.push_async_callback(_end, lost)
+            stack.push_async_callback(self._say_goodbye)
+            manager = ShuffleManager(self.config, ShuffleJobStore(leadership.pointers))
+            await self.service.start(manager)
+            stack.push_async_callback(self.service.stop, manager)
+            stack.callback(withdraw_shuffle_manager, self.home, os.getpid())
+            await leadership.publish(self._information(leadership))
+            publish_shuffle_manager(self.home, self.address)
+            _LOG.info("ShuffleManager %s is ready: rpc %s:%d", self.service.spiffe_id, *self.address.rpc)
+            self.ready.set()
+            return await lost
+
+    async def _say_goodbye(self) -> None:
+        """Workers and JobManagers look for the next leader, once nothing here could answer them any more."""
+        for peer in self.service.peers():
+            await peer.close("this ShuffleManager does not lead any more")
+
+    def _information(self, leadership: Leadership) -> LeaderInformation:
+        return LeaderInformation(
+            name=self.address.name,
+            epoch=leadership.epoch,
+            origin=origin_of(self.home),
+            rpc=self.address.rpc,
+            rest="",
+        )
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

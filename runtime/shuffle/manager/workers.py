@@ -1,0 +1,201 @@
+"""The workers of the service: who is there, and who gets new shuffles. Decisions only; the clock is passed in.
+
+A worker that cannot be reached is lost at once, and back as soon as it registers again; it is trusted then, unless it
+comes and goes. A job's word that a worker does not answer counts for that job; only when several jobs say so within a
+short time is the worker excluded for all, so that no job can take workers from others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from runtime.rpc import HeartbeatMonitor
+from runtime.shuffle.manager.allocation import Candidate
+from runtime.shuffle.messages import WorkerRegistration, WorkerReport, WorkerState
+from runtime.shuffle.service_errors import WorkerUnknown
+
+MAX_WORKERS = 1000
+HINT_SECONDS = 60.0
+"""How long a job's hint counts."""
+HINTING_JOBS = 2
+"""As many jobs have to say so before a worker is excluded for all."""
+RETURNS = 4
+RETURNS_SECONDS = 300.0
+"""A worker that registered so often within this time is excluded for the rest of it."""
+FORGET_LOST_SECONDS = 3600.0
+"""How long a worker that is lost is shown."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker; ``allowed`` are the jobs that it knows, ``hints`` when which job said that it does not answer."""
+
+    registration: WorkerRegistration
+    connected: bool = True
+    drained: bool = False
+    reason: str = ""
+    heard_at: float = 0.0
+    report: WorkerReport = field(default_factory=WorkerReport)
+    allowed: set[str] = field(default_factory=set)
+    hints: dict[str, float] = field(default_factory=dict)
+    returns: deque[float] = field(default_factory=lambda: deque(maxlen=RETURNS))
+
+    @property
+    def name(self) -> str:
+        """That in its certificate."""
+        return self.registration.name
+
+    @property
+    def bytes_kept(self) -> int:
+        """Of all jobs."""
+        return sum(each.bytes for each in self.report.jobs)
+
+
+class WorkerTable:
+    """See the module's documentation.
+
+    Args:
+        heartbeat_timeout: seconds after which a silent worker is lost.
+        disk_reserve: bytes that a disk must have free to take new shuffles.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, *, heartbeat_timeout: float, disk_reserve: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._reserve = disk_reserve
+        self._clock = clock
+        self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(heartbeat_timeout, clock=clock)
+        self._workers: dict[str, Worker] = {}
+
+    @property
+    def all(self) -> tuple[Worker, ...]:
+        """Every worker that is known, lost ones included."""
+        return tuple(self._workers.values())
+
+    def get(self, name: str) -> Worker:
+        """Raises :class:`WorkerUnknown`."""
+        try:
+            return self._workers[name]
+        except KeyError:
+            raise WorkerUnknown(f"there is no ShuffleWorker {name[:80]!r}", "see `sluice shuffle status`") from None
+
+    def has_room(self, name: str) -> bool:
+        """Whether ``name`` may register: known, or not too many yet."""
+        return name in self._workers or len(self._workers) < MAX_WORKERS
+
+    def register(self, registration: WorkerRegistration) -> Worker:
+        """A worker is there, for the first time or again. Another instance of it has forgotten all but its files."""
+        now = self._clock()
+        worker = self._workers.get(registration.name)
+        if worker is None:
+            worker = self._workers[registration.name] = Worker(registration)
+        else:
+            if worker.registration.instance != registration.instance:
+                worker.drained = False
+                worker.report = WorkerReport()
+            worker.registration, worker.connected, worker.reason = registration, True, ""
+            worker.hints.clear()
+            worker.returns.append(now)
+        worker.allowed.clear()
+        worker.heard_at = now
+        self._monitor.beat(worker.name)
+        return worker
+
+    def heard(self, name: str, report: WorkerReport) -> Worker:
+        """A heartbeat of a connected worker; raises :class:`WorkerUnknown`."""
+        worker = self.get(name)
+        if not worker.connected:
+            raise WorkerUnknown(f"ShuffleWorker {name} is not registered", "register again")
+        worker.report, worker.heard_at = report, self._clock()
+        self._monitor.beat(name)
+        return worker
+
+    def lose(self, name: str, reason: str) -> None:
+        """A worker is gone until it registers again."""
+        worker = self._workers.get(name)
+        if worker is not None:
+            worker.connected, worker.reason = False, reason
+            worker.allowed.clear()
+            self._monitor.forget(name)
+
+    def expired(self) -> list[Worker]:
+        """Those that are silent for too long, told once; and forgets those that are lost for very long."""
+        now = self._clock()
+        for worker in self.all:
+            if not worker.connected and now - worker.heard_at > FORGET_LOST_SECONDS:
+                del self._workers[worker.name]
+        return [self._workers[name] for name in self._monitor.expired()]
+
+    def call_failed(self, name: str) -> None:
+        """A call did not reach the worker; several in a row make it expire."""
+        self._monitor.call_failed(name)
+
+    def drain(self, name: str) -> Worker:
+        """Nothing new for this instance of the worker; raises :class:`WorkerUnknown`."""
+        worker = self.get(name)
+        worker.drained = True
+        return worker
+
+    def hint(self, job_id: str, names: Collection[str]) -> None:
+        """``job_id`` cannot reach these; names that are not known are ignored."""
+        now = self._clock()
+        for name in names:
+            worker = self._workers.get(name)
+            if worker is not None:
+                worker.hints[job_id] = now
+
+    def forget_job(self, job_id: str) -> None:
+        """The job is over; what it said of workers counts on until its time is over."""
+        for worker in self._workers.values():
+            worker.allowed.discard(job_id)
+
+    def state(self, worker: Worker) -> tuple[WorkerState, str]:
+        """What it is used for, and why it gets nothing new if it does not."""
+        if not worker.connected:
+            return WorkerState.LOST, worker.reason
+        if worker.drained or worker.report.draining:
+            holds = worker.bytes_kept > 0
+            return (WorkerState.DRAINING if holds else WorkerState.DRAINED), "it was asked to drain"
+        if reason := self._excluded(worker):
+            return WorkerState.EXCLUDED, reason
+        return WorkerState.ACTIVE, ""
+
+    def candidates(self, job_id: str) -> list[Candidate]:
+        """Active workers; those that ``job_id`` complained of lately are the last resort."""
+        now = self._clock()
+        found = []
+        for worker in self._workers.values():
+            if self.state(worker)[0] is not WorkerState.ACTIVE:
+                continue
+            hinted = now - worker.hints.get(job_id, -HINT_SECONDS) < HINT_SECONDS
+            report = worker.report
+            usable = [disk for disk in report.disks if disk.usable]
+            total = sum(disk.total for disk in usable)
+            found.append(
+                Candidate(
+                    name=worker.name,
+                    host=worker.registration.host,
+                    disk_used=1 - sum(disk.free for disk in usable) / total if total else 0.0,
+                    memory_used=report.memory_used / report.memory_limit if report.memory_limit else 0.0,
+                    bytes_kept=worker.bytes_kept,
+                    avoided=hinted,
+                )
+            )
+        return found
+
+    def _excluded(self, worker: Worker) -> str:
+        now = self._clock()
+        disks = worker.report.disks
+        if disks and not any(disk.usable and disk.free > self._reserve for disk in disks):
+            broken = next((disk.error for disk in disks if disk.error), "")
+            return f"no disk has room{': ' + broken if broken else ''}"
+        worker.hints = {job: at for job, at in worker.hints.items() if now - at < HINT_SECONDS}
+        if len(worker.hints) >= HINTING_JOBS:
+            return f"{len(worker.hints)} jobs cannot reach it"
+        if len(worker.returns) == RETURNS and now - worker.returns[0] < RETURNS_SECONDS:
+            return f"it came back {RETURNS} times within {RETURNS_SECONDS:.0f} s"
+        return ""

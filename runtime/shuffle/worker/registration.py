@@ -1,0 +1,206 @@
+"""A worker's connection to the ShuffleManager that leads: registered, heartbeating, made again when it breaks.
+
+What a worker keeps does not depend on it: a worker without a manager goes on serving the jobs that it knows. When it
+registers again it learns which of them are over meanwhile, and removes their data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+from pki.errors import SluiceError
+from pki.identity import SpiffeId
+from runtime.rpc import RemotePeer, RpcEndpoint, RpcError, RpcTimeout
+from runtime.shuffle.gateways import SHUFFLE_MANAGER, SHUFFLE_WORKER, ShuffleManagerGateway, ShuffleWorkerGateway
+from runtime.shuffle.messages import LiveJob, WorkerAccepted, WorkerRegistration, WorkerReport
+
+_LOG = logging.getLogger(__name__)
+
+FIRST_RETRY_SECONDS = 0.1
+LONGEST_RETRY_SECONDS = 1.0
+RETRY_FACTOR = 1.5
+
+
+class ServedWorker(Protocol):
+    """What the control plane needs of a worker (:class:`runtime.shuffle.worker_process.ManagedWorker` is one)."""
+
+    def jobs(self) -> tuple[str, ...]:
+        """Jobs that are served, and those whose data were recovered from disk and that nobody asked for yet."""
+        ...
+
+    async def allow_job(self, job_id: str, integrity_key: bytes) -> None:
+        """Serve the driver and executors of this job from now on; told again it does nothing."""
+        ...
+
+    async def release_job(self, job_id: str) -> None:
+        """Refuse the job from now on and remove its data; one that is not known is no error."""
+        ...
+
+    async def release_shuffle(self, job_id: str, shuffle: int) -> None:
+        """Remove the data of one shuffle; one that is not known is no error."""
+        ...
+
+    def drain(self) -> None:
+        """Take nothing new."""
+        ...
+
+    async def report(self) -> WorkerReport:
+        """As it is now."""
+        ...
+
+
+class Leader(Protocol):
+    """Whoever leads the ShuffleManagers now."""
+
+    async def dial(self) -> RemotePeer:
+        """Connect to it."""
+        ...
+
+    async def superseded(self, peer: RemotePeer) -> bool:
+        """Whether another one leads than ``peer``, which does not answer."""
+        ...
+
+
+class WorkerEndpoint(RpcEndpoint):
+    """Carries out what the manager says."""
+
+    def __init__(self, worker: ServedWorker) -> None:
+        super().__init__(SHUFFLE_WORKER, ShuffleWorkerGateway)
+        self._worker = worker
+        self._allowed_lately: set[str] = set()
+
+    def jobs_to_ask_about(self) -> tuple[str, ...]:
+        """All jobs that the worker knows; a registration begins."""
+        self._allowed_lately.clear()
+        return self._worker.jobs()
+
+    async def allow_job(self, job: LiveJob) -> None:
+        """See :class:`ShuffleWorkerGateway`."""
+        self._allowed_lately.add(job.job_id)
+        return self.deferred(self._worker.allow_job(job.job_id, job.integrity_key))
+
+    async def release_job(self, job_id: str) -> None:
+        """See :class:`ShuffleWorkerGateway`."""
+        return self.deferred(self._worker.release_job(job_id))
+
+    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
+        """See :class:`ShuffleWorkerGateway`."""
+        return self.deferred(self._worker.release_shuffle(job_id, shuffle_id))
+
+    async def drain(self) -> None:
+        """See :class:`ShuffleWorkerGateway`."""
+        self._worker.drain()
+
+    async def reconcile(self, asked: tuple[str, ...], live: tuple[LiveJob, ...]) -> None:
+        """Of the jobs that were ``asked`` about, those are over that are not ``live``, and were not allowed since."""
+        for job in live:
+            self._allowed_lately.add(job.job_id)
+            await self._worker.allow_job(job.job_id, job.integrity_key)
+        for job_id in sorted(set(asked) - self._allowed_lately):
+            _LOG.info("job %s is over: its data is removed", job_id)
+            await self._worker.release_job(job_id)
+
+
+class ManagerLink:
+    """See the module's documentation.
+
+    Args:
+        leader: connects to the ShuffleManager that leads.
+        endpoint: of this process, started at the service that ``leader`` connects with.
+        worker: for its report.
+        name, address, version: what it introduces itself with.
+        registered: told who took the registration, and None when the connection is gone.
+    """
+
+    def __init__(
+        self,
+        leader: Leader,
+        endpoint: WorkerEndpoint,
+        worker: ServedWorker,
+        *,
+        name: str,
+        address: tuple[str, int],
+        version: str,
+        registered: Callable[[SpiffeId | None], None] = lambda _: None,
+    ) -> None:
+        self._leader = leader
+        self._endpoint = endpoint
+        self._worker = worker
+        self._name = name
+        self._address = address
+        self._version = version
+        self._instance = secrets.token_hex(8)
+        self._registered = registered
+
+    async def run(self) -> NoReturn:
+        """Keep the link up until cancelled."""
+        while True:
+            peer, accepted = await self._establish()
+            self._registered(peer.identity)
+            try:
+                await self._heartbeats(peer, accepted)
+            finally:
+                self._registered(None)
+                with contextlib.suppress(RpcError, OSError):
+                    await peer.close()
+            _LOG.warning("the connection to the ShuffleManager is gone")
+
+    async def _establish(self) -> tuple[RemotePeer, WorkerAccepted]:
+        delay, said = FIRST_RETRY_SECONDS, ""
+        while True:
+            try:
+                return await self._register(await self._leader.dial())
+            except (SluiceError, OSError) as error:
+                if str(error) != said:
+                    said = str(error)
+                    _LOG.info("cannot register yet: %s", error)
+            await asyncio.sleep(delay * random.uniform(0.8, 1.2))  # noqa: S311  # spreads load only
+            delay = min(delay * RETRY_FACTOR, LONGEST_RETRY_SECONDS)
+
+    async def _register(self, peer: RemotePeer) -> tuple[RemotePeer, WorkerAccepted]:
+        try:
+            asked = self._endpoint.jobs_to_ask_about()
+            accepted = await peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER).register_worker(
+                WorkerRegistration(
+                    name=self._name,
+                    host=self._address[0],
+                    port=self._address[1],
+                    instance=self._instance,
+                    jobs=asked,
+                    version=self._version,
+                )
+            )
+            await self._endpoint.reconcile(asked, accepted.live_jobs)
+        except BaseException:
+            await peer.close()
+            raise
+        _LOG.info("registered at %s", peer.identity)
+        return peer, accepted
+
+    async def _heartbeats(self, peer: RemotePeer, accepted: WorkerAccepted) -> None:
+        """Report until the connection is gone or the manager does not want us any more."""
+        gateway = peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER, token=accepted.fencing_token)
+        closed = asyncio.ensure_future(peer.wait_closed())
+        heard = time.monotonic()
+        try:
+            while not closed.done():
+                try:
+                    await gateway.heartbeat(await self._worker.report())
+                    heard = time.monotonic()
+                except RpcTimeout:
+                    if time.monotonic() - heard > accepted.heartbeat_timeout or await self._leader.superseded(peer):
+                        return
+                except SluiceError as error:
+                    _LOG.warning("the ShuffleManager does not take our heartbeat: %s", error)
+                    return
+                await asyncio.wait({closed}, timeout=accepted.heartbeat_interval)
+        finally:
+            closed.cancel()
+            await asyncio.gather(closed, return_exceptions=True)

@@ -1,0 +1,207 @@
+"""The ShuffleWorker process: a worker, and its connection to the ShuffleManager."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from pki.connections import ConnectionLog
+from pki.errors import StoreError
+from pki.files import make_private_directory, read_bounded, write_public
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.in_use_reporter import reporting
+from pki.tls import TlsIdentity
+from runtime.addresses import (
+    SHUFFLE_WORKER,
+    ShuffleRegistration,
+    publish_registration,
+    require_reachable,
+    withdraw_registration,
+)
+from runtime.rpc import RpcService
+from runtime.shuffle.config import ShuffleConfig
+from runtime.shuffle.errors import ShuffleError
+from runtime.shuffle.finder import shuffle_manager_finder
+from runtime.shuffle.messages import DiskReport, JobReport, WorkerReport
+from runtime.shuffle.worker.config import WorkerConfig
+from runtime.shuffle.worker.registration import ManagerLink, ServedWorker, WorkerEndpoint
+from runtime.shuffle.worker.statistics import DiskStatistics, JobStatistics, WorkerStatistics
+from runtime.shuffle.worker.worker import ShuffleWorker
+
+_LOG = logging.getLogger(__name__)
+
+MAX_PORT_BYTES = 16
+
+
+async def run_shuffle_worker(home: Home, config: ShuffleConfig, name: str) -> None:
+    """Run a ShuffleWorker until cancelled; what was committed stays on its disks for the next start.
+
+    Its identity is at ``home.identity(Role.SHUFFLE_WORKER, name)``, prepared before.
+
+    Raises:
+        StoreError: there is no usable identity.
+        ShuffleError: the address is in use, or no directory can be used.
+        AddressUnusable: others could not connect to ``config.host``.
+    """
+    require_reachable(config.host, "shuffle.host")
+    identity = TlsIdentity(home.identity(Role.SHUFFLE_WORKER, name))
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(reporting(identity, "shuffle-worker"))
+        worker = ShuffleWorker(worker_config(home, config, name), identity)
+        address = await worker.start(config.host, config.worker_port or _last_port(home, config.host, name))
+        stack.push_async_callback(worker.stop)
+        write_public(_port_file(home, name), b"%d" % address[1])
+        _LOG.info("ShuffleWorker %s serves the data channel at %s:%d", identity.spiffe_id, *address)
+        linked = await stack.enter_async_context(
+            registered_worker(home, config, identity, ManagedWorker(worker), address)
+        )
+        await linked
+
+
+def _port_file(home: Home, name: str) -> Path:
+    return make_private_directory(home.shuffle) / f"{name}.port"
+
+
+def _last_port(home: Home, host: str, name: str) -> int:
+    """The port that this worker had last, if it is free; else any. Readers know where to find what it kept."""
+    try:
+        port = int(read_bounded(_port_file(home, name), MAX_PORT_BYTES))
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except (StoreError, ValueError, OverflowError, OSError):
+        return 0
+    return port
+
+
+def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
+    """What worker ``name`` may use: a folder of its own in each directory."""
+    roots = [Path(each).expanduser() for each in config.directories] or [home.shuffle]
+    return WorkerConfig(
+        directories=tuple(make_private_directory(root / name) for root in roots),
+        memory_bytes=config.memory_mb << 20,
+        reserved_disk_bytes=config.disk_reserve_mb << 20,
+        job_quota_bytes=config.job_quota_mb << 20,
+    )
+
+
+class ManagedWorker:
+    """A worker as its manager sees it (:class:`runtime.shuffle.worker.registration.ServedWorker`)."""
+
+    def __init__(self, worker: ShuffleWorker) -> None:
+        self._worker = worker
+
+    def jobs(self) -> tuple[str, ...]:
+        """See :class:`ServedWorker`."""
+        return self._worker.jobs()
+
+    async def allow_job(self, job_id: str, integrity_key: bytes) -> None:
+        """See :class:`ServedWorker`. A job with another key than before has begun anew, as its lease was over."""
+        try:
+            self._worker.allow_job(job_id, integrity_key)
+        except ShuffleError:
+            await self._worker.release_job(job_id)
+            self._worker.allow_job(job_id, integrity_key)
+
+    async def release_job(self, job_id: str) -> None:
+        """See :class:`ServedWorker`."""
+        await self._worker.release_job(job_id)
+
+    async def release_shuffle(self, job_id: str, shuffle: int) -> None:
+        """See :class:`ServedWorker`."""
+        await self._worker.release_shuffle(job_id, shuffle)
+
+    def drain(self) -> None:
+        """See :class:`ServedWorker`."""
+        self._worker.drain()
+
+    async def report(self) -> WorkerReport:
+        """See :class:`ServedWorker`."""
+        return await asyncio.to_thread(report_of, self._worker.statistics())
+
+
+def report_of(statistics: WorkerStatistics) -> WorkerReport:
+    """What the manager is told. Looks at the disks, which may take long."""
+    return WorkerReport(
+        memory_used=statistics.memory_bytes,
+        memory_peak=statistics.memory_peak_bytes,
+        memory_limit=statistics.memory_capacity_bytes,
+        disks=tuple(_disk(each) for each in statistics.disks),
+        jobs=tuple(_job(each) for each in statistics.jobs),
+        connections=statistics.connections,
+        refused_connections=statistics.refused_connections,
+        written_bytes=statistics.written_bytes,
+        spilled_bytes=statistics.spilled_bytes,
+        waits=statistics.back_pressure_waits,
+        waiting_seconds=statistics.back_pressure_seconds,
+        draining=statistics.draining,
+    )
+
+
+def _disk(disk: DiskStatistics) -> DiskReport:
+    try:
+        total = shutil.disk_usage(disk.path).total
+    except OSError as error:
+        return DiskReport(path=disk.path, total=0, free=0, usable=False, error=str(error))
+    return DiskReport(path=disk.path, total=total, free=disk.free_bytes, usable=disk.usable)
+
+
+def _job(job: JobStatistics) -> JobReport:
+    return JobReport(
+        job_id=job.job_id,
+        bytes=job.memory_bytes + job.disk_bytes,
+        pushed_bytes=job.pushed_bytes,
+        fetched_bytes=job.fetched_bytes,
+        maps=job.committed_maps,
+        refused=job.refused,
+        commit_latency=job.commit_latency,
+        fetch_latency=job.fetch_latency,
+    )
+
+
+@asynccontextmanager
+async def registered_worker(
+    home: Home, config: ShuffleConfig, identity: TlsIdentity, worker: ServedWorker, address: tuple[str, int]
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Keep ``worker``, which serves the data channel at ``address``, registered at whoever manages shuffles.
+
+    Yields the task that does so, which ends only with an error.
+    """
+    name = identity.spiffe_id.name
+    async with AsyncExitStack() as stack:
+        service = RpcService(identity, connections=ConnectionLog())
+        stack.push_async_callback(service.close)
+        endpoint = WorkerEndpoint(worker)
+        await service.start(endpoint)
+
+        def registered(manager: SpiffeId | None) -> None:
+            if manager is None:
+                withdraw_registration(home, name, SHUFFLE_WORKER)
+            else:
+                publish_registration(home, ShuffleRegistration(name=name, manager=str(manager), data=address))
+
+        stack.callback(withdraw_registration, home, name, SHUFFLE_WORKER)
+        link = ManagerLink(
+            shuffle_manager_finder(service, home, config),
+            endpoint,
+            worker,
+            name=name,
+            address=address,
+            version=importlib.metadata.version("sluice"),
+            registered=registered,
+        )
+        linked: asyncio.Task[None] = asyncio.create_task(link.run(), name="shuffle manager link")
+        stack.push_async_callback(_end, linked)
+        yield linked
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,53 @@
+package org.apache.spark.shuffle.sluice
+
+import scala.collection.mutable
+
+import org.apache.spark.SparkEnv
+import org.apache.spark.shuffle.FetchFailedException
+import org.apache.spark.storage.{BlockManagerId, ShuffleBlockId}
+
+/** What one reduce task reads from one location: these maps, a range of partitions. */
+private[sluice] final class MapOutputs(
+    val allocation: Allocation, val shuffleId: Int, val location: BlockManagerId, val first: Int, val end: Int,
+    val maps: Array[Long], indexes: mutable.LongMap[Int], val blocks: Int) {
+
+  /** The workers that hold it, in the order in which they are to be asked. */
+  val holders: Seq[WorkerAddress] = Workers.prefer(Location.workers(location).flatMap(allocation.named))
+
+  /** Tells Spark that it must be computed again. */
+  def failure(map: Long, partition: Int, cause: Throwable): FetchFailedException =
+    new FetchFailedException(location, shuffleId, map, indexes.getOrElse(map, -1), partition, cause.getMessage, cause)
+
+  def anyFailure(cause: Throwable): FetchFailedException = failure(maps.head, first, cause)
+}
+
+private[sluice] object MapOutputs {
+  /** Everything that a reduce task reads, by location; the first one is not the same for every task. */
+  def of(
+      handle: SluiceShuffleHandle[_, _, _], startMap: Int, endMap: Int, startPartition: Int, endPartition: Int): Seq[MapOutputs] = {
+    val found = SparkEnv.get.mapOutputTracker
+      .getMapSizesByExecutorId(handle.shuffleId, startMap, endMap, startPartition, endPartition)
+      .flatMap { case (location, blocks) =>
+        val indexes = mutable.LongMap.empty[Int]
+        var wanted = 0
+        blocks.foreach {
+          case (ShuffleBlockId(_, map, _), size, index) if size > 0 =>
+            indexes(map) = index
+            wanted += 1
+          case (_: ShuffleBlockId, _, _) => ()
+          case (other, _, _)             => throw new IllegalStateException(s"$other is nothing that was written here")
+        }
+        indexes.keysIterator.toArray.sorted.grouped(Wire.MaxMapsPerFetch).map { maps =>
+          new MapOutputs(
+            handle.allocation, handle.shuffleId, location, startPartition, endPartition, maps, indexes, wanted)
+        }
+      }
+      .toSeq
+      .sortBy(_.location.executorId)
+    if (found.isEmpty) found
+    else {
+      val from = startPartition % found.size
+      found.drop(from) ++ found.take(from)
+    }
+  }
+}

@@ -1,0 +1,257 @@
+package org.apache.spark.shuffle.sluice
+
+import java.io.OutputStream
+import java.util.concurrent.TimeUnit
+
+import scala.collection.mutable.ArrayBuffer
+
+import io.netty.buffer.ByteBuf
+
+import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
+import org.apache.spark.storage.BlockManagerId
+
+/** The output of one map attempt on its way to its workers, segment by segment, until it is committed.
+  *
+  * Every replica gets the same frames. One that fails on the way is left out as long as another goes on; nothing that
+  * was not committed can be read, so what it has does no harm. Used by the task's thread alone.
+  */
+private[sluice] final class MapPusher(allocation: Allocation, map: Long, context: TaskContext, settings: Settings)
+    extends Logging {
+  import MapPusher._
+
+  private val candidates = Workers.prefer(
+    allocation.candidates(context.partitionId(), context.attemptNumber() + context.stageAttemptNumber()))
+  private val targets = ArrayBuffer.empty[Target]
+  private val request = Connection.nextRequest()
+  private var isOpen = false
+  private var check: SegmentCheck = _
+
+  private var buffer: ByteBuf = _
+  private val table = new Array[Int](MaxSegments * 4) // partition, sequence, length, check
+  private var inFrame = 0
+  private var segments = 0
+  private var bytes = 0L
+
+  /** Nanoseconds spent waiting for workers. */
+  var waited: Long = 0L
+
+  /** Appends a segment of `partition`: `write` is given a buffer with room for `most` bytes. Returns its length. */
+  def segment(partition: Int, most: Int)(write: ByteBuf => Unit): Int = {
+    val out = roomFor(most)
+    val from = out.writerIndex
+    write(out)
+    val length = out.writerIndex - from
+    val at = inFrame * 4
+    table(at) = partition
+    table(at + 1) = segments
+    table(at + 2) = length
+    table(at + 3) = check.of(partition, map, segments, out.internalNioBuffer(from, length))
+    inFrame += 1
+    segments += 1
+    bytes += length
+    if (out.writerIndex - DataAt >= settings.frameBytes) flush()
+    length
+  }
+
+  private def roomFor(most: Int): ByteBuf = {
+    if (!isOpen) open()
+    if (buffer != null && (inFrame == MaxSegments || buffer.maxWritableBytes < most)) flush()
+    if (buffer == null) {
+      val capacity = DataAt + math.max(settings.frameBytes + settings.bufferBytes * 2, most)
+      buffer = targets.head.connection.allocator.directBuffer(capacity, capacity)
+      buffer.writerIndex(DataAt)
+    }
+    buffer
+  }
+
+  private def open(): Unit = {
+    isOpen = true
+    check = new SegmentCheck(allocation.key, allocation.wireId)
+    var failure: WorkerFailure = null
+    val next = candidates.iterator
+    while (targets.size < allocation.replicas && next.hasNext) {
+      val worker = next.next()
+      try targets += new Target(Workers.get.pushTo(worker))
+      catch { case refused: WorkerFailure => failure = refused }
+    }
+    if (targets.isEmpty) throw failure
+    if (targets.size < allocation.replicas) {
+      logWarning(s"map $map has ${targets.size} of ${allocation.replicas} replicas: no more workers can be reached")
+    }
+  }
+
+  /** Sends what is in the buffer. */
+  private def flush(): Unit = if (inFrame > 0) {
+    val tableAt = DataAt - inFrame * Wire.PushEntryBytes
+    var i = 0
+    while (i < inFrame * 4) {
+      buffer.setIntLE(tableAt + i * 4, table(i))
+      i += 1
+    }
+    val frame = buffer.readerIndex(tableAt - Wire.HeaderBytes)
+    val length = frame.writerIndex - tableAt
+    val count = inFrame
+    buffer = null
+    inFrame = 0
+    try {
+      val start = System.nanoTime()
+      Wire.putHeader(
+        frame, frame.readerIndex, Wire.Kind.Push, shuffle = allocation.wireId, map = map, request = request,
+        length = length, count = count)
+      each(target => target.connection.push(frame.retainedDuplicate(), length, target))
+      waited += System.nanoTime() - start
+    } finally frame.release()
+  }
+
+  /** Makes the output readable on as many workers as go along; returns where it is. */
+  def commit(): BlockManagerId = {
+    if (isOpen) {
+      flush()
+      val start = System.nanoTime()
+      each(_.sendCommit(segments, bytes))
+      each(_.awaitCommit())
+      waited += System.nanoTime() - start
+    }
+    val location = Location.of(targets.map(_.connection.worker).toSeq, candidates.head)
+    targets.foreach(_.close())
+    location
+  }
+
+  /** Forgets everything that was pushed. */
+  def abort(): Unit = {
+    if (buffer != null) buffer.release()
+    buffer = null
+    inFrame = 0
+    targets.foreach { target =>
+      target.connection.send(Wire.bare(
+        target.connection.allocator, Wire.Kind.Abort, allocation.wireId, map, request))
+      target.close()
+    }
+    targets.clear()
+  }
+
+  /** Does something with every replica; those that fail are left out, and the last failure counts if none is left. */
+  private def each(work: Target => Unit): Unit = {
+    var failure: WorkerFailure = null
+    targets.toArray.foreach { target =>
+      try work(target)
+      catch {
+        case failed: WorkerFailure =>
+          failure = failed
+          target.close()
+          targets -= target
+          logWarning(s"map $map goes on without ${target.connection.worker.name}: ${failed.getMessage}")
+      }
+    }
+    if (targets.isEmpty) throw failure
+  }
+
+  /** One replica's worker. */
+  private final class Target(val connection: PushConnection) extends PushListener {
+    private var isCommitted = false
+    private var failure: WorkerFailure = _
+    connection.listen(request, this)
+
+    override def committed(): Unit = synchronized {
+      isCommitted = true
+      notifyAll()
+    }
+
+    override def refused(cause: WorkerFailure): Unit = synchronized {
+      if (failure == null) failure = cause
+      notifyAll()
+    }
+
+    override def check(): Unit = {
+      context.killTaskIfInterrupted()
+      synchronized { if (failure != null) throw failure }
+    }
+
+    def sendCommit(count: Int, total: Long): Unit = {
+      check()
+      connection.send(Wire.bare(
+        connection.allocator, Wire.Kind.Commit, allocation.wireId, map, request, count = count, extra = total))
+    }
+
+    def awaitCommit(): Unit = {
+      val deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(Workers.get.timeoutMillis)
+      synchronized {
+        while (!isCommitted) {
+          check()
+          if (System.nanoTime() > deadline) {
+            throw new WorkerFailure(s"${connection.worker.name} has not committed map $map in time")
+          }
+          wait(PushConnection.PollMillis)
+        }
+      }
+    }
+
+    def close(): Unit = connection.forget(request)
+  }
+}
+
+private[sluice] object MapPusher {
+  /** Most segments in one frame. */
+  private val MaxSegments = 1024
+
+  /** Header and table of a frame lie before its data, the table right up to it. */
+  private val DataAt = Wire.HeaderBytes + MaxSegments * Wire.PushEntryBytes
+}
+
+/** Spark's own serialized and compressed output, as segments. Partitions come one after the other. */
+private[sluice] final class SegmentStream(pusher: MapPusher, partition: Int) extends OutputStream {
+  import SegmentStream._
+
+  private var chunk: Array[Byte] = _
+  private var filled = 0
+  private var total = 0L
+
+  def written: Long = total
+
+  override def write(byte: Int): Unit = {
+    ensure()
+    chunk(filled) = byte.toByte
+    advance(1)
+  }
+
+  override def write(bytes: Array[Byte], offset: Int, length: Int): Unit = {
+    var from = offset
+    var left = length
+    while (left > 0) {
+      ensure()
+      val taken = math.min(left, ChunkBytes - filled)
+      System.arraycopy(bytes, from, chunk, filled, taken)
+      from += taken
+      left -= taken
+      advance(taken)
+    }
+  }
+
+  private def ensure(): Unit = if (chunk == null) chunk = Chunks.get()
+
+  private def advance(taken: Int): Unit = {
+    filled += taken
+    total += taken
+    if (filled == ChunkBytes) emit()
+  }
+
+  private def emit(): Unit = if (filled > 0) {
+    pusher.segment(partition, Segments.HeadBytes + filled) { out =>
+      out.writeByte(Segments.Stored).writeIntLE(filled).writeBytes(chunk, 0, filled)
+    }
+    filled = 0
+  }
+
+  override def close(): Unit = {
+    emit()
+    chunk = null
+  }
+}
+
+private[sluice] object SegmentStream {
+  private val ChunkBytes = 128 << 10
+
+  /** One buffer for each task's thread: only one partition of a map is written at a time. */
+  private val Chunks: ThreadLocal[Array[Byte]] = ThreadLocal.withInitial(() => new Array[Byte](ChunkBytes))
+}

@@ -1,0 +1,84 @@
+package org.apache.spark.shuffle.sluice
+
+import java.util.concurrent.ConcurrentHashMap
+
+import io.netty.buffer.ByteBuf
+
+/** What a map attempt hears of the worker it pushes to. On the event loop: must not block. */
+private[sluice] trait PushListener {
+  def committed(): Unit
+  def refused(failure: WorkerFailure): Unit
+
+  /** Throws when the task has been told to stop. */
+  def check(): Unit
+}
+
+/** Pushes of all map tasks to one worker, within the window that the worker grants. */
+private[sluice] final class PushConnection(worker: WorkerAddress, stallMillis: Long) extends Connection(worker, "push") {
+  import PushConnection._
+
+  private val listeners = new ConcurrentHashMap[Int, PushListener]()
+  private val window = new Object
+  private var credit = 0L
+  private var sent = 0L
+  private var accepted = 0L
+  private var heardAt = System.nanoTime()
+
+  override protected def begin(hello: Frame): Unit = window.synchronized { credit = Integer.toUnsignedLong(hello.aux) }
+
+  /** Hears of the frames with this request number from now on. */
+  def listen(request: Int, listener: PushListener): Unit = {
+    listeners.put(request, listener)
+    failed.foreach(listener.refused)
+  }
+
+  def forget(request: Int): Unit = listeners.remove(request)
+
+  /** Sends a PUSH frame with a payload of `bytes` once the window has room; owns `frame`. */
+  def push(frame: ByteBuf, bytes: Int, listener: PushListener): Unit = {
+    var mine = true
+    val since = System.nanoTime()
+    try window.synchronized {
+      // A frame larger than the whole window goes alone.
+      while (credit <= 0 || (sent > accepted && sent - accepted + bytes > credit)) {
+        failed.foreach(throw _)
+        listener.check()
+        if (System.nanoTime() - math.max(since, heardAt) > stallMillis * 1000000L) {
+          ended(new WorkerFailure(s"${worker.name} has accepted nothing for $stallMillis ms"))
+        }
+        window.wait(PollMillis)
+      }
+      failed.foreach(throw _)
+      sent += bytes
+      mine = false
+      write(frame)
+    } finally if (mine) frame.release()
+  }
+
+  override protected def answered(frame: Frame): Unit = try frame.kind match {
+    case Wire.Kind.PushOk   => granted(frame.extra, Integer.toUnsignedLong(frame.aux))
+    case Wire.Kind.CommitOk => Option(listeners.get(frame.request)).foreach(_.committed())
+    case Wire.Kind.Error =>
+      val failure = new WorkerFailure(s"${worker.name}: ${frame.text}")
+      if (frame.aux == Wire.Code.Draining) Workers.avoid(worker)
+      Option(listeners.get(frame.request)).foreach(_.refused(failure))
+    case other => ended(new WorkerFailure(s"${worker.name} sent an unexpected frame of kind $other"))
+  } finally frame.release()
+
+  private def granted(total: Long, window: Long): Unit = this.window.synchronized {
+    accepted = math.max(accepted, total)
+    credit = window
+    heardAt = System.nanoTime()
+    this.window.notifyAll()
+  }
+
+  override protected def lost(cause: WorkerFailure): Unit = {
+    window.synchronized(window.notifyAll())
+    listeners.values().forEach(_.refused(cause))
+  }
+}
+
+private[sluice] object PushConnection {
+  /** How often a task that waits looks whether it was killed. */
+  val PollMillis = 100L
+}

@@ -1,0 +1,182 @@
+package org.apache.spark.shuffle.sluice
+
+import java.io.IOException
+
+import scala.collection.mutable
+
+import org.apache.spark.TaskContext
+
+/** A segment as it came in; its bytes are good until the next one is asked for. */
+private[sluice] final class Segment(
+    val partition: Int, val map: Long, val sequence: Int, val codec: Int, val rawLength: Int, val data: java.nio.ByteBuffer) {
+  def isPiece: Boolean = (codec & Segments.Piece) != 0
+}
+
+/** The segments of [[MapOutputs]], each checked, each once, from whichever of its workers can give them.
+  *
+  * @param credit most bytes on their way to this task from here
+  */
+private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean, credit: Long, context: TaskContext) {
+  import SegmentReader._
+
+  private val check = new SegmentCheck(outputs.allocation.key, outputs.allocation.wireId)
+  // Each holder is asked twice at most: the connection that is there may have been broken long ago.
+  private val tries = outputs.holders.iterator.flatMap(worker => Iterator.fill(TriesPerWorker)(worker))
+  /** Of the partition at hand, by number of the map and sequence: another worker's answer begins with it again. */
+  private val seen = mutable.HashSet.empty[Long]
+  private var request: FetchRequest = _
+  private var atPartition = outputs.first
+  private var frame: Frame = _
+  private var row = 0
+  private var dataAt = 0
+  private var segments = 0L
+  private var bytes = 0L
+  private var isOver = false
+  private var isClosed = false
+
+  /** Bytes of all segments that came. */
+  var bytesRead: Long = 0L
+
+  /** Nanoseconds spent waiting. */
+  var waited: Long = 0L
+
+  /** Sends the request, so that data is on its way before it is needed. */
+  def start(): Unit = synchronized {
+    if (request == null && !isOver) {
+      if (outputs.holders.isEmpty) {
+        throw outputs.anyFailure(new IOException(s"nobody knows the workers of ${outputs.location}"))
+      }
+      ask(new WorkerFailure(s"none of ${outputs.location.executorId} was asked"))
+    }
+  }
+
+  /** Asks the next worker that can be reached. */
+  private def ask(before: WorkerFailure): Unit = {
+    var failure = before
+    while (request == null) {
+      if (!tries.hasNext) throw outputs.anyFailure(failure)
+      val worker = tries.next()
+      try {
+        segments = 0
+        bytes = 0
+        request = Workers.get
+          .fetchFrom(worker)
+          .fetch(outputs.allocation.wireId, atPartition, outputs.end, outputs.maps, ordered, credit)
+      } catch { case unreachable: WorkerFailure => failure = unreachable }
+    }
+  }
+
+  /** The next segment; null after the last. Its bytes are good while the caller holds this object's lock. */
+  def next(): Segment = synchronized {
+    if (isClosed) throw new IllegalStateException("the task that reads has ended")
+    start()
+    var found: Segment = null
+    while (found == null && !isOver) {
+      try {
+        if (frame != null && row == frame.count) finishFrame()
+        if (frame == null) receive() else found = segment()
+      } catch {
+        case failure: WorkerFailure =>
+          dropRequest()
+          if (!tries.hasNext) throw outputs.failure(outputs.maps.head, atPartition, failure)
+          ask(failure)
+      }
+    }
+    found
+  }
+
+  private def receive(): Unit = {
+    val start = System.nanoTime()
+    val came = try request.next(Workers.get.timeoutMillis, () => checkTask()) finally waited += System.nanoTime() - start
+    came.kind match {
+      case Wire.Kind.Data =>
+        frame = came
+        row = 0
+        dataAt = came.count * Wire.DataEntryBytes
+        if (came.count < 0 || dataAt > came.payload.readableBytes) throw new WorkerFailure("a table that is larger than its frame")
+      case Wire.Kind.End =>
+        val (count, total) = (Integer.toUnsignedLong(came.count), came.extra)
+        came.release()
+        if (count != segments || total != bytes) {
+          throw new WorkerFailure(s"$segments segments ($bytes bytes) came, and the worker sent $count ($total)")
+        }
+        request.close(complete = true)
+        request = null
+        isOver = true
+      case _ =>
+        val text = came.text
+        came.release()
+        throw new WorkerFailure(text)
+    }
+  }
+
+  /** The next segment of the frame, or null when it is one that was had before. */
+  private def segment(): Segment = {
+    val payload = frame.payload
+    val entry = row * Wire.DataEntryBytes
+    val partition = payload.getIntLE(entry)
+    val sequence = payload.getIntLE(entry + 4)
+    val map = payload.getLongLE(entry + 8)
+    val length = payload.getIntLE(entry + 16)
+    val expected = payload.getIntLE(entry + 20)
+    if (length < Segments.HeadBytes || length > Wire.MaxSegmentBytes || dataAt + length > payload.readableBytes) {
+      throw new WorkerFailure(s"a segment of $length bytes does not fit into its frame")
+    }
+    val mapNumber = java.util.Arrays.binarySearch(outputs.maps, map)
+    if (partition < atPartition || partition >= outputs.end || mapNumber < 0) {
+      throw new WorkerFailure(s"partition $partition of map $map was not asked for")
+    }
+    if (check.of(partition, map, sequence, payload.internalNioBuffer(dataAt, length)) != expected) {
+      throw new WorkerFailure(s"partition $partition of map $map is corrupted (segment $sequence)")
+    }
+    if (partition != atPartition) {
+      atPartition = partition
+      seen.clear()
+    }
+    val codec = payload.getUnsignedByte(dataAt).toInt
+    val rawLength = payload.getIntLE(dataAt + 1)
+    if (rawLength < 0 || rawLength > MaxRawBytes) throw new WorkerFailure(s"a segment of $rawLength bytes")
+    val data = payload.internalNioBuffer(dataAt + Segments.HeadBytes, length - Segments.HeadBytes)
+    row += 1
+    dataAt += length
+    segments += 1
+    bytes += length
+    bytesRead += length
+    if (seen.add(mapNumber.toLong << 32 | Integer.toUnsignedLong(sequence)))
+      new Segment(partition, map, sequence, codec, rawLength, data) else null
+  }
+
+  private def finishFrame(): Unit = {
+    if (dataAt != frame.payload.readableBytes) throw new WorkerFailure("a frame with more data than its table says")
+    request.consume(dataAt - frame.count * Wire.DataEntryBytes) // credit is of data, not of tables
+    frame.release()
+    frame = null
+  }
+
+  private def dropRequest(): Unit = {
+    if (frame != null) frame.release()
+    frame = null
+    if (request != null) request.close(complete = false)
+    request = null
+  }
+
+  /** A Python runner reads in a thread of its own, which may outlive the task for a moment. */
+  private def checkTask(): Unit = {
+    context.killTaskIfInterrupted()
+    if (context.isCompleted()) throw new IllegalStateException("the task that reads has ended")
+  }
+
+  /** Ends it, read to the end or not. */
+  def close(): Unit = synchronized {
+    isClosed = true
+    isOver = true
+    dropRequest()
+  }
+}
+
+private[sluice] object SegmentReader {
+  private val TriesPerWorker = 2
+
+  /** No writer of ours puts more into one segment. */
+  private val MaxRawBytes = 16 << 20
+}

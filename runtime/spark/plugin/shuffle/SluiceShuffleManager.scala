@@ -1,0 +1,86 @@
+package org.apache.spark.shuffle.sluice
+
+import org.apache.spark.{ShuffleDependency, SparkConf, TaskContext}
+import org.apache.spark.internal.config
+import org.apache.spark.network.buffer.ManagedBuffer
+import org.apache.spark.network.shuffle.MergedBlockMeta
+import org.apache.spark.scheduler.MapStatus
+import org.apache.spark.shuffle._
+import org.apache.spark.shuffle.sort.SparksWriters
+import org.apache.spark.storage.{BlockId, BlockManagerId, ShuffleMergedBlockId}
+
+/** A shuffle whose data is kept by the workers of its allocation.
+  *
+  * @param rows whether rows of SQL are pushed as they come; otherwise Spark's own writers write what `inner` says
+  */
+private[spark] final class SluiceShuffleHandle[K, V, C](
+    shuffleId: Int, dependency: ShuffleDependency[K, V, C], private[sluice] val allocation: Allocation,
+    val rows: Boolean, val inner: ShuffleHandle)
+    extends BaseShuffleHandle[K, V, C](shuffleId, dependency)
+
+/** Spark's shuffles through the workers of the remote shuffle service: `spark.shuffle.manager`.
+  *
+  * Reads and writes on executors; on the driver it asks for workers, and there is no way back to Spark's own shuffle.
+  */
+private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boolean) extends BlockingShuffleManager {
+  private val settings = new Settings(conf)
+
+  override def registerShuffle[K, V, C](shuffleId: Int, dependency: ShuffleDependency[K, V, C]): ShuffleHandle = {
+    val allocation = Registrar.current.register(shuffleId, dependency.partitioner.numPartitions)
+    // Encryption by Spark (spark.io.encryption) is the work of its own streams.
+    val rows = !dependency.mapSideCombine && RowSerializer.isOne(dependency.serializer) &&
+      !conf.get(config.IO_ENCRYPTION_ENABLED)
+    new SluiceShuffleHandle(shuffleId, dependency, allocation, rows, SparksWriters.handle(conf, shuffleId, dependency))
+  }
+
+  override def getWriter[K, V](
+      handle: ShuffleHandle, map: Long, context: TaskContext, metrics: ShuffleWriteMetricsReporter): ShuffleWriter[K, V] = {
+    val ours = handle.asInstanceOf[SluiceShuffleHandle[K, V, Any]]
+    if (ours.rows) new RowWriter[K, V](ours, map, context, settings, metrics)
+    else {
+      val output = new MapOutput(new MapPusher(ours.allocation, map, context, settings))
+      new RelocatedWriter(SparksWriters.writer[K, V](ours.inner, map, context, conf, metrics, output), output)
+    }
+  }
+
+  override def getReader[K, C](
+      handle: ShuffleHandle, startMap: Int, endMap: Int, startPartition: Int, endPartition: Int, context: TaskContext,
+      metrics: ShuffleReadMetricsReporter): ShuffleReader[K, C] =
+    new SluiceShuffleReader[K, C](
+      handle.asInstanceOf[SluiceShuffleHandle[K, Any, C]], startMap, endMap, startPartition, endPartition, context,
+      settings, metrics)
+
+  /** Spark's components of the driver see to it ([[SluiceDriverComponents]]): executors keep nothing of a shuffle. */
+  override def unregisterShuffle(shuffleId: Int): Boolean = true
+
+  override val shuffleBlockResolver: ShuffleBlockResolver = NoBlocks
+
+  override def stop(): Unit = if (!isDriver) Workers.close()
+}
+
+/** Executors hold no block of a shuffle. */
+private object NoBlocks extends ShuffleBlockResolver {
+  override def getBlockData(block: BlockId, directories: Option[Array[String]]): ManagedBuffer = none(block)
+  override def getMergedBlockData(block: ShuffleMergedBlockId, directories: Option[Array[String]]): Seq[ManagedBuffer] =
+    none(block)
+  override def getMergedBlockMeta(block: ShuffleMergedBlockId, directories: Option[Array[String]]): MergedBlockMeta =
+    none(block)
+  override def stop(): Unit = ()
+
+  private def none(block: BlockId): Nothing =
+    throw new UnsupportedOperationException(s"$block is with the shuffle workers, not here")
+}
+
+/** One of Spark's own writers; says of its output where it really is, and forgets it when the task fails. */
+private final class RelocatedWriter[K, V](writer: ShuffleWriter[K, V], output: MapOutput) extends ShuffleWriter[K, V] {
+  override def write(records: Iterator[Product2[K, V]]): Unit = writer.write(records)
+
+  override def stop(success: Boolean): Option[MapStatus] = {
+    val status = writer.stop(success)
+    if (!success) output.abandon()
+    status.foreach(_.updateLocation(output.location))
+    status
+  }
+
+  override def getPartitionLengths(): Array[Long] = writer.getPartitionLengths()
+}

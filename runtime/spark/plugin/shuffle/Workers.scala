@@ -1,0 +1,81 @@
+package org.apache.spark.shuffle.sluice
+
+import java.util.concurrent.ConcurrentHashMap
+
+import io.netty.channel.EventLoopGroup
+
+import org.apache.spark.{SparkConf, SparkEnv}
+import org.apache.spark.internal.Logging
+import org.apache.spark.network.util.NettyUtils
+
+/** The connections of this process: one to each worker and direction, made when they are needed first. */
+private[sluice] final class Workers(conf: SparkConf) extends Logging {
+  import Workers._
+
+  /** How long a worker that says nothing is waited for, in milliseconds. */
+  val timeoutMillis: Long = conf.getTimeAsMs(Settings.Timeout, Settings.DefaultTimeout)
+
+  private val loops: EventLoopGroup = NettyUtils.createEventLoop(Connection.Mode, Threads, "sluice-shuffle")
+  private val pushes = new ConcurrentHashMap[WorkerAddress, Slot[PushConnection]]()
+  private val fetches = new ConcurrentHashMap[WorkerAddress, Slot[FetchConnection]]()
+
+  /** Throws [[WorkerFailure]] when the worker cannot be reached; it is then left alone for a while. */
+  def pushTo(worker: WorkerAddress): PushConnection =
+    pushes.computeIfAbsent(worker, _ => new Slot(() => new PushConnection(worker, timeoutMillis))).get()
+
+  def fetchFrom(worker: WorkerAddress): FetchConnection =
+    fetches.computeIfAbsent(worker, _ => new Slot(() => new FetchConnection(worker))).get()
+
+  def close(): Unit = loops.shutdownGracefully()
+
+  private final class Slot[C <: Connection](make: () => C) {
+    private var connection: Option[C] = None
+
+    def get(): C = synchronized {
+      connection.filter(_.isOpen).getOrElse {
+        val made = make()
+        try connection = Some(made.open(loops, HelloMillis))
+        catch {
+          case failure: WorkerFailure =>
+            avoid(made.worker)
+            throw failure
+        }
+        made
+      }
+    }
+  }
+}
+
+private[sluice] object Workers {
+  private val HelloMillis = 15000L
+  private val AvoidNanos = 30L * 1000 * 1000 * 1000
+
+  /** Encryption is done here, so that tasks need not wait for it; more threads than this would have nothing to do. */
+  private val Threads = 2
+
+  private val avoided = new ConcurrentHashMap[WorkerAddress, java.lang.Long]()
+  @volatile private var ours: Workers = _
+
+  /** Those of this process, made at the first use. */
+  def get: Workers = {
+    if (ours == null) synchronized { if (ours == null) ours = new Workers(SparkEnv.get.conf) }
+    ours
+  }
+
+  def close(): Unit = synchronized {
+    if (ours != null) ours.close()
+    ours = null
+  }
+
+  /** Others are better for a while: it could not be reached, or it is on its way out. */
+  def avoid(worker: WorkerAddress): Unit = avoided.put(worker, System.nanoTime())
+
+  def isAvoided(worker: WorkerAddress): Boolean =
+    Option(avoided.get(worker)).exists(since => System.nanoTime() - since < AvoidNanos)
+
+  /** `candidates` with those that are better left alone at the end. */
+  def prefer(candidates: Seq[WorkerAddress]): Seq[WorkerAddress] = {
+    val (bad, good) = candidates.partition(isAvoided)
+    good ++ bad
+  }
+}

@@ -1,0 +1,56 @@
+package io.sluice.tls
+
+import java.io.IOException
+import java.util.concurrent.TimeUnit
+
+import scala.util.control.NonFatal
+
+import io.netty.buffer.ByteBufAllocator
+import io.netty.channel.Channel
+import io.netty.handler.ssl.SslHandler
+import io.netty.util.concurrent.{Future, GenericFutureListener}
+
+/** TLS of the connections that executors dial to shuffle workers: the job's identity, and nobody else may answer. */
+private[tls] final class ShuffleTls(identity: Identity, engines: Engines, evidence: Evidence) {
+  private val trust = new PeerTrustManager(identity, Peers.shuffleWorkersOf)
+  private val dialer: ByteBufAllocator => SslHandler =
+    engines.dialer(identity, trust, MutualTlsContext.jdkContext(identity, trust))
+
+  def secure(channel: Channel, worker: String, admitted: Either[Throwable, () => Option[String]] => Unit): Unit = {
+    val handler = dialer(channel.alloc())
+    val check = new PeerCheck(trust, evidence)
+    handler.setHandshakeTimeout(ShuffleTls.HandshakeSeconds, TimeUnit.SECONDS)
+    channel.pipeline().addFirst(handler)
+    handler.handshakeFuture().addListener(new GenericFutureListener[Future[Channel]] {
+      override def operationComplete(done: Future[Channel]): Unit = admitted(
+        if (done.isSuccess) {
+          try {
+            val peer = check.confirm(handler.engine().getSession, dialed = true)
+            if (!peer.endsWith(s"/shuffle-worker/$worker")) throw new IOException(s"$peer answers in the place of $worker")
+            Connections.watch(channel, check.revocation _)
+            Right(check.revocation _)
+          } catch { case NonFatal(error) => Left(error) }
+        } else Left(done.cause()))
+    })
+  }
+}
+
+object ShuffleTls {
+  private val HandshakeSeconds = 10L
+
+  @volatile private var made: () => ShuffleTls = () => throw new IllegalStateException("this JVM has no identity")
+
+  private[tls] def prepare(identity: Identity, engines: Engines, evidence: Evidence): Unit = {
+    lazy val tls = new ShuffleTls(identity, engines, evidence)
+    made = () => tls
+  }
+
+  /** Puts TLS first into the pipeline of `channel`, which is connected.
+    *
+    * @param worker the name that the peer's certificate must have
+    * @param admitted called once: with why the connection may not be used (close it), or, when the peer was admitted,
+    *                 with what tells later why it may not stay
+    */
+  def secure(channel: Channel, worker: String, admitted: Either[Throwable, () => Option[String]] => Unit): Unit =
+    made().secure(channel, worker, admitted)
+}

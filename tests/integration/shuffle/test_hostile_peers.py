@@ -1,0 +1,397 @@
+"""Peers that do not keep to the protocol: refused or timed out, said in the log who, and nobody else disturbed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from pki.identity import Role, SpiffeId
+from pki.tls import TlsIdentity
+from runtime.shuffle.errors import ErrorCode, JobNotAllowed, MapUnknown
+from runtime.shuffle.integrity import SegmentChecks
+from runtime.shuffle.wire import (
+    HEADER_BYTES,
+    MAX_PUSH_PAYLOAD_BYTES,
+    MAX_SEGMENT_BYTES,
+    FrameType,
+    Header,
+    pack_hello,
+)
+from runtime.shuffle.worker.config import MIN_MEMORY_BYTES, SLAB_BYTES
+from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.integration.shuffle.conftest import KEY, Running, StartWorker, client
+from tests.integration.shuffle.raw_peer import RawPeer, commit_frame, fetch_frame, push_frame
+
+SHUFFLE = 3
+CHECKS = SegmentChecks(bytes.fromhex(KEY), SHUFFLE)
+DEADLINE_SECONDS = 20.0
+MAP = 41
+GOOD = [(0, 0, b"zero"), (1, 1, b"one" * 100)]
+GOOD_BYTES = sum(len(data) for _, _, data in GOOD)
+
+
+def header(kind: FrameType, **fields: int) -> bytes:
+    return Header(kind, **fields).pack()
+
+
+def patched(data: bytes, offset: int, form: str, value: int) -> bytes:
+    size = struct.calcsize(form)
+    return data[:offset] + struct.pack(form, value) + data[offset + size :]
+
+
+PUSH = push_frame(CHECKS, SHUFFLE, MAP, GOOD)
+FETCH = fetch_frame(SHUFFLE, [MAP], 0, 1)
+
+PROTOCOL_ERRORS = [
+    pytest.param("push", patched(PUSH, 0, "<I", 0x31434C54), id="wrong magic"),
+    pytest.param("push", patched(PUSH, 4, "<B", 99), id="unknown type"),
+    pytest.param("push", patched(PUSH, 4, "<B", FrameType.DATA), id="a frame of the other direction"),
+    pytest.param("push", patched(PUSH, 6, "<H", 1), id="reserved field"),
+    pytest.param("push", header(FrameType.PUSH, length=MAX_PUSH_PAYLOAD_BYTES + 1, count=1), id="push too large"),
+    pytest.param("push", header(FrameType.PUSH, length=0, count=0), id="push of nothing"),
+    pytest.param("push", header(FrameType.PUSH, length=100, count=1 << 16), id="table larger than its frame"),
+    pytest.param("push", patched(PUSH, 32, "<I", 0xFFFFFFFF), id="as many segments as can be said"),
+    pytest.param("push", patched(PUSH, HEADER_BYTES + 8, "<I", 5), id="lengths that do not add up"),
+    pytest.param("push", patched(PUSH, HEADER_BYTES + 8, "<I", MAX_SEGMENT_BYTES + 1), id="segment too large"),
+    pytest.param("push", patched(PUSH, HEADER_BYTES, "<I", 0xFFFFFFFF), id="partition out of bounds"),
+    pytest.param("push", push_frame(CHECKS, SHUFFLE, MAP, [(0, 0xFFFFFFF0, b"")]), id="sequence far ahead"),
+    pytest.param("push", push_frame(CHECKS, SHUFFLE, MAP, [GOOD[0], GOOD[0]]), id="a segment twice in a frame"),
+    pytest.param("push", PUSH + PUSH, id="a frame replayed"),
+    pytest.param("push", header(FrameType.COMMIT, length=8), id="commit with payload"),
+    pytest.param("push", FETCH, id="fetch on a connection for pushes"),
+    pytest.param("push", pack_hello("push"), id="hello again"),
+    pytest.param("fetch", PUSH, id="push on a connection for fetches"),
+    pytest.param("fetch", header(FrameType.FETCH, aux=1), id="fetch of no map"),
+    pytest.param("fetch", patched(FETCH, 32, "<I", 2), id="fewer map ids than said"),
+    pytest.param("fetch", fetch_frame(SHUFFLE, [MAP], 5, 5), id="empty range of partitions"),
+    pytest.param("fetch", fetch_frame(SHUFFLE, [MAP], 5, 4), id="range of partitions backwards"),
+    pytest.param("fetch", fetch_frame(SHUFFLE, [MAP, MAP], 0, 1), id="a map twice"),
+    pytest.param(
+        "fetch", header(FrameType.FETCH, length=(8 << 20) + 8, count=(1 << 20) + 1, aux=1), id="too many maps"
+    ),
+]
+
+
+@pytest.mark.parametrize(("direction", "frames"), PROTOCOL_ERRORS)
+async def test_who_breaks_the_protocol_is_told_ended_and_logged_and_others_go_on(
+    start_worker: StartWorker,
+    identities: dict[str, TlsIdentity],
+    caplog: pytest.LogCaptureFixture,
+    direction: str,
+    frames: bytes,
+) -> None:
+    worker = await start_worker()
+    async with client(identities, worker) as other:
+        writer = other.writer(SHUFFLE, 1, map_index=0)
+        await writer.write(0, b"before")
+        await writer.flush()
+
+        def offend() -> int:
+            with RawPeer(identities["executor"], worker.address.port) as peer:
+                peer.hello(direction)
+                peer.send(frames)
+                code = peer.answer_of(FrameType.ERROR).code
+                assert peer.ended()
+                return code
+
+        with caplog.at_level(logging.WARNING):
+            assert await asyncio.to_thread(offend) == ErrorCode.PROTOCOL
+        assert any(str(identities["executor"].spiffe_id) in record.getMessage() for record in caplog.records)
+        await writer.write(0, b"after")
+        where = await writer.commit()
+        assert [each.data async for each in other.read(SHUFFLE, where, [1], 0, 1, ordered=True)] == [
+            b"before",
+            b"after",
+        ]
+    await _idle(worker)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(PUSH, id="a push"),
+        pytest.param(header(FrameType.HELLO, length=3) + b"\x93\x01\x02", id="not a map"),
+        pytest.param(header(FrameType.HELLO, length=1) + b"\xc1", id="not msgpack"),
+        pytest.param(header(FrameType.HELLO, length=0), id="empty"),
+        pytest.param(header(FrameType.HELLO, length=25) + b"\x82\xa7version\x09\xa9direction\xa4push", id="version 9"),
+        pytest.param(header(FrameType.HELLO, length=25) + b"\x82\xa7version\x01\xa9direction\xa4pull", id="direction"),
+        pytest.param(header(FrameType.HELLO, length=(64 << 10) + 1), id="too large"),
+        pytest.param(b"GET / HTTP/1.1\r\nHost: worker\r\nAccept: everything there is\r\n\r\n", id="HTTP"),
+    ],
+)
+async def test_who_does_not_greet_is_refused(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity], first: bytes
+) -> None:
+    worker = await start_worker()
+
+    def offend() -> int:
+        with RawPeer(identities["executor"], worker.address.port) as peer:
+            peer.send(first)
+            code = peer.answer().code
+            assert peer.ended()
+            return code
+
+    assert await asyncio.to_thread(offend) == ErrorCode.PROTOCOL
+
+
+async def test_an_unknown_job_is_refused(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
+    worker = await start_worker()
+
+    def ask() -> int:
+        with RawPeer(identities["other"], worker.address.port) as peer:
+            code = peer.answer().code
+            assert peer.ended()
+            return code
+
+    assert await asyncio.to_thread(ask) == ErrorCode.NOT_ALLOWED
+    async with client(identities, worker, who="other") as other:
+        with pytest.raises(JobNotAllowed):
+            await other.writer(SHUFFLE, 1, map_index=0).commit()
+
+
+async def test_a_job_cannot_reach_the_data_of_another(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker(jobs=("a" * 32, "b" * 32))
+    async with client(identities, worker) as owner, client(identities, worker, who="other") as other:
+        writer = owner.writer(SHUFFLE, MAP, map_index=0)
+        await writer.write(0, b"secret")
+        where = await writer.commit()
+        with pytest.raises(MapUnknown):
+            _ = [each async for each in other.read(SHUFFLE, where, [MAP], 0, 1)]
+        same = other.writer(SHUFFLE, MAP, map_index=0)
+        await same.write(0, b"other")
+        await same.commit()
+        assert [each.data async for each in owner.read(SHUFFLE, where, [MAP], 0, 1)] == [b"secret"]
+
+
+async def test_a_peer_of_another_role_is_refused(start_worker: StartWorker, pki: TestPki) -> None:
+    worker = await start_worker()
+    manager = pki.process(Role.TASKMANAGER)
+
+    def ask() -> bool:
+        with RawPeer(manager, worker.address.port) as peer:
+            return peer.ended()
+
+    assert await asyncio.to_thread(ask)
+    assert worker.worker.statistics().refused_connections == 1
+
+
+async def test_a_damaged_segment_fails_its_map_and_no_other(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker()
+
+    def push() -> tuple[int, int, int]:
+        with RawPeer(identities["executor"], worker.address.port) as peer:
+            peer.hello("push")
+            peer.send(push_frame(CHECKS, SHUFFLE, 1, GOOD))
+            peer.send(push_frame(CHECKS, SHUFFLE, 2, GOOD, request=77, spoil=True))
+            error = peer.answer_of(FrameType.ERROR)
+            assert (error.header.request, error.header.map_id) == (77, 2)
+            peer.send(commit_frame(SHUFFLE, 2, 2, GOOD_BYTES))
+            commit = peer.answer_of(FrameType.ERROR)
+            peer.send(commit_frame(SHUFFLE, 1, 2, GOOD_BYTES))
+            return error.code, commit.code, peer.answer_of(FrameType.COMMIT_OK).header.map_id
+
+    assert await asyncio.to_thread(push) == (ErrorCode.CORRUPT, ErrorCode.UNKNOWN, 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [
+        pytest.param(1, GOOD_BYTES, id="fewer segments"),
+        pytest.param(3, GOOD_BYTES, id="more segments"),
+        pytest.param(2, GOOD_BYTES - 1, id="fewer bytes"),
+    ],
+)
+async def test_a_commit_of_something_else_than_was_pushed_is_refused(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity], count: int, size: int
+) -> None:
+    worker = await start_worker()
+
+    def push() -> int:
+        with RawPeer(identities["executor"], worker.address.port) as peer:
+            peer.hello("push")
+            peer.send(PUSH, commit_frame(SHUFFLE, MAP, count, size))
+            code = peer.answer_of(FrameType.ERROR).code
+            peer.send(commit_frame(SHUFFLE, MAP, 2, GOOD_BYTES))
+            peer.answer_of(FrameType.COMMIT_OK)
+            peer.send(commit_frame(SHUFFLE, MAP, 2, GOOD_BYTES))  # again: harmless
+            peer.answer_of(FrameType.COMMIT_OK)
+            peer.send(push_frame(CHECKS, SHUFFLE, MAP, [(0, 2, b"late")]))
+            assert peer.answer_of(FrameType.ERROR).code == ErrorCode.UNKNOWN
+            return code
+
+    assert await asyncio.to_thread(push) == ErrorCode.UNKNOWN
+
+
+async def test_who_stops_in_the_middle_of_a_frame_is_ended_and_its_memory_comes_back(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker(frame_seconds=0.5)
+
+    def dawdle() -> bool:
+        with RawPeer(identities["executor"], worker.address.port) as peer:
+            peer.hello("push")
+            peer.send(PUSH[:-1])
+            return peer.ended()
+
+    assert await asyncio.to_thread(dawdle)
+    await _idle(worker)
+
+
+async def test_who_does_not_finish_the_handshake_is_ended(start_worker: StartWorker) -> None:
+    worker = await start_worker(handshake_seconds=0.5)
+    reader, writer = await asyncio.open_connection("127.0.0.1", worker.address.port)
+    assert await asyncio.wait_for(reader.read(), DEADLINE_SECONDS) == b""
+    writer.close()
+
+
+async def test_who_does_not_greet_in_time_is_ended(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker(handshake_seconds=0.5)
+
+    def wait() -> bool:
+        with RawPeer(identities["executor"], worker.address.port) as peer:
+            return peer.ended()
+
+    assert await asyncio.to_thread(wait)
+
+
+async def test_a_reader_that_does_not_read_is_ended_and_others_are_served(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker(frame_seconds=0.5)
+    async with client(identities, worker) as executor:
+        writer = executor.writer(SHUFFLE, MAP, map_index=0)
+        for _ in range(16):
+            await writer.write(0, bytes(1 << 20))
+        where = await writer.commit()
+        slow = await asyncio.to_thread(RawPeer, identities["executor"], worker.address.port)
+        with slow:
+            await asyncio.to_thread(slow.hello, "fetch")
+            slow.send(fetch_frame(SHUFFLE, [MAP], 0, 1))
+            received = [len(each.data) async for each in executor.read(SHUFFLE, where, [MAP], 0, 1)]
+            assert sum(received) == 16 << 20
+            await _until(lambda: worker.worker.statistics().connections == 2)
+            assert await asyncio.to_thread(slow.ended)
+
+
+async def test_a_fetch_without_credit_does_not_hold_up_another_on_the_same_connection(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker()
+    async with client(identities, worker) as executor:
+        writer = executor.writer(SHUFFLE, MAP, map_index=0)
+        for partition in range(2):
+            await writer.write(partition, bytes(100_000))
+        await writer.commit()
+
+    def fetch() -> list[tuple[FrameType, int]]:
+        with RawPeer(identities["executor"], worker.address.port) as peer:
+            peer.hello("fetch")
+            peer.send(fetch_frame(SHUFFLE, [MAP], 0, 1, request=1, credit=0))
+            peer.send(fetch_frame(SHUFFLE, [MAP], 1, 2, request=2))
+            got = [peer.answer().header for _ in range(2)]
+            peer.send(header(FrameType.CREDIT, request=1, extra=1))
+            got += [peer.answer().header for _ in range(2)]
+            peer.send(fetch_frame(SHUFFLE, [MAP], 0, 1, request=3, credit=0))
+            peer.send(header(FrameType.CANCEL, request=3), header(FrameType.CREDIT, request=3, extra=1 << 20))
+            peer.send(fetch_frame(SHUFFLE, [MAP], 7, 8, request=4))
+            got.append(peer.answer().header)
+            return [(each.kind, each.request) for each in got]
+
+    assert await asyncio.to_thread(fetch) == [
+        (FrameType.DATA, 2),
+        (FrameType.END, 2),
+        (FrameType.DATA, 1),
+        (FrameType.END, 1),
+        (FrameType.END, 4),
+    ]
+
+
+async def test_one_identity_has_a_bounded_number_of_connections(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker(max_connections_per_peer=2)
+
+    def connect() -> bool:
+        peers = [RawPeer(identities["executor"], worker.address.port) for _ in range(3)]
+        for peer in peers[:2]:
+            peer.hello("push")
+        ended = peers[2].ended()
+        for peer in peers:
+            peer.socket.close()
+        return ended
+
+    assert await asyncio.to_thread(connect)
+
+
+async def test_a_job_that_sends_slowly_leaves_memory_to_others(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    """Frames begun and not finished hold half of the memory at most."""
+    worker = await start_worker(jobs=("a" * 32, "b" * 32), max_connections_per_peer=64)
+    begun = header(FrameType.PUSH, shuffle=SHUFFLE, map_id=1, count=1, length=16 + MAX_SEGMENT_BYTES)
+    begun += struct.pack("<IIII", 0, 0, MAX_SEGMENT_BYTES, 0)
+    slow = [await asyncio.to_thread(RawPeer, identities["other"], worker.address.port) for _ in range(12)]
+    for peer in slow:
+        await asyncio.to_thread(peer.hello, "push")
+        peer.send(begun)
+    await _until(lambda: worker.worker.statistics().back_pressure_waits > 0)
+    assert worker.worker.statistics().memory_bytes <= MIN_MEMORY_BYTES // 2 + SLAB_BYTES
+    async with client(identities, worker) as executor:
+        writer = executor.writer(SHUFFLE, MAP, map_index=0)
+        for _ in range(20):
+            await writer.write(0, bytes(1 << 20))
+        await writer.commit()
+    for peer in slow:
+        peer.socket.close()
+    await _idle(worker)
+
+
+async def test_a_revoked_executor_loses_its_connection(
+    start_worker: StartWorker, pki: TestPki, identities: dict[str, TlsIdentity]
+) -> None:
+    from pki.crl import Reason
+    from pki.crl_files import install_crls
+    from pki.identity_files import read_certificates
+    from pki.issuer import utc_now
+    from pki.profiles import AuthorityKind
+    from pki.revocation_store import Target
+
+    worker = await start_worker()
+    revoked = pki.identity(SpiffeId.executor(TRUST_DOMAIN, "a" * 32, 99))
+
+    def connect() -> RawPeer:
+        peer = RawPeer(revoked, worker.address.port)
+        peer.hello("push")
+        return peer
+
+    peer = await asyncio.to_thread(connect)
+    leaf = read_certificates(revoked.directory / "chain.pem")[0]
+    target = Target.of(leaf, str(revoked.spiffe_id))
+    pki.issuer.revocations.revoke(AuthorityKind.INTERNAL, [target], Reason.KEY_COMPROMISE)
+    current = pki.issuer.revocations.current(AuthorityKind.INTERNAL)
+    assert current is not None
+    install_crls(identities["w-1"].directory, current.pem, utc_now())
+    with peer:
+        assert await asyncio.to_thread(peer.ended)
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not condition():  # noqa: ASYNC110  what it waits for happens in threads
+            await asyncio.sleep(0.01)
+
+
+async def _idle(worker: Running) -> None:
+    """All connections have ended and nothing holds memory."""
+    await _until(lambda: worker.worker.statistics().connections == 0)
+    await _until(lambda: worker.worker._store.pool._reading == {})

@@ -1,0 +1,153 @@
+"""ShuffleManagers, workers and JobManagers in this process, over real mutual TLS; what workers keep is only noted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.tls import TlsIdentity
+from runtime.config import RuntimeConfig
+from runtime.rpc import RpcService
+from runtime.shuffle.config import ShuffleConfig
+from runtime.shuffle.finder import shuffle_manager_finder
+from runtime.shuffle.manager.process import shuffle_manager
+from runtime.shuffle.manager_link import ShuffleManagerLink
+from runtime.shuffle.messages import JobReport, WorkerReport
+from runtime.shuffle.worker_process import registered_worker
+from tests.hostile import TRUST_DOMAIN, TestPki
+
+DEADLINE_SECONDS = 40.0
+CONFIG = ShuffleConfig(
+    enabled=True, heartbeat_interval=0.1, heartbeat_timeout=5.0, job_lease=30.0, allocation_timeout=20.0
+)
+
+
+async def eventually(check: Callable[[], object], what: str) -> None:
+    """Poll until ``check`` answers something true."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not check():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        await asyncio.sleep(0.02)
+
+
+@dataclass
+class NotedWorker:
+    """A worker as the control plane sees it; ``kept`` outlives its process, as files do."""
+
+    kept: dict[str, set[int]] = field(default_factory=dict)
+    allowed: dict[str, bytes] = field(default_factory=dict)
+    draining: bool = False
+
+    def jobs(self) -> tuple[str, ...]:
+        """Jobs that may write, and jobs with data."""
+        return tuple(sorted({*self.allowed, *self.kept}))
+
+    async def allow_job(self, job_id: str, integrity_key: bytes) -> None:
+        """Note it."""
+        self.allowed[job_id] = integrity_key
+
+    async def release_job(self, job_id: str) -> None:
+        """Note it."""
+        self.allowed.pop(job_id, None)
+        self.kept.pop(job_id, None)
+
+    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
+        """Note it."""
+        self.kept.get(job_id, set()).discard(shuffle_id)
+
+    def drain(self) -> None:
+        """Note it."""
+        self.draining = True
+
+    async def report(self) -> WorkerReport:
+        """A thousand bytes a shuffle."""
+        jobs = tuple(JobReport(job_id=job, bytes=1000 * len(ids)) for job, ids in self.kept.items())
+        return WorkerReport(jobs=jobs, draining=self.draining)
+
+
+@dataclass
+class Service:
+    """What a test works with; everything started is stopped at its end."""
+
+    pki: TestPki
+    home: Home
+    config: ShuffleConfig = CONFIG
+    managers: dict[str, AsyncExitStack] = field(default_factory=dict)
+    workers: dict[str, AsyncExitStack] = field(default_factory=dict)
+    clusters: list[AsyncExitStack] = field(default_factory=list)
+
+    def identity(self, role: Role, name: str) -> TlsIdentity:
+        """An identity of the home."""
+        directory = self.home.identity(role, name)
+        if not directory.exists():
+            self.pki.issuer.issue_to(directory, SpiffeId.process(TRUST_DOMAIN, role, name), ips=["127.0.0.1"])
+        return TlsIdentity(directory)
+
+    async def start_manager(self, name: str = "manager-1") -> None:
+        """Start one; it leads or stands by when this returns."""
+        self.identity(Role.SHUFFLE_MANAGER, name)
+        stack = self.managers[name] = AsyncExitStack()
+        config = RuntimeConfig(trust_domain=TRUST_DOMAIN, shuffle=self.config)
+        await stack.enter_async_context(shuffle_manager(self.home, config, name))
+
+    async def stop_manager(self, name: str = "manager-1") -> None:
+        """Stop one in order."""
+        await self.managers.pop(name).aclose()
+
+    async def start_worker(self, name: str, worker: NotedWorker | None = None) -> NotedWorker:
+        """Start one and wait until it is registered."""
+        worker = worker or NotedWorker()
+        stack = self.workers[name] = AsyncExitStack()
+        identity = self.identity(Role.SHUFFLE_WORKER, name)
+        await stack.enter_async_context(
+            registered_worker(self.home, self.config, identity, worker, ("127.0.0.1", 40000 + len(self.workers)))
+        )
+        await self.until_registered(name)
+        return worker
+
+    async def until_registered(self, *names: str) -> None:
+        """Wait until these workers have announced that they are."""
+        for name in names:
+            path = self.home.run / "endpoints" / f"shuffle-worker-{name}.json"
+            await eventually(path.exists, f"{name} is registered")
+
+    async def stop_worker(self, name: str) -> None:
+        """Stop one in order."""
+        await self.workers.pop(name).aclose()
+
+    async def cluster(self, secret: bytes = b"of the first cluster", name: str = "jm-1") -> ShuffleManagerLink:
+        """A JobManager's link, of the cluster with this secret."""
+        stack = AsyncExitStack()
+        self.clusters.append(stack)
+        rpc = RpcService(self.identity(Role.JOBMANAGER, name))
+        stack.push_async_callback(rpc.close)
+        finder = shuffle_manager_finder(rpc, self.home, self.config)
+        link = ShuffleManagerLink(
+            finder, secret, replicas=self.config.replicas, allocation_timeout=self.config.allocation_timeout
+        )
+        stack.push_async_callback(link.close)
+        renewing = asyncio.create_task(link.run())
+        stack.callback(renewing.cancel)
+        return link
+
+    async def close(self) -> None:
+        """Stop everything."""
+        for stack in (*self.clusters, *self.workers.values(), *self.managers.values()):
+            await stack.aclose()
+
+
+@pytest.fixture
+async def service(tmp_path: Path) -> AsyncIterator[Service]:
+    """Nothing is started yet."""
+    pki = TestPki(tmp_path)
+    started = Service(pki, pki.home.create())
+    yield started
+    await started.close()

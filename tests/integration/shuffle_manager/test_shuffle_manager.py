@@ -1,0 +1,283 @@
+"""The control plane of the shuffle service over real mutual TLS: who gets workers, and what becomes of a job's data."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from pki.errors import PeerRefused
+from pki.identity import Role
+from runtime.addresses import read_shuffle_manager
+from runtime.rpc import CallNotPermitted, FencingTokenMismatch, RpcService
+from runtime.shuffle.gateways import SHUFFLE_MANAGER, ShuffleManagerGateway
+from runtime.shuffle.messages import ShuffleRequest, WorkerRegistration, WorkerReport, WorkerState
+from runtime.shuffle.service_errors import (
+    ForeignJob,
+    JobUnknown,
+    NoShuffleService,
+    NotConnected,
+    ShuffleQuotaExceeded,
+    WorkerUnknown,
+)
+from tests.integration.shuffle_manager.conftest import CONFIG, NotedWorker, Service, eventually
+
+JOB, OTHER = "a" * 32, "b" * 32
+IMPATIENT = msgspec.structs.replace(CONFIG, allocation_timeout=0.5)
+
+
+async def test_a_job_is_known_to_its_workers_before_it_knows_them(service: Service) -> None:
+    await service.start_manager()
+    workers = [await service.start_worker(name) for name in ("w-1", "w-2")]
+    link = await service.cluster()
+    allocation = await link.allocate(JOB, 7, 200)
+    assert {each.name for each in allocation.workers} == {"w-1", "w-2"}
+    assert (allocation.shuffle_id, allocation.replicas, len(allocation.integrity_key)) == (7, 1, 8)
+    assert [worker.allowed for worker in workers] == [{JOB: allocation.integrity_key}] * 2
+    assert (await link.allocate(JOB, 8, 200)).integrity_key == allocation.integrity_key
+    assert (await link.allocate(OTHER, 7, 200)).integrity_key != allocation.integrity_key
+
+
+async def test_a_shuffle_waits_for_the_service_and_fails_with_a_sentence_when_there_is_none(service: Service) -> None:
+    service.config = IMPATIENT
+    link = await service.cluster()
+    with pytest.raises(NoShuffleService, match="no ShuffleManager"):
+        await link.allocate(JOB, 0, 4)
+    await service.start_manager()
+    with pytest.raises(NoShuffleService, match="0 ShuffleWorkers"):
+        await link.allocate(JOB, 0, 4)
+    await service.start_worker("w-1")
+    assert len((await link.allocate(JOB, 0, 4)).workers) == 1
+
+
+async def test_replicas_need_as_many_workers(service: Service) -> None:
+    service.config = msgspec.structs.replace(IMPATIENT, replicas=2)
+    await service.start_manager()
+    await service.start_worker("w-1")
+    link = await service.cluster()
+    with pytest.raises(NoShuffleService, match="2 are needed"):
+        await link.allocate(JOB, 0, 1)
+    await service.start_worker("w-2")
+    assert len((await link.allocate(JOB, 0, 1)).workers) == 2
+
+
+async def test_released_data_is_gone_and_the_job_does_not_begin_again(service: Service) -> None:
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    link = await service.cluster()
+    await link.allocate(JOB, 0, 4)
+    await link.allocate(JOB, 1, 4)
+    worker.kept[JOB] = {0, 1}
+    await link.release_shuffle(JOB, 0)
+    await eventually(lambda: worker.kept[JOB] == {1}, "the shuffle is gone")
+    await link.release_job(JOB)
+    assert (worker.kept, worker.allowed) == ({}, {})
+    with pytest.raises(JobUnknown):
+        await link.allocate(JOB, 2, 4)
+
+
+async def test_shuffles_of_earlier_contexts_go_together(service: Service) -> None:
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    link = await service.cluster()
+    for number in (1, 2, 5):
+        await link.allocate(JOB, number, 4)
+    worker.kept[JOB] = {1, 2, 5}
+    await link.release_before(JOB, 5)
+    await eventually(lambda: worker.kept[JOB] == {5}, "the earlier ones are gone")
+
+
+async def test_another_cluster_has_no_power_over_a_job(service: Service) -> None:
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    link = await service.cluster()
+    await link.allocate(JOB, 0, 4)
+    worker.kept[JOB] = {0}
+    foreign = await service.cluster(b"of the second cluster", "jm-2")
+    for attempt in (
+        lambda: foreign.allocate(JOB, 1, 4),
+        lambda: foreign.release_shuffle(JOB, 0),
+        lambda: foreign.release_before(JOB, 9),
+        lambda: foreign.workers_lost(JOB, ["w-1"]),
+    ):
+        with pytest.raises(ForeignJob):
+            await attempt()
+    await foreign.release_job(JOB)  # refused, and only logged: a lease does the same for one's own jobs
+    assert worker.kept == {JOB: {0}}
+    assert (await foreign.overview()).jobs == ()
+    assert [view.report.jobs for view in (await foreign.overview()).workers] == [()]
+    assert [job.job_id for job in (await link.overview()).jobs] == [JOB]
+
+
+async def test_another_jobmanager_of_the_same_cluster_takes_over(service: Service) -> None:
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    await (await service.cluster()).allocate(JOB, 0, 4)
+    worker.kept[JOB] = {0}
+    await (await service.cluster(name="jm-2")).release_job(JOB)
+    assert worker.kept == {}
+
+
+async def test_the_data_of_a_job_that_nobody_renews_goes(service: Service) -> None:
+    service.config = msgspec.structs.replace(CONFIG, job_lease=1.0)
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    link = await service.cluster()
+    await link.allocate(JOB, 0, 4)
+    worker.kept[JOB] = {0}
+    await service.clusters.pop().aclose()
+    await eventually(lambda: worker.kept == {}, "the data is gone")
+    again = await service.cluster()
+    await again.allocate(JOB, 1, 4)  # it was only cut off for long
+    assert JOB in worker.allowed
+
+
+async def test_a_worker_that_returns_learns_what_is_over(service: Service) -> None:
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    await service.start_worker("w-2")
+    link = await service.cluster()
+    await link.allocate(JOB, 0, 4)
+    await link.allocate(OTHER, 0, 4)
+    worker.kept.update({JOB: {0}, OTHER: {0}, "c" * 32: {3}})
+    await service.stop_worker("w-1")
+    await link.release_job(OTHER)
+    restarted = await service.start_worker("w-1", NotedWorker(kept=worker.kept))
+    assert set(restarted.kept) == {JOB}
+    assert set(restarted.allowed) == {JOB}
+
+
+async def test_a_lost_worker_gets_nothing_until_it_returns(service: Service) -> None:
+    await service.start_manager()
+    await service.start_worker("w-1")
+    await service.start_worker("w-2")
+    link = await service.cluster()
+    await service.stop_worker("w-1")
+    assert [each.name for each in (await link.allocate(JOB, 0, 9)).workers] == ["w-2"]
+    (lost,) = [each for each in (await link.overview()).workers if each.state is WorkerState.LOST]
+    assert (lost.name, lost.reason) == ("w-1", "its connection closed")
+    await service.start_worker("w-1")
+    assert len((await link.allocate(JOB, 1, 9)).workers) == 2
+
+
+async def test_a_job_gets_no_worker_that_it_cannot_reach_while_there_are_others(service: Service) -> None:
+    await service.start_manager()
+    for name in ("w-1", "w-2"):
+        await service.start_worker(name)
+    link = await service.cluster()
+    await link.allocate(JOB, 0, 9)
+    await link.workers_lost(JOB, ["w-1", "nobody"])
+    assert [each.name for each in (await link.allocate(JOB, 1, 9)).workers] == ["w-2"]
+    assert len((await link.allocate(OTHER, 1, 9)).workers) == 2
+
+
+async def test_a_drained_worker_gets_nothing_new(service: Service) -> None:
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    await service.start_worker("w-2")
+    link = await service.cluster()
+    await link.allocate(JOB, 0, 9)
+    worker.kept[JOB] = {0}
+    await link.drain("w-1")
+    await eventually(lambda: worker.draining, "it is told")
+    assert [each.name for each in (await link.allocate(JOB, 1, 9)).workers] == ["w-2"]
+    await link.release_job(JOB)
+
+    async def state() -> WorkerState:
+        (view,) = [each for each in (await link.overview()).workers if each.name == "w-1"]
+        return view.state
+
+    while await state() is WorkerState.DRAINING:
+        pass
+    assert await state() is WorkerState.DRAINED
+    with pytest.raises(WorkerUnknown):
+        await link.drain("nobody")
+
+
+async def test_quota_of_a_job(service: Service) -> None:
+    service.config = msgspec.structs.replace(CONFIG, job_quota_mb=1)
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    link = await service.cluster()
+    await link.allocate(JOB, 0, 9)
+    worker.kept[JOB] = set(range(2000))
+    while sum(each.bytes for each in (await link.overview()).jobs) == 0:
+        pass
+    with pytest.raises(ShuffleQuotaExceeded):
+        await link.allocate(JOB, 1, 9)
+    assert (await link.allocate(OTHER, 0, 9)).workers
+
+
+async def test_the_next_manager_goes_on(service: Service) -> None:
+    await service.start_manager("manager-1")
+    await service.start_manager("manager-2")
+    worker = await service.start_worker("w-1")
+    link = await service.cluster()
+    before = await link.allocate(JOB, 0, 9)
+    await link.allocate(OTHER, 0, 9)
+    await link.release_job(OTHER)
+    worker.kept[JOB] = {0}
+    await service.stop_manager("manager-1")
+    after = await link.allocate(JOB, 1, 9)
+    assert read_shuffle_manager(service.home).name == "manager-2"
+    assert after.integrity_key == before.integrity_key
+    assert worker.kept == {JOB: {0}}
+    assert worker.allowed == {JOB: before.integrity_key}
+    await link.release_job(JOB)
+    assert worker.kept == {}
+
+
+@pytest.mark.parametrize("role", [Role.TASKMANAGER, Role.JOBMANAGER])
+async def test_others_cannot_register_as_workers(service: Service, role: Role) -> None:
+    await service.start_manager()
+    rpc = RpcService(service.identity(role, "someone"))
+    try:
+        address = read_shuffle_manager(service.home)
+        peer = await rpc.connect(*address.rpc, role=Role.SHUFFLE_MANAGER, name=address.name)
+        manager = peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER)
+        with pytest.raises(CallNotPermitted):
+            await manager.register_worker(WorkerRegistration(name="someone", host="h", port=1, instance="i"))
+    finally:
+        await rpc.close()
+
+
+async def test_a_worker_speaks_for_itself_alone_and_has_no_power_over_jobs(service: Service) -> None:
+    await service.start_manager()
+    rpc = RpcService(service.identity(Role.SHUFFLE_WORKER, "w-9"))
+    try:
+        address = read_shuffle_manager(service.home)
+        peer = await rpc.connect(*address.rpc, role=Role.SHUFFLE_MANAGER, name=address.name)
+        manager = peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER)
+        with pytest.raises(PeerRefused):
+            await manager.register_worker(WorkerRegistration(name="w-1", host="h", port=1, instance="i"))
+        with pytest.raises(FencingTokenMismatch):
+            await manager.heartbeat(WorkerReport())
+        accepted = await manager.register_worker(WorkerRegistration(name="w-9", host="h", port=1, instance="i"))
+        fenced = peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER, token=accepted.fencing_token)
+        for attempt in (
+            lambda: fenced.release_job(JOB),
+            lambda: fenced.connect_cluster(b"0" * 32),
+            lambda: fenced.allocate(ShuffleRequest(job_id=JOB, shuffle_id=0, partitions=1)),
+            lambda: fenced.drain("w-1"),
+        ):
+            with pytest.raises(CallNotPermitted):
+                await attempt()
+    finally:
+        await rpc.close()
+
+
+async def test_a_jobmanager_introduces_itself_first(service: Service) -> None:
+    await service.start_manager()
+    rpc = RpcService(service.identity(Role.JOBMANAGER, "jm-1"))
+    try:
+        address = read_shuffle_manager(service.home)
+        peer = await rpc.connect(*address.rpc, role=Role.SHUFFLE_MANAGER, name=address.name)
+        manager = peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER)
+        with pytest.raises(PeerRefused, match="secret"):
+            await manager.connect_cluster(b"short")
+        session = await manager.connect_cluster(b"0" * 32)
+        other = await rpc.connect(*address.rpc, role=Role.SHUFFLE_MANAGER, name=address.name)
+        stolen = other.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER, token=session.fencing_token)
+        with pytest.raises(NotConnected):
+            await stolen.release_job(JOB)
+    finally:
+        await rpc.close()

@@ -1,0 +1,101 @@
+"""From the driver through its JobMaster to the ShuffleManager, and what becomes of the data when a job ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import msgspec
+import pytest
+
+from runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
+from tests.hostile import TRUST_DOMAIN
+from tests.integration.runtime.conftest import Cluster
+from tests.integration.runtime.conftest import eventually as eventually_async
+from tests.integration.shuffle_manager.conftest import CONFIG, Service, eventually
+
+
+@pytest.fixture
+async def cluster(service: Service) -> AsyncIterator[Cluster]:
+    """A JobManager that uses the shuffle service of the same home; neither is started."""
+    config = RuntimeConfig(
+        trust_domain=TRUST_DOMAIN,
+        jobmanager=JobManagerConfig(heartbeat_interval=0.2, cancel_grace=1.0, finished_jobs_kept=3),
+        taskmanager=TaskManagerConfig(slots=2),
+        shuffle=service.config,
+    )
+    started = Cluster(service.pki, service.home, config, service.home.root.parent)
+    yield started
+    await started.close()
+
+
+async def shuffles(cluster: Cluster, job_id: str, count: int) -> list[str]:
+    """What the driver noted of its shuffles."""
+
+    async def noted() -> list[str]:
+        document = await cluster.get(f"/v1/jobs/{job_id}/logs?source=driver.stdout")
+        lines = [line for line in document["data"].splitlines() if line.startswith("shuffle")]
+        return lines if len(lines) > count else []
+
+    lines: list[str] = await eventually_async(noted, "the driver has its shuffles")
+    return lines
+
+
+async def submit(cluster: Cluster, *, end: str = "when-told", count: int = 2) -> str:
+    """A job with so many shuffles and no executors."""
+    cluster.pipeline_extras = {"shuffles": count}
+    return await cluster.submit(end=end, executors=0)
+
+
+@pytest.mark.parametrize("end", ["when-told", "cancel", "crash"])
+async def test_the_shuffles_of_a_job_live_as_long_as_the_job(service: Service, cluster: Cluster, end: str) -> None:
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    await cluster.start_jobmanager()
+    job_id = await submit(cluster, end="when-told" if end == "cancel" else end)
+    if end != "crash":
+        lines = await shuffles(cluster, job_id, 2)
+        assert lines == ["shuffle True", f"shuffle 0 is {1 << 20} on w-1", f"shuffle 1 is {(1 << 20) + 1} on w-1"]
+        assert list(worker.allowed) == [job_id]
+        worker.kept[job_id] = {1 << 20}
+    if end == "cancel":
+        await cluster.call("PATCH", f"/v1/jobs/{job_id}?mode=cancel")
+    else:
+        cluster.flag.touch()
+    await cluster.until(job_id, {"when-told": "FINISHED", "cancel": "CANCELED", "crash": "FAILED"}[end])
+    await eventually(lambda: not worker.allowed and not worker.kept, "nothing of the job is left")
+
+
+async def test_a_job_that_starts_again_has_other_shuffles_and_its_earlier_ones_go(
+    service: Service, cluster: Cluster
+) -> None:
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    await cluster.start_jobmanager()
+    job_id = await submit(cluster)
+    await shuffles(cluster, job_id, 2)
+    worker.kept[job_id] = {1 << 20, (1 << 20) + 1}
+    await cluster.master.aclose()
+    cluster.master = AsyncExitStack()
+    await cluster.start_jobmanager()
+
+    async def again() -> bool:
+        return f"shuffle 0 is {2 << 20} on w-1" in await shuffles(cluster, job_id, 2)
+
+    await eventually_async(again, "the second attempt has its shuffles")
+    await eventually(lambda: worker.kept[job_id] == set(), "the shuffles of the first attempt are gone")
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")
+    await eventually(lambda: not worker.allowed and not worker.kept, "nothing of the job is left")
+
+
+async def test_a_driver_hears_why_there_is_no_place(service: Service, cluster: Cluster) -> None:
+    service.config = msgspec.structs.replace(CONFIG, allocation_timeout=0.3)
+    cluster.config = msgspec.structs.replace(cluster.config, shuffle=service.config)
+    await cluster.start_jobmanager()
+    job_id = await submit(cluster, count=1)
+    lines = await shuffles(cluster, job_id, 1)
+    assert "shuffle 0 has no place" in lines[1]
+    assert "no ShuffleManager answers" in lines[1]
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")

@@ -1,0 +1,111 @@
+"""Every kind of shuffle gives the same through the service as without it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from runtime.spark.command import SparkRuntime
+from runtime.spark.evidence import read_evidence
+from tests.hostile import TestPki
+from tests.system.shuffle.cluster import Cluster, cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+CONF = {
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.minTaskRuntime": "1s",
+}
+
+
+@dataclass
+class Pair:
+    """The same program twice."""
+
+    ours: Cluster
+    sparks: Cluster
+
+    async def run(self, function: str, *folders: Path) -> tuple[Any, Any]:
+        """What both of them answer; each with a folder of its own if there are any."""
+        arguments = [{"folder": str(folder)} for folder in folders] or [{}, {}]
+        ours, sparks = await asyncio.gather(
+            self.ours.run(function, **arguments[0]), self.sparks.run(function, **arguments[1])
+        )
+        return ours, sparks
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def pair(tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: SparkRuntime) -> AsyncIterator[Pair]:
+    """A job of ours and one of Spark's own, side by side."""
+    directory = tmp_path_factory.mktemp("kinds")
+    for name in ("ours", "sparks"):
+        (directory / name).mkdir()
+    async with AsyncExitStack() as stack:
+        ours, sparks = await asyncio.gather(
+            stack.enter_async_context(cluster(directory / "ours", pki, spark, CONF)),
+            stack.enter_async_context(cluster(directory / "sparks", pki, spark, CONF, shuffle=False)),
+        )
+        yield Pair(ours, sparks)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "group", "sql_distinct", "sort", "window", "repartition", "join", "empty", "giant_records", "rdd_reduce",
+        "rdd_group", "rdd_sort", "rdd_join", "jvm_sort",
+    ],
+)  # fmt: skip
+async def test_gives_what_sparks_own_shuffle_gives(pair: Pair, kind: str) -> None:
+    ours, sparks = await pair.run(f"kinds.{kind}")
+    assert ours == sparks
+
+
+@pytest.mark.parametrize("kind", ["skew_join", "local_read"])
+async def test_adaptive_execution_reads_parts_of_the_maps(pair: Pair, kind: str) -> None:
+    ours, sparks = await pair.run(f"kinds.{kind}")
+    assert ours == sparks
+    assert ours[-1] is True
+
+
+async def test_a_speculative_attempt_beside_the_first_changes_nothing(pair: Pair, tmp_path: Path) -> None:
+    folders = [tmp_path / "ours", tmp_path / "sparks"]
+    for folder in folders:
+        folder.mkdir()
+    ours, sparks = await pair.run("kinds.speculation", *folders)
+    assert ours[0] == sparks[0]
+    assert ours[1] > 1
+
+
+async def test_streaming_aggregation(pair: Pair, tmp_path: Path) -> None:
+    folders = [tmp_path / "ours", tmp_path / "sparks"]
+    for folder in folders:
+        folder.mkdir()
+    ours, sparks = await pair.run("kinds.streaming", *folders)
+    assert ours == sparks
+
+
+async def test_everything_went_through_the_workers_over_mutual_tls(pair: Pair) -> None:
+    await pair.ours.run("kinds.group")
+    service = pair.ours.services[0]
+    for name in service.processes:
+        assert (await service.statistics(name))["written_bytes"] >= 0
+    identities = sorted(pair.ours.job.directory.glob("executor-*/identity"))
+    for identity in identities:
+        dialed = [line for line in read_evidence(identity) if line.direction == "dialed"]
+        workers = {line.peer.rpartition("/")[2] for line in dialed if "/shuffle-worker/" in line.peer}
+        assert workers == {"shuffle-worker-1", "shuffle-worker-2"}
+        assert {line.protocol for line in dialed} == {"TLSv1.3"}
+    blocks = list(pair.ours.job.directory.glob("**/shuffle_*.data"))
+    assert blocks == []

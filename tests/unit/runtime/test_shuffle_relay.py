@@ -1,0 +1,161 @@
+"""The shuffles of one job: their numbers on the data plane, and what is over when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import cast
+
+import pytest
+
+from runtime.jobmanager.shuffle_relay import ATTEMPT_SHIFT, ShuffleRelay
+from runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from runtime.shuffle.manager_link import ShuffleManagerLink
+from runtime.shuffle.service_errors import NoShuffleService
+
+JOB = "a" * 32
+
+
+class Link:
+    """The shuffle service, which writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+        self.errors: list[Exception] = []
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def allocate(self, job_id: str, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        self.heard.append(("allocate", shuffle_id, partitions))
+        await self.answering.wait()
+        if self.errors:
+            raise self.errors.pop()
+        worker = ShuffleWorkerAddress(name="w-1", host="h", port=1)
+        return ShuffleAllocation(shuffle_id=shuffle_id, workers=(worker,), replicas=1, integrity_key=b"0" * 8)
+
+    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
+        if self.errors:
+            raise self.errors.pop()
+        self.heard.append(("release", shuffle_id))
+
+    async def release_before(self, job_id: str, shuffle_id: int) -> None:
+        self.heard.append(("before", shuffle_id))
+
+    async def release_job(self, job_id: str) -> None:
+        self.heard.append(("job", job_id))
+
+    async def workers_lost(self, job_id: str, workers: Collection[str]) -> None:
+        self.heard.append(("lost", list(workers)))
+
+
+def relay_of(link: Link) -> ShuffleRelay:
+    return ShuffleRelay(cast("ShuffleManagerLink", link), JOB)
+
+
+async def begin(relay: ShuffleRelay, attempt: int, app_id: str) -> None:
+    over = relay.begin(attempt, app_id)
+    if over is not None:
+        await over
+
+
+async def test_no_two_shuffles_of_a_job_ever_have_the_same_number() -> None:
+    link = Link()
+    relay = relay_of(link)
+    numbers = []
+    for attempt, app_id in ((1, "a"), (1, "b"), (2, "a"), (3, "a")):
+        await begin(relay, attempt, app_id)
+        numbers += [(await relay.register(spark, 4)).shuffle_id for spark in (0, 1)]
+    assert len(set(numbers)) == len(numbers)
+    assert numbers == sorted(numbers)
+    assert [number >> ATTEMPT_SHIFT for number in numbers] == [1, 1, 1, 1, 2, 2, 3, 3]
+
+
+async def test_a_new_context_ends_the_shuffles_before_it_and_one_that_is_told_again_does_not() -> None:
+    link = Link()
+    relay = relay_of(link)
+    await begin(relay, 1, "a")
+    first = await relay.register(0, 4)
+    await begin(relay, 1, "a")
+    assert await relay.register(0, 4) == first
+    assert len(link.heard) == 1
+    await begin(relay, 1, "b")
+    assert link.heard[-1] == ("before", first.shuffle_id + 1)
+    assert (await relay.register(0, 4)).shuffle_id == first.shuffle_id + 1
+
+
+async def test_a_later_attempt_under_another_leader_ends_what_it_never_heard_of() -> None:
+    link = Link()
+    await begin(relay_of(link), 4, "a")
+    assert link.heard == [("before", 4 << ATTEMPT_SHIFT)]
+
+
+async def test_questions_at_the_same_time_are_one() -> None:
+    link = Link()
+    relay = relay_of(link)
+    await begin(relay, 1, "a")
+    answers = await asyncio.gather(*(relay.register(0, 4) for _ in range(3)))
+    assert len(set(map(id, answers))) == 1
+    assert len(link.heard) == 1
+
+
+async def test_a_shuffle_that_had_no_place_can_be_asked_for_again() -> None:
+    link = Link()
+    relay = relay_of(link)
+    await begin(relay, 1, "a")
+    link.errors.append(NoShuffleService("nobody"))
+    with pytest.raises(NoShuffleService):
+        await relay.register(0, 4)
+    await relay.workers_lost(0, ["w-1"])
+    assert (await relay.register(0, 4)).workers
+    assert len(link.heard) == 2
+
+
+async def test_what_is_unregistered_is_released_once_and_a_service_that_is_away_stops_nobody() -> None:
+    link = Link()
+    relay = relay_of(link)
+    await begin(relay, 1, "a")
+    number = (await relay.register(0, 4)).shuffle_id
+    await relay.unregister(0)
+    await relay.unregister(0)
+    await relay.unregister(9)
+    assert link.heard[1:] == [("release", number)]
+    await relay.register(1, 4)
+    link.errors.append(NoShuffleService("nobody"))
+    await relay.unregister(1)
+
+
+async def test_hints_name_workers_of_the_shuffle_alone() -> None:
+    link = Link()
+    relay = relay_of(link)
+    await begin(relay, 1, "a")
+    await relay.register(0, 4)
+    await relay.workers_lost(0, ["w-1", "w-of-somebody-else"])
+    await relay.workers_lost(0, ["w-of-somebody-else"])
+    await relay.workers_lost(5, ["w-1"])
+    assert link.heard[1:] == [("lost", ["w-1"])]
+
+
+async def test_nothing_is_kept_after_the_end() -> None:
+    link = Link()
+    relay = relay_of(link)
+    await begin(relay, 1, "a")
+    link.answering.clear()
+    waiting = asyncio.ensure_future(relay.register(0, 4))
+    await asyncio.sleep(0)
+    await relay.release()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    with pytest.raises(NoShuffleService):
+        await relay.register(1, 4)
+    assert link.heard[-1] == ("job", JOB)
+
+
+async def test_without_the_service() -> None:
+    relay = ShuffleRelay(None, JOB)
+    assert relay.begin(1, "a") is None
+    assert not relay.enabled
+    with pytest.raises(NoShuffleService, match="does not use"):
+        await relay.register(0, 4)
+    await relay.unregister(0)
+    await relay.workers_lost(0, ["w-1"])
+    await relay.release()

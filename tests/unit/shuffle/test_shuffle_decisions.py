@@ -1,0 +1,363 @@
+"""What the ShuffleManager decides: who gets a shuffle, which workers count, how long a job is kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from runtime.shuffle.manager.allocation import Candidate, choose
+from runtime.shuffle.manager.jobs import Job, JobTable, Quotas, Shuffle
+from runtime.shuffle.manager.workers import (
+    FORGET_LOST_SECONDS,
+    HINT_SECONDS,
+    RETURNS,
+    RETURNS_SECONDS,
+    WorkerTable,
+)
+from runtime.shuffle.messages import DiskReport, JobReport, WorkerRegistration, WorkerReport, WorkerState
+from runtime.shuffle.service_errors import ForeignJob, JobUnknown, ShuffleQuotaExceeded, WorkerUnknown
+
+GIB = 1 << 30
+TIMEOUT = 10.0
+LEASE = 120.0
+
+
+class Clock:
+    """Time that tests move."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def registration(name: str, *, instance: str = "1", host: str = "h") -> WorkerRegistration:
+    return WorkerRegistration(name=name, host=host, port=7000, instance=instance)
+
+
+def disk(free: int, total: int = 100 * GIB, **options: object) -> DiskReport:
+    return DiskReport(path="/d", total=total, free=free, **options)  # type: ignore[arg-type]  # flags of a test
+
+
+# --- who gets a shuffle -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("candidates", "partitions", "replicas", "expected"),
+    [
+        pytest.param([], 4, 1, [], id="nobody"),
+        pytest.param([Candidate("a", "h")], 4, 2, [], id="too few for the replicas"),
+        pytest.param([Candidate("a", "h"), Candidate("b", "h")], 1, 1, ["a"], id="one partition, one worker"),
+        pytest.param([Candidate("a", "h"), Candidate("b", "h")], 1, 2, ["a", "b"], id="one partition, two replicas"),
+        pytest.param([Candidate("a", "h", disk_used=0.9), Candidate("b", "h")], 1, 1, ["b"], id="fuller disks"),
+        pytest.param([Candidate("a", "h", memory_used=0.9), Candidate("b", "h")], 1, 1, ["b"], id="fuller memory"),
+        pytest.param([Candidate("a", "h", bytes_kept=9), Candidate("b", "h")], 1, 1, ["b"], id="keeps more"),
+        pytest.param([Candidate("a", "h", avoided=True), Candidate("b", "h")], 9, 1, ["b"], id="avoided"),
+        pytest.param([Candidate("a", "h", avoided=True)], 9, 1, ["a"], id="avoided, but there is no other"),
+        pytest.param(
+            [Candidate("a", "h", avoided=True), Candidate("b", "h")], 9, 2, ["b", "a"], id="avoided, but needed"
+        ),
+        pytest.param(
+            [Candidate(n, h) for n, h in ("a1", "b1", "c2", "d2")], 9, 2, ["a", "c", "b", "d"], id="hosts take turns"
+        ),
+        pytest.param([Candidate(name, "h") for name in "abcdef"], 99, 1, ["a", "b", "c", "d"], id="at most the limit"),
+    ],
+)
+def test_choice(candidates: list[Candidate], partitions: int, replicas: int, expected: list[str]) -> None:
+    assert list(choose(candidates, {}, partitions=partitions, replicas=replicas, limit=4)) == expected
+
+
+def test_shuffles_that_begin_at_the_same_time_are_spread() -> None:
+    assigned: Counter[str] = Counter()
+    candidates = [Candidate(name, "h") for name in "abcd"]
+    for _ in range(40):
+        for name in choose(candidates, assigned, partitions=2, replicas=1, limit=8):
+            assigned[name] += 2
+    assert set(assigned.values()) == {40}
+
+
+@given(
+    candidates=st.lists(
+        st.builds(
+            Candidate,
+            st.text("abcdefgh", min_size=1, max_size=3),
+            st.sampled_from("123"),
+            disk_used=st.floats(0, 1),
+            memory_used=st.floats(0, 1),
+            bytes_kept=st.integers(0, 1 << 50),
+            avoided=st.booleans(),
+        ),
+        unique_by=lambda each: each.name,
+        max_size=12,
+    ),
+    partitions=st.integers(1, 500),
+    replicas=st.integers(1, 2),
+    limit=st.integers(2, 8),
+)
+def test_choice_is_enough_distinct_and_within_the_limit(
+    candidates: list[Candidate], partitions: int, replicas: int, limit: int
+) -> None:
+    names = choose(candidates, {}, partitions=partitions, replicas=replicas, limit=limit)
+    assert len(set(names)) == len(names) <= limit
+    assert (len(names) >= replicas) == (len(candidates) >= replicas)
+    assert set(names) <= {each.name for each in candidates}
+    willing = [each for each in candidates if not each.avoided]
+    if len(willing) >= replicas:
+        assert len(names) == max(replicas, min(limit, partitions, len(willing)))
+        assert not {each.name for each in candidates if each.avoided} & set(names)
+
+
+# --- workers ------------------------------------------------------------------------------------------
+
+
+class Workers:
+    """A table and its clock."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.table = WorkerTable(heartbeat_timeout=TIMEOUT, disk_reserve=GIB, clock=self.clock)
+
+    def state(self, name: str = "w") -> WorkerState:
+        return self.table.state(self.table.get(name))[0]
+
+    def names(self, job_id: str = "j") -> list[str]:
+        return [each.name for each in self.table.candidates(job_id) if not each.avoided]
+
+
+def test_a_silent_worker_is_lost_once_and_back_when_it_registers() -> None:
+    workers = Workers()
+    workers.table.register(registration("w"))
+    workers.clock.now += TIMEOUT + 1
+    assert [each.name for each in workers.table.expired()] == ["w"]
+    workers.table.lose("w", "silent")
+    assert workers.table.expired() == []
+    assert workers.state() is WorkerState.LOST
+    with pytest.raises(WorkerUnknown):
+        workers.table.heard("w", WorkerReport())
+    workers.table.register(registration("w"))
+    assert workers.names() == ["w"]
+
+
+def test_a_worker_that_is_lost_for_very_long_is_forgotten() -> None:
+    workers = Workers()
+    workers.table.register(registration("w"))
+    workers.table.lose("w", "gone")
+    workers.clock.now += FORGET_LOST_SECONDS + 1
+    workers.table.expired()
+    assert workers.table.all == ()
+
+
+def test_full_and_broken_disks_exclude_a_worker_until_one_has_room() -> None:
+    workers = Workers()
+    workers.table.register(registration("w"))
+    broken = disk(50 * GIB, usable=False, error="Input/output error")
+    for disks, state in (
+        ((disk(GIB // 2),), WorkerState.EXCLUDED),
+        ((broken,), WorkerState.EXCLUDED),
+        ((broken, disk(GIB // 2)), WorkerState.EXCLUDED),
+        ((broken, disk(2 * GIB)), WorkerState.ACTIVE),
+        ((), WorkerState.ACTIVE),
+    ):
+        workers.table.heard("w", WorkerReport(disks=disks))
+        assert workers.state() is state
+    workers.table.heard("w", WorkerReport(disks=(broken,)))
+    assert "Input/output error" in workers.table.state(workers.table.get("w"))[1]
+
+
+def test_one_job_takes_a_worker_from_nobody_else() -> None:
+    workers = Workers()
+    workers.table.register(registration("w"))
+    workers.table.hint("liar", ["w", "nobody"])
+    assert workers.names("liar") == []
+    assert workers.names("other") == ["w"]
+    workers.table.hint("second", ["w"])
+    assert workers.state() is WorkerState.EXCLUDED
+    workers.clock.now += HINT_SECONDS + 1
+    assert workers.names("liar") == ["w"]
+
+
+def test_a_worker_that_comes_and_goes_is_excluded_for_a_while() -> None:
+    workers = Workers()
+    for number in range(RETURNS + 1):
+        workers.table.register(registration("w", instance=str(number)))
+        workers.clock.now += 1
+    assert workers.state() is WorkerState.EXCLUDED
+    workers.clock.now += RETURNS_SECONDS
+    assert workers.state() is WorkerState.ACTIVE
+
+
+def test_draining_is_over_with_the_instance_that_was_asked() -> None:
+    workers = Workers()
+    workers.table.register(registration("w"))
+    workers.table.drain("w")
+    workers.table.heard("w", WorkerReport(jobs=(JobReport(job_id="j", bytes=1),)))
+    assert workers.state() is WorkerState.DRAINING
+    workers.table.heard("w", WorkerReport())
+    assert workers.state() is WorkerState.DRAINED
+    workers.table.register(registration("w"))
+    assert workers.state() is WorkerState.DRAINED
+    workers.table.register(registration("w", instance="2"))
+    assert workers.state() is WorkerState.ACTIVE
+
+
+def test_another_instance_has_to_be_told_of_jobs_again() -> None:
+    workers = Workers()
+    workers.table.register(registration("w")).allowed.add("j")
+    assert workers.table.register(registration("w")).allowed == set()
+
+
+# --- jobs ---------------------------------------------------------------------------------------------
+
+
+def jobs(clock: Clock, quotas: Quotas | None = None) -> JobTable:
+    return JobTable(lease=LEASE, quotas=quotas or Quotas(), clock=clock)
+
+
+def test_only_its_owner_reaches_a_job() -> None:
+    table = jobs(Clock())
+    table.add(Job("j", "mine", b"k"))
+    assert table.own("j", "mine") is not None
+    with pytest.raises(ForeignJob):
+        table.own("j", "theirs")
+    assert table.own("other", "theirs") is None
+    assert table.renew(["j"], "theirs") == ["j"]
+
+
+def test_a_job_is_kept_as_long_as_its_lease_is_renewed() -> None:
+    clock = Clock()
+    table = jobs(clock)
+    table.add(Job("j", "mine", b"k"))
+    for _ in range(5):
+        clock.now += LEASE - 1
+        assert table.expired() == []
+        assert table.renew(["j", "k"], "mine") == ["k"]
+    clock.now += LEASE
+    assert [job.job_id for job in table.expired()] == ["j"]
+    assert table.get("j") is None
+    table.check_open("j", "mine")
+
+
+def test_a_released_job_stays_released() -> None:
+    table = jobs(Clock())
+    table.add(Job("j", "mine", b"k"))
+    assert table.remove("j") is not None
+    assert table.remove("j") is None
+    with pytest.raises(JobUnknown):
+        table.check_open("j", "mine")
+
+
+@pytest.mark.parametrize(
+    ("quotas", "kept", "refused"),
+    [
+        (Quotas(), {"j": 1 << 60}, False),
+        (Quotas(job_bytes=10), {"j": 9, "k": 99}, False),
+        (Quotas(job_bytes=10), {"j": 10}, True),
+        (Quotas(cluster_bytes=10), {"j": 5, "theirs": 99}, False),
+        (Quotas(cluster_bytes=10), {"j": 5, "k": 5}, True),
+    ],
+)
+def test_quotas(quotas: Quotas, kept: dict[str, int], refused: bool) -> None:
+    table = jobs(Clock(), quotas)
+    mine = table.add(Job("j", "mine", b"k"))
+    table.add(Job("k", "mine", b"k"))
+    table.add(Job("theirs", "theirs", b"k"))
+    if refused:
+        with pytest.raises(ShuffleQuotaExceeded):
+            table.check_quota(mine, kept)
+    else:
+        table.check_quota(mine, kept)
+
+
+class LivesOfJobs(RuleBasedStateMachine):
+    """The table against the plainest model of it: what is live, whose, until when, and what is assigned."""
+
+    JOBS = st.sampled_from("jkl")
+    OWNERS = st.sampled_from(["mine", "theirs"])
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.table = jobs(self.clock)
+        self.live: dict[str, tuple[str, float]] = {}
+        self.placed: dict[tuple[str, int], tuple[int, tuple[str, ...]]] = {}
+        self.released: set[str] = set()
+
+    def _forget(self, job_id: str) -> None:
+        del self.live[job_id]
+        self.placed = {key: value for key, value in self.placed.items() if key[0] != job_id}
+
+    @rule(job_id=JOBS, owner=OWNERS)
+    def begin(self, job_id: str, owner: str) -> None:
+        try:
+            known = self.table.own(job_id, owner)
+        except ForeignJob:
+            assert self.live[job_id][0] != owner
+            return
+        if known is None:
+            try:
+                self.table.check_open(job_id, owner)
+            except JobUnknown:
+                assert job_id in self.released
+                return
+            assert job_id not in self.live
+            self.table.add(Job(job_id, owner, b"k"))
+            self.live[job_id] = (owner, self.clock.now + LEASE)
+
+    @rule(
+        job_id=JOBS, shuffle_id=st.integers(0, 3), partitions=st.integers(1, 9), workers=st.sets(st.sampled_from("ab"))
+    )
+    def place(self, job_id: str, shuffle_id: int, partitions: int, workers: set[str]) -> None:
+        job = self.table.get(job_id)
+        if job is not None:
+            names = tuple(sorted(workers))
+            self.table.place(job, shuffle_id, Shuffle(partitions, names))
+            self.placed[job_id, shuffle_id] = (partitions, names)
+
+    @rule(job_id=JOBS, shuffle_id=st.integers(0, 3))
+    def displace(self, job_id: str, shuffle_id: int) -> None:
+        job = self.table.get(job_id)
+        if job is not None:
+            self.table.displace(job, shuffle_id)
+            self.placed.pop((job_id, shuffle_id), None)
+
+    @rule(owner=OWNERS)
+    def renew(self, owner: str) -> None:
+        unknown = set(self.table.renew("jkl", owner))
+        assert unknown == {job for job in "jkl" if self.live.get(job, ("", 0.0))[0] != owner}
+        for job_id in set("jkl") - unknown:
+            self.live[job_id] = (owner, self.clock.now + LEASE)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.live)))
+        assert self.table.remove(job_id) is not None
+        self._forget(job_id)
+        self.released.add(job_id)
+
+    @rule(seconds=st.sampled_from([1.0, LEASE / 2, LEASE]))
+    def time_passes(self, seconds: float) -> None:
+        self.clock.now += seconds
+        over = {job.job_id for job in self.table.expired()}
+        assert over == {job for job, (_, until) in self.live.items() if until <= self.clock.now}
+        for job_id in over:
+            self._forget(job_id)
+
+    @invariant()
+    def the_table_is_the_model(self) -> None:
+        assert {job.job_id: job.owner for job in self.table.all} == {
+            job: owner for job, (owner, _) in self.live.items()
+        }
+        assigned: Counter[str] = Counter()
+        for partitions, workers in self.placed.values():
+            assigned.update(dict.fromkeys(workers, partitions))
+        assert {name: count for name, count in self.table.assigned.items() if count} == dict(assigned)
+
+
+LivesOfJobs.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+TestLivesOfJobs = LivesOfJobs.TestCase
