@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from runtime.messages import MAX_SLOTS_PER_TASKMANAGER, NO_RESOURCES, SlotCount, SlotProfile, SlotRequest, SlotState
+
+_K = TypeVar("_K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,5 +158,12 @@ class Holdings:
         """The slot is not the job's (any more)."""
         if slot.allocation_id in self.allocations:
             self.allocations.remove(slot.allocation_id)
-            self.spread -= Counter({taskmanager: 1})  # what is none any more goes
-            self.by_profile -= Counter({slot.profile: 1})
+            _one_less(self.spread, taskmanager)
+            _one_less(self.by_profile, slot.profile)
+
+
+def _one_less(counter: Counter[_K], key: _K) -> None:
+    """What is none any more goes; ``-=`` would look at all of them."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
