@@ -24,7 +24,13 @@ from runtime.checkpoint.savepoints import Savepoint
 from runtime.config import ConnectConfig, RuntimeConfig, SparkConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, TaskManagerNotFound
+from runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogNotFound,
+    TaskManagerLeaves,
+    TaskManagerNotFound,
+)
 from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.views import (
@@ -226,7 +232,7 @@ class FakeResourceManager:
     """Knows one TaskManager."""
 
     def __init__(self) -> None:
-        self.drained: list[tuple[str, bool]] = []
+        self.leaving = False
 
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         slot = SlotView(slot=0, state=SlotState.ACTIVE, job_id=JOB)
@@ -252,7 +258,9 @@ class FakeResourceManager:
     async def drain_taskmanager(self, name: str, draining: bool) -> None:
         if name != "tm-1":
             raise TaskManagerNotFound(f"no TaskManager {name!r} is registered")
-        self.drained.append((name, draining))
+        if self.leaving and not draining:
+            raise TaskManagerLeaves(f"TaskManager {name} is empty and leaves")
+        self.leaving = draining
 
     async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
         raise NotImplementedError
@@ -438,6 +446,17 @@ async def test_taskmanagers_and_connections(rest: Rest) -> None:
     for path in ("/v1/connections", f"/v1/jobs/{JOB}/connections"):
         _, document = await rest.call("GET", path)
         assert document["connections"][0]["protocol"] == "TLSv1.3"
+
+
+async def test_a_taskmanager_is_drained_and_one_that_leaves_cannot_be_taken_back(rest: Rest) -> None:
+    assert await rest.call("POST", "/v1/taskmanagers/tm-1/undrain") == (200, {})
+    assert await rest.call("POST", "/v1/taskmanagers/tm-1/drain") == (202, {})
+    status, problem = await rest.call("POST", "/v1/taskmanagers/tm-1/undrain")
+    assert (status, problem["type"]) == (409, "urn:sluice:problem:TaskManagerLeaves")
+    for act in ("drain", "undrain"):
+        status, problem = await rest.call("POST", f"/v1/taskmanagers/nobody/{act}")
+        assert (status, problem["type"]) == (404, "urn:sluice:problem:TaskManagerNotFound")
+    assert (await rest.call("GET", "/v1/taskmanagers/tm-1/drain"))[0] == 405
 
 
 async def test_logs_are_listed_and_read(rest: Rest) -> None:
