@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from cli.artifacts import parts_of
 from cli.jobs import parse_conf, require_files, submit_request
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.targets import Submission
@@ -24,6 +25,12 @@ def application(
     file: Annotated[
         list[Path] | None, typer.Option("--file", help="Extra file in the working folder; repeatable.")
     ] = None,
+    py_files: Annotated[
+        list[str] | None, typer.Option("--py-files", help="Python files, zips, wheels for driver and executors.")
+    ] = None,
+    archives: Annotated[
+        list[str] | None, typer.Option("--archives", help="Archives that are unpacked: FILE or FILE#DIRECTORY.")
+    ] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTPS port of the gateway; 0: any free.")] = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
@@ -37,8 +44,8 @@ def application(
     from cli.config import find_config_file
     from cli.modes import OneJob
 
-    files = tuple(file or ())
-    require_files(pipeline, *files)
+    require_files(pipeline)
+    parts, archive_names = parts_of(file, py_files, archives)
     located, configuration = load_configuration(home, config, gateway__port=port)
     request = submit_request(
         args or [],
@@ -48,6 +55,8 @@ def application(
         executor_cores=executor_cores,
         executor_memory=executor_memory,
     )
-    submission = Submission(pipeline, request, files)
+    if archive_names:
+        request["archive_names"] = archive_names
+    submission = Submission(pipeline, request, tuple(parts))
     config_file = find_config_file(config, located.root)
     raise typer.Exit(OneJob(located, configuration, config_file, submission, Console(stderr=True), as_json).run())

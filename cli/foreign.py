@@ -103,6 +103,12 @@ def _render(
 def foreign_job(submission: Submission, configuration: Configuration) -> ForeignJob:
     """What is submitted, with this cluster's defaults; raises ``SubmissionRejected`` for impossible sizes."""
     request = submission.request
+    ours = sorted({"savepoint", "restart", "archive_names"} & request.keys())
+    ours += sorted({part for part, _ in submission.files} - {"file"})
+    if ours:
+        raise UsageError(
+            f"{', '.join(ours)} with a manager of Spark's own", "it takes --file; the rest is our cluster's"
+        )
     cores, memory = int(str(request.get("executor_cores", 0))), int(str(request.get("executor_memory_mb", 0)))
     check_executor_size(cores, memory)
     default = configuration.taskmanager.profile
@@ -110,7 +116,7 @@ def foreign_job(submission: Submission, configuration: Configuration) -> Foreign
         name=str(request.get("name") or submission.pipeline.name),
         pipeline=submission.pipeline,
         args=msgspec.convert(request.get("args", ()), tuple[str, ...]),
-        files=submission.files,
+        files=tuple(path for _, path in submission.files),
         spark_conf={**configuration.spark.conf, **msgspec.convert(request.get("spark_conf", {}), dict[str, str])},
         executors=int(str(request.get("executors") or configuration.spark.executors)),
         executor=SlotProfile(cores=cores or default.cores, memory_mb=memory or default.memory_mb),

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
+from cli.artifacts import parts_of
 from cli.client import Target, gateway_client, resolve_target
 from cli.errors import UsageError
 from cli.follow import Follower, report_verdict
@@ -51,6 +52,16 @@ def submit(
     file: Annotated[
         list[Path] | None, typer.Option("--file", help="Extra file in the working folder; repeatable.")
     ] = None,
+    py_files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--py-files", help="Modules for Python's path: .py, .zip, .egg, .whl; with commas, or repeatable."
+        ),
+    ] = None,
+    archives: Annotated[
+        list[str] | None,
+        typer.Option("--archives", help="Archive to unpack, FILE or FILE#DIRECTORY; with commas, or repeatable."),
+    ] = None,
     restart_strategy: StrategyOption = None,
     restart: SettingsOption = None,
     target: Annotated[
@@ -85,8 +96,8 @@ def submit(
 
     Example: sluice submit pipelines/cert_inventory.py --wait -- --input /etc/ssl/certs
     """
-    files = tuple(file or ())
-    require_files(pipeline, *files)
+    require_files(pipeline)
+    parts, archive_names = parts_of(file, py_files, archives)
     request = submit_request(
         args or [],
         parse_conf(conf or []),
@@ -95,19 +106,21 @@ def submit(
         executor_cores=executor_cores,
         executor_memory=executor_memory,
     )
+    if archive_names:
+        request["archive_names"] = archive_names
     if from_savepoint:
         request["savepoint"] = from_savepoint
     wish = restart_wish(restart_strategy, restart or [])
     if wish:
         request["restart"] = wish
     if target is not SubmitTarget.SESSION:
-        submission = Submission(pipeline, request, files)
+        submission = Submission(pipeline, request, tuple(parts))
         how = Elsewhere(home, config, server, render, with_secrets, as_json)
         raise typer.Exit(submit_elsewhere(target, submission, how))
     if render is not None or with_secrets:
         raise UsageError("--render without --target", "it goes with --target yarn and kubernetes")
     cluster = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
-    raise typer.Exit(_run(_submit(cluster, pipeline, request, files, wait=wait, as_json=as_json)))
+    raise typer.Exit(_run(_submit(cluster, pipeline, request, parts, wait=wait, as_json=as_json)))
 
 
 def require_files(*paths: Path) -> None:
@@ -159,7 +172,13 @@ def parse_conf(settings: list[str]) -> dict[str, str]:
 
 
 async def _submit(
-    target: Target, pipeline: Path, request: dict[str, object], files: Sequence[Path], *, wait: bool, as_json: bool
+    target: Target,
+    pipeline: Path,
+    request: dict[str, object],
+    files: Sequence[tuple[str, Path]],
+    *,
+    wait: bool,
+    as_json: bool,
 ) -> int:
     console = Console(stderr=True)
     async with gateway_client(target) as client:
@@ -222,6 +241,8 @@ def show(
         console.print(f"{key:>9}  {job[key]}", highlight=False, markup=False)
     progress = job["progress"]
     console.print(f"{'tasks':>9}  {progress['tasks_finished']}/{progress['tasks_total']}", highlight=False)
+    if job.get("checkpoints"):
+        console.print(f"{'committed':>9}  {job['checkpoints']} checkpoints", highlight=False)
     for executor in job["executors"]:
         line = f"{'executor':>9}  {executor['id']} on {executor['taskmanager']}: {executor['state']}"
         console.print(f"{line} {executor.get('exit_reason') or ''}".rstrip(), highlight=False, markup=False)

@@ -32,7 +32,7 @@ class Submission:
 
     pipeline: Path
     request: Mapping[str, object]
-    files: tuple[Path, ...] = ()
+    files: tuple[tuple[str, Path], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

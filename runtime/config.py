@@ -125,6 +125,8 @@ class LimitsConfig(_Section, frozen=True):
     """Jobs that wait; more are refused."""
     max_queued_jobs_per_user: int = 100
     """Jobs of one user that wait; more are refused."""
+    max_blob_bytes_per_user: int = 0
+    """Of the files of one user's unfinished jobs together."""
 
 
 class RuntimeConfig(_Section, frozen=True):

@@ -22,6 +22,7 @@ from runtime.rest.resources import (
     savepoints,
     stages,
     taskmanagers,
+    ui,
 )
 from runtime.rest.route import Call, NoQuery, Route
 
@@ -42,6 +43,7 @@ ROUTES: tuple[Route, ...] = (
     *logs.ROUTES,
     *events.ROUTES,
     *leader.ROUTES,
+    *ui.ROUTES,
     *recovery.ROUTES,
     *savepoints.ROUTES,
     *taskmanagers.ROUTES,

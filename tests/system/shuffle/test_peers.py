@@ -43,12 +43,14 @@ class Impostor:
 
 
 @asynccontextmanager
-async def impostor(identity: Path | None, *, tls12: bool = False) -> AsyncIterator[Impostor]:
-    """With the certificate in ``identity``; without one, in plaintext."""
+async def impostor(identity: Path | None, *, tls12: bool = False, asks: bool = True) -> AsyncIterator[Impostor]:
+    """With the certificate in ``identity``; without one, in plaintext. ``asks`` for the client's certificate."""
     context = None
     if identity is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(identity / "chain.pem", identity / "key.pem")
+        context.load_verify_locations(identity / "ca.pem")
+        context.verify_mode = ssl.CERT_REQUIRED if asks else ssl.CERT_NONE
         if tls12:
             context.maximum_version = ssl.TLSVersion.TLSv1_2
     found: list[Impostor] = []
@@ -96,6 +98,12 @@ async def test_another_worker_in_its_place_is_refused(job: Cluster, pki: TestPki
     other = SpiffeId.process(TRUST_DOMAIN, Role.SHUFFLE_WORKER, "shuffle-worker-2")
     async with impostor(pki.directory(other)) as server:
         assert "answers in the place of shuffle-worker-1" in await refusal(job, server)
+        assert server.told == b""
+
+
+async def test_worker_that_wants_no_certificate_is_refused(job: Cluster, pki: TestPki) -> None:
+    async with impostor(pki.directory(WORKER), asks=False) as server:
+        assert "a handshake without certificates" in await refusal(job, server)
         assert server.told == b""
 
 
