@@ -133,7 +133,8 @@ async def measure(plan: Plan, jobs: list[Contender]) -> dict[str, list[Round]]:
             found = await each.round(plan.warm_up_rows if number < plan.warm_up else plan.rows)
             if number >= plan.warm_up:
                 measured[each.name].append(found)
-        progress(f"round {number + 1} of {plan.warm_up + plan.rounds}")
+            which = f"round {number + 1} of {plan.warm_up + plan.rounds}, {each.name}"
+            progress(f"{which}: {found.wall:.1f} s, {found.cpu:.1f} CPU s")
     return measured
 
 

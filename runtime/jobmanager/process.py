@@ -295,6 +295,7 @@ class _Node:
             artifacts=ArtifactStores(config.jobmanager.artifact_stores),
             feed=gateways.feed,
             streams=self.streams,
+            shuffle=gateways.shuffle,
         )
 
     def _information(self, leadership: Leadership) -> LeaderInformation:

@@ -22,6 +22,7 @@ PARAMETERS: Mapping[str, str] = {
     "savepoint_id": "of a savepoint",
     "batch_id": "number of a batch",
     **dict.fromkeys(UI_SEGMENTS, "a part of the path in Spark's UI"),
+    "worker": "name of a ShuffleWorker",
 }
 """What the segments of paths with names are."""
 MAX_SEGMENT_CHARACTERS = 128

@@ -26,6 +26,7 @@ from runtime.jobmanager.errors import (
 )
 from runtime.rest.artifacts import ArtifactRefused
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
+from runtime.shuffle.service_errors import NoShuffleService, WorkerUnknown
 from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 _LOG = logging.getLogger(__name__)
@@ -66,12 +67,14 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (NotStreaming, 409),
     (SavepointFailed, 409),
     (UiNotFound, 404),
+    (WorkerUnknown, 404),
     (JobAlreadyTerminal, 409),
     (TaskManagerLeaves, 409),
     (BlobTooLarge, 413),
     (TooManyStreams, 429),
     (QuotaExceeded, 413),
     (TooManyJobs, 503),
+    (NoShuffleService, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),
     (CheckpointsUnavailable, 503),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from runtime.shuffle.errors import FrameRefused, JobNotAllowed, SegmentCorrupt, ShuffleError
+from runtime.shuffle.errors import FrameRefused, JobNotAllowed, ShuffleError
 from runtime.shuffle.integrity import SegmentChecks
 from runtime.shuffle.wire import (
     DATA_ENTRY,
@@ -24,8 +24,9 @@ from runtime.shuffle.wire import (
     Header,
     parse_map_ids,
 )
+from runtime.shuffle.worker.located import Located
 from runtime.shuffle.worker.session import Session
-from runtime.shuffle.worker.shuffle_data import Located, ShuffleData
+from runtime.shuffle.worker.shuffle_data import ShuffleData
 from runtime.shuffle.worker.store import ShuffleStore
 
 _LOG = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ class FetchConnection:
         table = HEADER_BYTES + count * DATA_ENTRY.itemsize
         view = self._buffer[: table + size]
         data = view[table:]
-        _read(fetch.data, at, row, end, data)
+        fetch.data.read(at, row, end, data)
         if self._store.config.verify:
             _verify(fetch, at, row, end, data)
         answer = Header(
@@ -199,25 +200,6 @@ def _fill(lengths: list[int], row: int, room: int) -> tuple[int, int]:
     return end, size
 
 
-def _read(data: ShuffleData, at: Located, row: int, end: int, view: memoryview) -> None:
-    """Read segments into ``view``, neighbours on disk at once."""
-    offsets, lengths, volumes = at.offsets, at.lengths, at.volumes
-    filled = 0
-    while row < end:
-        first, offset, size = row, offsets[row], lengths[row]
-        row += 1
-        while row < end and offsets[row] == offset + size and volumes[row] == volumes[first]:
-            size += lengths[row]
-            row += 1
-        got = data.volume(volumes[first]).read_into(view[filled : filled + size], offset)
-        if got < size:
-            while got >= lengths[first]:
-                got -= lengths[first]
-                first += 1
-            raise _damaged(data, at, first, "was cut off")
-        filled += size
-
-
 def _verify(fetch: Fetch, at: Located, row: int, end: int, view: memoryview) -> None:
     value = fetch.checks.value
     start = 0
@@ -225,15 +207,5 @@ def _verify(fetch: Fetch, at: Located, row: int, end: int, view: memoryview) -> 
         stop = start + at.lengths[index]
         check = value(at.partitions[index], at.maps[index], at.sequences[index], view[start:stop])
         if check != at.checks[index]:
-            raise _damaged(fetch.data, at, index, "has changed")
+            raise at.damaged(index, "has changed")
         start = stop
-
-
-def _damaged(data: ShuffleData, at: Located, index: int, what: str) -> SegmentCorrupt:
-    partition, map_id = at.partitions[index], at.maps[index]
-    return SegmentCorrupt(
-        f"partition {partition} of shuffle {data.name} is damaged here: "
-        f"segment {at.sequences[index]} of map {map_id} {what}",
-        partition=partition,
-        map_id=map_id,
-    )

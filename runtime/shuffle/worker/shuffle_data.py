@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import shutil
 import threading
@@ -14,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.shuffle.errors import DiskFailed, Draining, FrameRefused, MapUnknown, ShuffleError
-from runtime.shuffle.wire import DATA_ENTRY, SEGMENT_ENTRY
-from runtime.shuffle.worker.config import Layout
+from runtime.shuffle.wire import SEGMENT_ENTRY
+from runtime.shuffle.worker.at_rest import OVERHEAD_BYTES, SegmentCipher
+from runtime.shuffle.worker.config import Layout, Policy
 from runtime.shuffle.worker.disks import Disk, Disks
+from runtime.shuffle.worker.located import Located, read_plain, read_sealed
 from runtime.shuffle.worker.memory import Lease, SlabPool
 from runtime.shuffle.worker.volume import ROW, Committed, Rows, Run, Volume
 
@@ -85,32 +89,6 @@ class Frame:
     volume: int = 0
 
 
-class Located:
-    """Segments of a read in the order in which they are sent, and where they are.
-
-    Plain lists, made once for many segments: what is done for each frame of an answer costs little then.
-
-    Attributes:
-        entries: the rows of the table of DATA, one after the other.
-        volumes: the number of the files that have each.
-    """
-
-    __slots__ = ("checks", "entries", "lengths", "maps", "offsets", "partitions", "sequences", "volumes")
-
-    def __init__(self, rows: Rows, volumes: npt.NDArray[np.int32]) -> None:
-        self.partitions: list[int] = rows["partition"].tolist()
-        self.sequences: list[int] = rows["sequence"].tolist()
-        self.maps: list[int] = rows["map"].tolist()
-        self.lengths: list[int] = rows["length"].tolist()
-        self.checks: list[int] = rows["check"].tolist()
-        self.offsets: list[int] = rows["offset"].tolist()
-        self.volumes: list[int] = volumes.tolist()
-        self.entries = rows.view(np.uint8).reshape(-1, ROW.itemsize)[:, : DATA_ENTRY.itemsize].tobytes()
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-
 class ShuffleData:
     """The segments of one shuffle; safe for use by many threads.
 
@@ -120,16 +98,30 @@ class ShuffleData:
         pool: where frames are.
         layout: what a run holds.
         on_written: told the bytes of each run.
+        policy: when a commit is answered.
+        cipher: seals what is written; None: nothing does.
     """
 
     def __init__(
-        self, name: str, disks: Disks, pool: SlabPool, layout: Layout, on_written: Callable[[int], None]
+        self,
+        name: str,
+        disks: Disks,
+        pool: SlabPool,
+        layout: Layout,
+        on_written: Callable[[int], None],
+        *,
+        policy: Policy = Policy.BLOCKING,
+        cipher: SegmentCipher | None = None,
     ) -> None:
         self.name = name
         self._disks = disks
         self._pool = pool
         self._layout = layout
         self._on_written = on_written
+        self._policy = policy
+        self._unwritten: list[Committed] = []
+        self._cipher = cipher
+        self._overhead = OVERHEAD_BYTES if cipher is not None else 0
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._choosing = threading.Lock()
@@ -163,6 +155,7 @@ class ShuffleData:
         Raises:
             ShuffleError: it is not taken, and its room still the caller's.
         """
+        write_through = write_through and self._cipher is None
         if write_through:
             pieces = [self._pool.view[start:stop] for start, stop, _ in lease.extents]
             volume, start = self._on_some_disk(lambda volume: volume.write(pieces, lease.size))
@@ -202,10 +195,14 @@ class ShuffleData:
                     "push it again",
                     map_id=map_id,
                 )
+            committed = Committed(map_id, segments, size)
+            if self._policy is Policy.HYBRID:
+                self._unwritten.append(committed)
+                attempt.over(committed=True)
+                return
         self.flush(map_id if self._layout is Layout.MAP else None)
         if attempt.aborted:
             raise DiskFailed(f"map {map_id} was lost with a disk", "push it again", map_id=map_id)
-        committed = Committed(map_id, segments, size)
         with self._writing:
             self._on_some_disk(lambda volume: volume.append_commit(committed))
             with self._lock:
@@ -233,13 +230,13 @@ class ShuffleData:
         """
         with self._writing:
             with self._lock:
+                frames = [frame for frame in self._frames if only_map in {None, frame.map_id}]
+                commits = [each for each in self._unwritten if only_map in {None, each.map_id}]
                 if only_map is None:
-                    frames, self._frames = self._frames, []
+                    self._frames, self._unwritten = [], []
                 else:
-                    frames = [frame for frame in self._frames if frame.map_id == only_map]
                     self._frames = [frame for frame in self._frames if frame.map_id != only_map]
-            if not frames:
-                return 0
+                    self._unwritten = [each for each in self._unwritten if each.map_id != only_map]
             leases = [frame.lease for frame in frames if frame.lease is not None]
             size = sum(lease.size for lease in leases)
             try:
@@ -247,14 +244,23 @@ class ShuffleData:
             except ShuffleError:
                 with self._lock:
                     self._frames = frames + self._frames
+                    self._unwritten = commits + self._unwritten
                 raise
             with self._lock:
                 self._runs += runs
                 self.memory_bytes -= size
             self._pool.release(leases)
+            self._write_commits(commits)
         if leases:
             self._on_written(size)
         return size
+
+    def _write_commits(self, commits: list[Committed]) -> None:
+        """Write down commits that were answered already, whose segments are written now."""
+        for committed in commits:
+            if self._maps[committed.map_id].committed:
+                with contextlib.suppress(DiskFailed):  # it goes on being served from what is known in memory
+                    self._on_some_disk(functools.partial(Volume.append_commit, committed=committed))
 
     def _write_runs(self, frames: list[Frame], size: int) -> list[tuple[int, Run]]:
         """Write the data that are in memory, and a run's record for each volume that has any."""
@@ -266,9 +272,10 @@ class ShuffleData:
         if in_memory:
             rows = _rows(in_memory)
             rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
-            pieces = _pieces(rows, self._pool.view)
+            pieces = _pieces(rows, self._pool.view) if self._cipher is None else self._sealed(rows, self._cipher)
+            size += self._overhead * len(rows)
             index, start = self._on_some_disk(lambda volume: volume.write(pieces, size))
-            rows["offset"] = _back_to_back(rows, start)
+            rows["offset"] = _back_to_back(rows, start, self._overhead)
             by_volume.setdefault(index, []).append(rows)
         runs = []
         for index, parts in sorted(by_volume.items()):
@@ -276,11 +283,19 @@ class ShuffleData:
             rows = rows[np.lexsort((rows["offset"], rows["partition"]))]
             disk, volume = self._volumes[index]
             try:
-                runs.append((index, volume.append_run(rows)))
+                runs.append((index, volume.append_run(rows, self._overhead)))
             except OSError as error:
                 self._disks.exclude(disk, error)
                 self._lose(np.unique(rows["map"]).tolist())
         return runs
+
+    def _sealed(self, rows: Rows, cipher: SegmentCipher) -> list[memoryview]:
+        view = self._pool.view
+        columns = (rows[name].tolist() for name in ("partition", "map", "sequence", "offset", "length"))
+        return [
+            cipher.seal(partition, map_id, sequence, view[offset : offset + length])
+            for partition, map_id, sequence, offset, length in zip(*columns, strict=True)
+        ]
 
     def _lose(self, maps: list[int]) -> None:
         """Segments of ``maps``, none of them committed, cannot be found again: these attempts are over."""
@@ -293,8 +308,8 @@ class ShuffleData:
         if self._layout is Layout.REDUCE:
             return self.flush()
         with self._lock:
-            maps = sorted({frame.map_id for frame in self._frames if frame.lease is not None})
-        return sum(self.flush(map_id) for map_id in maps)
+            maps = {frame.map_id for frame in self._frames} | {each.map_id for each in self._unwritten}
+        return sum(self.flush(map_id) for map_id in sorted(maps))
 
     # Reading
 
@@ -312,12 +327,22 @@ class ShuffleData:
         Partitions come in ascending order; within one, runs in the order of their files, or by (map, sequence).
         """
         wanted = frozenset(maps.tolist())
+        if self._policy is Policy.HYBRID:
+            self._write_committed(wanted)
+            self.check_committed(maps)
         with self._lock:
             runs = [(index, run) for index, run in self._runs if _touches(run, first, end, wanted)]
         for low, high in _chunks([run for _, run in runs], first, end):
             located = self._locate(runs, low, high, wanted, ordered=ordered)
             if len(located):
                 yield located
+
+    def _write_committed(self, wanted: frozenset[int]) -> None:
+        """See to it that ``wanted``, all of them committed, are written out, by this thread or another one."""
+        self.spill()
+        with self._writing, self._lock:
+            if not wanted.isdisjoint([each.map_id for each in self._unwritten]):
+                raise DiskFailed(f"what was committed to shuffle {self.name} cannot be written out")
 
     def _locate(
         self, runs: list[tuple[int, Run]], first: int, end: int, wanted: frozenset[int], *, ordered: bool
@@ -342,9 +367,18 @@ class ShuffleData:
             return Located(rows, volumes)
         return Located(rows[order], volumes[order])
 
-    def volume(self, index: int) -> Volume:
-        """The files that :class:`Located` names by number."""
-        return self._volumes[index][1]
+    def read(self, at: Located, row: int, end: int, view: memoryview) -> None:
+        """Read the data of segments ``row`` … ``end`` - 1 into ``view``, which has their size.
+
+        Raises:
+            SegmentCorrupt: something is missing.
+            DiskFailed: a disk does not give it.
+        """
+        volumes = [volume for _, volume in self._volumes]
+        if self._cipher is None:
+            read_plain(volumes, at, row, end, view)
+        else:
+            read_sealed(volumes, at, row, end, view, cipher=self._cipher)
 
     # Life
 
@@ -387,7 +421,7 @@ class ShuffleData:
             with self._lock:
                 self._closed = True
                 frames, self._frames = self._frames, []
-                self._maps, self._runs = {}, []
+                self._maps, self._runs, self._unwritten = {}, [], []
                 self.memory_bytes = 0
             self._pool.release([frame.lease for frame in frames if frame.lease is not None])
             for _, volume in self._volumes:
@@ -454,10 +488,11 @@ def _rows(frames: list[Frame]) -> Rows:
     return rows
 
 
-def _back_to_back(rows: Rows, start: int) -> npt.NDArray[np.uint64]:
-    """The offsets of ``rows`` when their data stand one after the other from ``start`` on."""
-    lengths = rows["length"].astype(np.uint64)
-    return np.cumsum(lengths) - lengths + np.uint64(start)
+def _back_to_back(rows: Rows, start: int, overhead: int) -> npt.NDArray[np.uint64]:
+    """The offsets of ``rows`` when their data, each longer by ``overhead``, stand back to back from ``start`` on."""
+    lengths = rows["length"].astype(np.uint64) + np.uint64(overhead)
+    offsets: npt.NDArray[np.uint64] = np.cumsum(lengths) - lengths + np.uint64(start)
+    return offsets
 
 
 def _pieces(rows: Rows, view: memoryview) -> list[memoryview]:

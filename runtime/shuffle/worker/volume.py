@@ -136,14 +136,16 @@ class Volume:
         _write(self._data, pieces, offset)
         return offset
 
-    def append_run(self, rows: Rows) -> Run:
+    def append_run(self, rows: Rows, overhead: int = 0) -> Run:
         """Write down what was written: ``rows``, sorted by partition, with their offsets in the data.
+
+        Each segment takes ``overhead`` bytes more there than its length.
 
         Raises:
             OSError: the disk's; nothing of the run counts then.
         """
         payload = rows.tobytes()
-        end = int((rows["offset"] + rows["length"]).max())
+        end = int((rows["offset"] + rows["length"]).max()) + overhead
         head = _record(_RUN, len(rows), crc32c(payload), 0, end)
         with self._lock:
             at = self._index_end + _RECORD.size

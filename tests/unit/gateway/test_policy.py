@@ -34,6 +34,8 @@ TABLE = {
     "jobs.ui": (ALLOW, ALLOW, ALLOW),
     "taskmanagers.read": (ALLOW, ALLOW, ALLOW),
     "taskmanagers.drain": (DENY, DENY, ALLOW),
+    "shuffle.read": (ALLOW, ALLOW, ALLOW),
+    "shuffle.drain": (DENY, DENY, ALLOW),
     "connections.read": (ALLOW, ALLOW, ALLOW),
     "jobs.submit": (DENY, ALLOW, ALLOW),
     "jobs.cancel": (DENY, OWN, ALLOW),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,14 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.shuffle.errors import DiskFailed, FrameRefused, MapUnknown
+from runtime.shuffle.errors import DiskFailed, FrameRefused, MapUnknown, SegmentCorrupt
 from runtime.shuffle.wire import SEGMENT_ENTRY
-from runtime.shuffle.worker.config import SLAB_BYTES, Layout
+from runtime.shuffle.worker.at_rest import SegmentCipher
+from runtime.shuffle.worker.config import SLAB_BYTES, Layout, Policy
 from runtime.shuffle.worker.disks import Disk, Disks
 from runtime.shuffle.worker.memory import SlabPool
 from runtime.shuffle.worker.shuffle_data import ShuffleData
+from runtime.shuffle.worker.volume import Volume
 
 NAME = "a" * 32 + "/3"
+SECRET = bytes(range(32))
 Entry = tuple[int, int, int]
 """Partition, map, sequence."""
 
@@ -32,6 +37,8 @@ class Store:
     layout: Layout = Layout.REDUCE
     free: dict[Path, int] = field(default_factory=dict)
     now: float = 0.0
+    secret: bytes = b""
+    policy: Policy = Policy.BLOCKING
     written: dict[Entry, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -41,10 +48,15 @@ class Store:
     def _free(self, disk: Disk) -> int:
         return self.free.get(disk.path, 1 << 30)
 
+    def _cipher(self) -> SegmentCipher | None:
+        return SegmentCipher(self.secret, NAME) if self.secret else None
+
     def restart(self) -> None:
         """As after a crash: only what is on disk is left."""
         self.pool = SlabPool(8 * SLAB_BYTES, 0.75, 0.5)
-        self.data = ShuffleData(NAME, self.disks, self.pool, self.layout, lambda _: None)
+        self.data = ShuffleData(
+            NAME, self.disks, self.pool, self.layout, lambda _: None, policy=self.policy, cipher=self._cipher()
+        )
         for disk in self.disks.all:
             if (disk.path / NAME).exists():
                 self.data.recover(disk, disk.path / NAME)
@@ -80,8 +92,7 @@ class Store:
         for located in self.data.plan(first, end, wanted, ordered=ordered):
             for index in range(len(located)):
                 view = memoryview(bytearray(located.lengths[index]))
-                volume = self.data.volume(located.volumes[index])
-                assert volume.read_into(view, located.offsets[index]) == len(view)
+                self.data.read(located, index, index + 1, view)
                 entry = located.partitions[index], located.maps[index], located.sequences[index]
                 found.append((entry, bytes(view)))
         return found
@@ -107,6 +118,8 @@ MAPS = st.lists(
     layout=st.sampled_from(sorted(Layout)),
     first=st.integers(0, 5),
     ordered=st.booleans(),
+    secret=st.sampled_from([b"", SECRET]),
+    policy=st.sampled_from(sorted(Policy)),
     data=st.data(),
 )
 @settings(deadline=None, max_examples=30)
@@ -117,9 +130,11 @@ def test_what_is_committed_is_read_before_and_after_a_restart(
     layout: Layout,
     first: int,
     ordered: bool,
+    secret: bytes,
+    policy: Policy,
     data: st.DataObject,
 ) -> None:
-    store = Store([tmp_path_factory.mktemp("disk")], layout)
+    store = Store([tmp_path_factory.mktemp("disk")], layout, secret=secret, policy=policy)
     for map_id, (segments, write_through) in enumerate(maps):
         numbered = [(partition, sequence, piece) for sequence, (partition, piece) in enumerate(segments)]
         while numbered:
@@ -327,3 +342,89 @@ def test_the_disk_with_most_room_is_chosen(tmp_path: Path) -> None:
     disks.exclude(disks.all[0], OSError(5, "Input/output error"))
     with pytest.raises(DiskFailed, match="of 2, 2 failed"):
         disks.choose()
+
+
+def test_what_is_encrypted_at_rest_shows_nothing_and_cannot_be_changed_or_moved(tmp_path: Path) -> None:
+    store = Store([tmp_path / "disk"], secret=SECRET)
+    store.push(1, [(0, 0, b"confidential" * 10), (1, 1, b"confidential" * 10)], write_through=True)
+    store.commit(1)
+    path = tmp_path / "disk" / NAME / "data"
+    content = path.read_bytes()
+    assert b"confidential" not in content
+    assert dict(store.read(0, 2, [1])) == store.expected(0, 2, [1])
+    half = len(content) // 2
+    for changed in (content[:-1] + bytes([content[-1] ^ 1]), content[half:] + content[:half], content[:-1]):
+        path.write_bytes(changed)
+        with pytest.raises(SegmentCorrupt, match="partition"):
+            store.read(0, 2, [1])
+    path.write_bytes(content)
+    store.secret = bytes(32)
+    store.restart()
+    with pytest.raises(SegmentCorrupt):
+        store.read(0, 2, [1])
+
+
+def test_hybrid_keeps_committed_maps_in_memory_until_somebody_reads(store: Store, tmp_path: Path) -> None:
+    store.policy = Policy.HYBRID
+    store.restart()
+    for map_id in range(3):
+        store.push(map_id, [(partition, partition, bytes([map_id])) for partition in range(2)])
+        store.commit(map_id)
+    assert store.data.memory_bytes == 6
+    assert not (tmp_path / "disk" / NAME / "data").exists()
+    assert dict(store.read(0, 2, [0, 2])) == store.expected(0, 2, [0, 2])
+    assert store.data.memory_bytes == 0
+    store.push(7, [(0, 0, b"lost")])
+    store.commit(7)
+    store.restart()
+    assert dict(store.read(0, 2, [0, 1, 2])) == store.expected(0, 2, [0, 1, 2])
+    with pytest.raises(MapUnknown):
+        store.read(0, 2, [7])
+
+
+def test_hybrid_forgets_a_commit_whose_data_no_disk_takes(tmp_path: Path) -> None:
+    store = Store([tmp_path / "disk"], policy=Policy.HYBRID, free={tmp_path / "disk": 10})
+    store.push(1, [(0, 0, b"abc")])
+    store.commit(1)
+    with pytest.raises(DiskFailed):
+        store.read(0, 1, [1])
+    store.free.clear()
+    assert dict(store.read(0, 1, [1])) == store.expected(0, 1, [1])
+
+
+@pytest.mark.parametrize("layout", [pytest.param(layout, id=layout) for layout in Layout])
+def test_hybrid_readers_wait_for_what_another_thread_is_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout
+) -> None:
+    store = Store([tmp_path / "disk"], layout, policy=Policy.HYBRID)
+    store.push(1, [(0, 0, b"abc")])
+    store.commit(1)
+    writing, go_on = threading.Event(), threading.Event()
+    write = Volume.write
+
+    def slow(volume: Volume, pieces: Sequence[memoryview], size: int) -> int:
+        writing.set()
+        assert go_on.wait(20)
+        return write(volume, pieces, size)
+
+    monkeypatch.setattr(Volume, "write", slow)
+    with ThreadPoolExecutor(2) as pool:
+        spilling = pool.submit(store.data.spill)
+        assert writing.wait(20)
+        reading = pool.submit(store.read, 0, 1, [1])
+        with pytest.raises(TimeoutError):
+            reading.result(0.05)
+        go_on.set()
+        assert dict(reading.result(20)) == store.expected(0, 1, [1])
+        assert spilling.result(20) == 3
+
+
+def test_hybrid_forgets_a_commit_whose_index_was_lost(tmp_path: Path) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    store = Store([first, second], policy=Policy.HYBRID, free={second: 1 << 29})
+    (first / NAME).mkdir(parents=True)
+    (first / NAME / "index").symlink_to("/dev/full")
+    store.push(1, [(0, 0, b"abc")])
+    store.commit(1)
+    with pytest.raises(MapUnknown):
+        store.read(0, 1, [1])
