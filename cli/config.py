@@ -36,6 +36,8 @@ from runtime.config import (
 from runtime.ha.config import HaConfig, check_ha
 from runtime.restart_config import RestartConfig
 from runtime.shuffle.config import ShuffleConfig, check_shuffle
+from runtime.spark.managers.kubernetes import KubernetesConfig
+from runtime.spark.managers.yarn import YarnConfig
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20
@@ -56,6 +58,8 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "limits": LimitsConfig,
     "log": LogConfig,
     "tracing": TracingConfig,
+    "kubernetes": KubernetesConfig,
+    "yarn": YarnConfig,
     "gateway": GatewayConfig,
 }
 
@@ -82,6 +86,8 @@ class Configuration:
     gateway: GatewayConfig
     log: LogConfig
     tracing: TracingConfig
+    kubernetes: KubernetesConfig
+    yarn: YarnConfig
     origins: Mapping[str, str]
 
     @property
@@ -156,6 +162,8 @@ def load(
         gateway=_convert("gateway", merged, origins, GatewayConfig),
         log=_convert("log", merged, origins, LogConfig),
         tracing=_convert("tracing", merged, origins, TracingConfig),
+        kubernetes=_convert("kubernetes", merged, origins, KubernetesConfig),
+        yarn=_convert("yarn", merged, origins, YarnConfig),
         origins=origins,
     )
 

@@ -7,6 +7,7 @@ inside is ``gateway/envoy``. In homes of earlier versions the public one was the
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +68,7 @@ class _Wanted:
     edge: bool = False
 
 
-def _wanted(configuration: Configuration) -> list[_Wanted]:
+def _wanted(configuration: Configuration, taskmanagers: Iterable[str]) -> list[_Wanted]:
     """The edge first: it does not need the online authority."""
     return [
         _Wanted(Role.GATEWAY, EDGE_NAME, edge=True),
@@ -75,7 +76,7 @@ def _wanted(configuration: Configuration) -> list[_Wanted]:
         _Wanted(Role.GATEWAY, CONNECT_NAME),
         _Wanted(Role.AUTH, AUTH_NAME),
         *(_Wanted(Role.JOBMANAGER, name) for name in jobmanager_names(configuration.jobmanager.count)),
-        *(_Wanted(Role.TASKMANAGER, name) for name in taskmanager_names(configuration.taskmanager.count)),
+        *(_Wanted(Role.TASKMANAGER, name) for name in taskmanagers),
         *(_Wanted(Role.SHUFFLE_MANAGER, name) for name in shuffle_manager_names(configuration.shuffle)),
         *(_Wanted(Role.SHUFFLE_WORKER, name) for name in shuffle_worker_names(configuration.shuffle)),
     ]
@@ -114,14 +115,17 @@ def _due(home: Home, directory: Path, spiffe_id: SpiffeId, kind: AuthorityKind, 
     return "it was revoked" if issuer.revocations.is_revoked(kind, leaf.serial_number) else ""
 
 
-def issue_due(home: Home, configuration: Configuration) -> list[str]:
+def issue_due(home: Home, configuration: Configuration, taskmanagers: Iterable[str] | None = None) -> list[str]:
     """Make the identities that are missing, renew what is past half of its life; says what it did.
+
+    ``taskmanagers``: the names of those that run; by default as many as ``taskmanager.count``.
 
     Running processes pick the new files up by themselves. The online authority must be running.
     """
     issuer = LocalIssuer(home.pki, configuration.pki)
     lines = []
-    for wanted in _wanted(configuration):
+    names = taskmanager_names(configuration.taskmanager.count) if taskmanagers is None else taskmanagers
+    for wanted in _wanted(configuration, names):
         directory = home.identity(wanted.role, wanted.name)
         spiffe_id = SpiffeId.process(configuration.pki.trust_domain, wanted.role, wanted.name)
         existed = directory.exists()
@@ -131,9 +135,9 @@ def issue_due(home: Home, configuration: Configuration) -> list[str]:
             continue
         if wanted.edge:
             host = configuration.gateway.host
-            names = [name for name in (*configuration.gateway.server_names, host) if not _is_ip(name)]
+            dns_names = [name for name in (*configuration.gateway.server_names, host) if not _is_ip(name)]
             addresses = sorted({host, "127.0.0.1"} if _is_ip(host) else {"127.0.0.1"})
-            issuer.issue_edge_server(directory, spiffe_id, dns=names, ips=addresses)
+            issuer.issue_edge_server(directory, spiffe_id, dns=dns_names, ips=addresses)
         else:
             host = _host_of(wanted.role, configuration)
             dns, ips = ((), (host,)) if _is_ip(host) else ((host,) if host else (), ())

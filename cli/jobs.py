@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import json
 import re
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -18,9 +18,10 @@ from cli.client import Target, gateway_client, resolve_target
 from cli.errors import UsageError
 from cli.follow import Follower, report_verdict
 from cli.job_connections import connections
-from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
+from cli.options import DEFAULT_HOME, CaOption, ConfigOption, HomeOption, JsonOption, ServerOption, TokenOption
 from cli.restart_options import SettingsOption, StrategyOption, restart_wish
 from cli.tables import print_table
+from cli.targets import Elsewhere, Submission, SubmitTarget, submit_elsewhere
 from pki.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
@@ -63,6 +64,20 @@ def submit(
     ] = None,
     restart_strategy: StrategyOption = None,
     restart: SettingsOption = None,
+    target: Annotated[
+        SubmitTarget,
+        typer.Option(
+            help="session: the cluster that runs; per-job: one that is started here for this job alone; "
+            "yarn, kubernetes: Spark's own managers."
+        ),
+    ] = SubmitTarget.SESSION,
+    render: Annotated[
+        Path | None, typer.Option(help="With yarn and kubernetes: write what would be submitted there, and stop.")
+    ] = None,
+    with_secrets: Annotated[
+        bool, typer.Option("--with-secrets", help="With --render: the identities as well, with their private keys.")
+    ] = False,
+    config: ConfigOption = None,
     from_savepoint: Annotated[
         str, typer.Option("--from-savepoint", help="Id or path of the savepoint that streaming queries go on from.")
     ] = "",
@@ -77,16 +92,20 @@ def submit(
 ) -> None:
     """Submit a PySpark pipeline through the gateway.
 
-    Exit codes with --wait: 0 the job finished, 1 it failed or was cancelled.
+    Exit codes with --wait, or --target per-job: 0 the job finished, 1 it failed or was cancelled.
 
     Example: sluice submit pipelines/cert_inventory.py --wait -- --input /etc/ssl/certs
     """
-    if not pipeline.is_file():
-        raise UsageError(f"there is no file {pipeline}", "name a Python file with a PySpark pipeline")
+    require_files(pipeline)
     parts, archive_names = parts_of(file, py_files, archives)
-    request: dict[str, object] = {"args": args or [], "spark_conf": _parse_conf(conf or [])}
-    if name:
-        request["name"] = name
+    request = submit_request(
+        args or [],
+        parse_conf(conf or []),
+        name=name,
+        executors=executors,
+        executor_cores=executor_cores,
+        executor_memory=executor_memory,
+    )
     if archive_names:
         request["archive_names"] = archive_names
     if from_savepoint:
@@ -94,14 +113,43 @@ def submit(
     wish = restart_wish(restart_strategy, restart or [])
     if wish:
         request["restart"] = wish
+    if target is not SubmitTarget.SESSION:
+        submission = Submission(pipeline, request, tuple(parts))
+        how = Elsewhere(home, config, server, render, with_secrets, as_json)
+        raise typer.Exit(submit_elsewhere(target, submission, how))
+    if render is not None or with_secrets:
+        raise UsageError("--render without --target", "it goes with --target yarn and kubernetes")
+    cluster = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    raise typer.Exit(_run(_submit(cluster, pipeline, request, parts, wait=wait, as_json=as_json)))
+
+
+def require_files(*paths: Path) -> None:
+    """Raise :class:`UsageError` for one that is not there."""
+    for path in paths:
+        if not path.is_file():
+            raise UsageError(f"there is no file {path}", "name a Python file with a PySpark pipeline")
+
+
+def submit_request(
+    args: list[str],
+    spark_conf: dict[str, str],
+    *,
+    name: str,
+    executors: int | None,
+    executor_cores: int | None,
+    executor_memory: str | None,
+) -> dict[str, object]:
+    """The ``request`` part of a submission; what is not given is left to the cluster."""
+    request: dict[str, object] = {"args": args, "spark_conf": spark_conf}
+    if name:
+        request["name"] = name
     if executors is not None:
         request["executors"] = executors
     if executor_cores is not None:
         request["executor_cores"] = executor_cores
     if executor_memory is not None:
         request["executor_memory_mb"] = memory_mb(executor_memory)
-    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
-    raise typer.Exit(_run(_submit(target, pipeline, request, parts, wait=wait, as_json=as_json)))
+    return request
 
 
 def memory_mb(text: str) -> int:
@@ -112,7 +160,8 @@ def memory_mb(text: str) -> int:
     return int(match[1]) * _MEBIBYTES[match[2]]
 
 
-def _parse_conf(settings: list[str]) -> dict[str, str]:
+def parse_conf(settings: list[str]) -> dict[str, str]:
+    """``KEY=VALUE`` each; raises :class:`UsageError` for anything else."""
     parsed = {}
     for setting in settings:
         key, separator, value = setting.partition("=")
@@ -126,7 +175,7 @@ async def _submit(
     target: Target,
     pipeline: Path,
     request: dict[str, object],
-    files: list[tuple[str, Path]],
+    files: Sequence[tuple[str, Path]],
     *,
     wait: bool,
     as_json: bool,

@@ -35,6 +35,7 @@ from cli.identities import (
     shuffle_worker_names,
     taskmanager_names,
 )
+from cli.provision import provide_forever, read_health
 from cli.records import ClusterRecord, ProcessRecord, end_survivors, launcher_lock, read_record, write_record
 from cli.routes import publish_routes
 from gateway.connect.envoy import connect_socket
@@ -42,7 +43,9 @@ from gateway.process import auth_announcement
 from pki.errors import SluiceError
 from pki.files import make_private_directory
 from pki.home import Home
+from runtime.config import Provider
 from runtime.process import ChildProcess, Exit
+from runtime.taskmanager.errors import DRAINED_EXIT_CODE
 
 _LOG = logging.getLogger(__name__)
 
@@ -135,10 +138,9 @@ class Launcher:
         self.report("compiling the Spark plugin (cached after the first time)")
         await asyncio.to_thread(ensure_plugin)
         await self._wait_for_ca(ca)
-        for line in await asyncio.to_thread(issue_due, self.home, self.configuration):
-            self.report(line)
         publish_routes(self.home)
-        count = self.configuration.taskmanager.count
+        on_demand = self.configuration.resources.provider is Provider.PROCESS
+        count = self.configuration.resources.min_taskmanagers if on_demand else self.configuration.taskmanager.count
         plan = [
             *self._shuffle_service(),
             *self._jobmanagers(),
@@ -147,9 +149,10 @@ class Launcher:
             *(_Member(name, ("taskmanager", "--name", name)) for name in taskmanager_names(count)),
             _Member("envoy", ("envoy",)),
         ]
+        self._members += plan
+        await self._issue_due()
         self.report(f"starting {', '.join(member.name for member in plan)}")
         for member in plan:
-            self._members.append(member)
             await self._start_member(member)
         await self._wait_ready(count)
 
@@ -244,14 +247,8 @@ class Launcher:
     async def _missing(self, taskmanagers: int) -> str:
         if not (self.home.run / "endpoints" / "jobmanager.json").exists():
             return "the JobManager"
-        connector = aiohttp.UnixConnector(str(self.home.sockets / "rest.sock"))
         try:
-            async with aiohttp.ClientSession(connector=connector) as session:
-                answer = await session.get(
-                    "http://rest/v1/health",
-                    timeout=aiohttp.ClientTimeout(total=5),
-                )
-                registered = (await answer.json()).get("taskmanagers", 0)
+            registered = (await read_health(self.home)).get("taskmanagers", 0)
         except (aiohttp.ClientError, OSError, TimeoutError):
             return "the REST endpoint"
         if registered < taskmanagers:
@@ -278,8 +275,14 @@ class Launcher:
         return f"see {path}"
 
     async def _supervise(self, stop: asyncio.Event) -> None:
-        tasks = [asyncio.create_task(self._watch(member, stop)) for member in self._members]
-        tasks.append(asyncio.create_task(self._renew_forever()))
+        tasks = {asyncio.create_task(self._watch(member, stop)) for member in self._members}
+        tasks.add(asyncio.create_task(self._renew_forever()))
+
+        async def start(name: str) -> None:
+            tasks.add(asyncio.create_task(self._watch(await self._add_taskmanager(name), stop)))
+
+        if self.configuration.resources.provider is Provider.PROCESS:
+            tasks.add(asyncio.create_task(provide_forever(self.home, self._names, start)))
         try:
             await stop.wait()
         finally:
@@ -287,10 +290,36 @@ class Launcher:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _names(self) -> set[str]:
+        return {member.name for member in self._members if member.arguments[0] == "taskmanager"}
+
+    async def _add_taskmanager(self, name: str) -> _Member:
+        """One that jobs lack: its identity as those of all others, then its process."""
+        member = _Member(name, ("taskmanager", "--name", name))
+        self._members.append(member)
+        try:
+            await self._issue_due()
+            await self._start_member(member)
+        except BaseException:
+            self._members.remove(member)
+            raise
+        self.report(f"started {name}: jobs lack slots")
+        return member
+
+    async def _issue_due(self) -> None:
+        names = sorted(self._names())
+        for line in await asyncio.to_thread(issue_due, self.home, self.configuration, names):
+            self.report(line)
+
     async def _watch(self, member: _Member, stop: asyncio.Event) -> None:
         while not stop.is_set() and member.child is not None:
             ended: Exit = await member.child.wait()
             if stop.is_set():
+                return
+            if ended.code == DRAINED_EXIT_CODE:
+                self.report(f"{member.name} is drained and has left")
+                self._members.remove(member)
+                self._write_record()
                 return
             lived = time.monotonic() - member.started_at
             member.failures = 0 if lived > STABLE_AFTER_SECONDS else member.failures + 1
@@ -304,7 +333,7 @@ class Launcher:
             await asyncio.sleep(RENEWAL_CHECK_SECONDS)
             try:
                 renewed = await asyncio.to_thread(refresh_lists, self.home, self.configuration)
-                renewed += await asyncio.to_thread(issue_due, self.home, self.configuration)
+                await self._issue_due()
             except (SluiceError, OSError):
                 _LOG.exception("cannot renew identities now; the old ones stay, trying again")
                 continue
@@ -325,9 +354,12 @@ def _open_log(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "ab")
 
 
-async def run_until_signal(launcher: Launcher, on_ready: Callable[[], None]) -> None:
-    """Run ``launcher`` until SIGINT or SIGTERM; a second signal does not interrupt the orderly stop."""
-    stop = asyncio.Event()
+async def run_until_signal(launcher: Launcher, on_ready: Callable[[], None], stop: asyncio.Event | None = None) -> None:
+    """Run ``launcher`` until SIGINT or SIGTERM, or ``stop`` is set.
+
+    A second signal does not interrupt the orderly stop.
+    """
+    stop = stop or asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)

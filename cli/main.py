@@ -15,6 +15,7 @@ from cli import (
     connect,
     demo,
     doctor,
+    drain,
     gateway,
     job_exceptions,
     jobs,
@@ -47,6 +48,8 @@ app.command()(cluster.up)
 app.command()(cluster.status)
 app.command()(jobs.submit)
 app.command()(cluster.down)
+app.command()(drain.drain)
+app.command()(drain.undrain)
 app.command()(demo.demo)
 app.command()(doctor.doctor)
 app.command()(connect.connect)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.application import application
 from cli.config import Configuration
 from cli.identities import JOBMANAGER_NAME
 from cli.joining import (
@@ -35,6 +36,7 @@ from pki.identity import Role, SpiffeId
 from pki.logs import LogConfig, configure_logging
 from pki.metrics import serving
 from pki.tracing import TRACING, TracingConfig
+from runtime.taskmanager.errors import DRAINED_EXIT_CODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ def ca(
 
 
 app.command("agent")(agent)
+app.command("application")(application)
 
 
 @app.command(epilog="On another machine: sluice run jobmanager --ca ca.example.org:8444 --join-token-file token")
@@ -151,7 +154,10 @@ def taskmanager(
     ip: JoinIpOption = None,
     jobmanager: JobManagerOption = None,
 ) -> None:
-    """Slots in which Spark executors run."""
+    """Slots in which Spark executors run.
+
+    Exit code 10: it was drained and has left; whoever supervises it should not start it again.
+    """
     from runtime.taskmanager.process import run_taskmanager
 
     located, configuration = load_configuration(home, config)
@@ -159,10 +165,14 @@ def taskmanager(
     kept = own_identity(located, configuration.pki, join, Role.TASKMANAGER, name)
     addresses = jobmanager_addresses(jobmanager)
 
-    def main() -> Coroutine[Any, Any, None]:
-        return run_taskmanager(located, configuration.runtime, name, jobmanagers=addresses)
+    left = []
+
+    async def main() -> None:
+        left.append(await run_taskmanager(located, configuration.runtime, name, jobmanagers=addresses))
 
     serve(joined(located, join, kept, main), process_of(located, configuration, Role.TASKMANAGER, name))
+    if left:
+        raise typer.Exit(DRAINED_EXIT_CODE)
 
 
 @app.command("shuffle-manager", epilog="On another machine: sluice run shuffle-manager --ca ca.example.org:8444 …")

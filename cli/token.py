@@ -43,7 +43,9 @@ app = typer.Typer(
 )
 def create(
     name: Annotated[str, typer.Argument(help="Who will use it; this name owns the jobs submitted with it.")],
-    role: Annotated[str, typer.Option(help="What it may do: a role of the policy (viewer, submitter, admin).")],
+    role: Annotated[
+        str, typer.Option(help="What it may do: a role of the policy (viewer, submitter, operator, admin).")
+    ],
     ttl: Annotated[str, typer.Option(help="How long it is good, such as 30d, 12h, 90m; at most 366d.")] = "30d",
     scope: Annotated[
         list[str] | None,

@@ -28,6 +28,7 @@ class AccessRole(enum.StrEnum):
 
     VIEWER = "viewer"
     SUBMITTER = "submitter"
+    OPERATOR = "operator"
     ADMIN = "admin"
 
 

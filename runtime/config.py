@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from runtime.checkpoint.config import StreamingConfig
 from runtime.ha.config import HaConfig
 from runtime.jobmanager.placement import Placement
+from runtime.messages import SlotProfile
 from runtime.restart_config import RestartConfig
 from runtime.shuffle.config import ShuffleConfig
 
@@ -52,6 +55,17 @@ class TaskManagerConfig(_Section, frozen=True):
     """Heap of executors in all, in MiB; 0: what the default slots have together."""
     host: str = "127.0.0.1"
 
+    @property
+    def profile(self) -> SlotProfile:
+        """The size of a default slot."""
+        return SlotProfile(cores=self.slot_cores, memory_mb=self.slot_memory_mb)
+
+    @property
+    def total(self) -> SlotProfile:
+        """What a TaskManager has in all: at least its default slots."""
+        default = self.profile.multiplied(self.slots)
+        return SlotProfile(cores=max(self.cores, default.cores), memory_mb=max(self.memory_mb, default.memory_mb))
+
 
 class SparkConfig(_Section, frozen=True):
     """Defaults for every job; a job may override what :mod:`runtime.spark.conf` allows."""
@@ -72,19 +86,45 @@ class ConnectConfig(_Section, frozen=True):
     """Sessions at the same time."""
 
 
-class ResourcesConfig(_Section, frozen=True):
-    """How slots are given to jobs."""
+class Provider(enum.StrEnum):
+    """Where TaskManagers come from."""
 
+    STANDALONE = "standalone"
+    """Somebody starts them."""
+    PROCESS = "process"
+    """``sluice up`` starts them on its machine when jobs lack slots."""
+
+
+class ResourcesConfig(_Section, frozen=True):
+    """Where TaskManagers come from, and how their slots are given to jobs."""
+
+    provider: Provider = Provider.STANDALONE
+    """``standalone``: as many as ``taskmanager.count``; ``process``: on demand, within the bounds below."""
+    min_taskmanagers: int = 0
+    max_taskmanagers: int = 4
+    taskmanager_idle_timeout: float = 60.0
+    """Seconds for which a TaskManager that was started on demand holds nothing before it is stopped."""
     placement: Placement = Placement.SPREAD
     """``spread`` jobs over TaskManagers, or ``pack`` them, so that whole TaskManagers stay free."""
     slot_idle_timeout: float = 50.0
     """Seconds for which a job holds slots before it has a SparkContext; then they go back until it has one."""
+    drain_timeout: float = 300.0
+    """Seconds that executors get to finish and to hand their blocks on when their TaskManager is drained."""
 
 
 class LimitsConfig(_Section, frozen=True):
-    """How much one user may have at the same time; 0: any number."""
+    """How much there may be at the same time; 0: any number."""
 
     max_slots_per_user: int = 0
+    """Slots that the jobs of one user hold together."""
+    max_running_jobs: int = 100
+    """Jobs that run; others wait for their turn."""
+    max_jobs_per_user: int = 0
+    """Jobs of one user that run; others of that user wait."""
+    max_queued_jobs: int = 1000
+    """Jobs that wait; more are refused."""
+    max_queued_jobs_per_user: int = 100
+    """Jobs of one user that wait; more are refused."""
     max_blob_bytes_per_user: int = 0
     """Of the files of one user's unfinished jobs together."""
 

@@ -74,6 +74,16 @@ class TaskExecutorGateway(Protocol):
         """Release a slot; whatever runs in it is ended first."""
         ...
 
+    @rpc(allow={Role.JOBMANAGER})
+    async def drain(self, draining: bool) -> None:
+        """Take no more slots from now on, or take them again."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def leave(self) -> None:
+        """End this process, which is drained; raises ``SlotNotAvailable`` when slots are held or it is not draining."""
+        ...
+
     @rpc(allow={Role.JOBMANAGER}, timeout=60.0)
     async def launch_executor(self, launch: ExecutorLaunch) -> None:
         """Start an executor in an allocated slot; returns when its process runs."""
@@ -193,6 +203,11 @@ class DriverGateway(Protocol):
     @rpc(allow={Role.JOBMANAGER})
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
         """Tell Spark why an executor is gone."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
+        """Have Spark give these executors no more tasks, take their blocks elsewhere, and end them."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})

@@ -184,9 +184,10 @@ class SlotStatus(Message, frozen=True):
 
 
 class SlotReport(Message, frozen=True):
-    """All default slots of one TaskManager, and the carved ones that are held."""
+    """All default slots of one TaskManager, and the carved ones that are held; ``draining``: it takes no more."""
 
     slots: tuple[SlotStatus, ...]
+    draining: bool = False
 
 
 # --- ResourceManager / JobMaster -> TaskManager ---------------------------------------------------

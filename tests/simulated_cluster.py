@@ -17,7 +17,7 @@ from runtime.checkpoint.savepoints import Savepoint
 from runtime.config import ConnectConfig, RuntimeConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, UiNotFound
-from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
+from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.observation import Observation
 from runtime.jobmanager.views import (
@@ -314,9 +314,6 @@ class SimulatedDispatcher:
         )
         return CheckpointsView(completed=8, history=history)
 
-    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
-        raise NotImplementedError
-
     async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
         raise NotImplementedError
 
@@ -418,6 +415,12 @@ class SimulatedResourceManager:
 
     async def release_job(self, job_id: str) -> None:
         raise NotImplementedError
+
+    async def drain_taskmanager(self, name: str, draining: bool) -> None:
+        raise NotImplementedError
+
+    async def service_counts(self) -> ServiceCounts:
+        return ServiceCounts(self.count)
 
     async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
         raise NotImplementedError

@@ -32,7 +32,6 @@ from runtime.jobmanager.errors import (
     LogNotFound,
     QuotaExceeded,
     SubmissionRejected,
-    TooManyJobs,
     UiNotFound,
 )
 from runtime.jobmanager.gateways import (
@@ -44,6 +43,7 @@ from runtime.jobmanager.gateways import (
 )
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.job_master import JobMaster, JobServices
+from runtime.jobmanager.job_queue import JobLimits, JobQueue
 from runtime.jobmanager.job_store import AcceptedJob, JobStore
 from runtime.jobmanager.records import accepted_detail, ended_record, interrupted_record
 from runtime.jobmanager.remains import end_remains, end_remains_of, wait_for
@@ -73,7 +73,6 @@ from runtime.spark.packages import check_packages
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-MAX_RUNNING_JOBS = 100
 MAX_JOB_NAME_CHARACTERS = 200
 MAX_ARGUMENTS = 1000
 MAX_ARGUMENTS_CHARACTERS = 256 << 10
@@ -151,6 +150,7 @@ class Dispatcher(RpcEndpoint):
         services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.
         finished_jobs_kept: how many ended jobs, with their logs, are remembered.
         lease: of drivers, in seconds (see :mod:`runtime.jobmanager.remains`).
+        limits: how many jobs run and wait.
         feed: told of every change of a job.
         blob_quota: bytes that the files of one owner's unfinished jobs may have together; 0: any number.
         restart: what happens to jobs that fail, where they do not say it themselves.
@@ -169,6 +169,7 @@ class Dispatcher(RpcEndpoint):
         finished_jobs_kept: int,
         lease: float,
         restart: RestartConfig,
+        limits: JobLimits | None = None,
         feed: JobFeed | None = None,
         blob_quota: int = 0,
         clock: Callable[[], float] = time.time,
@@ -187,6 +188,7 @@ class Dispatcher(RpcEndpoint):
         self._services = services
         self._kept = finished_jobs_kept
         self._clock = clock
+        self._queue = JobQueue(limits or JobLimits())
         self._feed = feed or JobFeed()
         self._jobs: dict[str, _Job] = {}
         self._launching: set[asyncio.Task[None]] = set()
@@ -202,6 +204,8 @@ class Dispatcher(RpcEndpoint):
         for accepted in recovered.accepted:
             job = self._jobs[accepted.job_id] = self._new(interrupted_record(accepted))
             job.cancelled = accepted.cancelled
+            if not accepted.cancelled:
+                self._queue.enter_again(accepted.job_id, accepted.owner)
             _LOG.info("recovering job %s (%s) of %s", accepted.job_id, accepted.name, accepted.owner)
             self._launch(job, self._recover(accepted, job))
         for job_id in self._blobs.jobs():
@@ -233,10 +237,9 @@ class Dispatcher(RpcEndpoint):
         self._term.check()
         if job_id in self._jobs:
             raise SubmissionRejected(f"there is a job {job_id} already")
-        if sum(not job.record.detail.state.terminal for job in self._jobs.values()) >= MAX_RUNNING_JOBS:
-            raise TooManyJobs(f"{MAX_RUNNING_JOBS} jobs are running already", "try again when one has ended")
         checked = check_submission(submission)
         self._check_quota(checked)
+        self._queue.enter(job_id, checked.owner)
         detail = accepted_detail(job_id, checked, self._now_ms())
         job = self._jobs[job_id] = self._new(JobRecord(submission=checked, detail=detail))
         self._feed.changed(job_id)
@@ -276,6 +279,7 @@ class Dispatcher(RpcEndpoint):
                 )
         except BaseException:
             del self._jobs[job_id]
+            self._queue.leave(job_id)
             self._feed.changed(job_id)
             raise
         if job.cancelled:
@@ -330,7 +334,8 @@ class Dispatcher(RpcEndpoint):
         await asyncio.to_thread(copy)
 
     async def _start(self, job_id: str, job: _Job) -> None:
-        """Start the JobMaster with the next attempt."""
+        """Start the JobMaster with the next attempt, when it is the job's turn."""
+        await self._queue.turn(job_id)
         if job.cancelled:
             await self._conclude(job, JobState.CANCELED)
             return
@@ -380,6 +385,8 @@ class Dispatcher(RpcEndpoint):
         """The wish is made durable first: a job that was cancelled is not started by the next leader."""
         await self._store.cancel(job_id)
         job.cancelled = True
+        if job.master is None:
+            self._queue.leave(job_id)  # it waits for a turn that it does not want any more
         job.woken.set()
         await self._cancel_master(job_id)
 
@@ -403,6 +410,7 @@ class Dispatcher(RpcEndpoint):
         """The job is terminal for everybody as soon as its result is durable, and not before."""
         await self._persistently(lambda: self._store.put_result(record), "its result")
         job.record = record
+        self._queue.leave(record.detail.id)
         self._feed.changed(record.detail.id)
         self._blobs.remove_job(record.detail.id)
 
@@ -626,7 +634,11 @@ class Dispatcher(RpcEndpoint):
         detail = job.record.detail
         if detail.end_time is not None:
             return detail
-        return msgspec.structs.replace(detail, duration_ms=max(0, self._now_ms() - detail.start_time))
+        return msgspec.structs.replace(
+            detail,
+            duration_ms=max(0, self._now_ms() - detail.start_time),
+            pending_reason=self._queue.reason(detail.id) or detail.pending_reason,
+        )
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)

@@ -34,13 +34,18 @@ class SubmissionRejected(JobManagerError):
 
 
 @remotable
+class TaskManagerLeaves(JobManagerError):
+    """The TaskManager is empty and has been told to leave."""
+
+
+@remotable
 class QuotaExceeded(JobManagerError):
     """The owner's unfinished jobs have as many bytes of files as one may have."""
 
 
 @remotable
 class TooManyJobs(JobManagerError):
-    """The cluster runs as many jobs as it takes at a time."""
+    """The cluster runs or keeps waiting as many jobs as it takes."""
 
 
 @remotable

@@ -113,6 +113,7 @@ class ExecutorPool:
     last_failure: str = ""
     _executors: dict[int, Executor] = field(default_factory=dict)
     _slots: dict[str, SlotOffer] = field(default_factory=dict)
+    _leaving: set[str] = field(default_factory=set)
     _targets: ExecutorTargets | None = None
     _registration: SparkRegistration | None = None
     _closed: bool = False
@@ -203,9 +204,15 @@ class ExecutorPool:
             executor.state = ExecutorState.STOPPING
         return stopping
 
+    def drain(self, allocation_ids: Iterable[str]) -> list[Executor]:
+        """These slots are to be given back; returns the executors that have to be ended in order."""
+        self._leaving |= {each for each in allocation_ids if each in self._slots}
+        return self.stop(each.id for each in self.executors if each.slot.allocation_id in self._leaving)
+
     def slots_lost(self, allocation_ids: Iterable[str]) -> list[Executor]:
         """Slots are gone; returns the executors that went with them, still to be reported as exited."""
         gone = {each for each in allocation_ids if self._slots.pop(each, None) is not None}
+        self._leaving -= gone
         return [
             executor
             for executor in self._executors.values()
@@ -231,7 +238,7 @@ class ExecutorPool:
         if self._registration is not None and not paused and not self.budget_exhausted:
             for target in self._all_targets():
                 launch += self._launch(target, now)
-        release = self._surplus() if self._targets is not None or self._gave_up_waiting else ()
+        release = self._surplus()
         wanted = tuple(SlotCount(profile, count) for profile, count in self._wanted().items() if count > 0)
         later = [time for time in (self._pause_until if paused else None, idle_until) if time is not None]
         return Decision(tuple(launch), release, wanted, min(later, default=None))
@@ -253,7 +260,7 @@ class ExecutorPool:
         for slot in self._idle():
             if len(launched) >= missing:
                 break
-            if slot.profile != size_of(target):
+            if slot.profile != size_of(target) or slot.allocation_id in self._leaving:
                 continue
             executor = Executor(self.next_id, slot, target, int(now * 1000))
             self.next_id += 1
@@ -266,15 +273,18 @@ class ExecutorPool:
         return [slot for slot in self._slots.values() if slot.allocation_id not in busy]
 
     def _surplus(self) -> tuple[str, ...]:
-        """Idle slots beyond what is wanted of their size."""
+        """Idle slots that are to be given back, and those beyond what is wanted of their size."""
         excess = self._held() - self._wanted()
         released = []
         for slot in self._idle():
-            if excess[slot.profile] > 0:
+            if slot.allocation_id in self._leaving:
+                released.append(slot.allocation_id)
+            elif excess[slot.profile] > 0:
                 released.append(slot.allocation_id)
                 excess[slot.profile] -= 1
         for allocation_id in released:
             del self._slots[allocation_id]
+        self._leaving.difference_update(released)
         return tuple(released)
 
     def _wanted(self) -> Counter[SlotProfile]:
@@ -288,7 +298,7 @@ class ExecutorPool:
         return wanted
 
     def _held(self) -> Counter[SlotProfile]:
-        return Counter(slot.profile for slot in self._slots.values())
+        return Counter(slot.profile for key, slot in self._slots.items() if key not in self._leaving)
 
     def _all_targets(self) -> tuple[ExecutorTarget, ...]:
         return self._targets.targets if self._targets is not None else ()

@@ -62,6 +62,17 @@ class ExecutorLogRequest(Message, frozen=True):
     limit: int
 
 
+class ServiceCounts(Message, frozen=True):
+    """How many TaskManagers are registered, how many of them drain, and how many besides those should be in service.
+
+    ``taskmanagers_wanted`` is None where nobody starts them on demand.
+    """
+
+    taskmanagers: int
+    taskmanagers_draining: int = 0
+    taskmanagers_wanted: int | None = None
+
+
 class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
     """What JobMasters and REST ask of the ResourceManager."""
 
@@ -83,6 +94,19 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
     @rpc(allow=_OWN)
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         """All registered TaskManagers."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def service_counts(self) -> ServiceCounts:
+        """How many TaskManagers there are and should be."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def drain_taskmanager(self, name: str, draining: bool) -> None:
+        """Give no more slots of a TaskManager and have it leave when none is held, or take that back.
+
+        Raises ``TaskManagerNotFound``, or ``TaskManagerLeaves`` when it cannot be taken back any more.
+        """
         ...
 
     @rpc(allow=_OWN, timeout=20.0)
@@ -107,6 +131,11 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
     @rpc(allow=_OWN)
     async def slots_lost(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
         """These slots and what ran in them are gone."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def slots_draining(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
+        """These slots are to be given back soon: what runs in them is moved to others."""
         ...
 
     @rpc(allow=_OWN)

@@ -114,6 +114,8 @@ class JobServices:
     places: CheckpointPlaces
     slot_idle_timeout: float = float("inf")
     """Seconds for which slots are held before there is a SparkContext."""
+    drain_timeout: float = 300.0
+    """Seconds that executors get to end in order when their TaskManager is drained."""
     clock: Callable[[], float] = time.time
     check_leadership: Callable[[], None] = lambda: None
     """Raises ``LeadershipLost`` when this process does not lead (any more)."""
@@ -610,6 +612,22 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._stated = None  # to be stated again, so that the reason for waiting is known
         self._reconcile()
 
+    async def slots_draining(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
+        """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        executors = self._pool.drain(allocation_ids)
+        if executors:
+            ids = tuple(each.id for each in executors)
+            _LOG.info("job %s: executors %s are moved away from %s", self.job_id, ids, taskmanager)
+            self._decommission(ids, f"TaskManager {taskmanager} is drained")
+            self.call_later(self._services.drain_timeout, self._stop_executors, executors)
+        self._stated = None  # the same slots are wanted, and not had any more
+        self._reconcile()
+
+    def _decommission(self, ids: tuple[int, ...], reason: str) -> None:
+        """Spark ends them when their blocks are elsewhere; without a driver nobody would."""
+        if self._driver is not None and self._driver_peer is not None and not self._driver_peer.closed:
+            self.hand_off(self._driver.decommission_executors(ids, reason), failed=self._note("decommissioning"))
+
     def _taskmanager_peer(self, name: str) -> RemotePeer:
         peer, identity = self.caller.peer, self.caller.identity
         if peer is None or identity.name != name:
@@ -737,6 +755,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
     def _stop_executors(self, executors: list[Executor]) -> None:
         for executor in executors:
+            if executor.state is ExecutorState.EXITED:
+                continue
             gateway = self._taskmanagers.get(executor.slot.taskmanager)
             if gateway is not None:
                 self.hand_off(gateway.kill_executor(self.job_id, executor.id), failed=self._note("ending an executor"))

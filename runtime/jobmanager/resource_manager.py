@@ -20,14 +20,16 @@ from pki.errors import PeerRefused, SluiceError
 from runtime.evidence import from_log, merge
 from runtime.gateways import RESOURCE_MANAGER, TASK_EXECUTOR, TaskExecutorGateway
 from runtime.jobmanager.at_once import AtOnce
-from runtime.jobmanager.errors import LogNotFound, NotRegistered
+from runtime.jobmanager.errors import LogNotFound, NotRegistered, TaskManagerLeaves, TaskManagerNotFound
 from runtime.jobmanager.gateways import (
     ExecutorLogRequest,
     JobMasterInternalGateway,
     ResourceManagerInternalGateway,
+    ServiceCounts,
     SlotRequirement,
 )
 from runtime.jobmanager.placement import Placement
+from runtime.jobmanager.provision import Provided, Provision, ProvisionLimits
 from runtime.jobmanager.slot_record import AllocationLost, Release, Requirement, Reserve
 from runtime.jobmanager.slots import SlotManager
 from runtime.jobmanager.views import SlotView, TaskManagerView
@@ -52,6 +54,8 @@ _LOG = logging.getLogger(__name__)
 
 MAX_TASKMANAGERS = 10_000
 TOKEN_BYTES = 16
+PROVIDE_SECONDS = 0.5
+"""How often it is looked at how many TaskManagers there should be."""
 MAX_REQUESTS_AT_ONCE = 512
 """Requests to TaskManagers, for slots or to free them, that are under way at a time."""
 
@@ -61,6 +65,10 @@ class _Registered:
     peer: RemotePeer
     gateway: TaskExecutorGateway
     last_heartbeat: int
+    draining: bool | None = None
+    """Whether it is to be drained; None: nobody said anything since it registered, so what it says itself counts."""
+    leaving: bool = False
+    """It has been told to leave."""
 
 
 class ResourceManager(FencedRpcEndpoint):
@@ -73,6 +81,7 @@ class ResourceManager(FencedRpcEndpoint):
         connections: what this process has seen.
         placement: on which TaskManagers slots are.
         max_slots_per_user: 0: any number.
+        provision: how many TaskManagers are started on demand; None: nobody starts any.
     """
 
     def __init__(
@@ -84,6 +93,7 @@ class ResourceManager(FencedRpcEndpoint):
         connections: ConnectionLog,
         placement: Placement = Placement.SPREAD,
         max_slots_per_user: int = 0,
+        provision: ProvisionLimits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(RESOURCE_MANAGER, ResourceManagerInternalGateway)
@@ -97,13 +107,16 @@ class ResourceManager(FencedRpcEndpoint):
         self._slots = SlotManager(
             lambda: secrets.token_hex(16), placement=placement, max_slots_per_user=max_slots_per_user
         )
+        self._provision = None if provision is None else Provision(provision)
+        self._provided = Provided(0 if provision is None else provision.least, ())
         self._registered: dict[str, _Registered] = {}
         self._requests = AtOnce(MAX_REQUESTS_AT_ONCE)
         self._jobs: dict[str, SlotRequirement] = {}
 
     async def on_start(self) -> None:
-        """Start to watch heartbeats."""
+        """Start to watch heartbeats, and what is lacking."""
         self._watch()
+        self._provide()
 
     # --- TaskManagers -----------------------------------------------------------------------------------
 
@@ -151,7 +164,48 @@ class ResourceManager(FencedRpcEndpoint):
             else:
                 lost.append(action)
         self._tell_lost(name, lost)
+        self._agree_on_draining(name, registered, report.draining)
         self._decide()
+
+    async def drain_taskmanager(self, name: str, draining: bool) -> None:
+        """See :class:`ResourceManagerInternalGateway`."""
+        registered = self._registered.get(name)
+        if registered is None:
+            raise TaskManagerNotFound(f"no TaskManager {name[:64]!r} is registered", "see the list of TaskManagers")
+        if registered.leaving and not draining:
+            raise TaskManagerLeaves(f"TaskManager {name} is empty and leaves", "start it again when it has ended")
+        _LOG.info("TaskManager %s is %s", name, "to be drained" if draining else "in service again")
+        registered.draining = draining
+        self._drain(name, registered, draining=draining)
+        self._decide()
+
+    def _agree_on_draining(self, name: str, registered: _Registered, said: bool) -> None:
+        """Whoever drained it may have been an earlier leader; a word to it may have been lost."""
+        if registered.draining is None:
+            registered.draining = said
+            if said:
+                self._drain(name, registered, draining=True)
+        elif registered.draining != said:
+            self.hand_off(registered.gateway.drain(registered.draining), failed=self._log_failure("draining"))
+        self._let_go(name, again=True)
+
+    def _drain(self, name: str, registered: _Registered, *, draining: bool) -> None:
+        self.hand_off(registered.gateway.drain(draining), failed=self._log_failure(f"telling {name} to drain"))
+        for job_id, allocations in self._slots.drain(name, draining=draining).items():
+            requirement = self._jobs.get(job_id)
+            if requirement is not None:
+                master = self._master(requirement)
+                self.hand_off(master.slots_draining(allocations, name), failed=partial(self._untold, requirement))
+        self._let_go(name)
+
+    def _let_go(self, name: str, *, again: bool = False) -> None:
+        """A TaskManager that is drained leaves; told again with the next heartbeat, should the word be lost."""
+        registered = self._registered.get(name)
+        if registered is None or not self._slots.drained(name) or (registered.leaving and not again):
+            return
+        _LOG.info("TaskManager %s is drained and may leave", name)
+        registered.leaving = True
+        self.hand_off(registered.gateway.leave(), failed=self._log_failure(f"letting {name} go"))
 
     def _post_closed(self, name: str, peer: RemotePeer) -> None:
         if self.running:
@@ -184,12 +238,15 @@ class ResourceManager(FencedRpcEndpoint):
         for job_id, allocations in by_job.items():
             requirement = self._jobs.get(job_id)
             if requirement is not None:
-                master = self.service.local(
-                    JobMasterInternalGateway, requirement.jobmaster_endpoint, token=requirement.jobmaster_token
-                )
                 self.hand_off(
-                    master.slots_lost(tuple(allocations), taskmanager), failed=partial(self._untold, requirement)
+                    self._master(requirement).slots_lost(tuple(allocations), taskmanager),
+                    failed=partial(self._untold, requirement),
                 )
+
+    def _master(self, requirement: SlotRequirement) -> JobMasterInternalGateway:
+        return self.service.local(
+            JobMasterInternalGateway, requirement.jobmaster_endpoint, token=requirement.jobmaster_token
+        )
 
     def _untold(self, requirement: SlotRequirement, error: BaseException) -> None:
         """A JobMaster that is no longer there wants no slots: without this they would be offered to it for ever."""
@@ -197,6 +254,28 @@ class ResourceManager(FencedRpcEndpoint):
         gone = isinstance(error, EndpointNotFound | EndpointStopped | FencingTokenMismatch)
         if gone and self._jobs.get(requirement.job_id) is requirement:
             self._drop_job(requirement.job_id)
+
+    # --- TaskManagers on demand -----------------------------------------------------------------------------
+
+    async def service_counts(self) -> ServiceCounts:
+        """See :class:`ResourceManagerInternalGateway`."""
+        return ServiceCounts(
+            taskmanagers=len(self._registered),
+            taskmanagers_draining=sum(each.draining for each in self._slots.taskmanagers),
+            taskmanagers_wanted=None if self._provision is None else self._provided.wanted,
+        )
+
+    def _provide(self) -> None:
+        if self._provision is None:
+            return
+        self._provided = self._provision.decide(self._slots.taskmanagers, self._slots.unmet(), time.monotonic())
+        for name in self._provided.drain:
+            registered = self._registered.get(name)
+            if registered is not None:
+                _LOG.info("TaskManager %s is not needed any more", name)
+                registered.draining = True
+                self._drain(name, registered, draining=True)
+        self.call_later(PROVIDE_SECONDS, self._provide)
 
     # --- JobMasters ---------------------------------------------------------------------------------------
 
@@ -260,6 +339,7 @@ class ResourceManager(FencedRpcEndpoint):
         def freed(_: None) -> None:
             self._requests.done()
             self._slots.freed(release.allocation_id)
+            self._let_go(release.taskmanager)
             self._decide()
 
         def failed(error: BaseException) -> None:
@@ -300,6 +380,7 @@ class ResourceManager(FencedRpcEndpoint):
                 last_heartbeat=self._registered[each.name].last_heartbeat,
                 total=each.total,
                 free=each.free_total,
+                draining=each.draining,
             )
             for each in self._slots.taskmanagers
         )

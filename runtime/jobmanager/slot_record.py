@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from runtime.messages import MAX_SLOTS_PER_TASKMANAGER, NO_RESOURCES, SlotCount, SlotProfile, SlotRequest, SlotState
+
+_K = TypeVar("_K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ class TaskManagerSlots:
     slots: dict[int, Slot]
     free_total: SlotProfile
     """What no slot has, whichever slots are made of it."""
+    draining: bool = False
+    """No slot of it is given to anybody."""
 
     @classmethod
     def empty(
@@ -102,8 +108,15 @@ class TaskManagerSlots:
     @property
     def free(self) -> int:
         """How many default slots a job could get."""
+        if self.draining:
+            return 0
         usable = sum(self.slots[index].usable for index in range(self.defaults))
         return min(usable, self.free_total.times(self.profile))
+
+    @property
+    def empty_of_slots(self) -> bool:
+        """Whether no slot is held, or doubted."""
+        return all(slot.usable for slot in self.slots.values())
 
     def slot_for(self, profile: SlotProfile) -> Slot | None:
         """A usable slot of that size, not yet taken: a default slot when the size is theirs, else a new one."""
@@ -145,5 +158,12 @@ class Holdings:
         """The slot is not the job's (any more)."""
         if slot.allocation_id in self.allocations:
             self.allocations.remove(slot.allocation_id)
-            self.spread -= Counter({taskmanager: 1})  # what is none any more goes
-            self.by_profile -= Counter({slot.profile: 1})
+            _one_less(self.spread, taskmanager)
+            _one_less(self.by_profile, slot.profile)
+
+
+def _one_less(counter: Counter[_K], key: _K) -> None:
+    """What is none any more goes; ``-=`` would look at all of them."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

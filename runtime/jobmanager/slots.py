@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from runtime.jobmanager.placement import Placement, rank
 from runtime.jobmanager.slot_record import (
@@ -114,6 +114,28 @@ class SlotManager:
             actions += self._reconcile(name, slot, status)
         self._note_room(name)
         return actions
+
+    def drain(self, name: str, *, draining: bool = True) -> dict[str, tuple[str, ...]]:
+        """No slot of this TaskManager is given any more, or again; returns what is held there, by job.
+
+        What is held there does not count as held any more, so that the jobs get others before these are given back.
+        """
+        taskmanager = self._taskmanagers.get(name)
+        if taskmanager is None:
+            return {}
+        taskmanager.draining = draining
+        held: dict[str, list[str]] = {}
+        for slot in taskmanager.slots.values() if draining else ():
+            if slot.state in {_ALLOCATED, _ACTIVE}:
+                self._held(slot.job_id).discard(slot, name)
+                held.setdefault(slot.job_id, []).append(slot.allocation_id)
+        self._note_room(name)
+        return {job_id: tuple(allocations) for job_id, allocations in held.items()}
+
+    def drained(self, name: str) -> bool:
+        """Whether a TaskManager may leave: it is draining and nothing is held there."""
+        taskmanager = self._taskmanagers.get(name)
+        return taskmanager is not None and taskmanager.draining and taskmanager.empty_of_slots
 
     def _reconcile(self, name: str, slot: Slot, status: SlotStatus) -> list[Release | AllocationLost]:
         if slot.state is _FREE:
@@ -292,11 +314,31 @@ class SlotManager:
     def release_job(self, job_id: str) -> list[Release]:
         """The job is over: it wants nothing, and everything it holds goes back."""
         self._requirements.pop(job_id, None)
-        releases = [release for each in sorted(self._held(job_id).allocations) for release in self.release(each)]
+        held = self._held(job_id).allocations
+        draining = {
+            slot.allocation_id
+            for each in self._taskmanagers.values()
+            if each.draining
+            for slot in each.slots.values()
+            if slot.job_id == job_id
+        }
+        releases = [release for each in sorted(held | draining) for release in self.release(each)]
         self._by_job.pop(job_id, None)
         return releases
 
     # --- what is there ----------------------------------------------------------------------------------
+
+    def unmet(self) -> list[tuple[SlotProfile, int]]:
+        """What jobs lack and may have: how many slots of which size."""
+        allowed, unmet = self._allowances(), []
+        for requirement in self._requirements.values():
+            for profile, missing in self._missing(requirement):
+                count = missing
+                if allowed is not None:
+                    count = min(missing, allowed[requirement.owner])
+                    allowed[requirement.owner] -= count
+                unmet.append((profile, count))
+        return unmet
 
     @property
     def taskmanagers(self) -> tuple[TaskManagerSlots, ...]:
@@ -330,10 +372,15 @@ class SlotManager:
         allowed = self._allowances()
         if allowed is not None and not allowed[requirement.owner]:
             return f"the jobs of {requirement.owner} hold the {self._max_slots_per_user} slots that one user may have"
+        if not any(each.total.fits(profile) for each in self._open() for profile, _ in missing):
+            return "the TaskManagers that it would fit into are being drained"
         first = next((job for job in self._kept.values() if job != requirement.job_id), "")
         if first and any(free.fits(profile) for free in self._room for profile, _ in missing):
             return f"what is free is kept for job {first}, which came first"
         return "all fitting slots are in use"
+
+    def _open(self) -> Iterator[TaskManagerSlots]:
+        return (each for each in self._taskmanagers.values() if not each.draining)
 
     def _held(self, job_id: str) -> Holdings:
         return self._by_job.get(job_id, _NOTHING)
@@ -358,7 +405,7 @@ class SlotManager:
             return
         free = taskmanager.tidy()
         self._remove_room(name)
-        if free.cores and free.memory_mb:
+        if free.cores and free.memory_mb and not taskmanager.draining:
             self._room.setdefault(free, {})[name] = taskmanager
             self._room_of[name] = free
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from pki.connections import ConnectionLog
 from runtime.blob.store import BlobStore
 from runtime.checkpoint.savepoints import CheckpointPlaces
-from runtime.config import RuntimeConfig
+from runtime.config import LimitsConfig, Provider, RuntimeConfig
 from runtime.gateways import RESOURCE_MANAGER
 from runtime.ha.leadership import Leadership
 from runtime.ha.storage import HaStorage
@@ -23,7 +23,9 @@ from runtime.jobmanager.driver_attempt import DriverHost
 from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.job_master import JobServices
+from runtime.jobmanager.job_queue import JobLimits
 from runtime.jobmanager.job_store import JobStore
+from runtime.jobmanager.provision import ProvisionLimits
 from runtime.jobmanager.resource_manager import ResourceManager
 from runtime.jobmanager.shuffle_secret import shuffle_secret
 from runtime.rpc import RpcService
@@ -84,6 +86,7 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             connections=workshop.connections,
             placement=workshop.config.resources.placement,
             max_slots_per_user=workshop.config.limits.max_slots_per_user,
+            provision=_provision(workshop.config),
         )
         await service.start(resource_manager)
         stack.push_async_callback(service.stop, resource_manager)
@@ -100,6 +103,7 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             services=_services(workshop, slots, dispatcher_gateway, leadership, shuffle),
             finished_jobs_kept=settings.finished_jobs_kept,
             lease=workshop.lease,
+            limits=_limits(workshop.config.limits),
             feed=feed,
             restart=workshop.config.restart,
             blob_quota=workshop.config.limits.max_blob_bytes_per_user,
@@ -131,6 +135,25 @@ async def linked_to_shuffle(workshop: Workshop, leadership: Leadership) -> Async
         await link.close()
 
 
+def _provision(config: RuntimeConfig) -> ProvisionLimits | None:
+    resources = config.resources
+    if resources.provider is not Provider.PROCESS:
+        return None
+    size = config.taskmanager.total
+    return ProvisionLimits(
+        resources.min_taskmanagers, resources.max_taskmanagers, resources.taskmanager_idle_timeout, size
+    )
+
+
+def _limits(config: LimitsConfig) -> JobLimits:
+    return JobLimits(
+        running=config.max_running_jobs,
+        per_user=config.max_jobs_per_user,
+        queued=config.max_queued_jobs,
+        queued_per_user=config.max_queued_jobs_per_user,
+    )
+
+
 def _services(
     workshop: Workshop,
     slots: ResourceManagerInternalGateway,
@@ -153,6 +176,7 @@ def _services(
         places=workshop.places,
         check_leadership=leadership.check,
         slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
+        drain_timeout=workshop.config.resources.drain_timeout,
         shuffle=shuffle,
     )
 

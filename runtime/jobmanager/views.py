@@ -150,7 +150,7 @@ class TaskManagerView(Message, frozen=True):
     """A registered TaskManager; ``identity`` is the SPIFFE ID of its certificate.
 
     ``slots_total`` and ``slots_free`` count default slots; ``total`` and ``free`` are what slots of any size are
-    made of.
+    made of. ``draining``: it takes no more slots, and leaves when none is held.
     """
 
     id: str
@@ -162,6 +162,7 @@ class TaskManagerView(Message, frozen=True):
     last_heartbeat: int
     total: SlotProfile | None = None
     free: SlotProfile | None = None
+    draining: bool = False
 
 
 class Overview(Message, frozen=True):

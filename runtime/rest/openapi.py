@@ -18,11 +18,11 @@ from runtime.rest.route import FORM, JSON, Annotation, Form, Query, Route
 REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {
     "job_id": "of a job, as its submission answered it",
+    "taskmanager_id": "of a TaskManager: the name in its certificate",
     "savepoint_id": "of a savepoint",
     "batch_id": "number of a batch",
     **dict.fromkeys(UI_SEGMENTS, "a part of the path in Spark's UI"),
     "worker": "name of a ShuffleWorker",
-    "taskmanager_id": "name of a TaskManager",
 }
 """What the segments of paths with names are."""
 MAX_SEGMENT_CHARACTERS = 128

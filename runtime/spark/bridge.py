@@ -16,7 +16,8 @@ The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkC
     {"type": "stopped"}                          the SparkContext ended in order
 
 To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}``,
-``{"type": "stop_streaming", "grace_ms": …}``, and answers, each with the ``id`` of its question::
+``{"type": "stop_streaming", "grace_ms": …}``, ``{"type": "decommission", "executor_ids": […], "reason": "…"}`` (these
+are to end when their blocks are elsewhere), and answers, each with the ``id`` of its question::
 
     {"type": "shuffle_registered", "id": …, "error": "", "shuffle": …, "replicas": …, "integrity_key": "16 hex digits",
      "workers": [{"name": …, "host": …, "port": …}, …]}
@@ -148,6 +149,11 @@ def encode_cancel() -> bytes:
     return _line("cancel", {})
 
 
+def encode_decommission(executor_ids: tuple[int, ...], reason: str) -> bytes:
+    """The line that has Spark end executors in order."""
+    return _line("decommission", {"executor_ids": executor_ids, "reason": reason})
+
+
 def encode_shuffle(question: int, answer: ShuffleAllocation | str) -> bytes:
     """The line that answers the question ``question``: where the shuffle is kept, or a sentence why nowhere."""
     if isinstance(answer, str):
@@ -207,6 +213,10 @@ class Bridge:
     def cancel(self) -> None:
         """Cancel all Spark jobs of the current SparkContext."""
         self._send(encode_cancel())
+
+    def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
+        """Have Spark end executors when their blocks are elsewhere."""
+        self._send(encode_decommission(executor_ids, reason))
 
     def stop_streaming(self, grace_seconds: float) -> None:
         """Stop all streaming queries; :class:`StreamingStopped` is the answer."""

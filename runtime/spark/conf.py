@@ -24,6 +24,9 @@ MAX_CONF_ENTRIES = 500
 MAX_CONF_VALUE_CHARACTERS = 32_768
 """Longest value of one Spark setting."""
 
+MAX_DYNAMIC_EXECUTORS = 1000
+"""Executors that dynamic allocation asks for unless the job says otherwise."""
+
 TLS_PROTOCOL = "SluiceTLSv1.3"
 """The SSLContext algorithm of our security provider (``runtime/spark/plugin``): nothing but TLS 1.3 with client
 certificates."""
@@ -247,6 +250,15 @@ def default_conf() -> dict[str, str]:
         "spark.shuffle.io.maxRetries": "2",
         "spark.shuffle.io.retryWait": "1s",
         "spark.sql.shuffle.partitions": "8",
+        # An executor that is to go (dynamic allocation, a TaskManager that is drained) hands its blocks on first.
+        "spark.decommission.enabled": "true",
+        "spark.storage.decommission.enabled": "true",
+        "spark.storage.decommission.shuffleBlocks.enabled": "true",
+        "spark.storage.decommission.rddBlocks.enabled": "true",
+        # With Spark's 30 s the executor outlives most jobs.
+        "spark.storage.decommission.replicationReattemptInterval": "1s",
+        # Spark's own bound is none; it asks for as many executors as there are tasks.
+        "spark.dynamicAllocation.maxExecutors": str(MAX_DYNAMIC_EXECUTORS),
     }
 
 

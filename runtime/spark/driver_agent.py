@@ -92,6 +92,10 @@ class DriverAgent:
         """Tell Spark why an executor is gone."""
         self._bridge.executor_exited(exit_report)
 
+    def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
+        """Have Spark end executors in order."""
+        self._bridge.decommission_executors(executor_ids, reason)
+
     def cancel(self, grace_seconds: float) -> None:
         """Cancel all Spark jobs, then end the driver within the grace; safe to call again."""
         if not self._cancelled.done():

@@ -53,6 +53,10 @@ class DriverEndpoint(RpcEndpoint):
         """Tell Spark why an executor is gone."""
         self._agent.executor_exited(exit_report)
 
+    async def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
+        """Have Spark end executors in order."""
+        self._agent.decommission_executors(executor_ids, reason)
+
     async def cancel(self, grace_seconds: float) -> None:
         """Cancel all Spark jobs, then end the driver within ``grace_seconds``."""
         self._agent.cancel(grace_seconds)

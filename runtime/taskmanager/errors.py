@@ -9,6 +9,10 @@ from runtime.spark.errors import ForbiddenSparkConf
 remotable(ForbiddenSparkConf)
 
 
+DRAINED_EXIT_CODE = 10
+"""Exit code of a TaskManager that was drained and told to leave: nobody should start it again by itself."""
+
+
 class TaskManagerError(SluiceError):
     """Base of the errors of package ``runtime.taskmanager``."""
 

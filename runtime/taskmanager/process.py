@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from pki.connections import ConnectionLog
 from pki.files import make_private_directory
@@ -22,10 +23,10 @@ from runtime.addresses import (
     require_reachable,
     withdraw_registration,
 )
-from runtime.config import RuntimeConfig, TaskManagerConfig
+from runtime.config import RuntimeConfig
 from runtime.diagnostics import Diagnostics
 from runtime.log_tail import kept
-from runtime.messages import SlotProfile, TaskManagerRegistration
+from runtime.messages import TaskManagerRegistration
 from runtime.metrics import MetricsRegistry, RegistryCollector
 from runtime.rpc import RpcService
 from runtime.taskmanager.jobmanager_link import JobManagerLink
@@ -36,8 +37,10 @@ from runtime.taskmanager.task_executor import TaskExecutor, TaskManagerShape
 _LOG = logging.getLogger(__name__)
 
 
-async def run_taskmanager(home: Home, config: RuntimeConfig, name: str, *, jobmanagers: Sequence[Address] = ()) -> None:
-    """Run a TaskManager until cancelled; then end its executors and stop.
+async def run_taskmanager(home: Home, config: RuntimeConfig, name: str, *, jobmanagers: Sequence[Address] = ()) -> bool:
+    """Run a TaskManager until it is cancelled, or drained and told to leave; then end its executors and stop.
+
+    Returns True when it was told to leave.
 
     Its identity is at ``home.identity(Role.TASKMANAGER, name)``, prepared before. It asks the JobManagers at
     ``jobmanagers`` who leads, by default it takes the address published in ``home``, each time it connects.
@@ -49,6 +52,7 @@ async def run_taskmanager(home: Home, config: RuntimeConfig, name: str, *, jobma
     """
     async with taskmanager(home, config, name, jobmanagers=jobmanagers) as link:
         await link
+    return True
 
 
 @asynccontextmanager
@@ -60,7 +64,7 @@ async def taskmanager(
     jobmanagers: Sequence[Address] = (),
     launcher: ExecutorLauncher | None = None,
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """A running TaskManager; yields the task that keeps it connected, which ends only with an error.
+    """A running TaskManager; yields the task that keeps it connected, which ends when it leaves, or with an error.
 
     Args:
         jobmanagers: where JobManagers listen; by default where the leader is published in ``home``.
@@ -69,8 +73,8 @@ async def taskmanager(
     settings = config.taskmanager
     require_reachable(settings.host, "taskmanager.host")
     identity = TlsIdentity(home.identity(Role.TASKMANAGER, name))
-    profile = SlotProfile(cores=settings.slot_cores, memory_mb=settings.slot_memory_mb)
-    total = total_of(settings)
+    profile = settings.profile
+    total = settings.total
     spark = launcher or SparkExecutorLauncher()
     await asyncio.to_thread(spark.prepare)
     connections = ConnectionLog()
@@ -120,19 +124,25 @@ async def taskmanager(
         )
         await service.start(executor)
         await service.start(Diagnostics(f"taskmanager/{name}", stack.enter_context(kept())))
-        linked: asyncio.Task[None] = asyncio.create_task(link.run(), name="jobmanager link")
+        linked = asyncio.create_task(_until_left(link, executor), name="jobmanager link")
         stack.push_async_callback(_end, linked)
         _LOG.info("TaskManager %s offers %d slots", identity.spiffe_id, settings.slots)
         yield linked
         _LOG.info("TaskManager %s stops", identity.spiffe_id)
 
 
-def total_of(settings: TaskManagerConfig) -> SlotProfile:
-    """What a TaskManager offers in all: at least its default slots."""
-    default = SlotProfile(cores=settings.slot_cores, memory_mb=settings.slot_memory_mb).multiplied(settings.slots)
-    return SlotProfile(cores=max(settings.cores, default.cores), memory_mb=max(settings.memory_mb, default.memory_mb))
+async def _until_left(link: JobManagerLink, executor: TaskExecutor) -> None:
+    """Keep the link up until this TaskManager is drained and told to leave."""
+    keeping = asyncio.create_task(link.run())
+    leaving = asyncio.create_task(executor.left.wait())
+    try:
+        await asyncio.wait({keeping, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if keeping.done():
+            keeping.result()
+    finally:
+        await asyncio.gather(_end(keeping), _end(leaving))
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def _end(task: asyncio.Task[Any]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -58,6 +58,7 @@ class SlotTable:
 
     def __init__(self, count: int, profile: SlotProfile, total: SlotProfile | None = None) -> None:
         self._total = total or profile.multiplied(count)
+        self.draining = False
         self._slots = {index: TaskSlot(index, profile) for index in range(count)}
 
     def reserve(self, request: SlotRequest) -> bool:
@@ -69,6 +70,8 @@ class SlotTable:
             if slot.request.allocation_id == request.allocation_id:
                 return False
             raise SlotNotAvailable(f"slot {request.slot} is {slot.state}")
+        if self.draining:
+            raise SlotNotAvailable("this TaskManager is being drained")
         wanted = request.profile
         if slot is not None and wanted != slot.profile:
             raise SlotNotAvailable(f"slot {request.slot} is a default slot, of {slot.profile} and not {wanted}")
@@ -128,4 +131,4 @@ class SlotTable:
 
     def report(self) -> SlotReport:
         """All slots as they are now."""
-        return SlotReport(slots=tuple(slot.status for slot in self._slots.values()))
+        return SlotReport(slots=tuple(slot.status for slot in self._slots.values()), draining=self.draining)

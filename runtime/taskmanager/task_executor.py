@@ -93,6 +93,8 @@ class TaskExecutor(RpcEndpoint):
         self._connections = connections
         self._slots_changed = slots_changed
         self._slots = SlotTable(shape.slots, shape.profile, shape.total)
+        self.left = asyncio.Event()
+        """Set when this process is to end, because it is drained."""
         self._jobs: dict[str, _Job] = {}
         self._jobmanager: RemotePeer | None = None
         self._directory = make_private_directory(shape.work / "jobs")
@@ -161,6 +163,20 @@ class TaskExecutor(RpcEndpoint):
             profile=request.profile,
         )
         self.hand_off(self._jobmaster(request).offer_slot(offer), then=answered, failed=failed)
+
+    async def drain(self, draining: bool) -> None:
+        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        if self._slots.draining != draining:
+            _LOG.info("this TaskManager is %s", "drained" if draining else "in service again")
+            self._slots.draining = draining
+            self._slots_changed()
+
+    async def leave(self) -> None:
+        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        if self._slots.held() or not self._slots.draining:
+            raise SlotNotAvailable("this TaskManager is not drained")
+        _LOG.info("this TaskManager is drained and leaves")
+        self.left.set()
 
     async def free_slot(self, allocation_id: str) -> None:
         """See :class:`runtime.gateways.TaskExecutorGateway`."""

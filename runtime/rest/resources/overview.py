@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from runtime.jobmanager.gateways import ServiceCounts
 from runtime.jobmanager.views import Overview
 from runtime.messages import ConnectionEvidence, JobState, Message
 from runtime.rest.cluster import Cluster
 from runtime.rest.route import Call, NoQuery, Route
-
-
-class Health(Message, frozen=True):
-    """That a JobManager takes work, and how many TaskManagers it has."""
-
-    taskmanagers: int
 
 
 class Connections(Message, frozen=True):
@@ -46,9 +41,9 @@ async def get_overview(cluster: Cluster, call: Call[NoQuery]) -> Overview:
     return await overview_of(cluster)
 
 
-async def get_health(cluster: Cluster, call: Call[NoQuery]) -> Health:
+async def get_health(cluster: Cluster, call: Call[NoQuery]) -> ServiceCounts:
     """That this process takes work, and how many TaskManagers it has; for whoever started it."""
-    return Health(taskmanagers=len(await cluster.resource_manager.taskmanagers()))
+    return await cluster.resource_manager.service_counts()
 
 
 async def list_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:

@@ -8,14 +8,14 @@ import msgspec
 from aiohttp import web
 
 from pki.metrics import CONTENT_TYPE
-from runtime.jobmanager.errors import TaskManagerNotFound
+from runtime.jobmanager.errors import TaskManagerLeaves, TaskManagerNotFound
 from runtime.jobmanager.views import TaskManagerView
 from runtime.log_files import MAX_CHUNK_BYTES
 from runtime.messages import LogChunk, Message
 from runtime.rest.cluster import Cluster
 from runtime.rest.paging import PageQuery, paginate
 from runtime.rest.resources.logs import DEFAULT_LOG_BYTES, MAX_OFFSET
-from runtime.rest.route import PLAIN_TEXT, Call, NoQuery, Query, Route
+from runtime.rest.route import PLAIN_TEXT, Call, NoQuery, Nothing, Query, Route
 
 
 class TaskManagerList(Message, frozen=True):
@@ -59,6 +59,18 @@ async def get_taskmanager_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.
     return web.Response(body=text.encode(), headers={"content-type": CONTENT_TYPE})
 
 
+async def drain_taskmanager(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
+    """Give no more slots of a TaskManager, move its executors elsewhere, and have it leave."""
+    await cluster.resource_manager.drain_taskmanager(call.path["taskmanager_id"], draining=True)
+    return Nothing()
+
+
+async def undrain_taskmanager(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
+    """Take a TaskManager that is being drained into service again; 409 when it leaves already."""
+    await cluster.resource_manager.drain_taskmanager(call.path["taskmanager_id"], draining=False)
+    return Nothing()
+
+
 _UNKNOWN = (TaskManagerNotFound,)
 ROUTES = (
     Route("GET", "/v1/taskmanagers", "taskmanagers.read", list_taskmanagers),
@@ -71,5 +83,20 @@ ROUTES = (
         get_taskmanager_metrics,
         media=PLAIN_TEXT,
         errors=_UNKNOWN,
+    ),
+    Route(
+        "POST",
+        "/v1/taskmanagers/{taskmanager_id}/drain",
+        "taskmanagers.drain",
+        drain_taskmanager,
+        status=202,
+        errors=(TaskManagerNotFound,),
+    ),
+    Route(
+        "POST",
+        "/v1/taskmanagers/{taskmanager_id}/undrain",
+        "taskmanagers.drain",
+        undrain_taskmanager,
+        errors=(TaskManagerNotFound, TaskManagerLeaves),
     ),
 )

@@ -66,6 +66,9 @@ class FakeDriver(RpcEndpoint):
     async def executor_exited(self, exit_report: ExecutorExit) -> None:
         print(f"executor {exit_report.executor_id} exited: {exit_report.reason}", flush=True)  # noqa: T201
 
+    async def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
+        print(f"decommissioned {list(executor_ids)}: {reason}", flush=True)  # noqa: T201
+
     async def cancel(self, grace_seconds: float) -> None:
         print(f"cancelled with {grace_seconds} s", flush=True)  # noqa: T201
         self.cancelled.set()

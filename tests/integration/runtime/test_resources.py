@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
-from tests.integration.runtime.conftest import Cluster, eventually
+from runtime.config import LimitsConfig, ResourcesConfig
+from tests.integration.runtime.conftest import DEADLINE_SECONDS, Cluster, eventually
 
 
 async def taskmanager_of(cluster: Cluster) -> Any:
@@ -70,3 +75,114 @@ async def test_impossible_executors_are_refused(cluster: Cluster, size: dict[str
     status, problem = await cluster.call("POST", "/v1/jobs", data=form)
     assert status == 400
     assert "executors of" in problem["detail"]
+
+
+async def restart_with(cluster: Cluster, **limits: int) -> None:
+    """The JobManager again, with these limits."""
+    await cluster.master.aclose()
+    cluster.config = msgspec.structs.replace(cluster.config, limits=LimitsConfig(**limits))
+    await cluster.start_jobmanager()
+
+
+async def test_a_job_beyond_the_limit_waits_for_its_turn_and_one_beyond_the_queue_is_refused(cluster: Cluster) -> None:
+    await restart_with(cluster, max_jobs_per_user=1, max_queued_jobs=2)
+    await cluster.start_taskmanager("tm-1")
+    first = await cluster.submit(executors=1)
+    await cluster.until(first, "RUNNING")
+    second, third = await cluster.submit(executors=1), await cluster.submit(executors=1)
+    waiting = await cluster.job(third)
+    assert waiting["state"] == "INITIALIZING"
+    assert waiting["pending_reason"].startswith("queued, 1 jobs ahead of it: 1 jobs of ")
+    form = aiohttp.FormData()
+    form.add_field("request", "{}", content_type="application/json")
+    form.add_field("pipeline", b"{}", filename="pipeline.json")
+    status, problem = await cluster.call("POST", "/v1/jobs", data=form)
+    assert (status, problem["type"]) == (503, "urn:sluice:problem:TooManyJobs")
+    assert (await cluster.call("PATCH", f"/v1/jobs/{second}?mode=cancel"))[0] == 202
+    await cluster.until(second, "CANCELED")
+    assert (await cluster.job(third))["state"] == "INITIALIZING", "the first one still runs"
+    cluster.flag.touch()
+    await cluster.until(first, "FINISHED")
+    await cluster.until(third, "FINISHED")
+
+
+async def test_jobs_that_waited_wait_again_after_a_restart(cluster: Cluster) -> None:
+    await restart_with(cluster, max_running_jobs=1)
+    await cluster.start_taskmanager("tm-1")
+    jobs = [await cluster.submit(executors=1) for _ in range(2)]
+    await cluster.until(jobs[0], "RUNNING")
+    await restart_with(cluster, max_running_jobs=1)
+    await cluster.until(jobs[0], "RUNNING")
+    assert "1 jobs run, as many as may" in (await cluster.job(jobs[1]))["pending_reason"]
+    cluster.flag.touch()
+    for job_id in jobs:
+        await cluster.until(job_id, "FINISHED")
+
+
+async def test_the_jobs_of_one_user_hold_no_more_slots_than_the_limit(cluster: Cluster) -> None:
+    await restart_with(cluster, max_slots_per_user=1)
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=2)
+    await cluster.until_running(job_id, 1)
+
+    async def said() -> bool:
+        return "hold the 1 slots that one user may have" in (await cluster.job(job_id))["pending_reason"]
+
+    await eventually(said, "the reason is shown")
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")
+
+
+async def test_a_drained_taskmanager_hands_its_executors_on_and_leaves(cluster: Cluster) -> None:
+    left = await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=1)
+    (first,) = await cluster.until_running(job_id, 1)
+    await cluster.start_taskmanager("tm-2")
+    assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/drain"))[0] == 202
+    (second,) = await cluster.until_running(job_id, 1, besides=[first["id"]])
+    assert second["taskmanager"] == "tm-2"
+    log = (await cluster.get(f"/v1/jobs/{job_id}/logs?source=driver.stdout"))["data"]
+    assert f"decommissioned [{first['id']}]: TaskManager tm-1 is drained" in log
+    shown = {each["id"]: each for each in (await cluster.get("/v1/taskmanagers"))["taskmanagers"]}
+    assert (shown["tm-1"]["draining"], shown["tm-1"]["slots_free"]) == (True, 0)
+    assert not left.done(), "its executor still runs"
+    os.kill(await cluster.pid(job_id, first), signal.SIGTERM)  # as Spark ends one whose blocks are elsewhere
+    await asyncio.wait_for(left, DEADLINE_SECONDS)
+    cluster.flag.touch()
+    job = await cluster.until(job_id, "FINISHED")
+    assert [each["id"] for each in job["executors"]] == [first["id"], second["id"]], "nobody else was started"
+
+
+async def test_executors_that_do_not_go_by_themselves_are_ended(cluster: Cluster) -> None:
+    await cluster.master.aclose()
+    cluster.config = msgspec.structs.replace(cluster.config, resources=ResourcesConfig(drain_timeout=0.5))
+    await cluster.start_jobmanager()
+    left = await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=1)
+    await cluster.until_running(job_id, 1)
+    assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/drain"))[0] == 202
+    await asyncio.wait_for(left, DEADLINE_SECONDS)
+
+    async def waits() -> bool:
+        return "no TaskManager" in (await cluster.job(job_id))["pending_reason"]
+
+    await eventually(waits, "the job says what it waits for")
+    assert (await cluster.job(job_id))["state"] == "RUNNING"
+
+
+async def test_draining_is_taken_back(cluster: Cluster) -> None:
+    await cluster.start_taskmanager("tm-1")
+    job_id = await cluster.submit(executors=1)
+    (first,) = await cluster.until_running(job_id, 1)
+    assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/drain"))[0] == 202
+    status, problem = await cluster.call("POST", "/v1/taskmanagers/nobody/drain")
+    assert (status, problem["type"]) == (404, "urn:sluice:problem:TaskManagerNotFound")
+    assert (await cluster.call("POST", "/v1/taskmanagers/tm-1/undrain"))[0] == 200
+
+    async def draining() -> bool:
+        return bool((await cluster.get("/v1/taskmanagers"))["taskmanagers"][0]["draining"])
+
+    assert not await draining()
+    await cluster.until_running(job_id, 1, besides=[first["id"]])  # in the slot that nobody was given meanwhile
+    cluster.flag.touch()
+    await cluster.until(job_id, "FINISHED")

@@ -35,6 +35,7 @@ TABLE = {
     "jobs.connections": (ALLOW, ALLOW, ALLOW),
     "jobs.ui": (ALLOW, ALLOW, ALLOW),
     "taskmanagers.read": (ALLOW, ALLOW, ALLOW),
+    "taskmanagers.drain": (DENY, DENY, ALLOW),
     "shuffle.read": (ALLOW, ALLOW, ALLOW),
     "shuffle.drain": (DENY, DENY, ALLOW),
     "connections.read": (ALLOW, ALLOW, ALLOW),

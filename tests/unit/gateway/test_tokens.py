@@ -35,7 +35,7 @@ def test_token_is_found_by_a_reader_that_was_there_before(home: Home) -> None:
 
 
 def test_unknown_role_is_refused_by_name(home: Home) -> None:
-    with pytest.raises(InvalidTokenRequest, match=r"'root' is not a role .*viewer, submitter, admin"):
+    with pytest.raises(InvalidTokenRequest, match=r"'root' is not a role .*viewer, submitter, operator, admin"):
         create_token(home, name="ada", role="root")
 
 

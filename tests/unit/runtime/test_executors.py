@@ -261,3 +261,26 @@ def test_a_driver_cannot_ask_for_any_number_of_executors() -> None:
     greedy.spark_started(spark())
     greedy.set_targets(targets(1, 2_147_483_647))
     assert greedy.decide(NOW).slots_wanted == MAX_EXECUTORS_WANTED
+
+
+def test_executors_on_a_drained_taskmanager_are_replaced_elsewhere_and_their_slots_given_back() -> None:
+    both = running(2)
+    assert [each.id for each in both.drain(["alloc-0", "unknown"])] == [1]
+    decision = both.decide(NOW)
+    assert (decision.slots_wanted, decision.release, decision.launch) == (2, (), ()), "it still runs"
+    assert both.offer(offer(5, "tm-2"))
+    (replacement,) = both.decide(NOW).launch
+    assert replacement.slot.taskmanager == "tm-2"
+    both.exited(ended(1, 0), NOW)
+    assert both.decide(NOW).release == ("alloc-0",)
+    assert both.failures == 0
+    assert both.decide(NOW).retry_at is None, "it ended because it was told to"
+
+
+def test_an_idle_slot_of_a_drained_taskmanager_goes_back_at_once() -> None:
+    early = pool(1)
+    early.offer(offer(0))
+    assert early.drain(["alloc-0"]) == []
+    decision = early.decide(NOW)
+    assert (decision.release, decision.slots_wanted) == (("alloc-0",), 1)
+    assert early.offer(offer(1, "tm-2"))

@@ -25,8 +25,14 @@ from runtime.checkpoint.savepoints import Savepoint
 from runtime.config import ConnectConfig, RuntimeConfig, SparkConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.dispatcher import check_submission
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound
-from runtime.jobmanager.gateways import ExecutorLogRequest, SlotRequirement
+from runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogNotFound,
+    TaskManagerLeaves,
+    TaskManagerNotFound,
+)
+from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.observation import Observation
 from runtime.jobmanager.views import (
@@ -236,6 +242,9 @@ class FakeDispatcher:
 class FakeResourceManager:
     """Knows one TaskManager."""
 
+    def __init__(self) -> None:
+        self.leaving = False
+
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         slot = SlotView(slot=0, state=SlotState.ACTIVE, job_id=JOB)
         free = SlotView(slot=1, state=SlotState.FREE, job_id="")
@@ -253,6 +262,16 @@ class FakeResourceManager:
 
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         return (EVIDENCE,)
+
+    async def service_counts(self) -> ServiceCounts:
+        return ServiceCounts(taskmanagers=1)
+
+    async def drain_taskmanager(self, name: str, draining: bool) -> None:
+        if name != "tm-1":
+            raise TaskManagerNotFound(f"no TaskManager {name!r} is registered")
+        if self.leaving and not draining:
+            raise TaskManagerLeaves(f"TaskManager {name} is empty and leaves")
+        self.leaving = draining
 
     async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
         raise NotImplementedError
@@ -439,6 +458,17 @@ async def test_taskmanagers_and_connections(rest: Rest) -> None:
     for path in ("/v1/connections", f"/v1/jobs/{JOB}/connections"):
         _, document = await rest.call("GET", path)
         assert document["connections"][0]["protocol"] == "TLSv1.3"
+
+
+async def test_a_taskmanager_is_drained_and_one_that_leaves_cannot_be_taken_back(rest: Rest) -> None:
+    assert await rest.call("POST", "/v1/taskmanagers/tm-1/undrain") == (200, {})
+    assert await rest.call("POST", "/v1/taskmanagers/tm-1/drain") == (202, {})
+    status, problem = await rest.call("POST", "/v1/taskmanagers/tm-1/undrain")
+    assert (status, problem["type"]) == (409, "urn:sluice:problem:TaskManagerLeaves")
+    for act in ("drain", "undrain"):
+        status, problem = await rest.call("POST", f"/v1/taskmanagers/nobody/{act}")
+        assert (status, problem["type"]) == (404, "urn:sluice:problem:TaskManagerNotFound")
+    assert (await rest.call("GET", "/v1/taskmanagers/tm-1/drain"))[0] == 405
 
 
 @pytest.mark.parametrize("path", ["", "/logs", "/logs?source=driver.stdout", "/connections", "/ui/jobs"])

@@ -295,6 +295,43 @@ def test_what_cannot_be_had_at_all_keeps_nothing_from_others() -> None:
     assert [each.request.job_id for each in slots.decide()] == [TWO, TWO]
 
 
+def test_a_taskmanager_that_is_drained_gets_no_slots_and_its_jobs_get_others_first() -> None:
+    slots = manager()
+    slots.register("tm-1", "h", 1, SMALL)
+    slots.require(wants(ONE, 1))
+    (first,) = slots.decide()
+    slots.acknowledged(first.request.allocation_id)
+    assert slots.drain("tm-1") == {ONE: (first.request.allocation_id,)}
+    assert slots.pending_reason(ONE) == "0 of 1 slots: the TaskManagers that it would fit into are being drained"
+    slots.register("tm-2", "h", 1, SMALL)
+    (second,) = slots.decide()
+    assert (second.taskmanager, slots.drained("tm-1")) == ("tm-2", False)
+    assert slots.release(first.request.allocation_id) == [Release("tm-1", first.request.allocation_id)]
+    slots.freed(first.request.allocation_id)
+    assert slots.drained("tm-1")
+    assert not slots.drained("tm-2")
+
+
+def test_a_job_that_ends_gives_back_what_it_has_on_a_drained_taskmanager_too() -> None:
+    slots = manager()
+    slots.register("tm-1", "h", 2, SMALL)
+    slots.require(wants(ONE, 2))
+    allocations = [each.request.allocation_id for each in slots.decide()]
+    slots.drain("tm-1")
+    assert [each.allocation_id for each in slots.release_job(ONE)] == allocations
+
+
+def test_a_taskmanager_that_is_back_in_service_gets_slots_again() -> None:
+    slots = manager()
+    slots.register("tm-1", "h", 1, SMALL)
+    slots.drain("tm-1")
+    slots.require(wants(ONE, 1))
+    assert slots.decide() == []
+    slots.drain("tm-1", draining=False)
+    assert len(slots.decide()) == 1
+    assert slots.drain("nobody") == {}
+
+
 OWNERS = {ONE: "ann", TWO: "bob", THREE: "ann"}
 SIZES = st.sampled_from([SMALL, MEDIUM, LARGE])
 
@@ -310,6 +347,7 @@ class SlotModel(RuleBasedStateMachine):
         self.requests: list[Reserve] = []
         self.releases: list[Release] = []
         self.jobs: dict[str, dict[SlotProfile, int]] = {}
+        self.moved: set[str] = set()
 
     @initialize(placement=st.sampled_from(list(Placement)), most=st.sampled_from([0, 3]))
     def one_taskmanager(self, placement: Placement, most: int) -> None:
@@ -330,6 +368,15 @@ class SlotModel(RuleBasedStateMachine):
         self.slots.register(name, "h", count, profile, total)
         self.tables[name] = SlotTable(count, profile, total)
         self.drop(name)
+
+    @precondition(lambda self: self.tables)
+    @rule(data=st.data(), draining=st.booleans())
+    def drain(self, data: st.DataObject, draining: bool) -> None:
+        """A TaskManager is taken out of service, or back; it may hear of that later."""
+        name = data.draw(st.sampled_from(sorted(self.tables)))
+        for allocations in self.slots.drain(name, draining=draining).values():
+            self.moved |= set(allocations)
+        self.tables[name].draining = draining
 
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
@@ -362,7 +409,7 @@ class SlotModel(RuleBasedStateMachine):
         """The ResourceManager acts: it gives what a search through everything would give, and no more."""
         before = Counter((each.job_id, each.profile) for each in self.held())
         of_users = Counter(OWNERS[each.job_id] for each in self.held() if each.job_id in self.jobs)
-        room = {each.name: free_of(each) for each in self.slots.taskmanagers}
+        room = {each.name: free_of(each) for each in self.slots.taskmanagers if not each.draining}
         reserved = self.slots.decide()
         self.requests += reserved
         given = Counter((each.request.job_id, each.request.profile) for each in reserved)
@@ -388,8 +435,13 @@ class SlotModel(RuleBasedStateMachine):
             slot
             for each in self.slots.taskmanagers
             for slot in each.slots.values()
-            if slot.state in {SlotState.ALLOCATED, SlotState.ACTIVE}
+            if slot.state in {SlotState.ALLOCATED, SlotState.ACTIVE} and slot.allocation_id in self.counted
         ]
+
+    @property
+    def counted(self) -> set[str]:
+        """What counts as held: all that is allocated but what was on a TaskManager when that was drained."""
+        return {each for job in (ONE, TWO, THREE) for each in self.slots._held(job).allocations}
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), lost=st.booleans())
@@ -453,7 +505,7 @@ class SlotModel(RuleBasedStateMachine):
     @invariant()
     def what_is_known_by_index_is_what_a_search_finds(self) -> None:
         """Decisions look into indexes, which every change of a slot has to keep."""
-        with_room = {each.name: free_of(each) for each in self.slots.taskmanagers}
+        with_room = {each.name: free_of(each) for each in self.slots.taskmanagers if not each.draining}
         with_room = {name: free for name, free in with_room.items() if free.cores and free.memory_mb}
         assert {name: free for free, names in self.slots._room.items() for name in names} == with_room
         assert self.slots._sizes == Counter(each.total for each in self.slots.taskmanagers)
@@ -467,7 +519,13 @@ class SlotModel(RuleBasedStateMachine):
             ]
             assert held.spread == Counter(name for name, _ in mine)
             assert held.by_profile == Counter(slot.profile for _, slot in mine)
-            assert held.allocations == {slot.allocation_id for slot in self.held() if slot.job_id == job}
+            allocated = {
+                slot.allocation_id: each.draining or slot.allocation_id in self.moved
+                for each in self.slots.taskmanagers
+                for slot in each.slots.values()
+                if slot.job_id == job and slot.state in {SlotState.ALLOCATED, SlotState.ACTIVE}
+            }
+            assert held.allocations == {each for each, moved in allocated.items() if not moved}
 
     def teardown(self) -> None:
         """When messages arrive again, records and TaskManagers agree, and no free slot is withheld."""

@@ -4,6 +4,7 @@ import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
 import java.util.concurrent.atomic.{AtomicBoolean, AtomicInteger, AtomicLong}
 
 import scala.concurrent.Future
+import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.JsonNode
 
@@ -11,7 +12,7 @@ import org.apache.spark.{SparkConf, SparkContext}
 import org.apache.spark.internal.config
 import org.apache.spark.resource.ResourceProfile
 import org.apache.spark.rpc.{RpcAddress, RpcEndpointAddress}
-import org.apache.spark.scheduler.{ExecutorExited, ExecutorLossReason, ExecutorProcessLost, TaskSchedulerImpl}
+import org.apache.spark.scheduler.{ExecutorDecommissionInfo, ExecutorExited, ExecutorLossReason, ExecutorProcessLost, TaskSchedulerImpl}
 import org.apache.spark.scheduler.cluster.{CoarseGrainedSchedulerBackend, SchedulerBackendUtils}
 import org.apache.spark.shuffle.sluice.Registrar
 import org.apache.spark.sql.sluice.StreamingQueries
@@ -126,8 +127,17 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   private def received(message: JsonNode): Unit = message.path("type").asText() match {
     case "executor_exited" => executorExited(message)
     case "cancel"          => sc.cancelAllJobs()
+    case "decommission"    => decommission(message)
     case "stop_streaming"  => stopStreaming(message.path("grace_ms").asLong(0))
     case other             => logWarning(s"the driver agent sent something unknown: $other")
+  }
+
+  /** Their tasks finish, their blocks go elsewhere, then they end by themselves. Totals stay: the JobMaster replaces them. */
+  private def decommission(message: JsonNode): Unit = {
+    val known = getExecutorIds().toSet
+    val info = ExecutorDecommissionInfo(message.path("reason").asText(""), None)
+    val leaving = message.path("executor_ids").elements().asScala.map(_.asText()).filter(known).map(_ -> info).toArray
+    decommissionExecutors(leaving, adjustTargetNumExecutors = false, triggeredByExecutor = false)
   }
 
   private def stopStreaming(graceMillis: Long): Unit =

@@ -1,0 +1,64 @@
+"""``sluice submit --target``: where a submission runs, other than on the session cluster."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from cli.errors import UsageError
+from pki.home import Home
+
+
+class SubmitTarget(enum.StrEnum):
+    """Where a submission runs."""
+
+    SESSION = "session"
+    """The cluster that runs already, through its gateway."""
+    PER_JOB = "per-job"
+    """A cluster that is started on this machine for this submission alone."""
+    YARN = "yarn"
+    """Spark on the YARN of ``HADOOP_CONF_DIR``."""
+    KUBERNETES = "kubernetes"
+    """Spark on the Kubernetes of ``[kubernetes]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A pipeline as :meth:`cli.client.GatewayClient.submit` wants it."""
+
+    pipeline: Path
+    request: Mapping[str, object]
+    files: tuple[tuple[str, Path], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """How a submission is handed to something other than the session cluster."""
+
+    home: Path
+    config: Path | None = None
+    server: str | None = None
+    render: Path | None = None
+    with_secrets: bool = False
+    as_json: bool = False
+
+
+def submit_elsewhere(target: SubmitTarget, submission: Submission, how: Elsewhere) -> int:
+    """Run ``submission`` on ``target``, wait for its end, and return the exit code."""
+    if how.server is not None:
+        raise UsageError(f"--server with --target {target}", "there is no gateway of ours on the way")
+    if target is SubmitTarget.PER_JOB:
+        from cli.modes import run_per_job
+
+        if how.render is not None or how.with_secrets:
+            raise UsageError("--render with --target per-job", "it goes with yarn and kubernetes")
+        console = Console(stderr=True)
+        return run_per_job(Home.at(how.home), how.config, submission, console, as_json=how.as_json)
+    from cli.foreign import ForeignOptions, submit_foreign
+
+    options = ForeignOptions(how.render, how.with_secrets, how.as_json)
+    return submit_foreign(target, submission, how.home, how.config, options)

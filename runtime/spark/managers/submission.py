@@ -1,0 +1,96 @@
+"""What every foreign manager gets: Spark's configuration with our agent in each JVM, and the command that submits it.
+
+Values in, values out. Nothing here is secret: identities are named by where they are, never by what they contain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from runtime.messages import SlotProfile
+from runtime.spark.conf import check_job_conf, default_conf, security_conf
+
+DEFAULT_SIZE = SlotProfile(cores=1, memory_mb=768)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignJob:
+    """A submission as the session cluster would get it.
+
+    Attributes:
+        name: of the job.
+        pipeline: the Python program.
+        args: of the program.
+        files: beside it.
+        spark_conf: the job's own settings.
+        executors, executor: how many, and the size of each.
+        driver_memory_mb: heap of the driver.
+    """
+
+    name: str
+    pipeline: Path
+    args: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    executors: int = 2
+    executor: SlotProfile = DEFAULT_SIZE
+    driver_memory_mb: int = 768
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """Everything to submit a job: ``files`` by name, and what follows ``spark-submit`` on the command line.
+
+    ``secrets`` are those of ``files`` with private keys in them.
+    """
+
+    files: Mapping[str, bytes]
+    arguments: tuple[str, ...]
+    secrets: frozenset[str] = frozenset()
+
+
+def common_conf(job: ForeignJob, *, agent: str, identity: str) -> dict[str, str]:
+    """Spark's configuration on any manager; raises ``ForbiddenSparkConf`` for what a job may not set.
+
+    Args:
+        agent: path of the plugin's jar where the JVMs run.
+        identity: directory with the identity there.
+    """
+    options = f"-javaagent:{agent}={identity} -Dsluice.tls.engine=jdk"
+    return {
+        **default_conf(),
+        **check_job_conf(job.spark_conf),
+        **security_conf(),
+        "spark.app.name": job.name,
+        "spark.submit.deployMode": "cluster",
+        "spark.ui.enabled": "false",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.executor.instances": str(job.executors),
+        "spark.executor.cores": str(job.executor.cores),
+        "spark.executor.memory": f"{job.executor.memory_mb}m",
+        "spark.driver.memory": f"{job.driver_memory_mb}m",
+        "spark.driver.extraJavaOptions": options,
+        "spark.executor.extraJavaOptions": options,
+    }
+
+
+def properties(conf: Mapping[str, str]) -> bytes:
+    """``conf`` as a Java properties file, which is read as ISO-8859-1 with escapes (java.util.Properties)."""
+    return "".join(f"{_escape(key, key=True)}={_escape(value)}\n" for key, value in sorted(conf.items())).encode(
+        "ascii"
+    )
+
+
+def _escape(text: str, *, key: bool = False) -> str:
+    escaped = []
+    for position, character in enumerate(text):
+        if character == "\\" or (key and character in "=: ") or (character in " #!" and position == 0):
+            escaped.append("\\" + character)
+        elif character.isascii() and character.isprintable():
+            escaped.append(character)
+        else:
+            units = character.encode("utf-16-be")
+            escaped += [f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2)]
+    return "".join(escaped)

@@ -1,0 +1,56 @@
+"""A submission for Spark on YARN. Identities are on the nodes: YARN carries the plugin's jar, but no keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from runtime.spark.errors import SparkError
+from runtime.spark.managers.submission import ForeignJob, Rendering, common_conf, properties
+
+PLUGIN_NAME = "sluice-spark.jar"
+"""What the plugin's jar is called in the working directory of each container."""
+
+
+class YarnConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where ``sluice submit --target yarn`` submits to; the cluster itself is in ``HADOOP_CONF_DIR``."""
+
+    identity: str = ""
+    """Directory with the identity of what a job runs, on every node; read by the user that containers run as."""
+    queue: str = ""
+
+
+def hadoop_configuration(environment: Mapping[str, str]) -> Path:
+    """The directory that says where YARN is; :class:`SparkError` when there is none."""
+    text = environment.get("HADOOP_CONF_DIR") or environment.get("YARN_CONF_DIR") or ""
+    if not text:
+        raise SparkError("HADOOP_CONF_DIR is not set", "point it at the directory with core-site.xml and yarn-site.xml")
+    directory = Path(text)
+    if not (directory / "yarn-site.xml").is_file():
+        raise SparkError(f"HADOOP_CONF_DIR is {directory}, which has no yarn-site.xml", "point it at YARN's own")
+    return directory
+
+
+def render_yarn(job: ForeignJob, config: YarnConfig, plugin: Path, directory: Path) -> Rendering:
+    """What is submitted, with paths in ``directory``; ``plugin`` is the jar here.
+
+    Raises:
+        SparkError: the configuration is not complete.
+        ForbiddenSparkConf: the job sets what it may not.
+    """
+    if not Path(config.identity).is_absolute():
+        raise SparkError(
+            f"yarn.identity is {config.identity!r}", "name the directory with the job's identity on every node"
+        )
+    conf = {
+        **common_conf(job, agent=PLUGIN_NAME, identity=config.identity),
+        "spark.master": "yarn",
+        "spark.yarn.dist.files": ",".join([f"{plugin}#{PLUGIN_NAME}", *(str(path.absolute()) for path in job.files)]),
+        "spark.yarn.maxAppAttempts": "1",
+    }
+    if config.queue:
+        conf["spark.yarn.queue"] = config.queue
+    arguments = ("--properties-file", str(directory / "spark.properties"), str(job.pipeline.absolute()), *job.args)
+    return Rendering({"spark.properties": properties(conf)}, arguments)

@@ -1,0 +1,97 @@
+"""Whose turn it is: first come, first served, and nobody is held up by somebody else's limit."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.jobmanager.errors import TooManyJobs
+from runtime.jobmanager.job_queue import JobLimits, JobQueue
+
+
+def waits(queue: JobQueue, *jobs: str) -> list[str]:
+    """Those that wait."""
+    return [job for job in jobs if queue.reason(job)]
+
+
+def test_jobs_run_in_the_order_in_which_they_came() -> None:
+    queue = JobQueue(JobLimits(running=2))
+    for job in ("a", "b", "c", "d"):
+        queue.enter(job, "ann")
+    assert waits(queue, "a", "b", "c", "d") == ["c", "d"]
+    assert queue.reason("d") == "queued, 1 jobs ahead of it: 2 jobs run, as many as may"
+    queue.leave("a")
+    assert waits(queue, "c", "d") == ["d"]
+
+
+def test_a_user_at_the_limit_is_passed_over() -> None:
+    queue = JobQueue(JobLimits(running=3, per_user=1))
+    for job, owner in (("a1", "ann"), ("a2", "ann"), ("b1", "bob")):
+        queue.enter(job, owner)
+    assert waits(queue, "a1", "a2", "b1") == ["a2"]
+    assert "1 jobs of ann run, as many as one user may have" in queue.reason("a2")
+    queue.leave("b1")
+    assert waits(queue, "a2") == ["a2"]
+    queue.leave("a1")
+    assert waits(queue, "a2") == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "match"),
+    [
+        pytest.param(JobLimits(running=1, queued=1), "1 jobs are waiting", id="of-all"),
+        pytest.param(JobLimits(running=1, queued=9, queued_per_user=1), "1 jobs of ann are waiting", id="of-one-user"),
+    ],
+)
+def test_a_full_queue_refuses_what_cannot_run_at_once(limits: JobLimits, match: str) -> None:
+    queue = JobQueue(limits)
+    queue.enter("a", "ann")
+    queue.enter("b", "ann")
+    with pytest.raises(TooManyJobs, match=match):
+        queue.enter("c", "ann")
+    queue.enter_again("old", "ann")
+    assert waits(queue, "b", "c", "old") == ["b", "old"]
+
+
+async def test_a_turn_comes_with_an_end_and_with_leaving() -> None:
+    queue = JobQueue(JobLimits(running=1))
+    for job in ("a", "b", "c"):
+        queue.enter(job, "ann")
+    await queue.turn("a")
+    second, third = asyncio.ensure_future(queue.turn("b")), asyncio.ensure_future(queue.turn("c"))
+    await asyncio.sleep(0)
+    assert not second.done()
+    queue.leave("c")
+    await asyncio.wait_for(third, 5)
+    assert not second.done(), "a job that left was never running"
+    queue.leave("a")
+    await asyncio.wait_for(second, 5)
+    await queue.turn("unknown")
+
+
+@given(
+    steps=st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=40),
+    running=st.integers(0, 3),
+    per_user=st.integers(0, 2),
+)
+def test_limits_hold_and_nobody_waits_for_nothing(steps: list[tuple[bool, int]], running: int, per_user: int) -> None:
+    queue = JobQueue(JobLimits(running=running, per_user=per_user))
+    inside: dict[str, str] = {}
+    for comes, number in steps:
+        job, owner = f"job-{number}", f"user-{number % 3}"
+        if comes and job not in inside:
+            queue.enter(job, owner)
+            inside[job] = owner
+        elif not comes:
+            queue.leave(job)
+            inside.pop(job, None)
+        runs = [each for each in inside if not queue.reason(each)]
+        of_user = [inside[each] for each in runs]
+        assert not running or len(runs) <= running
+        assert not per_user or all(of_user.count(each) <= per_user for each in of_user)
+        for each in inside.keys() - set(runs):
+            full = bool(running) and len(runs) >= running
+            assert full or (per_user and of_user.count(inside[each]) >= per_user)

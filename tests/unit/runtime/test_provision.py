@@ -1,0 +1,88 @@
+"""How many TaskManagers are started on demand, and which go."""
+
+from __future__ import annotations
+
+import itertools
+
+from runtime.jobmanager.provision import Provided, Provision, ProvisionLimits
+from runtime.jobmanager.slot_record import Requirement
+from runtime.jobmanager.slots import SlotManager
+from runtime.messages import SlotCount, SlotProfile
+
+SLOT = SlotProfile(cores=1, memory_mb=512)
+TASKMANAGER = SlotProfile(cores=2, memory_mb=1024)
+NOW = 1000.0
+
+
+def provision(least: int = 0, most: int = 3) -> Provision:
+    """One whose TaskManagers have two default slots and go after ten seconds."""
+    return Provision(ProvisionLimits(least, most, 10.0, TASKMANAGER))
+
+
+def manager(*names: str) -> SlotManager:
+    """One with these TaskManagers."""
+    numbers = itertools.count(1)
+    slots = SlotManager(lambda: f"alloc-{next(numbers)}")
+    for name in names:
+        slots.register(name, "h", 2, SLOT)
+    return slots
+
+
+def wants(slots: SlotManager, count: int, profile: SlotProfile = SLOT) -> None:
+    """A job wants slots and gets what there is."""
+    slots.require(Requirement("job", (SlotCount(profile, count),), "jobmaster/job", b"t"))
+    slots.decide()
+
+
+def decide(what: Provision, slots: SlotManager, now: float = NOW) -> Provided:
+    """As the ResourceManager asks."""
+    return what.decide(slots.taskmanagers, slots.unmet(), now)
+
+
+def test_as_many_as_are_lacking_within_the_bounds() -> None:
+    slots = manager()
+    assert decide(provision(), slots) == Provided(0, ())
+    assert decide(provision(least=1), slots) == Provided(1, ())
+    wants(slots, 3)
+    assert decide(provision(), slots) == Provided(2, ())
+    wants(slots, 9)
+    assert decide(provision(), slots) == Provided(3, ())
+
+
+def test_asking_again_while_they_start_asks_for_no_more() -> None:
+    slots = manager("taskmanager-1")
+    wants(slots, 5)
+    assert [decide(provision(), slots).wanted for _ in range(3)] == [3, 3, 3]
+
+
+def test_what_would_not_fit_into_one_starts_none() -> None:
+    slots = manager()
+    wants(slots, 1, SlotProfile(cores=64, memory_mb=512))
+    assert decide(provision(), slots) == Provided(0, ())
+
+
+def test_idle_ones_go_after_a_while_but_never_below_the_least() -> None:
+    slots = manager("taskmanager-1", "taskmanager-2", "taskmanager-10")
+    some = provision(least=1)
+    assert decide(some, slots) == Provided(3, ())
+    assert decide(some, slots, NOW + 9) == Provided(3, ())
+    assert decide(some, slots, NOW + 10) == Provided(1, ("taskmanager-10", "taskmanager-2"))
+
+
+def test_one_that_was_used_in_between_is_not_idle() -> None:
+    slots = manager("taskmanager-1")
+    one = provision()
+    decide(one, slots)
+    wants(slots, 1)
+    assert decide(one, slots, NOW + 20) == Provided(1, ())
+    for release in slots.release_job("job"):
+        slots.freed(release.allocation_id)
+    assert decide(one, slots, NOW + 21) == Provided(1, ())
+    assert decide(one, slots, NOW + 31) == Provided(0, ("taskmanager-1",))
+
+
+def test_those_that_drain_do_not_count() -> None:
+    slots = manager("taskmanager-1", "taskmanager-2")
+    slots.drain("taskmanager-1")
+    wants(slots, 4)
+    assert decide(provision(), slots) == Provided(2, ())
