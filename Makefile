@@ -84,6 +84,7 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.issuance
 	$(PY) -m benchmarks.rpc
 	$(PY) -m benchmarks.control_plane
+	$(PY) -m benchmarks.shuffle_worker
 	scripts/get-load-programs
 	$(PY) -m benchmarks.gateway
 

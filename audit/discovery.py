@@ -47,6 +47,16 @@ class _JobManagerRecord(msgspec.Struct, frozen=True):
     rest_tls: tuple[str, int] | None = None
 
 
+class _ShuffleManagerRecord(msgspec.Struct, frozen=True):
+    name: str
+    rpc: tuple[str, int]
+
+
+class _ShuffleWorkerRecord(msgspec.Struct, frozen=True):
+    name: str
+    data: tuple[str, int]
+
+
 class _AddressRecord(msgspec.Struct, frozen=True):
     host: str
     port: int
@@ -122,7 +132,21 @@ def declared(home: Home) -> tuple[Listener, ...]:
     else:
         found.append(Listener(name="auth", kind=Kind.MUTUAL, channel=Channel.AUTH, host=auth.host, port=auth.port))
     found += (Listener(name=name, kind=Kind.SOCKET, path=str(home.sockets / f"{name}.sock")) for name in sockets)
-    return (*found, *_sessions(home))
+    return (*found, *_shuffle_service(endpoints), *_sessions(home))
+
+
+def _shuffle_service(endpoints: Path) -> Iterable[Listener]:
+    """The rpc channel of ShuffleManagers, whether they lead or not, and the data channel of ShuffleWorkers."""
+    for path in sorted(endpoints.glob("shuffle-manager-*.json")):
+        manager = _read(path, _ShuffleManagerRecord)
+        if manager is not None:
+            host, port = manager.rpc
+            yield Listener(name=f"rpc-{manager.name}", kind=Kind.MUTUAL, channel=Channel.RPC, host=host, port=port)
+    for path in sorted(endpoints.glob("shuffle-worker-*.json")):
+        worker = _read(path, _ShuffleWorkerRecord)
+        if worker is not None:
+            host, port = worker.data
+            yield Listener(name=f"data-{worker.name}", kind=Kind.MUTUAL, channel=Channel.DATA, host=host, port=port)
 
 
 def _sessions(home: Home) -> Iterable[Listener]:

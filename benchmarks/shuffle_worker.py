@@ -2,7 +2,8 @@
 
 The peer is one thread with ``ssl.SSLSocket.recv_into`` and ``os.write`` (for fetches ``os.readv`` and ``sendall``): no
 index, no checksum, no credits, no partitions. Ours does all of that, over TLS 1.3 with AES-128-GCM and certificates on
-both sides, as the peer. Both servers are pinned to one core, who loads them to another; rounds alternate.
+both sides, as the peer. Both servers are pinned to one core, who loads them to another; rounds alternate, and the best
+of each counts.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def measure(*, quick: bool) -> Result:
     """All rounds."""
     size = (512 if quick else 1024) << 20
     size -= size % (FRAME_BYTES * 64)
-    rounds = 3 if quick else 7
+    rounds = 4 if quick else 7
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         try:
@@ -102,9 +103,12 @@ def _measure(bench: Bench, size: int, rounds: int) -> Result:
                 f"{server} {way} {values[-1]['cpu_s_per_gb']:.2f} CPU s/GB" for (server, way), values in seen.items()
             )
         )
+    # What the kernel does for others and for the disk adds to a round, and never takes away: the best round counts.
     for (server, way), values in seen.items():
-        for figure in ("mb_per_s", "cpu_s_per_gb"):
-            figures[f"{server}_{way}_{figure}"] = statistics.median(each[figure] for each in values)
+        cpu = [each["cpu_s_per_gb"] for each in values]
+        figures[f"{server}_{way}_mb_per_s"] = max(each["mb_per_s"] for each in values)
+        figures[f"{server}_{way}_cpu_s_per_gb"] = min(cpu)
+        figures[f"{server}_{way}_cpu_s_per_gb_median"] = statistics.median(cpu)
     ratios = {way: figures[f"sluice_{way}_cpu_s_per_gb"] / figures[f"barest_{way}_cpu_s_per_gb"] for way in WAYS}
     figures |= {f"{way}_ratio": ratio for way, ratio in ratios.items()}
     for connections in CONNECTIONS:

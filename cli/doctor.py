@@ -55,17 +55,24 @@ def _ports(configuration: Configuration) -> list[tuple[str, str, int]]:
     ]
     if manager.rest_host:
         named.append(("jobmanager.rest_port", manager.rest_host, manager.rest_port))
+    shuffle = configuration.shuffle
+    if shuffle.local:
+        named.append(("shuffle.manager_port", shuffle.host, shuffle.manager_port))
+        named.append(("shuffle.worker_port", shuffle.host, shuffle.worker_port))
     return [each for each in named if each[2]]
 
 
 def _demand(configuration: Configuration) -> Demand:
-    manager = configuration.taskmanager
+    manager, shuffle = configuration.taskmanager, configuration.shuffle
+    shuffling = shuffle.manager_count + shuffle.workers if shuffle.local else 0
+    # The launcher, the CA, the auth service, Envoy and a driver agent are always there.
     return Demand(
-        processes=5 + configuration.jobmanager.count + manager.count,  # launcher, CA, auth service, Envoy, driver agent
+        processes=5 + configuration.jobmanager.count + manager.count + shuffling,
         slots=manager.count * manager.slots,
         slot_memory=manager.slot_memory_mb * _MEBIBYTE,
         driver_memory=configuration.spark.driver_memory_mb * _MEBIBYTE,
         slot_cores=manager.slot_cores,
+        shuffle_memory=shuffle.workers * shuffle.memory_mb * _MEBIBYTE if shuffle.local else 0,
     )
 
 

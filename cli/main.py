@@ -25,6 +25,7 @@ from cli import (
     savepoints,
     session,
     settings,
+    shuffle,
     token,
     user,
 )
@@ -63,6 +64,7 @@ app.add_typer(policy.app, name="policy")
 app.command()(login.login)
 app.command()(login.logout)
 app.command()(login.whoami)
+app.add_typer(shuffle.app, name="shuffle")
 app.add_typer(gateway.app, name="gateway")
 app.add_typer(run.app, name="run")
 app.add_typer(compose.app, name="compose")

@@ -77,6 +77,11 @@ def publish_shuffle_manager(home: Home, address: ShuffleManagerAddress) -> None:
     _publish(home, SHUFFLE_MANAGER, address)
 
 
+def publish_shuffle_listener(home: Home, address: ShuffleManagerAddress) -> None:
+    """Announce that a ShuffleManager listens, whether it leads or not."""
+    _publish(home, f"{SHUFFLE_MANAGER}-{address.name}", address)
+
+
 def withdraw_shuffle_manager(home: Home, pid: int) -> None:
     """Remove the announcement, unless another process (``pid`` differs) has replaced it since."""
     _withdraw(home, SHUFFLE_MANAGER, pid, read_shuffle_manager)

@@ -31,12 +31,14 @@ class Demand:
     slot_memory: int
     driver_memory: int
     slot_cores: int
+    shuffle_memory: int = 0
+    """Of ShuffleWorkers, for data on their way to the disks."""
 
     @property
     def memory(self) -> int:
         """Memory with all slots taken by one job."""
         jvms = self.driver_memory + JVM_OVERHEAD + self.slots * (self.slot_memory + JVM_OVERHEAD)
-        return self.processes * PROCESS_MEMORY + jvms
+        return self.processes * PROCESS_MEMORY + jvms + self.shuffle_memory
 
 
 def machine_problems(facts: MachineFacts, demand: Demand) -> list[Problem]:

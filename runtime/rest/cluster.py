@@ -11,6 +11,7 @@ from runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerIntern
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.rest.artifacts import ArtifactStores
 from runtime.rest.streams import Streams
+from runtime.shuffle.manager_link import ShuffleManagerLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,10 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A leading JobManager, as handlers see it; ``default_executors`` is of jobs that do not say."""
+    """A leading JobManager, as handlers see it; ``default_executors`` is of jobs that do not say.
+
+    ``shuffle`` is None where shuffles do not go through the service.
+    """
 
     dispatcher: DispatcherGateway
     resource_manager: ResourceManagerInternalGateway
@@ -47,3 +51,4 @@ class Cluster:
     artifacts: ArtifactStores
     feed: JobFeed
     streams: Streams
+    shuffle: ShuffleManagerLink | None = None

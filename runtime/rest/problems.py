@@ -13,10 +13,19 @@ from pki.errors import AssertionRefused, SluiceError
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
 from runtime.checkpoint.errors import CheckpointsUnavailable, NotStreaming, SavepointFailed, SavepointNotFound
 from runtime.ha.errors import LeadershipLost, StorageUnavailable
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogNotFound,
+    QuotaExceeded,
+    SubmissionRejected,
+    TooManyJobs,
+    UiNotFound,
+)
 from runtime.rest.artifacts import ArtifactRefused
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
-from runtime.spark.errors import ForbiddenSparkConf
+from runtime.shuffle.service_errors import NoShuffleService, WorkerUnknown
+from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,6 +54,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (InvalidBlobName, 400),
     (ForbiddenSparkConf, 400),
     (ArtifactRefused, 400),
+    (PackageRefused, 400),
     (SubmissionRejected, 400),
     (AssertionRefused, 401),
     (NotYours, 403),
@@ -53,10 +63,14 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (SavepointNotFound, 404),
     (NotStreaming, 409),
     (SavepointFailed, 409),
+    (UiNotFound, 404),
+    (WorkerUnknown, 404),
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
     (TooManyStreams, 429),
+    (QuotaExceeded, 413),
     (TooManyJobs, 503),
+    (NoShuffleService, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),
     (CheckpointsUnavailable, 503),

@@ -20,8 +20,10 @@ from runtime.rest.resources import (
     overview,
     recovery,
     savepoints,
+    shuffle,
     stages,
     taskmanagers,
+    ui,
 )
 from runtime.rest.route import Call, NoQuery, Route
 
@@ -42,9 +44,11 @@ ROUTES: tuple[Route, ...] = (
     *logs.ROUTES,
     *events.ROUTES,
     *leader.ROUTES,
+    *ui.ROUTES,
     *recovery.ROUTES,
     *savepoints.ROUTES,
     *taskmanagers.ROUTES,
+    *shuffle.ROUTES,
     *connect.ROUTES,
     *batches.ROUTES,
     Route("GET", "/v1/openapi.json", "openapi.read", get_description),

@@ -9,6 +9,7 @@ import msgspec
 from pki.ca.client import parse_address
 from pki.errors import PkiError
 from runtime.shuffle.service_errors import ShuffleMisconfigured
+from runtime.shuffle.worker.config import Policy
 
 SHORTEST_JOB_LEASE_SECONDS = 10.0
 MAX_REPLICAS = 2
@@ -39,6 +40,10 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Memory of one worker for data that is not on its disks yet."""
     directories: tuple[str, ...] = ()
     """Where workers keep data, one directory a disk; each worker has a folder in each. Empty: in the home."""
+    policy: Policy = Policy.BLOCKING
+    """``hybrid``: commits are answered from memory, which a worker that is killed loses; meant for two replicas."""
+    encrypt_at_rest: bool = False
+    """Whether workers encrypt what they write, with keys derived from a secret of their own in the home."""
     disk_reserve_mb: Annotated[int, msgspec.Meta(ge=0)] = 512
     """What stays free on each disk; a worker with less takes no new shuffles."""
     workers_per_shuffle: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
@@ -80,6 +85,12 @@ def check_shuffle(config: ShuffleConfig) -> ShuffleConfig:
             f"shuffle.replicas is {config.replicas} with {config.workers} workers",
             "set shuffle.workers, or shuffle.managers to use a service elsewhere",
         )
+    for key, port, count in (
+        ("manager_port", config.manager_port, config.manager_count),
+        ("worker_port", config.worker_port, config.workers),
+    ):
+        if config.local and port and count > 1:
+            raise ShuffleMisconfigured(f"shuffle.{key} is {port} for {count} processes of one machine", "leave it at 0")
     if config.workers_per_shuffle < config.replicas:
         raise ShuffleMisconfigured("shuffle.workers_per_shuffle is less than shuffle.replicas")
     return config

@@ -80,8 +80,8 @@ class ShuffleManagerGateway(Protocol):
         ...
 
     @rpc(allow={Role.JOBMANAGER})
-    async def drain(self, worker: str) -> None:
-        """Give ``worker`` nothing new, for good; raises ``WorkerUnknown``."""
+    async def drain(self, worker: str, wanted: bool) -> None:
+        """Give ``worker`` nothing new until told otherwise, or it is started again; raises ``WorkerUnknown``."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
@@ -109,6 +109,6 @@ class ShuffleWorkerGateway(Protocol):
         ...
 
     @rpc(allow={Role.SHUFFLE_MANAGER})
-    async def drain(self) -> None:
-        """Take nothing new; go on serving what is there."""
+    async def drain(self, wanted: bool) -> None:
+        """Take nothing new, and go on serving what is there; or take part again."""
         ...

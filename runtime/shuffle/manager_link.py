@@ -147,9 +147,9 @@ class ShuffleManagerLink:
         """A job cannot reach these workers."""
         await self._call(lambda manager: manager.workers_lost(job_id, tuple(workers)), HINT_SECONDS)
 
-    async def drain(self, worker: str) -> None:
-        """Nothing new for ``worker``; raises ``WorkerUnknown``."""
-        await self._call(lambda manager: manager.drain(worker), QUERY_SECONDS)
+    async def drain(self, worker: str, *, wanted: bool = True) -> None:
+        """Nothing new for ``worker``, or as ever again; raises ``WorkerUnknown``."""
+        await self._call(lambda manager: manager.drain(worker, wanted), QUERY_SECONDS)
 
     async def overview(self) -> ShuffleOverview:
         """The service as it is now; raises ``NoShuffleService`` when nobody answers."""

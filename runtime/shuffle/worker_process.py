@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import logging
+import os
 import shutil
 import socket
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from pki.connections import ConnectionLog
 from pki.errors import StoreError
-from pki.files import make_private_directory, read_bounded, write_public
+from pki.files import make_private_directory, read_bounded, read_secret, write_public, write_secret
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.in_use_reporter import reporting
@@ -30,6 +31,7 @@ from runtime.shuffle.config import ShuffleConfig
 from runtime.shuffle.errors import ShuffleError
 from runtime.shuffle.finder import shuffle_manager_finder
 from runtime.shuffle.messages import DiskReport, JobReport, WorkerReport
+from runtime.shuffle.worker.at_rest import SECRET_BYTES
 from runtime.shuffle.worker.config import WorkerConfig
 from runtime.shuffle.worker.registration import ManagerLink, ServedWorker, WorkerEndpoint
 from runtime.shuffle.worker.statistics import DiskStatistics, JobStatistics, WorkerStatistics
@@ -55,9 +57,9 @@ async def run_shuffle_worker(home: Home, config: ShuffleConfig, name: str) -> No
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(reporting(identity, "shuffle-worker"))
         worker = ShuffleWorker(worker_config(home, config, name), identity)
-        address = await worker.start(config.host, config.worker_port or _last_port(home, config.host, name))
+        address = await worker.start(config.host, config.worker_port or last_port(home, config.host, name))
         stack.push_async_callback(worker.stop)
-        write_public(_port_file(home, name), b"%d" % address[1])
+        remember_port(home, name, address[1])
         _LOG.info("ShuffleWorker %s serves the data channel at %s:%d", identity.spiffe_id, *address)
         linked = await stack.enter_async_context(
             registered_worker(home, config, identity, ManagedWorker(worker), address)
@@ -69,7 +71,12 @@ def _port_file(home: Home, name: str) -> Path:
     return make_private_directory(home.shuffle) / f"{name}.port"
 
 
-def _last_port(home: Home, host: str, name: str) -> int:
+def remember_port(home: Home, name: str, port: int) -> None:
+    """For the next start of this worker."""
+    write_public(_port_file(home, name), b"%d" % port)
+
+
+def last_port(home: Home, host: str, name: str) -> int:
     """The port that this worker had last, if it is free; else any. Readers know where to find what it kept."""
     try:
         port = int(read_bounded(_port_file(home, name), MAX_PORT_BYTES))
@@ -89,7 +96,17 @@ def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
         memory_bytes=config.memory_mb << 20,
         reserved_disk_bytes=config.disk_reserve_mb << 20,
         job_quota_bytes=config.job_quota_mb << 20,
+        policy=config.policy,
+        at_rest_secret=_at_rest_secret(home, name) if config.encrypt_at_rest else b"",
     )
+
+
+def _at_rest_secret(home: Home, name: str) -> bytes:
+    """The secret of worker ``name``, made when it starts for the first time."""
+    path = make_private_directory(home.shuffle) / f"{name}.secret"
+    if not path.exists():
+        write_secret(path, os.urandom(SECRET_BYTES))
+    return read_secret(path, SECRET_BYTES)
 
 
 class ManagedWorker:
@@ -118,9 +135,12 @@ class ManagedWorker:
         """See :class:`ServedWorker`."""
         await self._worker.release_shuffle(job_id, shuffle)
 
-    def drain(self) -> None:
+    def drain(self, wanted: bool) -> None:
         """See :class:`ServedWorker`."""
-        self._worker.drain()
+        if wanted:
+            self._worker.drain()
+        else:
+            self._worker.undrain()
 
     async def report(self) -> WorkerReport:
         """See :class:`ServedWorker`."""
@@ -168,9 +188,11 @@ def _job(job: JobStatistics) -> JobReport:
 
 @asynccontextmanager
 async def registered_worker(
-    home: Home, config: ShuffleConfig, identity: TlsIdentity, worker: ServedWorker, address: tuple[str, int]
+    home: Home, config: ShuffleConfig, identity: TlsIdentity, worker: ServedWorker, bound: tuple[str, int]
 ) -> AsyncIterator[asyncio.Task[None]]:
-    """Keep ``worker``, which serves the data channel at ``address``, registered at whoever manages shuffles.
+    """Keep ``worker``, which serves the data channel at ``bound``, registered at whoever manages shuffles.
+
+    Executors are told ``config.host``: a name that stays when addresses change.
 
     Yields the task that does so, which ends only with an error.
     """
@@ -185,7 +207,7 @@ async def registered_worker(
             if manager is None:
                 withdraw_registration(home, name, SHUFFLE_WORKER)
             else:
-                publish_registration(home, ShuffleRegistration(name=name, manager=str(manager), data=address))
+                publish_registration(home, ShuffleRegistration(name=name, manager=str(manager), data=bound))
 
         stack.callback(withdraw_registration, home, name, SHUFFLE_WORKER)
         link = ManagerLink(
@@ -193,7 +215,7 @@ async def registered_worker(
             endpoint,
             worker,
             name=name,
-            address=address,
+            address=(config.host, bound[1]),
             version=importlib.metadata.version("sluice"),
             registered=registered,
         )

@@ -21,6 +21,7 @@ from functools import partial
 import msgspec
 
 from pki.errors import PeerRefused, SluiceError
+from runtime.ha.errors import HaError
 from runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
 from runtime.rpc import FencedRpcEndpoint, RemotePeer
 from runtime.shuffle.config import ShuffleConfig
@@ -133,7 +134,7 @@ class ShuffleManager(FencedRpcEndpoint):
         worker.allowed.update(job.job_id for job in live)
         _LOG.info("registered %s at %s:%d, %d live jobs", identity, registration.host, registration.port, len(live))
         if worker.drained:
-            self._tell_to_drain(name)
+            self._tell_to_drain(name, wanted=True)
         return WorkerAccepted(
             fencing_token=self.fencing_token or b"",
             heartbeat_interval=self._config.heartbeat_interval,
@@ -229,18 +230,21 @@ class ShuffleManager(FencedRpcEndpoint):
             opening = _Opening(owner, self.hand_off(self._open(new), failed=lambda _: None))
             self._opening[job_id] = opening
             opening.task.add_done_callback(lambda _: self._opening.pop(job_id, None))
-        await asyncio.shield(opening.task)
-        return self._still_live(job_id, owner)
+        opened = await asyncio.shield(opening.task)
+        self._jobs.own(job_id, owner)
+        self._check_live(opened)
+        return opened
 
     async def _open(self, job: Job) -> Job:
-        await self._store.add(job)
+        try:
+            await self._store.add(job)
+        except HaError as error:  # not the leader any more, or the storage is away: ask again
+            raise NoShuffleService(f"job {job.job_id} cannot be made durable: {error}") from error
         return self._jobs.add(job)
 
-    def _still_live(self, job_id: str, owner: str) -> Job:
-        job = self._jobs.own(job_id, owner)
-        if job is None:
-            raise NoShuffleService(f"job {job_id} was released meanwhile")
-        return job
+    def _check_live(self, job: Job) -> None:
+        if self._jobs.get(job.job_id) is not job:
+            raise NoShuffleService(f"job {job.job_id} was released meanwhile")
 
     async def _allowed_workers(self, job: Job, request: ShuffleRequest) -> tuple[str, ...]:
         """Workers that know the job by now; others take the place of those that do not answer."""
@@ -258,7 +262,7 @@ class ShuffleManager(FencedRpcEndpoint):
             if not unaware:
                 return names
             answers = await asyncio.gather(*(self._allow(name, job) for name in unaware))
-            self._still_live(job.job_id, job.owner)
+            self._check_live(job)
             failed.update(name for name, aware in zip(unaware, answers, strict=True) if not aware)
 
     async def _allow(self, name: str, job: Job) -> bool:
@@ -349,16 +353,17 @@ class ShuffleManager(FencedRpcEndpoint):
             _LOG.info("job %s cannot reach %s", job_id, ", ".join(workers)[:500])
             self._workers.hint(job_id, workers)
 
-    async def drain(self, worker: str) -> None:
+    async def drain(self, worker: str, wanted: bool) -> None:
         """See :class:`ShuffleManagerGateway`."""
         self._cluster()
-        _LOG.info("%s drains ShuffleWorker %s", self.caller.identity, self._workers.drain(worker).name)
-        self._tell_to_drain(worker)
+        name = self._workers.drain(worker, wanted=wanted).name
+        _LOG.info("%s %s ShuffleWorker %s", self.caller.identity, "drains" if wanted else "resumes", name)
+        self._tell_to_drain(name, wanted=wanted)
 
-    def _tell_to_drain(self, name: str) -> None:
+    def _tell_to_drain(self, name: str, *, wanted: bool) -> None:
         link = self._links.get(name)
         if link is not None:
-            self.hand_off(link.gateway.drain(), failed=self._note(f"telling {name} to drain"))
+            self.hand_off(link.gateway.drain(wanted), failed=self._note(f"telling {name} to drain"))
 
     # --- what is shown --------------------------------------------------------------------------------------
 

@@ -18,9 +18,12 @@ from pki.identity import Role
 from pki.in_use_reporter import reporting
 from pki.tls import TlsIdentity
 from runtime.addresses import (
+    SHUFFLE_MANAGER,
     ShuffleManagerAddress,
+    publish_shuffle_listener,
     publish_shuffle_manager,
     require_reachable,
+    withdraw_registration,
     withdraw_shuffle_manager,
 )
 from runtime.config import RuntimeConfig
@@ -34,6 +37,7 @@ from runtime.rpc import RpcService
 from runtime.shuffle.config import ShuffleConfig
 from runtime.shuffle.manager.endpoint import ShuffleManager
 from runtime.shuffle.manager.job_store import ShuffleJobStore
+from runtime.shuffle.service_errors import ShuffleMisconfigured
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,7 +46,15 @@ _SUFFIX = "-shuffle"
 
 
 def shuffle_ha(config: HaConfig, shuffle: ShuffleConfig) -> HaConfig:
-    """An election of its own: beside that of the JobManagers, and closed to them."""
+    """An election of its own: beside that of the JobManagers, and closed to them.
+
+    Raises:
+        ShuffleMisconfigured: nobody is named who may lead.
+    """
+    if config.mode == "zookeeper" and not shuffle.manager_names:
+        raise ShuffleMisconfigured(
+            "ha.mode is 'zookeeper' without shuffle.manager_names", 'all of them, as in ["shuffle-manager-1"]'
+        )
     return msgspec.structs.replace(
         config,
         zookeeper_root=f"{config.zookeeper_root}{_SUFFIX}",
@@ -94,6 +106,8 @@ async def _running(
         rpc = await service.listen(settings.host, settings.manager_port)
         await service.start(LeaderEndpoint(elected_by.leader))
         address = ShuffleManagerAddress(name=name, rpc=rpc, pid=os.getpid())
+        stack.callback(withdraw_registration, home, name, SHUFFLE_MANAGER)
+        publish_shuffle_listener(home, address)
         node = _Node(home, settings, service, elected_by, address)
         node.terms = asyncio.create_task(node.run(), name="terms")
         stack.push_async_callback(_end, node.terms)
@@ -165,7 +179,7 @@ class _Node:
             name=self.address.name,
             epoch=leadership.epoch,
             origin=origin_of(self.home),
-            rpc=self.address.rpc,
+            rpc=(self.config.host, self.address.rpc[1]),
             rest="",
         )
 

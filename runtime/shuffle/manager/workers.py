@@ -134,10 +134,10 @@ class WorkerTable:
         """A call did not reach the worker; several in a row make it expire."""
         self._monitor.call_failed(name)
 
-    def drain(self, name: str) -> Worker:
-        """Nothing new for this instance of the worker; raises :class:`WorkerUnknown`."""
+    def drain(self, name: str, *, wanted: bool = True) -> Worker:
+        """Nothing new for this instance of the worker, or as ever again; raises :class:`WorkerUnknown`."""
         worker = self.get(name)
-        worker.drained = True
+        worker.drained = wanted
         return worker
 
     def hint(self, job_id: str, names: Collection[str]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pki.bulk_tls import DEFAULT_ENGINE, Engine
 from runtime.shuffle.errors import ShuffleError
+from runtime.shuffle.worker.at_rest import SECRET_BYTES
 
 SLAB_BYTES = 4 << 20
 """Memory is handed out in slabs of this size; a segment lies in one."""
@@ -23,6 +24,16 @@ class Layout(enum.StrEnum):
     """MapPartition: one map; a reader of one map reads one place."""
 
 
+class Policy(enum.StrEnum):
+    """When a commit is answered."""
+
+    BLOCKING = "blocking"
+    """When all of the map is written out: it survives the worker's death."""
+    HYBRID = "hybrid"
+    """At once: the map stays in memory until memory is short or somebody reads. Runs hold more maps then, and a worker
+    that is killed loses what it has not written: for shuffles with replicas."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
     """Limits and places of one worker process.
@@ -33,6 +44,7 @@ class WorkerConfig:
         high_watermark: share of the memory in use above which data are written out although nobody committed them.
         low_watermark: share down to which that goes on.
         layout: what lies together on disk.
+        policy: when a commit is answered.
         write_through_bytes: frames whose segments have this size on average are written to disk as they come, because
             sorting them would gain nothing; the segments of others are merged in memory first.
         answer_bytes: most data in one frame of an answer: what fits into a processor's own cache.
@@ -42,6 +54,7 @@ class WorkerConfig:
         max_connections: at the same time; more are refused.
         max_connections_per_peer: of one identity.
         credit_bytes: how many bytes a pushing connection may have unacknowledged at most.
+        at_rest_secret: when given (32 bytes), what is written to disk is encrypted with keys derived from it.
         verify: compare check values when segments arrive and again when they are read.
         handshake_seconds: for a handshake and HELLO.
         frame_seconds: for the rest of a frame once it began, and for a reader to take a frame.
@@ -53,6 +66,7 @@ class WorkerConfig:
     high_watermark: float = 0.75
     low_watermark: float = 0.5
     layout: Layout = Layout.REDUCE
+    policy: Policy = Policy.BLOCKING
     write_through_bytes: int = 32 << 10
     answer_bytes: int = 512 << 10
     job_quota_bytes: int = 0
@@ -61,6 +75,7 @@ class WorkerConfig:
     max_connections: int = 512
     max_connections_per_peer: int = 16
     credit_bytes: int = 32 << 20
+    at_rest_secret: bytes = field(default=b"", repr=False)
     verify: bool = True
     handshake_seconds: float = 10.0
     frame_seconds: float = 120.0
@@ -71,6 +86,8 @@ class WorkerConfig:
             raise ShuffleError("a shuffle worker without directories", "give it one on each disk")
         if self.memory_bytes < MIN_MEMORY_BYTES:
             raise ShuffleError(f"{self.memory_bytes} bytes of memory", f"at least {MIN_MEMORY_BYTES}")
+        if len(self.at_rest_secret) not in {0, SECRET_BYTES}:
+            raise ShuffleError(f"a secret of {len(self.at_rest_secret)} bytes", f"it has {SECRET_BYTES}")
         if not 0 < self.low_watermark < self.high_watermark < 1:
             raise ShuffleError(
                 f"watermarks of {self.low_watermark} and {self.high_watermark}", "0 < low < high < 1 must hold"

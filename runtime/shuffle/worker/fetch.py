@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from runtime.shuffle.errors import FrameRefused, JobNotAllowed, SegmentCorrupt, ShuffleError
+from runtime.shuffle.errors import FrameRefused, JobNotAllowed, ShuffleError
 from runtime.shuffle.integrity import SegmentChecks
 from runtime.shuffle.wire import (
     DATA_ENTRY,
@@ -24,8 +24,9 @@ from runtime.shuffle.wire import (
     Header,
     parse_map_ids,
 )
+from runtime.shuffle.worker.located import Located
 from runtime.shuffle.worker.session import Session
-from runtime.shuffle.worker.shuffle_data import Located, ShuffleData
+from runtime.shuffle.worker.shuffle_data import ShuffleData
 from runtime.shuffle.worker.store import ShuffleStore
 
 _LOG = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ class FetchConnection:
         table = HEADER_BYTES + count * DATA_ENTRY.itemsize
         view = self._buffer[: table + size]
         data = view[table:]
-        _read(fetch.data, at, row, end, data)
+        fetch.data.read(at, row, end, data)
         if self._store.config.verify:
             _verify(fetch, at, row, end, data)
         answer = Header(
@@ -199,31 +200,12 @@ def _fill(lengths: list[int], row: int, room: int) -> tuple[int, int]:
     return end, size
 
 
-def _read(data: ShuffleData, at: Located, row: int, end: int, view: memoryview) -> None:
-    """Read segments into ``view``, neighbours on disk at once."""
-    filled = 0
-    while row < end:
-        first, offset = row, at.offsets[row]
-        size = at.lengths[row]
-        row += 1
-        while row < end and at.offsets[row] == offset + size and at.volumes[row] == at.volumes[first]:
-            size += at.lengths[row]
-            row += 1
-        data.volume(at.volumes[first]).read_into(view[filled : filled + size], offset, at.partitions[first])
-        filled += size
-
-
 def _verify(fetch: Fetch, at: Located, row: int, end: int, view: memoryview) -> None:
     value = fetch.checks.value
     start = 0
     for index in range(row, end):
         stop = start + at.lengths[index]
-        partition, map_id, sequence = at.partitions[index], at.maps[index], at.sequences[index]
-        if value(partition, map_id, sequence, view[start:stop]) != at.checks[index]:
-            raise SegmentCorrupt(
-                f"partition {partition} of shuffle {fetch.data.name} is damaged here: "
-                f"segment {sequence} of map {map_id}",
-                partition=partition,
-                map_id=map_id,
-            )
+        check = value(at.partitions[index], at.maps[index], at.sequences[index], view[start:stop])
+        if check != at.checks[index]:
+            raise at.damaged(index, "has changed")
         start = stop

@@ -47,8 +47,8 @@ class ServedWorker(Protocol):
         """Remove the data of one shuffle; one that is not known is no error."""
         ...
 
-    def drain(self) -> None:
-        """Take nothing new."""
+    def drain(self, wanted: bool) -> None:
+        """Take nothing new, or take part again."""
         ...
 
     async def report(self) -> WorkerReport:
@@ -94,9 +94,9 @@ class WorkerEndpoint(RpcEndpoint):
         """See :class:`ShuffleWorkerGateway`."""
         return self.deferred(self._worker.release_shuffle(job_id, shuffle_id))
 
-    async def drain(self) -> None:
+    async def drain(self, wanted: bool) -> None:
         """See :class:`ShuffleWorkerGateway`."""
-        self._worker.drain()
+        self._worker.drain(wanted)
 
     async def reconcile(self, asked: tuple[str, ...], live: tuple[LiveJob, ...]) -> None:
         """Of the jobs that were ``asked`` about, those are over that are not ``live``, and were not allowed since."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import shutil
 import threading
@@ -14,9 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from runtime.shuffle.errors import DiskFailed, Draining, FrameRefused, MapUnknown, ShuffleError
-from runtime.shuffle.wire import DATA_ENTRY, SEGMENT_ENTRY
-from runtime.shuffle.worker.config import Layout
+from runtime.shuffle.wire import SEGMENT_ENTRY
+from runtime.shuffle.worker.at_rest import OVERHEAD_BYTES, SegmentCipher
+from runtime.shuffle.worker.config import Layout, Policy
 from runtime.shuffle.worker.disks import Disk, Disks
+from runtime.shuffle.worker.located import Located, read_plain, read_sealed
 from runtime.shuffle.worker.memory import Lease, SlabPool
 from runtime.shuffle.worker.volume import ROW, Committed, Rows, Run, Volume
 
@@ -85,35 +89,6 @@ class Frame:
     volume: int = 0
 
 
-class Located:
-    """Segments of a read in the order in which they are sent, and where they are.
-
-    Plain lists, made once for many segments: what is done for each frame of an answer costs little then.
-
-    Attributes:
-        entries: the rows of the table of DATA, one after the other.
-        volumes: the number of the files that have each.
-    """
-
-    __slots__ = ("checks", "entries", "lengths", "maps", "offsets", "partitions", "sequences", "volumes")
-
-    def __init__(self, rows: Rows, volumes: npt.NDArray[np.int32]) -> None:
-        self.partitions: list[int] = rows["partition"].tolist()
-        self.sequences: list[int] = rows["sequence"].tolist()
-        self.maps: list[int] = rows["map"].tolist()
-        self.lengths: list[int] = rows["length"].tolist()
-        self.checks: list[int] = rows["check"].tolist()
-        self.offsets: list[int] = rows["offset"].tolist()
-        self.volumes: list[int] = volumes.tolist()
-        entries = np.empty(len(rows), DATA_ENTRY)
-        for name in DATA_ENTRY.names or ():
-            entries[name] = rows[name]
-        self.entries = entries.tobytes()
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-
 class ShuffleData:
     """The segments of one shuffle; safe for use by many threads.
 
@@ -123,16 +98,30 @@ class ShuffleData:
         pool: where frames are.
         layout: what a run holds.
         on_written: told the bytes of each run.
+        policy: when a commit is answered.
+        cipher: seals what is written; None: nothing does.
     """
 
     def __init__(
-        self, name: str, disks: Disks, pool: SlabPool, layout: Layout, on_written: Callable[[int], None]
+        self,
+        name: str,
+        disks: Disks,
+        pool: SlabPool,
+        layout: Layout,
+        on_written: Callable[[int], None],
+        *,
+        policy: Policy = Policy.BLOCKING,
+        cipher: SegmentCipher | None = None,
     ) -> None:
         self.name = name
         self._disks = disks
         self._pool = pool
         self._layout = layout
         self._on_written = on_written
+        self._policy = policy
+        self._unwritten: list[Committed] = []
+        self._cipher = cipher
+        self._overhead = OVERHEAD_BYTES if cipher is not None else 0
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._choosing = threading.Lock()
@@ -166,6 +155,7 @@ class ShuffleData:
         Raises:
             ShuffleError: it is not taken, and its room still the caller's.
         """
+        write_through = write_through and self._cipher is None
         if write_through:
             pieces = [self._pool.view[start:stop] for start, stop, _ in lease.extents]
             volume, start = self._on_some_disk(lambda volume: volume.write(pieces, lease.size))
@@ -205,10 +195,14 @@ class ShuffleData:
                     "push it again",
                     map_id=map_id,
                 )
+            committed = Committed(map_id, segments, size)
+            if self._policy is Policy.HYBRID:
+                self._unwritten.append(committed)
+                attempt.over(committed=True)
+                return
         self.flush(map_id if self._layout is Layout.MAP else None)
         if attempt.aborted:
             raise DiskFailed(f"map {map_id} was lost with a disk", "push it again", map_id=map_id)
-        committed = Committed(map_id, segments, size)
         with self._writing:
             self._on_some_disk(lambda volume: volume.append_commit(committed))
             with self._lock:
@@ -236,13 +230,13 @@ class ShuffleData:
         """
         with self._writing:
             with self._lock:
+                frames = [frame for frame in self._frames if only_map in {None, frame.map_id}]
+                commits = [each for each in self._unwritten if only_map in {None, each.map_id}]
                 if only_map is None:
-                    frames, self._frames = self._frames, []
+                    self._frames, self._unwritten = [], []
                 else:
-                    frames = [frame for frame in self._frames if frame.map_id == only_map]
                     self._frames = [frame for frame in self._frames if frame.map_id != only_map]
-            if not frames:
-                return 0
+                    self._unwritten = [each for each in self._unwritten if each.map_id != only_map]
             leases = [frame.lease for frame in frames if frame.lease is not None]
             size = sum(lease.size for lease in leases)
             try:
@@ -250,14 +244,23 @@ class ShuffleData:
             except ShuffleError:
                 with self._lock:
                     self._frames = frames + self._frames
+                    self._unwritten = commits + self._unwritten
                 raise
             with self._lock:
                 self._runs += runs
                 self.memory_bytes -= size
             self._pool.release(leases)
+            self._write_commits(commits)
         if leases:
             self._on_written(size)
         return size
+
+    def _write_commits(self, commits: list[Committed]) -> None:
+        """Write down commits that were answered already, whose segments are written now."""
+        for committed in commits:
+            if self._maps[committed.map_id].committed:
+                with contextlib.suppress(DiskFailed):  # it goes on being served from what is known in memory
+                    self._on_some_disk(functools.partial(Volume.append_commit, committed=committed))
 
     def _write_runs(self, frames: list[Frame], size: int) -> list[tuple[int, Run]]:
         """Write the data that are in memory, and a run's record for each volume that has any."""
@@ -269,9 +272,10 @@ class ShuffleData:
         if in_memory:
             rows = _rows(in_memory)
             rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
-            pieces = _pieces(rows, self._pool.view)
+            pieces = _pieces(rows, self._pool.view) if self._cipher is None else self._sealed(rows, self._cipher)
+            size += self._overhead * len(rows)
             index, start = self._on_some_disk(lambda volume: volume.write(pieces, size))
-            rows["offset"] = _back_to_back(rows, start)
+            rows["offset"] = _back_to_back(rows, start, self._overhead)
             by_volume.setdefault(index, []).append(rows)
         runs = []
         for index, parts in sorted(by_volume.items()):
@@ -279,11 +283,19 @@ class ShuffleData:
             rows = rows[np.lexsort((rows["offset"], rows["partition"]))]
             disk, volume = self._volumes[index]
             try:
-                runs.append((index, volume.append_run(rows)))
+                runs.append((index, volume.append_run(rows, self._overhead)))
             except OSError as error:
                 self._disks.exclude(disk, error)
                 self._lose(np.unique(rows["map"]).tolist())
         return runs
+
+    def _sealed(self, rows: Rows, cipher: SegmentCipher) -> list[memoryview]:
+        view = self._pool.view
+        columns = (rows[name].tolist() for name in ("partition", "map", "sequence", "offset", "length"))
+        return [
+            cipher.seal(partition, map_id, sequence, view[offset : offset + length])
+            for partition, map_id, sequence, offset, length in zip(*columns, strict=True)
+        ]
 
     def _lose(self, maps: list[int]) -> None:
         """Segments of ``maps``, none of them committed, cannot be found again: these attempts are over."""
@@ -296,8 +308,8 @@ class ShuffleData:
         if self._layout is Layout.REDUCE:
             return self.flush()
         with self._lock:
-            maps = sorted({frame.map_id for frame in self._frames if frame.lease is not None})
-        return sum(self.flush(map_id) for map_id in maps)
+            maps = {frame.map_id for frame in self._frames} | {each.map_id for each in self._unwritten}
+        return sum(self.flush(map_id) for map_id in sorted(maps))
 
     # Reading
 
@@ -314,27 +326,39 @@ class ShuffleData:
 
         Partitions come in ascending order; within one, runs in the order of their files, or by (map, sequence).
         """
+        wanted = frozenset(maps.tolist())
+        if self._policy is Policy.HYBRID:
+            self._write_committed(wanted)
+            self.check_committed(maps)
         with self._lock:
-            runs = [each for each in self._runs if _touches(each[1], first, end, maps)]
+            runs = [(index, run) for index, run in self._runs if _touches(run, first, end, wanted)]
         for low, high in _chunks([run for _, run in runs], first, end):
-            located = self._locate(runs, low, high, maps, ordered=ordered)
+            located = self._locate(runs, low, high, wanted, ordered=ordered)
             if len(located):
                 yield located
 
+    def _write_committed(self, wanted: frozenset[int]) -> None:
+        """See to it that ``wanted``, all of them committed, are written out, by this thread or another one."""
+        self.spill()
+        with self._writing, self._lock:
+            if not wanted.isdisjoint([each.map_id for each in self._unwritten]):
+                raise DiskFailed(f"what was committed to shuffle {self.name} cannot be written out")
+
     def _locate(
-        self, runs: list[tuple[int, Run]], first: int, end: int, maps: npt.NDArray[np.int64], *, ordered: bool
+        self, runs: list[tuple[int, Run]], first: int, end: int, wanted: frozenset[int], *, ordered: bool
     ) -> Located:
         found, homes = [], []
         for index, run in runs:
             rows = self._volumes[index][1].rows(run, first, end)
-            if not np.isin(run.maps, maps, assume_unique=True).all():
-                rows = rows[np.isin(rows["map"], maps)]
+            if not run.maps <= wanted:
+                rows = rows[np.isin(rows["map"], list(wanted & run.maps))]
             if len(rows):
                 found.append(rows)
-                homes.append(np.full(len(rows), index, np.int32))
+                homes.append(index)
         if not found:
             return Located(np.empty(0, ROW), np.empty(0, np.int32))
-        rows, volumes = np.concatenate(found), np.concatenate(homes)
+        rows = found[0] if len(found) == 1 else np.concatenate(found)
+        volumes = np.repeat(np.array(homes, np.int32), [len(each) for each in found])
         if ordered:
             order = np.lexsort((rows["sequence"], rows["map"], rows["partition"]))
         elif len(found) > 1:
@@ -343,9 +367,18 @@ class ShuffleData:
             return Located(rows, volumes)
         return Located(rows[order], volumes[order])
 
-    def volume(self, index: int) -> Volume:
-        """The files that :class:`Located` names by number."""
-        return self._volumes[index][1]
+    def read(self, at: Located, row: int, end: int, view: memoryview) -> None:
+        """Read the data of segments ``row`` … ``end`` - 1 into ``view``, which has their size.
+
+        Raises:
+            SegmentCorrupt: something is missing.
+            DiskFailed: a disk does not give it.
+        """
+        volumes = [volume for _, volume in self._volumes]
+        if self._cipher is None:
+            read_plain(volumes, at, row, end, view)
+        else:
+            read_sealed(volumes, at, row, end, view, cipher=self._cipher)
 
     # Life
 
@@ -388,7 +421,7 @@ class ShuffleData:
             with self._lock:
                 self._closed = True
                 frames, self._frames = self._frames, []
-                self._maps, self._runs = {}, []
+                self._maps, self._runs, self._unwritten = {}, [], []
                 self.memory_bytes = 0
             self._pool.release([frame.lease for frame in frames if frame.lease is not None])
             for _, volume in self._volumes:
@@ -455,10 +488,11 @@ def _rows(frames: list[Frame]) -> Rows:
     return rows
 
 
-def _back_to_back(rows: Rows, start: int) -> npt.NDArray[np.uint64]:
-    """The offsets of ``rows`` when their data stand one after the other from ``start`` on."""
-    lengths = rows["length"].astype(np.uint64)
-    return np.cumsum(lengths) - lengths + np.uint64(start)
+def _back_to_back(rows: Rows, start: int, overhead: int) -> npt.NDArray[np.uint64]:
+    """The offsets of ``rows`` when their data, each longer by ``overhead``, stand back to back from ``start`` on."""
+    lengths = rows["length"].astype(np.uint64) + np.uint64(overhead)
+    offsets: npt.NDArray[np.uint64] = np.cumsum(lengths) - lengths + np.uint64(start)
+    return offsets
 
 
 def _pieces(rows: Rows, view: memoryview) -> list[memoryview]:
@@ -471,17 +505,19 @@ def _pieces(rows: Rows, view: memoryview) -> list[memoryview]:
     return [view[start:stop] for start, stop in zip(starts, stops, strict=True) if start < stop]
 
 
-def _touches(run: Run, first: int, end: int, maps: npt.NDArray[np.int64]) -> bool:
-    low, high = np.searchsorted(run.partitions, (first, end))
-    return bool(low < high) and bool(np.isin(run.maps, maps, assume_unique=True).any())
+def _touches(run: Run, first: int, end: int, wanted: frozenset[int]) -> bool:
+    start, stop = run.span(first, end)
+    return start < stop and not run.maps.isdisjoint(wanted)
 
 
 def _chunks(runs: list[Run], first: int, end: int) -> Iterator[tuple[int, int]]:
     """Split a range of partitions so that each part has about :data:`PLAN_ROWS` rows at most."""
-    if not runs:
+    spans = [run.span(first, end) for run in runs]
+    if sum(stop - start for start, stop in spans) <= PLAN_ROWS:
+        yield first, end
         return
-    partitions = np.concatenate([run.partitions for run in runs])
-    counts = np.concatenate([np.diff(run.starts) for run in runs])
+    partitions = np.concatenate([np.frombuffer(run.partitions, np.uint32) for run in runs])
+    counts = np.concatenate([np.diff(np.frombuffer(run.starts, np.int64)) for run in runs])
     inside = (partitions >= first) & (partitions < end)
     each, where = np.unique(partitions[inside], return_inverse=True)
     ends = np.cumsum(np.bincount(where, weights=counts[inside]))

@@ -9,6 +9,7 @@ import threading
 
 from runtime.shuffle.errors import JobNotAllowed, MapUnknown, QuotaExceeded, ShuffleError
 from runtime.shuffle.integrity import KEY_BYTES, SegmentChecks
+from runtime.shuffle.worker.at_rest import SegmentCipher
 from runtime.shuffle.worker.config import WorkerConfig
 from runtime.shuffle.worker.disks import Disks
 from runtime.shuffle.worker.memory import SlabPool
@@ -172,7 +173,12 @@ class ShuffleStore:
 
     def new_shuffle(self, job_id: str, number: int) -> ShuffleData:
         """An empty shuffle."""
-        return ShuffleData(f"{job_id}/{number}", self.disks, self.pool, self.config.layout, self._written)
+        name, secret = f"{job_id}/{number}", self.config.at_rest_secret
+        cipher = SegmentCipher(secret, name) if secret else None
+        config = self.config
+        return ShuffleData(
+            name, self.disks, self.pool, config.layout, self._written, policy=config.policy, cipher=cipher
+        )
 
     def _written(self, size: int) -> None:
         with self._lock:

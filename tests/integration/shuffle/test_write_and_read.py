@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 
@@ -11,9 +12,10 @@ from pki.bulk_tls import Engine
 from pki.tls import TlsIdentity
 from runtime.shuffle.client import Segment, ShuffleClient, WorkerAddress
 from runtime.shuffle.errors import MapUnknown, ShuffleUnavailable
-from runtime.shuffle.wire import MAX_SEGMENT_BYTES
+from runtime.shuffle.wire import MAX_SEGMENT_BYTES, FrameType
 from runtime.shuffle.worker.config import Layout
 from tests.integration.shuffle.conftest import StartWorker, client
+from tests.integration.shuffle.raw_peer import RawPeer, fetch_frame
 
 Written = dict[tuple[int, int, int], bytes]
 SHUFFLE = 3
@@ -58,10 +60,11 @@ def sizes(seed: int, count: int, partitions: int, largest: int) -> list[tuple[in
 
 @pytest.mark.parametrize("layout", [pytest.param(layout, id=layout) for layout in Layout])
 @pytest.mark.parametrize("engine", [pytest.param(engine, id=engine) for engine in Engine])
+@pytest.mark.parametrize("secret", [pytest.param(b"", id="plain"), pytest.param(bytes(range(32)), id="encrypted")])
 async def test_partitions_of_many_maps_come_back(
-    start_worker: StartWorker, identities: dict[str, TlsIdentity], layout: Layout, engine: Engine
+    start_worker: StartWorker, identities: dict[str, TlsIdentity], layout: Layout, engine: Engine, secret: bytes
 ) -> None:
-    worker = await start_worker(layout=layout, engine=engine)
+    worker = await start_worker(layout=layout, engine=engine, at_rest_secret=secret)
     async with client(identities, worker) as executor:
         written: Written = {}
         for map_id in range(5):
@@ -173,3 +176,20 @@ async def test_released_data_is_gone(start_worker: StartWorker, identities: dict
         assert [path for path in worker.config.directories[0].rglob("*") if path.is_file()] == []
         with pytest.raises(ShuffleUnavailable):
             await read(executor, where, [2], 0, 1)
+
+
+async def test_fetches_on_one_connection_are_served_in_the_order_of_the_file(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker()
+    async with client(identities, worker) as executor:
+        await write_map(executor, 1, [(partition, 1000) for partition in range(4)])
+
+    def fetch() -> list[int]:
+        with RawPeer(identities["executor"], worker.address.port) as peer:
+            peer.hello("fetch")
+            peer.send(*(fetch_frame(SHUFFLE, [1], each, each + 1, request=each + 1) for each in (2, 0, 3, 1)))
+            answers = [peer.answer().header for _ in range(8)]
+            return [answer.partition for answer in answers if answer.kind is FrameType.DATA]
+
+    assert await asyncio.to_thread(fetch) == [0, 1, 2, 3]

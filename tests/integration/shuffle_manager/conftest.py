@@ -63,9 +63,9 @@ class NotedWorker:
         """Note it."""
         self.kept.get(job_id, set()).discard(shuffle_id)
 
-    def drain(self) -> None:
+    def drain(self, wanted: bool) -> None:
         """Note it."""
-        self.draining = True
+        self.draining = wanted
 
     async def report(self) -> WorkerReport:
         """A thousand bytes a shuffle."""

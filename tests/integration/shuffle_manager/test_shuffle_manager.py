@@ -189,6 +189,11 @@ async def test_a_drained_worker_gets_nothing_new(service: Service) -> None:
     while await state() is WorkerState.DRAINING:
         pass
     assert await state() is WorkerState.DRAINED
+    await link.drain("w-1", wanted=False)
+    await eventually(lambda: not worker.draining, "it is told")
+    while await state() is not WorkerState.ACTIVE:
+        pass
+    assert len((await link.allocate(OTHER, 1, 9)).workers) == 2
     with pytest.raises(WorkerUnknown):
         await link.drain("nobody")
 
@@ -257,7 +262,7 @@ async def test_a_worker_speaks_for_itself_alone_and_has_no_power_over_jobs(servi
             lambda: fenced.release_job(JOB),
             lambda: fenced.connect_cluster(b"0" * 32),
             lambda: fenced.allocate(ShuffleRequest(job_id=JOB, shuffle_id=0, partitions=1)),
-            lambda: fenced.drain("w-1"),
+            lambda: fenced.drain("w-1", True),
         ):
             with pytest.raises(CallNotPermitted):
                 await attempt()

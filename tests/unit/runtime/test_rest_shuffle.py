@@ -1,0 +1,110 @@
+"""What REST shows of the shuffle service."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from runtime.jobmanager.errors import JobNotFound
+from runtime.jobmanager.gateways import DispatcherGateway
+from runtime.rest.cluster import Cluster
+from runtime.rest.resources.shuffle import (
+    drain_shuffle_worker,
+    get_job_shuffle,
+    get_shuffle,
+    resume_shuffle_worker,
+)
+from runtime.rest.route import Call, NoQuery
+from runtime.shuffle.manager_link import ShuffleManagerLink
+from runtime.shuffle.messages import NOTHING_MEASURED, ShuffleJobView, ShuffleOverview, sum_of
+from runtime.shuffle.service_errors import NoShuffleService, WorkerUnknown
+from runtime.shuffle.worker.statistics import Histogram
+
+JOB, QUIET = "a" * 32, "b" * 32
+SHOWN = ShuffleJobView(
+    job_id=JOB, shuffles=1, lease_left=9.5, bytes=10, pushed_bytes=20, fetched_bytes=30, maps=4, refused=0,
+    commit_latency=NOTHING_MEASURED, fetch_latency=NOTHING_MEASURED,
+)  # fmt: skip
+
+
+class Service:
+    """The shuffle service with one job, and no worker but ``w-1``."""
+
+    def __init__(self) -> None:
+        self.drained: list[str] = []
+
+    async def overview(self) -> ShuffleOverview:
+        return ShuffleOverview(manager="m", workers=(), jobs=(SHOWN,))
+
+    async def drain(self, worker: str, *, wanted: bool = True) -> None:
+        if worker != "w-1":
+            raise WorkerUnknown(f"there is no ShuffleWorker {worker}")
+        self.drained.append(worker if wanted else f"not {worker}")
+
+
+class Jobs:
+    """Two jobs."""
+
+    async def job(self, job_id: str) -> None:
+        if job_id not in {JOB, QUIET}:
+            raise JobNotFound(job_id)
+
+
+def cluster_with(service: Service | None) -> Cluster:
+    nothing = cast("Any", None)
+    return Cluster(
+        cast("DispatcherGateway", Jobs()),
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+        default_executors=2,
+        leader=nothing,
+        config=nothing,
+        artifacts=nothing,
+        feed=nothing,
+        streams=nothing,
+        shuffle=cast("ShuffleManagerLink", service),
+    )
+
+
+def call(**path: str) -> Call[NoQuery]:
+    return Call(cast("Any", None), path, NoQuery())
+
+
+async def test_the_service() -> None:
+    view = await get_shuffle(cluster_with(Service()), call())
+    assert (view.enabled, view.service) == (True, ShuffleOverview(manager="m", workers=(), jobs=(SHOWN,)))
+
+
+async def test_a_job() -> None:
+    cluster = cluster_with(Service())
+    assert (await get_job_shuffle(cluster, call(job_id=JOB))).shuffle == SHOWN
+    assert (await get_job_shuffle(cluster, call(job_id=QUIET))).shuffle is None
+    with pytest.raises(JobNotFound):
+        await get_job_shuffle(cluster, call(job_id="c" * 32))
+
+
+async def test_drain() -> None:
+    service = Service()
+    await drain_shuffle_worker(cluster_with(service), call(worker="w-1"))
+    await resume_shuffle_worker(cluster_with(service), call(worker="w-1"))
+    assert service.drained == ["w-1", "not w-1"]
+    with pytest.raises(WorkerUnknown):
+        await drain_shuffle_worker(cluster_with(service), call(worker="w-2"))
+
+
+async def test_a_cluster_without_the_service() -> None:
+    cluster = cluster_with(None)
+    view = await get_shuffle(cluster, call())
+    assert (view.enabled, view.service) == (False, None)
+    assert (await get_job_shuffle(cluster, call(job_id=JOB))).shuffle is None
+    with pytest.raises(NoShuffleService):
+        await drain_shuffle_worker(cluster, call(worker="w-1"))
+
+
+def test_histograms_are_added() -> None:
+    one = Histogram(counts=(1, *NOTHING_MEASURED.counts[1:]), total_seconds=0.5)
+    assert sum_of([]) == NOTHING_MEASURED
+    assert sum_of([one, one]) == Histogram(counts=(2, *NOTHING_MEASURED.counts[1:]), total_seconds=1.0)

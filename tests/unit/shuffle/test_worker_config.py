@@ -1,0 +1,23 @@
+"""What a worker's settings become."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from pki.home import Home
+from runtime.shuffle.config import ShuffleConfig
+from runtime.shuffle.worker_process import worker_config
+
+
+def test_a_worker_encrypts_only_when_told_to(tmp_path: Path) -> None:
+    assert worker_config(Home.at(tmp_path), ShuffleConfig(), "w-1").at_rest_secret == b""
+
+
+def test_each_worker_has_a_secret_of_its_own_and_keeps_it(tmp_path: Path) -> None:
+    home, config = Home.at(tmp_path), ShuffleConfig(encrypt_at_rest=True)
+    first, second, again = (worker_config(home, config, name) for name in ("w-1", "w-2", "w-1"))
+    assert first.at_rest_secret == again.at_rest_secret != second.at_rest_secret
+    assert len(first.at_rest_secret) == 32
+    assert stat.S_IMODE((home.shuffle / "w-1.secret").stat().st_mode) == 0o600
+    assert str(first.at_rest_secret) not in repr(first)
