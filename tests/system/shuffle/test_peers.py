@@ -50,6 +50,7 @@ async def impostor(identity: Path | None, *, tls12: bool = False, asks: bool = T
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(identity / "chain.pem", identity / "key.pem")
         context.load_verify_locations(identity / "ca.pem")
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the anchor is an intermediate authority
         context.verify_mode = ssl.CERT_REQUIRED if asks else ssl.CERT_NONE
         if tls12:
             context.maximum_version = ssl.TLSVersion.TLSv1_2
