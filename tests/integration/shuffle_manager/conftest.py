@@ -20,7 +20,7 @@ from runtime.shuffle.config import ShuffleConfig
 from runtime.shuffle.finder import shuffle_manager_finder
 from runtime.shuffle.manager.process import shuffle_manager
 from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.messages import JobReport, WorkerReport
+from runtime.shuffle.messages import JobReport, ShuffleOverview, WorkerReport, WorkerState
 from runtime.shuffle.worker_process import registered_worker
 from tests.hostile import TRUST_DOMAIN, TestPki
 
@@ -34,6 +34,14 @@ async def eventually(check: Callable[[], object], what: str) -> None:
     """Poll until ``check`` answers something true."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not check():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        await asyncio.sleep(0.02)
+
+
+async def until_seen(link: ShuffleManagerLink, check: Callable[[ShuffleOverview], object], what: str) -> None:
+    """Poll until the manager shows what ``check`` wants to see."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not check(await link.overview()):
         assert time.monotonic() < deadline, f"waited in vain until {what}"
         await asyncio.sleep(0.02)
 
@@ -118,6 +126,10 @@ class Service:
         for name in names:
             path = self.home.run / "endpoints" / f"shuffle-worker-{name}.json"
             await eventually(path.exists, f"{name} is registered")
+
+    async def until_state(self, link: ShuffleManagerLink, name: str, state: WorkerState) -> None:
+        """Wait until the manager sees the worker in ``state``."""
+        await until_seen(link, lambda seen: (name, state) in {(w.name, w.state) for w in seen.workers}, state.value)
 
     async def stop_worker(self, name: str) -> None:
         """Stop one in order."""

@@ -19,7 +19,7 @@ from runtime.shuffle.service_errors import (
     ShuffleQuotaExceeded,
     WorkerUnknown,
 )
-from tests.integration.shuffle_manager.conftest import CONFIG, NotedWorker, Service, eventually
+from tests.integration.shuffle_manager.conftest import CONFIG, NotedWorker, Service, eventually, until_seen
 
 JOB, OTHER = "a" * 32, "b" * 32
 IMPATIENT = msgspec.structs.replace(CONFIG, allocation_timeout=0.5)
@@ -182,17 +182,10 @@ async def test_a_drained_worker_gets_nothing_new(service: Service) -> None:
     assert [each.name for each in (await link.allocate(JOB, 1, 9)).workers] == ["w-2"]
     await link.release_job(JOB)
 
-    async def state() -> WorkerState:
-        (view,) = [each for each in (await link.overview()).workers if each.name == "w-1"]
-        return view.state
-
-    while await state() is WorkerState.DRAINING:
-        pass
-    assert await state() is WorkerState.DRAINED
+    await service.until_state(link, "w-1", WorkerState.DRAINED)
     await link.drain("w-1", wanted=False)
     await eventually(lambda: not worker.draining, "it is told")
-    while await state() is not WorkerState.ACTIVE:
-        pass
+    await service.until_state(link, "w-1", WorkerState.ACTIVE)
     assert len((await link.allocate(OTHER, 1, 9)).workers) == 2
     with pytest.raises(WorkerUnknown):
         await link.drain("nobody")
@@ -205,8 +198,7 @@ async def test_quota_of_a_job(service: Service) -> None:
     link = await service.cluster()
     await link.allocate(JOB, 0, 9)
     worker.kept[JOB] = set(range(2000))
-    while sum(each.bytes for each in (await link.overview()).jobs) == 0:
-        pass
+    await until_seen(link, lambda seen: sum(job.bytes for job in seen.jobs) > 0, "the bytes are reported")
     with pytest.raises(ShuffleQuotaExceeded):
         await link.allocate(JOB, 1, 9)
     assert (await link.allocate(OTHER, 0, 9)).workers
