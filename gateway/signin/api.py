@@ -18,6 +18,7 @@ from gateway.signin.device import Device
 from gateway.signin.login import Login
 from gateway.token_book import Unauthenticated
 from gateway.ui.pages import AdminPages
+from gateway.xds.replies import DENIED_PATH
 from pki.errors import SluiceError
 from pki.home import Home
 
@@ -38,6 +39,7 @@ class AuthApi:
         self._routes: Mapping[tuple[str, str], tuple[str, _Handler]] = {
             ("GET", "/auth/account"): ("auth.account", login.account),
             ("GET", "/auth/login"): ("auth.login", login.show),
+            ("GET", DENIED_PATH): ("auth.login", login.denied),
             ("POST", "/auth/login"): ("auth.login", login.submit),
             ("GET", "/auth/callback"): ("auth.login", login.callback),
             ("POST", "/auth/logout"): ("auth.logout", login.logout),

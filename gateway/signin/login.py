@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
 
 from gateway.authenticator import MAX_TOKEN_CHARACTERS
 from gateway.errors import IssuerError, LoginError
+from gateway.passes import PASS_COOKIE
 from gateway.sessions import SignedIn
 from gateway.signin import pages
 from gateway.signin.attempts import Attempts
@@ -131,6 +132,20 @@ class Login:
         desk.remember_id_token(session, redeemed.id_token)
         note.principal, note.credential, note.reason = name, session, "signed in with the identity provider"
         return redirect(attempt.return_to, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
+
+    async def denied(self, asked: Asked, note: Note) -> web.Response:
+        """``GET /auth/denied``: Envoy refused the pass in the browser's cookie, and cannot say why."""
+        back = return_path(asked.query.get("return_to", "/"))
+        try:
+            who = await self._desk.who(asked)
+        except Unauthenticated as error:
+            note.reason, note.credential = f"led to the sign-in page: {error.reason}", error.credential
+            query = urlencode({"return_to": back})
+            return redirect(f"/auth/login?{query}", cookies=[clear_cookie(PASS_COOKIE)])
+        note.principal, note.credential = who.principal.name, who.principal.credential
+        note.reason = "was refused a page"
+        text = "You may not see this page. Sign in as somebody else, or ask whoever runs this cluster."
+        return page(pages.message("Not allowed", text, link="/auth/account"), status=403)
 
     async def logout(self, asked: Asked, note: Note) -> web.Response:
         """``POST /auth/logout``: end the session, here and at the provider."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway.passes import PASS_COOKIE
 from gateway.problem import CONTENT_TYPE, problem
+
+DENIED_PATH = "/auth/denied"
+"""Of the auth service, which knows why."""
 
 LOCAL_DETAILS = {
     400: "The request is not valid HTTP for this gateway.",
@@ -44,7 +48,31 @@ def local_replies() -> dict[str, object]:
         for status, detail in LOCAL_DETAILS.items()
     ]
     other: dict[str, object] = {"type": "about:blank", "title": "Refused", "status": "%RESPONSE_CODE%"}
-    return {"mappers": [from_auth, *by_status], "body_format": _json_format(other)}
+    return {"mappers": [from_auth, _to_sign_in(), *by_status], "body_format": _json_format(other)}
+
+
+def _to_sign_in() -> dict[str, object]:
+    """A person at a page, whom Envoy refuses by the pass in a cookie: the auth service says what is the matter.
+
+    Whose session was revoked is led to the sign-in page; who is not allowed is told so. Programs get the problem.
+    """
+    looks: list[dict[str, object]] = [
+        {"name": ":method", "string_match": {"exact": "GET"}},
+        {"name": "sec-fetch-mode", "string_match": {"exact": "navigate"}},
+        {"name": "accept", "string_match": {"contains": "text/html"}},
+        {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}},
+        {"name": "authorization", "present_match": True, "invert_match": True},
+    ]
+    filters: list[dict[str, object]] = [{"header_filter": {"header": look}} for look in looks]
+    filters.append(_status_filter("EQ", 403))
+    return {
+        "filter": {"and_filter": {"filters": filters}},
+        "status_code": 302,
+        "headers_to_add": [
+            {"header": {"key": "location", "value": f"{DENIED_PATH}?return_to=%PATH(NQ)%"}},
+            {"header": {"key": "cache-control", "value": "no-store"}},
+        ],
+    }
 
 
 def _status_filter(operation: str, status: int) -> dict[str, object]:

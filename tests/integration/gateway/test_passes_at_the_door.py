@@ -13,7 +13,9 @@ from gateway.passes import ROLE_PASS_PREFIX, Pass, issue
 from gateway.policy_file import PolicyFile, policy_file
 from gateway.principal import Principal
 from gateway.revocations import Revocations
+from pki.assertions import REST_AUDIENCE
 from pki.files import write_secret
+from tests.assertions import asserted_by
 from tests.integration.gateway.conftest import ROUTES, Gateway, eventually
 
 
@@ -57,6 +59,27 @@ def test_cookie_is_a_pass_too_and_ends_here(gateway: Gateway) -> None:
     (seen,) = gateway.reached()
     assert seen.values("cookie") == []
     assert seen.values("x-sluice-assertion") == [text]
+
+
+def test_person_whose_session_was_revoked_is_led_to_the_sign_in_page(gateway: Gateway) -> None:
+    """Whoever is no browser gets the problem."""
+    text, _ = pass_of(gateway, "viewer", "rosa", "session-of-rosa")
+    cookie = ("Cookie", f"__Host-sluice-pass={text}")
+    looks = (("Sec-Fetch-Mode", "navigate"), ("Accept", "text/html,application/xhtml+xml"))
+    assert gateway.send("GET", "/v1/jobs", cookie, *looks).status == 200
+    Revocations.of(gateway.home).revoke("session", "session-of-rosa")
+    eventually(lambda: gateway.send("GET", "/v1/jobs", cookie, *looks).status != 200, "the session goes on")
+    gateway.reached()
+    reply = gateway.send("GET", "/v1/jobs?state=RUNNING", cookie, *looks)
+    assert (reply.status, reply.headers["location"]) == (302, "/auth/denied?return_to=/v1/jobs")
+    told = gateway.send("GET", str(reply.headers["location"]), cookie, *looks)
+    assert (told.status, told.headers["location"]) == (303, "/auth/login?return_to=%2Fv1%2Fjobs")
+    assert "__Host-sluice-pass=;" in str(told.headers["set-cookie"]).replace('""', "")
+    assert gateway.send("GET", "/v1/jobs", cookie).status == 403
+    assert gateway.send("GET", "/v1/jobs", ("Cookie", cookie[1]), looks[0]).status == 403
+    assert gateway.send("GET", "/v1/jobs", *looks, token=text).status == 403
+    assert gateway.send("POST", "/v1/jobs", cookie, *looks, body=b"{}").status == 403
+    assert gateway.reached() == []
 
 
 def test_role_that_does_not_grant_is_refused_without_a_word(gateway: Gateway) -> None:
@@ -115,6 +138,29 @@ def test_policy_changes_without_a_restart_and_a_bad_one_changes_nothing(gateway:
     finally:
         path.unlink()
     eventually(lambda: status() == 200, "the policy before does not come back")
+
+
+def test_where_owners_matter_rest_is_told_and_gets_no_pass(gateway: Gateway) -> None:
+    """The tenant's pass tells all of its role, and yet REST must know whose jobs it may see."""
+    path, target = gateway.home.gateway / "policy.toml", f"/v1/jobs/{'a' * 32}"
+    write_secret(
+        path,
+        b'version = 1\n[roles.tenant]\nallow_own = ["jobs.read"]\n[roles.viewer]\nallow = ["*.read", "jobs.list"]\n',
+    )
+    try:
+        tenant, viewer = (pass_of(gateway, role, name=f"{role}-{role}")[0] for role in ("tenant", "viewer"))
+        eventually(lambda: gateway.send("GET", target, token=tenant).status == 200, "the policy does not arrive")
+        for text, any_owner in ((tenant, False), (viewer, True)):
+            gateway.reached()
+            assert gateway.send("GET", target, token=text).status == 200
+            (seen,) = gateway.reached()
+            (assertion,) = seen.values("x-sluice-assertion")
+            told = asserted_by(gateway.home, assertion, path=target, audience=REST_AUDIENCE)
+            assert (told.any_owner, told.by_pass) == (any_owner, False)
+        assert gateway.send("GET", "/v1/jobs", token=tenant).status == 403
+    finally:
+        path.unlink()
+    eventually(lambda: gateway.send("GET", target, token=viewer).status == 200, "the policy before is back")
 
 
 def test_text_of_a_pass_tells_whether_its_role_tells_all(gateway: Gateway) -> None:

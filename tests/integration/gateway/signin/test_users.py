@@ -8,8 +8,8 @@ import time
 import pytest
 
 from gateway.audit_log import audit_file
-from gateway.passes import CSRF_COOKIE, SESSION_COOKIE
-from gateway.session_store import SessionStore
+from gateway.passes import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+from gateway.session_store import SessionStore, revoke_sessions
 from gateway.sessions import MAX_SESSIONS_PER_NAME, Limits, SignedIn
 from gateway.signin.cookies import LOGIN_COOKIE
 from gateway.signin.device import GRANT_TYPE
@@ -37,6 +37,19 @@ async def test_a_user_signs_in_with_a_password(local: House) -> None:
     me = (await browser.get("/auth/whoami")).json
     assert (me["name"], me["roles"], me["method"]) == ("grace", ["submitter"], "user")
     assert (await browser.post("/v1/jobs", x_sluice_csrf=browser.cookies[CSRF_COOKIE])).status == 200
+
+
+async def test_whom_envoy_refused_is_told_why_or_led_to_the_sign_in_page(local: House) -> None:
+    """Nobody is led in a circle: who is signed in and may not is told so."""
+    browser = local.browser()
+    await browser.submit_password("grace", PASSWORD, "/v1/jobs")
+    reply = await browser.get("/auth/denied?return_to=/v1/jobs")
+    assert (reply.status, "Not allowed" in reply.text) == (403, True)
+    revoke_sessions(local.home, lambda record: record.name == "grace")
+    for target, back in (("/v1/jobs", "%2Fv1%2Fjobs"), ("https://elsewhere.example/", "%2F")):
+        reply = await browser.get(f"/auth/denied?return_to={target}")
+        assert (reply.status, reply.location) == (303, f"/auth/login?return_to={back}")
+    assert not browser.cookies.get(PASS_COOKIE)
 
 
 @pytest.mark.parametrize(
