@@ -42,6 +42,10 @@ test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
 test-system: $(VENV) java chromium ## whole systems with real programs (browsers, ensembles, killed leaders), at most 20 minutes on 2 cores
 	.venv/bin/pytest tests/system -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+.PHONY: test-chaos
+test-chaos: $(VENV) java ## what takes long: huge partitions, series of faults
+	.venv/bin/pytest tests/chaos
+
 .PHONY: test-tpch
 test-tpch: $(VENV) java ## the 22 queries of TPC-H at scale 1 with and without the shuffle service, and DuckDB's answers
 	SLUICE_TPCH_SCALE=1 .venv/bin/pytest tests/system/shuffle/test_tpch.py
@@ -80,6 +84,7 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 	$(PY) -m benchmarks.issuance
 	$(PY) -m benchmarks.rpc
 	$(PY) -m benchmarks.control_plane
+	$(PY) -m benchmarks.shuffle_worker
 	scripts/get-load-programs
 	$(PY) -m benchmarks.gateway
 

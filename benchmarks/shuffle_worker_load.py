@@ -46,7 +46,7 @@ SEGMENTS = 8
 FRAME_BYTES = SEGMENT_BYTES * SEGMENTS
 MAP_FRAMES = 64
 PARTITIONS = 64
-CREDIT_BYTES = 64 << 20
+CREDIT_BYTES = 32 << 20
 BAREST = struct.Struct("<cQ")
 """What the barest loop is told: ``p`` or ``f``, and how many bytes."""
 
@@ -236,9 +236,13 @@ class Driver:
                 extra=CREDIT_BYTES,
             )
             stream.write_all(fetch.pack() + payload)
+            taken = 0
             while (got := _next(stream, answer)).kind is FrameType.DATA:
                 stream.read_exactly(buffer[: got.length])
-                stream.write_all(Header(FrameType.CREDIT, request=1, extra=got.length).pack())
+                taken += got.length
+                if taken >= CREDIT_BYTES // 4:
+                    stream.write_all(Header(FrameType.CREDIT, request=1, extra=taken).pack())
+                    taken = 0
 
 
 def _greet(stream: BulkStream, direction: str) -> int:

@@ -12,7 +12,7 @@ import enum
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,6 +70,7 @@ class Job:
     shape: DriverShape = SHAPE
     conf: Mapping[str, str] = field(default_factory=lambda: FOUR_PARTITIONS)
     shuffle: ShuffleService | None = None
+    hosts: Sequence[str] = (HOST,)
     job_id: str = field(default_factory=lambda: secrets.token_hex(16))
     executors: dict[int, ChildProcess] = field(default_factory=dict)
     _secret: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
@@ -215,7 +216,7 @@ class Job:
             identity_dir=work_dir / "identity",
             work_dir=work_dir,
             temp_dir=temp_dir,
-            host=HOST,
+            host=self.hosts[number % len(self.hosts)],
         )
         self.executors[number] = jvm = await self._start_jvm(command, work_dir)
         self._jvms.append(jvm)

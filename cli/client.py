@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from cryptography import x509
 
 from cli import credentials
 from cli.errors import AwayError, CommandError, RefusedError, UnreachableError, UsageError
+from cli.held_pass import EXCHANGE_PATH, HeldPass
 from pki.edge_client import EdgeTrust, edge_client_context
 from pki.files import read_secret
 from pki.home import Home
@@ -30,6 +32,7 @@ TOKEN_VARIABLE = "SLUICE_TOKEN"  # noqa: S105  the name of a variable, not a tok
 MAX_ANSWER_BYTES = 16 << 20
 REQUEST_TIMEOUT_SECONDS = 60.0
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
+REFUSED = frozenset({401, 403})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ class GatewayClient:
         self._target = target
         self._session = session
         self._trust = EdgeTrust(target.ca_file)
+        self._pass = HeldPass()
 
     async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
         """GET ``path``."""
@@ -127,15 +131,17 @@ class GatewayClient:
         """DELETE ``path``."""
         return await self._call("DELETE", path, {})
 
-    async def submit(self, pipeline: Path, request: Mapping[str, object], files: Sequence[Path] = ()) -> str:
-        """Upload ``pipeline`` and ``files`` with the ``request``; returns the job id."""
-        handles = [pipeline.open("rb"), *(file.open("rb") for file in files)]
+    async def submit(
+        self, pipeline: Path, request: Mapping[str, object], files: Sequence[tuple[str, Path]] = ()
+    ) -> str:
+        """Upload ``pipeline`` and ``files`` (name of the part, and file) with the ``request``; returns the job id."""
+        handles = [pipeline.open("rb"), *(file.open("rb") for _, file in files)]
         try:
             form = aiohttp.FormData()
             form.add_field("request", json.dumps(request), content_type="application/json")
             form.add_field("pipeline", handles[0], filename=pipeline.name, content_type="text/x-python")
-            for file, handle in zip(files, handles[1:], strict=True):
-                form.add_field("file", handle, filename=file.name, content_type="application/octet-stream")
+            for (part, file), handle in zip(files, handles[1:], strict=True):
+                form.add_field(part, handle, filename=file.name, content_type="application/octet-stream")
             answer = await self._call("POST", "/v1/jobs", {}, data=form)
         finally:
             for handle in handles:
@@ -151,13 +157,44 @@ class GatewayClient:
         data: aiohttp.FormData | None = None,
         document: object = None,
     ) -> Any:  # noqa: ANN401
+        """Ask with a pass, which the gateway checks without asking anybody; the first time with the credential.
+
+        A single call is not worth an exchange. What cannot be sent again (``data``) comes with the credential.
+        """
+        what = f"{method} {path}"
+        shown = None if data is not None else await self._shown()
+        status, body = await self._send(method, path, query, data=data, document=document, bearer=shown)
+        if shown is not None and status in REFUSED:
+            # The pass may have been revoked, or know less than the credential, whose refusal says why.
+            self._pass.drop()
+            status, body = await self._send(method, path, query, document=document)
+        return _decode(status, body, what)
+
+    async def _shown(self) -> str | None:
+        """The pass to show; None: the credential itself."""
+        shown = self._pass.current(time.monotonic())
+        if shown is None and self._pass.is_due():
+            status, body = await self._send("POST", EXCHANGE_PATH, {})
+            shown = self._pass.take(status, body, time.monotonic())
+        return shown
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int],
+        *,
+        data: aiohttp.FormData | None = None,
+        document: object = None,
+        bearer: str | None = None,
+    ) -> tuple[int, bytes]:
+        headers = {} if bearer is None else {"authorization": f"Bearer {bearer}"}
         try:
             url, context = self._target.url + path, self._trust.context()
             async with self._session.request(
-                method, url, params=query, data=data, json=document, ssl=context
+                method, url, params=query, data=data, json=document, headers=headers, ssl=context
             ) as answer:
-                body = await answer.content.read(MAX_ANSWER_BYTES)
-                return _decode(answer.status, body, f"{method} {path}")
+                return answer.status, await answer.content.read(MAX_ANSWER_BYTES)
         except aiohttp.ClientConnectorCertificateError as error:
             raise UnreachableError(
                 f"{self._target.url} did not prove to be the gateway: {error.certificate_error}",

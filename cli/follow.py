@@ -20,6 +20,8 @@ ANNOUNCE_SECONDS = 2.0
 OUTAGE_SECONDS = 120.0
 """A job goes on while its cluster does not answer, and whoever waits for it goes on waiting this long."""
 LOG_CHUNK_BYTES = 256 << 10
+EXPLAINED = frozenset({"RUNNING", "RESTARTING", "RECONCILING"})
+"""States in which a job that waits says for what."""
 TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
 
 
@@ -43,6 +45,7 @@ class Follower:
     write: Callable[[str], None] = field(default=lambda text: print(text, end="", flush=True))
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _attempt: int = 1
     _offset: int = 0
     _announced: str = ""
     _announced_at: float = 0.0
@@ -71,7 +74,7 @@ class Follower:
                 )
                 if not self.console.is_terminal:
                     self._announce(job)
-                await self._drain_output()
+                await self._drain_output(int(job.get("attempt") or 1))
                 if job["state"] in TERMINAL:
                     return job
                 await self.pause(POLL_SECONDS)
@@ -101,10 +104,18 @@ class Follower:
             self._announced, self._announced_at = line, now
             self.console.print(line, highlight=False, soft_wrap=True)
 
-    async def _drain_output(self) -> None:
+    async def _drain_output(self, attempt: int) -> None:
+        """Write what there is, of the attempts before ``attempt`` first; each has a log of its own."""
+        while self._attempt < attempt:
+            await self._drain_attempt()
+            self._attempt, self._offset = self._attempt + 1, 0
+        await self._drain_attempt()
+
+    async def _drain_attempt(self) -> None:
+        source = f"attempt-{self._attempt}.driver.stdout"
         while True:
             chunk = await self._get(
-                f"/v1/jobs/{self.job_id}/logs", source="driver.stdout", offset=self._offset, limit=LOG_CHUNK_BYTES
+                f"/v1/jobs/{self.job_id}/logs", source=source, offset=self._offset, limit=LOG_CHUNK_BYTES
             )
             if chunk["data"]:
                 self.write(chunk["data"])
@@ -118,7 +129,7 @@ def _describe(job: dict[str, Any]) -> str:
     running = sum(executor.get("state") == "RUNNING" for executor in job.get("executors", ()))
     reason = job.get("pending_reason") or ""
     state = str(job["state"])
-    return f"{state} · {running} executors" + (f" · {reason}" if reason and state == "RUNNING" else "")
+    return f"{state} · {running} executors" + (f" · {reason}" if reason and state in EXPLAINED else "")
 
 
 def report_verdict(job: dict[str, Any], console: Console) -> int:

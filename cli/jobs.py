@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
+from cli.artifacts import parts_of
 from cli.client import Target, gateway_client, resolve_target
 from cli.errors import UsageError
 from cli.follow import Follower, report_verdict
@@ -50,6 +51,16 @@ def submit(
     file: Annotated[
         list[Path] | None, typer.Option("--file", help="Extra file in the working folder; repeatable.")
     ] = None,
+    py_files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--py-files", help="Modules for Python's path: .py, .zip, .egg, .whl; with commas, or repeatable."
+        ),
+    ] = None,
+    archives: Annotated[
+        list[str] | None,
+        typer.Option("--archives", help="Archive to unpack, FILE or FILE#DIRECTORY; with commas, or repeatable."),
+    ] = None,
     restart_strategy: StrategyOption = None,
     restart: SettingsOption = None,
     from_savepoint: Annotated[
@@ -70,12 +81,14 @@ def submit(
 
     Example: sluice submit pipelines/cert_inventory.py --wait -- --input /etc/ssl/certs
     """
-    for path in (pipeline, *(file or ())):
-        if not path.is_file():
-            raise UsageError(f"there is no file {path}", "name a Python file with a PySpark pipeline")
+    if not pipeline.is_file():
+        raise UsageError(f"there is no file {pipeline}", "name a Python file with a PySpark pipeline")
+    parts, archive_names = parts_of(file, py_files, archives)
     request: dict[str, object] = {"args": args or [], "spark_conf": _parse_conf(conf or [])}
     if name:
         request["name"] = name
+    if archive_names:
+        request["archive_names"] = archive_names
     if from_savepoint:
         request["savepoint"] = from_savepoint
     wish = restart_wish(restart_strategy, restart or [])
@@ -88,7 +101,7 @@ def submit(
     if executor_memory is not None:
         request["executor_memory_mb"] = memory_mb(executor_memory)
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
-    raise typer.Exit(_run(_submit(target, pipeline, request, file or [], wait=wait, as_json=as_json)))
+    raise typer.Exit(_run(_submit(target, pipeline, request, parts, wait=wait, as_json=as_json)))
 
 
 def memory_mb(text: str) -> int:
@@ -110,7 +123,13 @@ def _parse_conf(settings: list[str]) -> dict[str, str]:
 
 
 async def _submit(
-    target: Target, pipeline: Path, request: dict[str, object], files: list[Path], *, wait: bool, as_json: bool
+    target: Target,
+    pipeline: Path,
+    request: dict[str, object],
+    files: list[tuple[str, Path]],
+    *,
+    wait: bool,
+    as_json: bool,
 ) -> int:
     console = Console(stderr=True)
     async with gateway_client(target) as client:
@@ -173,6 +192,8 @@ def show(
         console.print(f"{key:>9}  {job[key]}", highlight=False, markup=False)
     progress = job["progress"]
     console.print(f"{'tasks':>9}  {progress['tasks_finished']}/{progress['tasks_total']}", highlight=False)
+    if job.get("checkpoints"):
+        console.print(f"{'committed':>9}  {job['checkpoints']} checkpoints", highlight=False)
     for executor in job["executors"]:
         line = f"{'executor':>9}  {executor['id']} on {executor['taskmanager']}: {executor['state']}"
         console.print(f"{line} {executor.get('exit_reason') or ''}".rstrip(), highlight=False, markup=False)

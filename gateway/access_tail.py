@@ -76,6 +76,22 @@ class AccessTail:
         end = AccessPosition(before.file, before.offset + len(data))
         return lines.count(b"\n") if self._log.take_over(lines, after=known, position=end) else 0
 
+    def drop_read(self) -> int:
+        """Delete what was rotated and is in the audit log to its end; returns how many files that were.
+
+        Raises:
+            AuditLogError: one cannot be deleted.
+        """
+        known = self._log.position()
+        files = list(self._files().items())
+        place = next((number for number, (name, _) in enumerate(files) if known and name == known.file), 0)
+        try:
+            for _, path in files[:place]:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise AuditLogError(f"cannot delete {error.filename}: {error.strerror}") from error
+        return place
+
     def _tell(self, record: AuditRecord, known: AccessPosition) -> int:
         return 1 if self._log.append_all((record,), after=known) else 0
 

@@ -45,6 +45,8 @@ async def _follow(tail: AccessTail) -> None:
         taken = 0
         try:
             taken = await asyncio.to_thread(tail.step)
+            if not taken:
+                await asyncio.to_thread(tail.drop_read)
         except SluiceError as error:
             _LOG.error("the access log is not taken over into the audit log: %s", error)
         if not taken:

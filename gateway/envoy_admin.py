@@ -37,6 +37,15 @@ class EnvoyAdmin:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise EnvoyFailed(f"Envoy does not answer to {query}: {error or type(error).__name__}") from error
 
+    async def reopen_logs(self) -> None:
+        """Have Envoy write to the files that have its logs' names now; raises :class:`EnvoyFailed`."""
+        try:
+            async with self._session() as session, session.post("http://admin/reopen_logs") as answer:
+                if answer.status != 200:
+                    raise EnvoyFailed(f"Envoy does not open its logs anew: status {answer.status}")
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise EnvoyFailed(f"Envoy does not open its logs anew: {error or type(error).__name__}") from error
+
     async def serving_port(self) -> int:
         """The edge listener's port once all workers have it, else 0."""
         try:

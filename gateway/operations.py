@@ -12,8 +12,24 @@ GATEWAY_OPERATIONS: Mapping[str, str] = {
 }
 """Operations that REST has no route for, with what they mean."""
 
-OWNED_OPERATIONS = frozenset({"jobs.cancel", "jobs.savepoint", "savepoints.dispose"})
+OWNED_OPERATIONS = frozenset(
+    {
+        "jobs.cancel",
+        "jobs.list",
+        "jobs.read",
+        "jobs.logs",
+        "jobs.connections",
+        "jobs.exceptions",
+        "jobs.checkpoints",
+        "jobs.ui",
+        "events.read",
+        "jobs.savepoint",
+        "savepoints.dispose",
+    }
+)
 """Those that may be allowed for one's own jobs only: REST is told whether the owner matters, and compares."""
+CHANGING_OPERATIONS = frozenset({"jobs.cancel", "jobs.savepoint", "savepoints.dispose"})
+"""Of these, those about which REST believes no pass: it is told with each request whether the owner matters."""
 
 _OPERATION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 _PATTERN = re.compile(r"\*|([a-z][a-z0-9_]*|\*)(\.([a-z][a-z0-9_]*|\*))+")

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from gateway.operations import OWNED_OPERATIONS, matches
+from gateway.operations import CHANGING_OPERATIONS, OWNED_OPERATIONS, matches
 from gateway.principal import Principal
 
 
@@ -102,9 +102,11 @@ class Policy:
     def needs_python(self, operation: str) -> bool:
         """Whether the auth service must be asked about ``operation`` even for a pass: it may depend on an owner.
 
-        Also where no role says so: REST is told with each request whether the owner matters, and a pass cannot tell.
+        A pass cannot tell REST whether the owner matters. Where no role says so, it does not; what changes something
+        is asked about all the same.
         """
-        return operation in OWNED_OPERATIONS
+        owned = any(operation in role.allow_own for role in self.roles.values())
+        return operation in CHANGING_OPERATIONS or (owned and operation in OWNED_OPERATIONS)
 
     def sole_role(self, roles: Iterable[str]) -> str | None:
         """The one of ``roles`` that alone has exactly the effect of all of them together, if there is one."""

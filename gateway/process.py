@@ -7,7 +7,6 @@ import contextlib
 import datetime as dt
 import ipaddress
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import NoReturn
 import msgspec
 from aiohttp import web
 
+from gateway.access_rotation import make_access_log, rotating
 from gateway.assembly import auth_service, route_file
 from gateway.audit_keeper import keeping
 from gateway.audit_log import AuditLog, audit_file
@@ -183,9 +183,8 @@ async def run_envoy(
 
 
 def _prepare_access_log(paths: EnvoyPaths) -> None:
-    """Envoy would create it readable by everybody."""
     make_private_directory(paths.access_log.parent)
-    os.close(os.open(paths.access_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, SECRET_MODE))
+    make_access_log(paths.access_log)
 
 
 async def _chain_access_log(home: Home, config: GatewayConfig, stack: contextlib.AsyncExitStack) -> None:
@@ -202,6 +201,7 @@ async def _accompany_envoy(home: Home, config: GatewayConfig, envoy: EnvoyElsewh
         reports = UseReports(envoy)
         stack.callback(reports.close)
         stack.callback(asyncio.create_task(secrets.feed_forever(reports)).cancel)
+        await stack.enter_async_context(rotating(EnvoyPaths.of(home).access_log, envoy))
         while True:
             port = await envoy.until_serving()
             with contextlib.ExitStack() as announced:
@@ -225,6 +225,7 @@ async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, secre
         stack.push_async_callback(envoy.stop)
         feeding = asyncio.create_task(secrets.feed_forever(reports))
         stack.callback(feeding.cancel)
+        await stack.enter_async_context(rotating(paths.access_log, envoy))
         port = await envoy.listening_port()
         stack.callback(_publish(home.run / "endpoints" / "envoy.json", config.host, port))
         _LOG.info("Envoy serves https://%s:%d", config.host, port)

@@ -85,6 +85,8 @@ class LimitsConfig(_Section, frozen=True):
     """How much one user may have at the same time; 0: any number."""
 
     max_slots_per_user: int = 0
+    max_blob_bytes_per_user: int = 0
+    """Of the files of one user's unfinished jobs together."""
 
 
 class RuntimeConfig(_Section, frozen=True):

@@ -30,6 +30,8 @@ from runtime.messages import (
     StreamingState,
     TaskFailure,
     TaskManagerRegistration,
+    UiPage,
+    UiRequest,
 )
 from runtime.rpc import rpc
 
@@ -206,4 +208,9 @@ class DriverGateway(Protocol):
     @rpc(allow={Role.JOBMANAGER})
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         """Mutual TLS connections that the driver's JVM made or accepted."""
+        ...
+
+    @rpc(allow={Role.JOBMANAGER}, timeout=15.0)
+    async def ui(self, request: UiRequest) -> UiPage:
+        """A page of Spark's UI; status 502 to 504 when there is none."""
         ...

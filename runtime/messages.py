@@ -66,6 +66,13 @@ class BlobRef(Message, frozen=True):
     size: int
 
 
+class Archive(Message, frozen=True):
+    """A packed directory that is unpacked for driver and executors, under ``name``."""
+
+    blob: BlobRef
+    name: str
+
+
 class JobSubmission(Message, frozen=True):
     """What the Dispatcher accepts: one pipeline and how to run it.
 
@@ -81,6 +88,9 @@ class JobSubmission(Message, frozen=True):
     files: tuple[BlobRef, ...] = ()
     kind: JobKind = JobKind.PIPELINE
     restart: RestartWish = RestartWish()
+    py_files: tuple[BlobRef, ...] = ()
+    """Modules and packages for Python's path: ``.py``, ``.zip``, ``.egg``, ``.whl``."""
+    archives: tuple[Archive, ...] = ()
     savepoint: str = ""
     """Id of the savepoint from which streaming queries go on."""
     executor_cores: int = 0
@@ -88,6 +98,11 @@ class JobSubmission(Message, frozen=True):
     executor_memory_mb: int = 0
     """Heap of each executor; 0: as much as the cluster's slots have by default."""
     trace: TraceParent = ""
+
+    @property
+    def blobs(self) -> tuple[BlobRef, ...]:
+        """Everything of the submission that is in the blob server."""
+        return (self.pipeline, *self.files, *self.py_files, *(each.blob for each in self.archives))
 
 
 class SlotProfile(Message, frozen=True):
@@ -255,6 +270,23 @@ class LogChunk(Message, frozen=True):
     offset: int
     next_offset: int
     end: bool
+
+
+class UiRequest(Message, frozen=True):
+    """A page of Spark's UI that somebody wants: path and query in the driver, and where the UI is for a browser."""
+
+    path: str
+    query: str
+    base: str
+
+
+class UiPage(Message, frozen=True):
+    """What Spark's UI answered: nothing of its headers but the media type, and where a redirection leads."""
+
+    status: int
+    media: str = ""
+    location: str = ""
+    body: bytes = b""
 
 
 class ConnectionEvidence(Message, frozen=True):
@@ -455,7 +487,9 @@ class DriverAssignment(Message, frozen=True):
     blob_host: str
     blob_port: int
     kind: JobKind = JobKind.PIPELINE
-    shuffle: bool = False
-    """Whether its shuffles go through the shuffle service."""
+    py_files: tuple[BlobRef, ...] = ()
+    archives: tuple[Archive, ...] = ()
     checkpoints: str = ""
     """URL below which streaming queries keep their checkpoints."""
+    shuffle: bool = False
+    """Whether its shuffles go through the shuffle service."""

@@ -6,8 +6,8 @@ import asyncio
 import hashlib
 import os
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -22,8 +22,14 @@ from runtime.messages import BlobRef
 
 CHUNK_BYTES = 256 << 10
 CONNECT_SECONDS = 10.0
+MAX_RESUMPTIONS = 100
+"""How often a transfer may break off and go on where it was; each time it must have brought something."""
 STALL_SECONDS = 30.0
 """A transfer that brings no byte for this long is given up."""
+
+
+Ask = Callable[[int], AbstractAsyncContextManager[aiohttp.ClientResponse]]
+"""Asks for what comes from this offset on."""
 
 
 async def fetch_blob(  # noqa: PLR0917  # the order of the path: who, where, what, whereto
@@ -39,8 +45,7 @@ async def fetch_blob(  # noqa: PLR0917  # the order of the path: who, where, wha
     path = f"/v1/blobs/{check_job_id(job_id)}/{check_digest(ref.sha256)}"
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
-        async with _get(identity, host, port, path) as response:
-            await _receive(response, ref, temporary)
+        await _fetch_resuming(lambda offset: _get(identity, host, port, path, offset), ref, temporary)
         temporary.replace(target)
         sync_directory(target.parent)
     except OSError as error:
@@ -50,20 +55,26 @@ async def fetch_blob(  # noqa: PLR0917  # the order of the path: who, where, wha
 
 
 @asynccontextmanager
-async def _get(identity: TlsIdentity, host: str, port: int, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
+async def _get(
+    identity: TlsIdentity, host: str, port: int, path: str, offset: int
+) -> AsyncIterator[aiohttp.ClientResponse]:
     policy = server_policy(Channel.BLOB, identity.spiffe_id.trust_domain, role=Role.JOBMANAGER)
     context = identity.client_context(policy, alpn=("http/1.1",))
     timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=STALL_SECONDS)
     connector = aiohttp.TCPConnector(ssl=context, force_close=True)
     url = f"https://{f'[{host}]' if ':' in host else host}:{port}{path}"
+    headers = {"accept-encoding": "identity"} | ({"range": f"bytes={offset}-"} if offset else {})
     try:
         async with (
             aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session,
-            session.get(url, headers={"accept-encoding": "identity"}, allow_redirects=False) as response,
+            session.get(url, headers=headers, allow_redirects=False) as response,
         ):
             if response.status in {403, 404}:
                 raise BlobNotFound(f"the blob server does not give us {path} (status {response.status})")
-            if response.status != 200:
+            expected = f"bytes {offset}-"
+            if offset and response.status == 206 and not response.headers.get("content-range", "").startswith(expected):
+                raise BlobCorrupt(f"{path}: the blob server answered with another piece than was asked for")
+            if response.status != (206 if offset else 200):
                 raise BlobUnavailable(f"the blob server answered {path} with status {response.status}")
             yield response
     except (aiohttp.ClientError, TimeoutError) as error:
@@ -72,16 +83,27 @@ async def _get(identity: TlsIdentity, host: str, port: int, path: str) -> AsyncI
         ) from error
 
 
-async def _receive(response: aiohttp.ClientResponse, ref: BlobRef, temporary: Path) -> None:
+async def _fetch_resuming(ask: Ask, ref: BlobRef, temporary: Path) -> None:
+    """Ask again from where a transfer broke off, for as long as each try brings something."""
     received, digest = 0, hashlib.sha256()
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, SECRET_MODE)
     with os.fdopen(descriptor, "wb") as file:
-        async for chunk in response.content.iter_chunked(CHUNK_BYTES):
-            received += len(chunk)
-            if received > ref.size:
-                raise BlobCorrupt(f"{ref.name} is larger than the {ref.size} bytes it should have")
-            digest.update(chunk)
-            file.write(chunk)
+        for resumptions in range(MAX_RESUMPTIONS + 1):
+            before = received
+            try:
+                async with ask(received) as response:
+                    async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+                        received += len(chunk)
+                        if received > ref.size:
+                            raise BlobCorrupt(f"{ref.name} is larger than the {ref.size} bytes it should have")
+                        digest.update(chunk)
+                        file.write(chunk)
+                break
+            except BlobUnavailable:
+                if received == ref.size:
+                    break
+                if received == before or resumptions == MAX_RESUMPTIONS:
+                    raise
         file.flush()
         await asyncio.to_thread(os.fsync, file.fileno())
     if received != ref.size or digest.hexdigest() != ref.sha256:

@@ -1,11 +1,14 @@
-"""Content-addressed files per job: ``<root>/<job_id>/<sha256>``.
+"""Content-addressed files per job: ``<root>/<job_id>/<sha256>``, and content that several jobs have is on disk once.
 
 A blob appears under its digest only when it is complete and verified; until then it is a temporary file
 that the writer removes on any failure. What a crash leaves behind is removed when the store is opened.
+``<root>/shared`` has a second name (a hard link) for each blob; who may read what is a matter of the jobs' directories
+alone.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -29,6 +32,7 @@ _JOB_ID = re.compile(r"[0-9a-f]{32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE_NAME = re.compile(r"[^,/\\]+")
 _TEMPORARY_SUFFIX = ".part"
+SHARED = "shared"
 
 
 def check_job_id(job_id: str) -> str:
@@ -57,8 +61,9 @@ def check_file_name(name: str) -> str:
 class BlobWriter:
     """One blob being written; a context manager that leaves nothing behind unless :meth:`commit` succeeded."""
 
-    def __init__(self, directory: Path, name: str, limit: int) -> None:
+    def __init__(self, directory: Path, shared: Path, name: str, limit: int) -> None:
         self._directory = directory
+        self._shared = shared
         self._name = name
         self._limit = limit
         self._size = 0
@@ -100,11 +105,32 @@ class BlobWriter:
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._temporary.replace(self._directory / digest)
+            self._appear(digest)
             sync_directory(self._directory)
         except OSError as error:
             raise BlobError(f"cannot store {self._name}: {error.strerror or error}") from error
         return BlobRef(sha256=digest, name=self._name, size=self._size)
+
+    def _appear(self, digest: str) -> None:
+        """Under its digest: as another name of what another job has, or as a file that later ones may share."""
+        target, shared = self._directory / digest, self._shared / digest
+        if _holds(shared, digest, self._size):
+            with contextlib.suppress(FileExistsError):
+                target.hardlink_to(shared)
+        else:
+            self._temporary.replace(target)
+            shared.unlink(missing_ok=True)
+            with contextlib.suppress(FileExistsError):
+                shared.hardlink_to(target)
+
+
+def _holds(path: Path, digest: str, size: int) -> bool:
+    """Whether the file is there and still what it was: damage is not handed on."""
+    try:
+        with path.open("rb") as file:
+            return path.stat().st_size == size and hashlib.file_digest(file, "sha256").hexdigest() == digest
+    except FileNotFoundError:
+        return False
 
 
 class BlobStore:
@@ -112,9 +138,11 @@ class BlobStore:
 
     def __init__(self, root: Path, max_blob_bytes: int) -> None:
         self._root = make_private_directory(root)
+        self._shared = make_private_directory(root / SHARED)
         self.max_blob_bytes = max_blob_bytes
         for leftover in root.glob(f"*/*{_TEMPORARY_SUFFIX}"):
             leftover.unlink(missing_ok=True)
+        self._forget_unshared()
 
     def jobs(self) -> frozenset[str]:
         """Ids of the jobs that have blobs."""
@@ -127,7 +155,7 @@ class BlobStore:
         present = [path.stat().st_size for path in directory.iterdir() if path.suffix != _TEMPORARY_SUFFIX]
         if len(present) >= MAX_BLOBS_PER_JOB:
             raise BlobTooLarge(f"job {job_id} has {len(present)} blobs already", f"at most {MAX_BLOBS_PER_JOB}")
-        return BlobWriter(directory, name, self.max_blob_bytes - sum(present))
+        return BlobWriter(directory, self._shared, name, self.max_blob_bytes - sum(present))
 
     def path(self, job_id: str, sha256: str) -> Path:
         """Where the complete blob is; raises :class:`BlobNotFound`."""
@@ -139,3 +167,11 @@ class BlobStore:
     def remove_job(self, job_id: str) -> None:
         """Remove all blobs of ``job_id``; none is no error."""
         shutil.rmtree(self._root / check_job_id(job_id), ignore_errors=True)
+        self._forget_unshared()
+
+    def _forget_unshared(self) -> None:
+        """Remove second names of what no job has any more."""
+        for path in self._shared.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_nlink == 1:
+                    path.unlink()

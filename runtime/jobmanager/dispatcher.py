@@ -26,7 +26,15 @@ from runtime.checkpoint.savepoints import Savepoint, new_savepoint_id
 from runtime.ha.errors import EntryMissing, LeadershipLost, StorageUnavailable
 from runtime.ha.leadership import Leadership
 from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogNotFound,
+    QuotaExceeded,
+    SubmissionRejected,
+    TooManyJobs,
+    UiNotFound,
+)
 from runtime.jobmanager.gateways import (
     DISPATCHER,
     DispatcherGateway,
@@ -42,11 +50,25 @@ from runtime.jobmanager.remains import end_remains, end_remains_of, wait_for
 from runtime.jobmanager.restart import NoRestart, Restarts, restarts
 from runtime.jobmanager.views import ExceptionEntry, Failure, JobDetail, JobRecord, JobSummary, SavepointRequest
 from runtime.log_files import read_log
-from runtime.messages import BlobRef, ConnectionEvidence, JobKind, JobState, JobSubmission, LogChunk, StageTable
-from runtime.restart_config import RestartConfig, settle
+from runtime.messages import (
+    BlobRef,
+    ConnectionEvidence,
+    JobKind,
+    JobState,
+    JobSubmission,
+    LogChunk,
+    StageTable,
+    UiPage,
+    UiRequest,
+)
+from runtime.restart_config import (
+    RestartConfig,
+    settle,
+)
 from runtime.rpc import RpcEndpoint
 from runtime.spark.command import MINIMUM_EXECUTOR_MEMORY_MB
 from runtime.spark.conf import check_job_conf
+from runtime.spark.packages import check_packages
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -57,6 +79,8 @@ MAX_ARGUMENTS = 1000
 MAX_ARGUMENTS_CHARACTERS = 256 << 10
 """Longest sum of a pipeline's arguments."""
 MAX_EXECUTORS = 1000
+ATTEMPTS_WITH_LOGS = 5
+"""Latest attempts of a job whose logs are kept: a streaming job may be restarted for ever."""
 MAX_EXECUTOR_CORES = 1024
 MAX_EXECUTOR_MEMORY_MB = 8 << 20
 FIRST_RETRY_SECONDS = 0.2
@@ -106,11 +130,12 @@ def check_submission(submission: JobSubmission) -> JobSubmission:
     if any("\0" in argument for argument in submission.args):
         raise SubmissionRejected("an argument contains a zero character")
     try:
-        names = [check_file_name(ref.name) for ref in (submission.pipeline, *submission.files)]
+        names = [check_file_name(ref.name) for ref in submission.blobs]
     except InvalidBlobName as error:
         raise SubmissionRejected(error.what, error.remedy) from error
     if len(set(names)) != len(names):
         raise SubmissionRejected("two files of the submission have the same name", "rename one of them")
+    check_packages(submission)
     return msgspec.structs.replace(submission, spark_conf=check_job_conf(submission.spark_conf))
 
 
@@ -127,6 +152,7 @@ class Dispatcher(RpcEndpoint):
         finished_jobs_kept: how many ended jobs, with their logs, are remembered.
         lease: of drivers, in seconds (see :mod:`runtime.jobmanager.remains`).
         feed: told of every change of a job.
+        blob_quota: bytes that the files of one owner's unfinished jobs may have together; 0: any number.
         restart: what happens to jobs that fail, where they do not say it themselves.
         chance: random numbers from -1 to 1, for delays before restarts.
     """
@@ -144,6 +170,7 @@ class Dispatcher(RpcEndpoint):
         lease: float,
         restart: RestartConfig,
         feed: JobFeed | None = None,
+        blob_quota: int = 0,
         clock: Callable[[], float] = time.time,
         chance: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311  # spreads load, guards nothing
     ) -> None:
@@ -152,6 +179,7 @@ class Dispatcher(RpcEndpoint):
         self._term = term
         self._lease = lease
         self._restart = restart
+        self._blob_quota = blob_quota
         self._chance = chance
         self._blobs = blobs
         self._directory = jobs
@@ -208,10 +236,25 @@ class Dispatcher(RpcEndpoint):
         if sum(not job.record.detail.state.terminal for job in self._jobs.values()) >= MAX_RUNNING_JOBS:
             raise TooManyJobs(f"{MAX_RUNNING_JOBS} jobs are running already", "try again when one has ended")
         checked = check_submission(submission)
+        self._check_quota(checked)
         detail = accepted_detail(job_id, checked, self._now_ms())
         job = self._jobs[job_id] = self._new(JobRecord(submission=checked, detail=detail))
         self._feed.changed(job_id)
         return self.deferred(self._accept(job_id, job))
+
+    def _check_quota(self, submission: JobSubmission) -> None:
+        """Raise :class:`QuotaExceeded` when the files of its owner's unfinished jobs would be too large together."""
+        unfinished = [
+            job.record.submission
+            for job in self._jobs.values()
+            if job.record.submission.owner == submission.owner and not job.record.detail.state.terminal
+        ]
+        size = sum({ref.sha256: ref.size for each in (*unfinished, submission) for ref in each.blobs}.values())
+        if 0 < self._blob_quota < size:
+            raise QuotaExceeded(
+                f"the files of the unfinished jobs of {submission.owner} would have {size} bytes together",
+                f"at most {self._blob_quota} (limits.max_blob_bytes_per_user): wait until one has ended",
+            )
 
     def _new(self, record: JobRecord) -> _Job:
         """A job that is to be run; a Spark Connect session is its client's to start again."""
@@ -270,7 +313,7 @@ class Dispatcher(RpcEndpoint):
             await self._give_up(job, accepted.damage)
             return
         try:
-            for ref in (accepted.submission.pipeline, *accepted.submission.files):
+            for ref in accepted.submission.blobs:
                 await self._persistently(lambda ref=ref: self._fetch(accepted.job_id, ref), "its files")  # type: ignore[misc]
         except (BlobError, EntryMissing) as error:
             await self._give_up(job, f"its files in the HA storage cannot be read any more: {error}")
@@ -295,6 +338,8 @@ class Dispatcher(RpcEndpoint):
         if job.cancelled:
             await self._conclude(job, JobState.CANCELED)
             return
+        forgotten = attempt_directory(self._directory, job_id, max(0, attempt - ATTEMPTS_WITH_LOGS))
+        await asyncio.to_thread(shutil.rmtree, forgotten, ignore_errors=True)
         self._term.check()
         master = job.master = JobMaster(job.record, self._services, attempt=attempt)
         try:
@@ -556,6 +601,14 @@ class Dispatcher(RpcEndpoint):
         if master is None or job.record.detail.state.terminal:
             return job.record.stages
         return self.deferred(master.stages())
+
+    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
+        """See :class:`DispatcherGateway`."""
+        job = self._job(job_id)
+        master = self._master(job_id)
+        if master is None or job.record.detail.state.terminal:
+            raise UiNotFound(f"job {job_id} does not run", "its UI is there while it runs")
+        return self.deferred(master.ui(request))
 
     def _job(self, job_id: str) -> _Job:
         try:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pki.errors import SluiceError
 from runtime.rpc import remotable
-from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 remotable(ForbiddenSparkConf)
+remotable(PackageRefused)
 
 
 class JobManagerError(SluiceError):
@@ -33,6 +34,11 @@ class SubmissionRejected(JobManagerError):
 
 
 @remotable
+class QuotaExceeded(JobManagerError):
+    """The owner's unfinished jobs have as many bytes of files as one may have."""
+
+
+@remotable
 class TooManyJobs(JobManagerError):
     """The cluster runs as many jobs as it takes at a time."""
 
@@ -45,6 +51,11 @@ class TaskManagerNotFound(JobManagerError):
 @remotable
 class LogNotFound(JobManagerError):
     """The job has no log of that name, or it is gone with its TaskManager."""
+
+
+@remotable
+class UiNotFound(JobManagerError):
+    """Spark's UI has no such page, or the job's driver does not run."""
 
 
 @remotable

@@ -12,8 +12,24 @@ from pki.identity import Role
 from runtime.checkpoint.ledger import CheckpointsView
 from runtime.checkpoint.savepoints import Savepoint
 from runtime.gateways import JobMasterGateway, ResourceManagerGateway
-from runtime.jobmanager.views import ExceptionEntry, JobDetail, JobRecord, JobSummary, SavepointRequest, TaskManagerView
-from runtime.messages import ConnectionEvidence, JobSubmission, LogChunk, Message, SlotCount, StageTable
+from runtime.jobmanager.views import (
+    ExceptionEntry,
+    JobDetail,
+    JobRecord,
+    JobSummary,
+    SavepointRequest,
+    TaskManagerView,
+)
+from runtime.messages import (
+    ConnectionEvidence,
+    JobSubmission,
+    LogChunk,
+    Message,
+    SlotCount,
+    StageTable,
+    UiPage,
+    UiRequest,
+)
 from runtime.rpc import rpc
 
 DISPATCHER = "dispatcher"
@@ -123,6 +139,11 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
         """Mutual TLS connections of the job's driver and executors."""
         ...
 
+    @rpc(allow=_OWN, timeout=20.0)
+    async def ui(self, request: UiRequest) -> UiPage:
+        """A page of the UI of the job's Spark; raises ``UiNotFound``."""
+        ...
+
 
 class DispatcherGateway(Protocol):
     """Submission and queries; served to REST and to JobMasters."""
@@ -168,6 +189,11 @@ class DispatcherGateway(Protocol):
     @rpc(allow=_OWN)
     async def job_stages(self, job_id: str) -> StageTable:
         """Spark's stages in the last attempt of a job, also after its end; raises ``JobNotFound``."""
+        ...
+
+    @rpc(allow=_OWN, timeout=30.0)
+    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
+        """A page of the UI of a running job's Spark; raises ``UiNotFound``."""
         ...
 
     @rpc(allow=_OWN, oneway=True)

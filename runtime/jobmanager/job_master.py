@@ -32,7 +32,11 @@ from runtime.jobmanager.checkpoint_recorder import CheckpointRecorder
 from runtime.jobmanager.checkpoint_store import CheckpointStore
 from runtime.jobmanager.chronicle import Chronicle
 from runtime.jobmanager.driver_attempt import DriverAttempt, DriverHost, describe_end
-from runtime.jobmanager.errors import ExecutorUnknown, JobAlreadyTerminal
+from runtime.jobmanager.errors import (
+    ExecutorUnknown,
+    JobAlreadyTerminal,
+    UiNotFound,
+)
 from runtime.jobmanager.executors import Executor, ExecutorPool, ExecutorState
 from runtime.jobmanager.gateways import (
     DispatcherGateway,
@@ -63,6 +67,8 @@ from runtime.messages import (
     StageTable,
     StreamingState,
     TaskFailure,
+    UiPage,
+    UiRequest,
 )
 from runtime.process import ChildProcess, Exit
 from runtime.rpc import PeerUnreachable, PermanentlyFencedRpcEndpoint, RemotePeer
@@ -407,6 +413,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         return DriverAssignment(
             pipeline=self._submission.pipeline,
             files=self._submission.files,
+            py_files=self._submission.py_files,
+            archives=self._submission.archives,
             args=self._submission.args,
             spark_conf={**self._services.spark_defaults, **self._submission.spark_conf},
             spark_auth_secret=self._spark_auth_secret,
@@ -748,6 +756,12 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         answers = await self._ask_taskmanagers(lambda gateway: gateway.connections(self.job_id))
         driver = await asyncio.to_thread(self._attempt.connections)
         return merge(from_log(self._services.connections, self.job_id), driver, *answers)
+
+    async def ui(self, request: UiRequest) -> UiPage:
+        """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        if self._driver is None or self._driver_peer is None or self._driver_peer.closed:
+            raise UiNotFound(f"the driver of job {self.job_id} does not run", "its UI is there while it runs")
+        return self.deferred(self._driver.ui(request))
 
     async def _ask_taskmanagers(self, ask: Callable[[TaskExecutorGateway], Coroutine[Any, Any, _T]]) -> list[_T]:
         """The answers of all TaskManagers of this job that give one in time."""

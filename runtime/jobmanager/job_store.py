@@ -121,7 +121,7 @@ class JobStore:
 
         The one exception is ``OutcomeUnknown``. ``blob`` says where a blob of the job is, by its digest.
         """
-        for ref in (submission.pipeline, *submission.files):
+        for ref in submission.blobs:
             await asyncio.to_thread(self._storage.put_file, _blob_name(job_id, ref), blob(ref.sha256))
         entry = await self._write(f"{_submission_folder(job_id)}/submission-{_new()}.json", submission)
         pointer = _JobPointer(submission=entry, name=submission.name, owner=submission.owner, accepted_at=accepted_at)

@@ -194,10 +194,10 @@ async def _running(
             origin=origin_of(home),
             jobs=home.jobs,
             lease=lease,
+            places=CheckpointPlaces.of(config.streaming, home.root),
             find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
             if config.shuffle.enabled
             else None,
-            places=CheckpointPlaces.of(config.streaming, home.root),
         )
         facts = ClusterFacts(
             sluice_version=importlib.metadata.version("sluice"),

@@ -102,6 +102,7 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
             lease=workshop.lease,
             feed=feed,
             restart=workshop.config.restart,
+            blob_quota=workshop.config.limits.max_blob_bytes_per_user,
         )
         await service.start(dispatcher)
         stack.push_async_callback(service.stop, dispatcher)

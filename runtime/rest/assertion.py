@@ -50,6 +50,12 @@ def asserted(request: web.Request) -> Asserted:
     return request[_ASSERTED]
 
 
+def may_see(request: web.Request, owner: str) -> bool:
+    """Whether who asks may see what belongs to ``owner``: the owner, and whom the policy shows all."""
+    who = asserted(request)
+    return who.principal == owner or who.any_owner or who.by_pass
+
+
 def may_change(request: web.Request, owner: str) -> bool:
     """Whether who asks may change what belongs to ``owner``: the owner itself, and whom the policy lets change all."""
     who = asserted(request)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from runtime.jobmanager.errors import JobNotFound
-from runtime.rest.assertion import may_change
+from runtime.rest.assertion import may_change, may_see
 from runtime.rest.cluster import Cluster
 from runtime.rest.problems import NotYours
 from runtime.rest.route import Call
@@ -19,6 +19,15 @@ def job_id_of(call: Call[Any]) -> str:
     job_id = call.path["job_id"]
     if not _JOB_ID.fullmatch(job_id):
         raise JobNotFound(f"there is no job {job_id[:64]!r}")
+    return job_id
+
+
+async def require_seen(cluster: Cluster, call: Call[Any]) -> str:
+    """The same, for whoever wants to see it; raises :class:`NotYours`."""
+    job_id = job_id_of(call)
+    job = await cluster.dispatcher.job(job_id)
+    if not may_see(call.request, job.owner):
+        raise NotYours(f"job {job_id} belongs to {job.owner}, not to {call.who.principal}", "its owner may see it")
     return job_id
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from pki.errors import SluiceError
 from runtime.rest.problems import CONTENT_TYPE, EVERYWHERE, TYPE_PREFIX, Problem, status_of
+from runtime.rest.resources.ui import UI_SEGMENTS
 from runtime.rest.route import FORM, JSON, Annotation, Form, Query, Route
 
 REFERENCE = "#/components/schemas/{name}"
@@ -20,6 +21,7 @@ PARAMETERS: Mapping[str, str] = {
     "savepoint_id": "of a savepoint",
     "batch_id": "number of a batch",
     "taskmanager_id": "name of a TaskManager",
+    **dict.fromkeys(UI_SEGMENTS, "a part of the path in Spark's UI"),
 }
 """What the segments of paths with names are."""
 MAX_SEGMENT_CHARACTERS = 128

@@ -17,13 +17,15 @@ from runtime.jobmanager.errors import (
     JobAlreadyTerminal,
     JobNotFound,
     LogNotFound,
+    QuotaExceeded,
     SubmissionRejected,
     TaskManagerNotFound,
     TooManyJobs,
+    UiNotFound,
 )
 from runtime.rest.artifacts import ArtifactRefused
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
-from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (InvalidBlobName, 400),
     (ForbiddenSparkConf, 400),
     (ArtifactRefused, 400),
+    (PackageRefused, 400),
     (SubmissionRejected, 400),
     (AssertionRefused, 401),
     (NotYours, 403),
@@ -61,9 +64,11 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (SavepointNotFound, 404),
     (NotStreaming, 409),
     (SavepointFailed, 409),
+    (UiNotFound, 404),
     (JobAlreadyTerminal, 409),
     (BlobTooLarge, 413),
     (TooManyStreams, 429),
+    (QuotaExceeded, 413),
     (TooManyJobs, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),

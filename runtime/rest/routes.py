@@ -23,6 +23,7 @@ from runtime.rest.resources import (
     savepoints,
     stages,
     taskmanagers,
+    ui,
 )
 from runtime.rest.route import Call, NoQuery, Route
 
@@ -44,6 +45,7 @@ ROUTES: tuple[Route, ...] = (
     *events.ROUTES,
     *leader.ROUTES,
     *metrics.ROUTES,
+    *ui.ROUTES,
     *recovery.ROUTES,
     *savepoints.ROUTES,
     *taskmanagers.ROUTES,

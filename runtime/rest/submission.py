@@ -1,6 +1,7 @@
 """Receiving a submission: multipart/form-data, files streamed into the blob store, nothing held in memory.
 
-Parts: ``request`` (JSON, once), ``pipeline`` (a file, once), ``file`` (files, any number up to the bound).
+Parts: ``request`` (JSON, once), ``pipeline`` (a file, once), ``file``, ``py_file``, ``archive`` (any number up to the
+bound).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from runtime.blob.store import BlobStore, check_file_name
-from runtime.messages import BlobRef, JobSubmission
+from runtime.messages import Archive, BlobRef, JobSubmission
 from runtime.rest.problems import BadRequest
 from runtime.restart_config import RestartWish
+from runtime.spark.packages import directory_name
 
 MAX_REQUEST_PART_BYTES = 1 << 20
 """Largest ``request`` part."""
@@ -40,6 +42,8 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     spark_conf: dict[str, str] = {}
     executors: int | None = None
     restart: RestartWish = RestartWish()
+    archive_names: dict[str, str] = {}
+    """File name of an archive -> the directory that it is unpacked into; by default its name without the suffix."""
     savepoint: Annotated[str, msgspec.Meta(max_length=MAX_SAVEPOINT_CHARACTERS)] = ""
     executor_cores: int = 0
     executor_memory_mb: int = 0
@@ -50,6 +54,13 @@ class _Parts:
     request: SubmitRequest | None = None
     pipeline: BlobRef | None = None
     files: list[BlobRef] = field(default_factory=list)
+    py_files: list[BlobRef] = field(default_factory=list)
+    archives: list[BlobRef] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """Files besides the pipeline."""
+        return len(self.files) + len(self.py_files) + len(self.archives)
 
 
 async def receive_submission(
@@ -85,11 +96,20 @@ async def receive_submission(
         spark_conf=wanted.spark_conf,
         executors=default_executors if wanted.executors is None else wanted.executors,
         files=tuple(parts.files),
+        py_files=tuple(parts.py_files),
+        archives=_archives(parts.archives, wanted.archive_names),
         restart=wanted.restart,
         savepoint=wanted.savepoint,
         executor_cores=wanted.executor_cores,
         executor_memory_mb=wanted.executor_memory_mb,
     )
+
+
+def _archives(refs: list[BlobRef], names: dict[str, str]) -> tuple[Archive, ...]:
+    unknown = sorted(set(names) - {ref.name for ref in refs})
+    if unknown:
+        _bad(f"archive_names names {unknown[0][:80]!r}, and there is no such archive")
+    return tuple(Archive(blob=ref, name=names.get(ref.name, "") or directory_name(ref.name)) for ref in refs)
 
 
 async def _receive_part(part: BodyPartReader, parts: _Parts, store: BlobStore, job_id: str) -> None:
@@ -98,10 +118,17 @@ async def _receive_part(part: BodyPartReader, parts: _Parts, store: BlobStore, j
             parts.request = await _read_request(part)
         case "pipeline" if parts.pipeline is None:
             parts.pipeline = await _store(part, store, job_id)
-        case "file" if len(parts.files) < MAX_FILES:
+        case "file" if parts.count < MAX_FILES:
             parts.files.append(await _store(part, store, job_id))
+        case "py_file" if parts.count < MAX_FILES:
+            parts.py_files.append(await _store(part, store, job_id))
+        case "archive" if parts.count < MAX_FILES:
+            parts.archives.append(await _store(part, store, job_id))
         case name:
-            _bad(f"unexpected part {str(name)[:80]!r}", f"one request, one pipeline, up to {MAX_FILES} file")
+            _bad(
+                f"unexpected part {str(name)[:80]!r}",
+                f"one request, one pipeline, together up to {MAX_FILES} file, py_file and archive",
+            )
 
 
 async def _read_request(part: BodyPartReader) -> SubmitRequest:

@@ -191,7 +191,12 @@ def launcher_conf(*, job_id: str, name: str, host: str, shape: DriverShape) -> d
         "spark.app.name": name,
         "spark.driver.host": host,
         "spark.driver.bindAddress": host,
-        "spark.ui.enabled": "false",
+        # It listens nowhere: see the plugin's SluiceUi. Read-only, and without what looks into processes.
+        "spark.ui.enabled": "true",
+        "spark.ui.killEnabled": "false",
+        "spark.ui.threadDumpsEnabled": "false",
+        "spark.ui.heapHistogramEnabled": "false",
+        "spark.ui.timelineEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.shuffle.service.enabled": "false",
         "spark.python.unix.domain.socket.enabled": "true",

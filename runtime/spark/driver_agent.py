@@ -28,9 +28,18 @@ from runtime.messages import (
     StageTable,
     StreamingState,
     TaskFailure,
+    UiPage,
+    UiRequest,
 )
-from runtime.process import Exit
-from runtime.shuffle.service_errors import ShuffleServiceError
+from runtime.process import (
+    Exit,
+)
+from runtime.shuffle.service_errors import (
+    ShuffleServiceError,
+)
+from runtime.spark import (
+    ui_client,
+)
 from runtime.spark.bridge import (
     Bridge,
     BridgeEvent,
@@ -48,6 +57,7 @@ from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
 from runtime.spark.evidence import read_evidence
 from runtime.spark.jobmaster_link import JobMasterLink, first_of
+from runtime.spark.packages import Packages, importable
 from runtime.spark.verdict import Ending, judge
 
 KILL_GRACE_SECONDS = 2.0
@@ -95,6 +105,10 @@ class DriverAgent:
         """Mutual TLS connections of the driver's JVM."""
         return read_evidence(Path(self._spec.identity_dir))
 
+    async def ui(self, request: UiRequest) -> UiPage:
+        """A page of Spark's UI."""
+        return await ui_client.ask(self._bridge.path.with_name(ui_client.SOCKET_NAME), request)
+
     async def run(self) -> DriverExit:
         """Run the attempt to its end, report it, and return the report."""
         try:
@@ -121,6 +135,7 @@ class DriverAgent:
                 assignment.spark_conf,
                 assignment.spark_auth_secret,
                 pipeline.files,
+                packages=pipeline.packages,
                 besides=kind_conf(assignment, self._spec.host),
             )
             gateway = await self._first(asyncio.ensure_future(self._process.start_jvm(conf)))
@@ -147,14 +162,21 @@ class DriverAgent:
     async def _fetch_all(self, assignment: DriverAssignment) -> Pipeline:
         """Fetch the pipeline and its files into one private directory."""
         directory = make_private_directory(Path(self._spec.work_dir) / "app")
-        paths = []
-        for ref in (assignment.pipeline, *assignment.files):
+        fetched: set[Path] = set()
+
+        async def fetch(ref: BlobRef) -> Path:
             path = directory / safe_name(ref.name)
-            if path in paths:
+            if path in fetched:
                 raise DriverFailed(f"two files of the job are called {ref.name}", "rename one of them")
+            fetched.add(path)
             await self._fetch(assignment, ref, path)
-            paths.append(path)
-        return Pipeline(paths[0], assignment.args, paths[1:])
+            return path
+
+        script = await fetch(assignment.pipeline)
+        files = [await fetch(ref) for ref in assignment.files]
+        modules = [await asyncio.to_thread(importable, await fetch(ref)) for ref in assignment.py_files]
+        archives = [(await fetch(each.blob), each.name) for each in assignment.archives]
+        return Pipeline(script, assignment.args, files, Packages(tuple(modules), tuple(archives)))
 
     async def _wait(self) -> Ending:
         python = asyncio.ensure_future(self._process.wait_python())

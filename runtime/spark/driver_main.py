@@ -22,7 +22,14 @@ from pki.in_use_reporter import reporting
 from pki.tls import TlsIdentity
 from runtime.blob.client import fetch_blob
 from runtime.gateways import DRIVER, DriverGateway, JobMasterGateway, jobmaster_endpoint
-from runtime.messages import BlobRef, ConnectionEvidence, DriverAssignment, ExecutorExit
+from runtime.messages import (
+    BlobRef,
+    ConnectionEvidence,
+    DriverAssignment,
+    ExecutorExit,
+    UiPage,
+    UiRequest,
+)
 from runtime.rpc import RemotePeer, RpcEndpoint, RpcService
 from runtime.spark.command import find_spark_runtime
 from runtime.spark.driver_agent import DriverAgent
@@ -57,6 +64,10 @@ class DriverEndpoint(RpcEndpoint):
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         """Mutual TLS connections that the driver's JVM made or accepted."""
         return self._agent.connections()
+
+    async def ui(self, request: UiRequest) -> UiPage:
+        """A page of Spark's UI; status 502 to 504 when there is none."""
+        return self.deferred(self._agent.ui(request))
 
 
 class _DialedPeer:

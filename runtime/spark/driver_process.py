@@ -22,6 +22,7 @@ from runtime.spark.command import Command, SparkRuntime, driver_jvm_command
 from runtime.spark.conf import check_job_conf, default_conf, launcher_conf
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
+from runtime.spark.packages import NO_PACKAGES, Packages
 
 MAX_GATEWAY_SECRET_BYTES = 1024
 MAX_STDERR_TAIL_BYTES = 64 << 10
@@ -44,6 +45,7 @@ class Pipeline:
     script: Path
     args: Sequence[str] = ()
     files: Sequence[Path] = ()
+    packages: Packages = NO_PACKAGES
 
 
 def driver_conf(
@@ -52,6 +54,7 @@ def driver_conf(
     spark_auth_secret: str,
     files: Sequence[Path],
     *,
+    packages: Packages = NO_PACKAGES,
     besides: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The complete Spark configuration of a driver: defaults, then the job's, then the launcher's and ``besides``.
@@ -67,9 +70,7 @@ def driver_conf(
         "spark.authenticate.secret": spark_auth_secret,
     }
     conf.setdefault("spark.sql.warehouse.dir", str(work / "warehouse"))
-    if files:
-        conf["spark.files"] = ",".join(map(str, files))
-    return conf
+    return {**conf, **packages.conf(files)}
 
 
 class DriverProcess:
@@ -149,6 +150,7 @@ class DriverProcess:
             "SPARK_HOME": str(self._spark.distribution.home),
             "SPARK_LOCAL_IP": self._spec.host,
             "PYSPARK_PYTHON": sys.executable,
+            **pipeline.packages.environment(),
             "PYSPARK_GATEWAY_PORT": str(gateway.port),
             "PYSPARK_GATEWAY_SECRET": gateway.secret,
             "SLUICE_JOB_ID": self._spec.job_id,

@@ -21,6 +21,10 @@ class ForbiddenSparkConf(SparkError):
     """A job asked for a Spark setting that only the launcher may decide."""
 
 
+class PackageRefused(SparkError):
+    """Something that came with a pipeline is neither a module nor an archive."""
+
+
 class DriverFailed(SparkError):
     """The driver's JVM or its Python process did not start or ended out of order."""
 

@@ -41,6 +41,8 @@ from runtime.taskmanager.slot_table import SlotTable
 
 _LOG = logging.getLogger(__name__)
 
+KEPT_EXECUTORS = 100
+"""Latest executors of one job whose logs are kept here: a job may be restarted for ever."""
 KEPT_JOBS = 50
 """Of how many ended jobs the logs of executors are kept."""
 RENEWAL_RETRY_SECONDS = 30.0
@@ -323,3 +325,7 @@ class TaskExecutor(RpcEndpoint):
         ended.sort(key=lambda path: path.stat().st_mtime)
         for path in ended[: max(0, len(ended) - KEPT_JOBS)]:
             shutil.rmtree(path, ignore_errors=True)
+        for job in ended[max(0, len(ended) - KEPT_JOBS) :]:
+            executors = sorted(job.glob("executor-*"), key=lambda path: int(path.name.removeprefix("executor-")))
+            for path in executors[: max(0, len(executors) - KEPT_EXECUTORS)]:
+                shutil.rmtree(path, ignore_errors=True)

@@ -23,7 +23,7 @@ from runtime.jobmanager.views import JobSummary
 from runtime.log_files import MAX_CHUNK_BYTES
 from runtime.messages import JobKind, JobState, JobSubmission
 from runtime.rest.artifacts import ArtifactRefused
-from runtime.rest.assertion import may_change
+from runtime.rest.assertion import may_change, may_see
 from runtime.rest.cluster import Cluster
 from runtime.rest.problems import BadRequest, NotYours
 from runtime.rest.route import Call, NoQuery, Query, Route
@@ -179,7 +179,7 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
 
 async def list_batches(cluster: Cluster, call: Call[BatchQuery]) -> BatchList:
     """Batches, the oldest first."""
-    jobs = sorted(await _batches(cluster), key=lambda job: (job.start_time, job.id))
+    jobs = sorted(await _batches(cluster, call), key=lambda job: (job.start_time, job.id))
     first = call.query.first
     page = jobs[first : first + call.query.size]
     return BatchList(first=first, total=len(jobs), sessions=tuple(map(_shown, page)))
@@ -232,14 +232,16 @@ def _refuse_what_is_not_done(body: BatchRequest, principal: str) -> None:
         raise BadRequest(f"there is no queue {str(body.queue)[:80]!r}", "leave queue out")
 
 
-async def _batches(cluster: Cluster) -> list[JobSummary]:
-    return [job for job in await cluster.dispatcher.jobs() if job.kind is JobKind.PIPELINE]
+async def _batches(cluster: Cluster, call: Call[Any]) -> list[JobSummary]:
+    """Those that who asks may see."""
+    jobs = await cluster.dispatcher.jobs()
+    return [job for job in jobs if job.kind is JobKind.PIPELINE and may_see(call.request, job.owner)]
 
 
 async def _batch(cluster: Cluster, call: Call[Any]) -> JobSummary:
     text = call.path["batch_id"]
     number = int(text) if text.isascii() and text.isdigit() and len(text) <= 16 else -1
-    for job in await _batches(cluster):
+    for job in await _batches(cluster, call):
         if number_of(job.id) == number:
             return job
     raise JobNotFound(f"there is no batch {text[:40]!r}", "see GET /batches")

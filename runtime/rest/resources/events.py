@@ -12,9 +12,10 @@ from runtime.jobmanager.errors import JobNotFound, LogNotFound
 from runtime.jobmanager.job_feed import Watch
 from runtime.jobmanager.views import JobDetail
 from runtime.messages import Message
+from runtime.rest.assertion import may_see
 from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import job_id_of
-from runtime.rest.problems import BadRequest, TooManyStreams
+from runtime.rest.jobs import require_seen
+from runtime.rest.problems import BadRequest, NotYours, TooManyStreams
 from runtime.rest.resources.logs import MAX_OFFSET, LogPiece
 from runtime.rest.resources.overview import overview_of
 from runtime.rest.route import EVENT_STREAM, Call, NoQuery, Query, Route
@@ -51,8 +52,7 @@ async def stream_job(cluster: Cluster, call: Call[NoQuery]) -> web.StreamRespons
     The id of an event is the version of the job; whoever comes back with it gets what is new. Changes that follow each
     other faster than they are read are one event.
     """
-    job_id = job_id_of(call)
-    await cluster.dispatcher.job(job_id)
+    job_id = await require_seen(cluster, call)
 
     async def produce(stream: EventStream) -> None:
         known = call.request.headers.get(LAST_EVENT, "")[:64]
@@ -76,7 +76,7 @@ async def stream_job_log(cluster: Cluster, call: Call[LogStreamQuery]) -> web.St
 
     The id of an event is the offset after it, in bytes; whoever comes back with it misses nothing.
     """
-    job_id, source = job_id_of(call), call.query.source
+    job_id, source = await require_seen(cluster, call), call.query.source
     await cluster.dispatcher.read_job_log(job_id, source, 0, 1)
 
     async def produce(stream: EventStream) -> None:
@@ -107,7 +107,8 @@ async def stream_cluster(cluster: Cluster, call: Call[NoQuery]) -> web.StreamRes
     async def produce(stream: EventStream) -> None:
         with cluster.feed.watching() as watch:
             for summary in reversed(await cluster.dispatcher.jobs()):
-                await stream.send("job", summary)
+                if may_see(call.request, summary.owner):
+                    await stream.send("job", summary)
             shown = None
             while not stream.over:
                 overview = await overview_of(cluster)
@@ -120,7 +121,8 @@ async def stream_cluster(cluster: Cluster, call: Call[NoQuery]) -> web.StreamRes
                     except JobNotFound:
                         await stream.send("removed", Gone(id=job_id))
                     else:
-                        await stream.send("job", detail.summary())
+                        if may_see(call.request, detail.owner):
+                            await stream.send("job", detail.summary())
 
     return await cluster.streams.serve(call, produce)
 
@@ -150,7 +152,7 @@ ROUTES = (
         "jobs.read",
         stream_job,
         media=EVENT_STREAM,
-        errors=(JobNotFound, TooManyStreams),
+        errors=(NotYours, JobNotFound, TooManyStreams),
     ),
     Route(
         "GET",
@@ -158,6 +160,6 @@ ROUTES = (
         "jobs.logs",
         stream_job_log,
         media=EVENT_STREAM,
-        errors=(JobNotFound, LogNotFound, TooManyStreams),
+        errors=(NotYours, JobNotFound, LogNotFound, TooManyStreams),
     ),
 )

@@ -12,19 +12,20 @@ from aiohttp import web
 from runtime.blob.errors import BlobTooLarge, InvalidBlobName
 from runtime.checkpoint.errors import SavepointNotFound
 from runtime.ha.errors import LeadershipLost
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, SubmissionRejected, TooManyJobs
+from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, QuotaExceeded, SubmissionRejected, TooManyJobs
 from runtime.jobmanager.job_feed import FeedClosed
 from runtime.jobmanager.views import JobDetail, JobSummary
 from runtime.messages import Message
+from runtime.rest.assertion import may_see
 from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import job_id_of, require_owner
+from runtime.rest.jobs import require_owner, require_seen
 from runtime.rest.paging import PageQuery, paginate
 from runtime.rest.problems import BadRequest, NotYours
 from runtime.rest.resources.events import version_of
 from runtime.rest.resources.overview import Connections
 from runtime.rest.route import Call, Form, NoQuery, Nothing, Query, Reply, Route
 from runtime.rest.submission import SubmitRequest, receive_submission
-from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 MAX_WAIT_SECONDS = 25
 """Below what a gateway waits for an answer."""
@@ -57,8 +58,8 @@ class ChangeQuery(Query, frozen=True):
 
 
 async def list_jobs(cluster: Cluster, call: Call[PageQuery]) -> JobList:
-    """Running and archived jobs, the latest first."""
-    jobs = await cluster.dispatcher.jobs()
+    """Running and archived jobs that one may see, the latest first."""
+    jobs = tuple(job for job in await cluster.dispatcher.jobs() if may_see(call.request, job.owner))
     page, following = paginate(jobs, call.query, lambda job: (job.start_time, job.id), latest_first=True)
     return JobList(jobs=page, next=following)
 
@@ -69,7 +70,10 @@ async def get_job(cluster: Cluster, call: Call[JobQuery]) -> Reply[JobDetail]:
     The header `ETag` of the answer is the version, which goes into `version` (or the header `If-None-Match`) of the
     next request. 304 says that nothing changed.
     """
-    job_id, known = job_id_of(call), call.query.version or call.request.headers.get("if-none-match", "").strip('"')
+    job_id, known = (
+        await require_seen(cluster, call),
+        call.query.version or call.request.headers.get("if-none-match", "").strip('"'),
+    )
     end = asyncio.get_running_loop().time() + call.query.wait
     with cluster.feed.watching(job_id) as watch:
         while True:
@@ -127,7 +131,7 @@ async def cancel_job(cluster: Cluster, call: Call[ChangeQuery]) -> Nothing:
 
 async def list_job_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
     """Evidence of a job's mutual TLS connections."""
-    return Connections(connections=await cluster.dispatcher.job_connections(job_id_of(call)))
+    return Connections(connections=await cluster.dispatcher.job_connections(await require_seen(cluster, call)))
 
 
 ROUTES = (
@@ -141,15 +145,26 @@ ROUTES = (
         errors=(
             InvalidBlobName,
             ForbiddenSparkConf,
+            PackageRefused,
+            QuotaExceeded,
             SubmissionRejected,
             BlobTooLarge,
             TooManyJobs,
             NotYours,
             SavepointNotFound,
         ),
-        form=Form({"request": SubmitRequest, "pipeline": bytes, "file": list[bytes]}, ("request", "pipeline")),
+        form=Form(
+            {
+                "request": SubmitRequest,
+                "pipeline": bytes,
+                "file": list[bytes],
+                "py_file": list[bytes],
+                "archive": list[bytes],
+            },
+            ("request", "pipeline"),
+        ),
     ),
-    Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, other_statuses=(304,), errors=(JobNotFound,)),
+    Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, other_statuses=(304,), errors=(NotYours, JobNotFound)),
     Route(
         "PATCH",
         "/v1/jobs/{job_id}",
@@ -158,5 +173,7 @@ ROUTES = (
         status=202,
         errors=(NotYours, JobNotFound, JobAlreadyTerminal),
     ),
-    Route("GET", "/v1/jobs/{job_id}/connections", "jobs.connections", list_job_connections, errors=(JobNotFound,)),
+    Route(
+        "GET", "/v1/jobs/{job_id}/connections", "jobs.connections", list_job_connections, errors=(NotYours, JobNotFound)
+    ),
 )

@@ -10,7 +10,8 @@ from runtime.jobmanager.errors import JobNotFound, LogNotFound
 from runtime.log_files import MAX_CHUNK_BYTES
 from runtime.messages import LogChunk, Message
 from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import job_id_of
+from runtime.rest.jobs import require_seen
+from runtime.rest.problems import NotYours
 from runtime.rest.route import Call, Query, Route
 
 DEFAULT_LOG_BYTES = 64 << 10
@@ -39,11 +40,13 @@ class LogPiece(LogChunk, frozen=True):
 
 async def get_job_logs(cluster: Cluster, call: Call[LogQuery]) -> LogList | LogPiece:
     """The names of a job's logs, or with ``source`` a piece of one."""
-    job_id, query = job_id_of(call), call.query
+    job_id, query = await require_seen(cluster, call), call.query
     if not query.source:
         return LogList(logs=await cluster.dispatcher.job_logs(job_id))
     chunk = await cluster.dispatcher.read_job_log(job_id, query.source, query.offset, query.limit)
     return LogPiece(source=query.source, **msgspec.structs.asdict(chunk))
 
 
-ROUTES = (Route("GET", "/v1/jobs/{job_id}/logs", "jobs.logs", get_job_logs, errors=(JobNotFound, LogNotFound)),)
+ROUTES = (
+    Route("GET", "/v1/jobs/{job_id}/logs", "jobs.logs", get_job_logs, errors=(NotYours, JobNotFound, LogNotFound)),
+)

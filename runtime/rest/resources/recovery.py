@@ -7,7 +7,8 @@ from runtime.jobmanager.errors import JobNotFound
 from runtime.jobmanager.views import ExceptionEntry
 from runtime.messages import Message
 from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import job_id_of
+from runtime.rest.jobs import require_seen
+from runtime.rest.problems import NotYours
 from runtime.rest.route import Call, NoQuery, Route
 
 
@@ -19,15 +20,33 @@ class ExceptionList(Message, frozen=True):
 
 async def list_job_exceptions(cluster: Cluster, call: Call[NoQuery]) -> ExceptionList:
     """What went wrong in a job, also after its end."""
-    return ExceptionList(exceptions=await cluster.dispatcher.job_exceptions(job_id_of(call)))
+    return ExceptionList(exceptions=await cluster.dispatcher.job_exceptions(await require_seen(cluster, call)))
 
 
 async def get_job_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> CheckpointsView:
     """Completed checkpoints of a streaming job, also after its end."""
-    return await cluster.dispatcher.job_checkpoints(job_id_of(call))
+    return await cluster.dispatcher.job_checkpoints(await require_seen(cluster, call))
 
 
 ROUTES = (
-    Route("GET", "/v1/jobs/{job_id}/exceptions", "jobs.exceptions", list_job_exceptions, errors=(JobNotFound,)),
-    Route("GET", "/v1/jobs/{job_id}/checkpoints", "jobs.checkpoints", get_job_checkpoints, errors=(JobNotFound,)),
+    Route(
+        "GET",
+        "/v1/jobs/{job_id}/exceptions",
+        "jobs.exceptions",
+        list_job_exceptions,
+        errors=(
+            NotYours,
+            JobNotFound,
+        ),
+    ),
+    Route(
+        "GET",
+        "/v1/jobs/{job_id}/checkpoints",
+        "jobs.checkpoints",
+        get_job_checkpoints,
+        errors=(
+            NotYours,
+            JobNotFound,
+        ),
+    ),
 )

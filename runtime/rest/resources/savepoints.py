@@ -9,7 +9,7 @@ from runtime.jobmanager.views import SavepointRequest
 from runtime.messages import Message
 from runtime.rest.assertion import may_change
 from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import job_id_of, require_owner
+from runtime.rest.jobs import require_owner, require_seen
 from runtime.rest.problems import NotYours
 from runtime.rest.route import Call, NoQuery, Nothing, Route
 
@@ -40,7 +40,7 @@ class SavepointList(Message, frozen=True):
 
 async def list_job_savepoints(cluster: Cluster, call: Call[NoQuery]) -> SavepointRequestList:
     """The savepoints that were asked of a job, and what became of them."""
-    return SavepointRequestList(savepoints=await cluster.dispatcher.job_savepoints(job_id_of(call)))
+    return SavepointRequestList(savepoints=await cluster.dispatcher.job_savepoints(await require_seen(cluster, call)))
 
 
 async def trigger_savepoint(cluster: Cluster, call: Call[NoQuery], body: SavepointOrder) -> SavepointTriggered:
@@ -72,7 +72,9 @@ async def owned_savepoint(cluster: Cluster, call: Call[NoQuery], name: str) -> S
 
 
 ROUTES = (
-    Route("GET", "/v1/jobs/{job_id}/savepoints", "jobs.checkpoints", list_job_savepoints, errors=(JobNotFound,)),
+    Route(
+        "GET", "/v1/jobs/{job_id}/savepoints", "jobs.checkpoints", list_job_savepoints, errors=(NotYours, JobNotFound)
+    ),
     Route(
         "POST",
         "/v1/jobs/{job_id}/savepoints",

@@ -8,8 +8,9 @@ from runtime.jobmanager.errors import JobNotFound
 from runtime.jobmanager.views import JobDetail
 from runtime.messages import JobProgress, Message, StageReport, StageState, StageTable
 from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import job_id_of
+from runtime.rest.jobs import require_seen
 from runtime.rest.paging import PageQuery, paginate
+from runtime.rest.problems import NotYours
 from runtime.rest.route import Call, NoQuery, Route
 
 
@@ -74,19 +75,19 @@ _SUMMED = (
 
 async def list_job_stages(cluster: Cluster, call: Call[PageQuery]) -> StageList:
     """Spark's stages in the last attempt of a job: bytes, spill, and how the times of their tasks differ."""
-    table = await cluster.dispatcher.job_stages(job_id_of(call))
+    table = await cluster.dispatcher.job_stages(await require_seen(cluster, call))
     page, following = paginate(table.stages, call.query, lambda stage: (stage.id, ""))
     return StageList(stages=page, left_out=table.left_out, next=following)
 
 
 async def get_job_plan(cluster: Cluster, call: Call[NoQuery]) -> Plan:
     """The plan of a job: its stages as a graph, as far as Spark has planned it."""
-    return plan_of(await cluster.dispatcher.job_stages(job_id_of(call)))
+    return plan_of(await cluster.dispatcher.job_stages(await require_seen(cluster, call)))
 
 
 async def get_job_metrics(cluster: Cluster, call: Call[NoQuery]) -> Metrics:
     """What a job counts, as a flat list."""
-    job_id = job_id_of(call)
+    job_id = await require_seen(cluster, call)
     detail = await cluster.dispatcher.job(job_id)
     table = await cluster.dispatcher.job_stages(job_id)
     return Metrics(metrics=tuple(_metrics(detail, table.stages)))
@@ -135,7 +136,7 @@ def _metrics(detail: JobDetail, stages: Iterable[StageReport]) -> Iterable[Metri
 
 
 ROUTES = (
-    Route("GET", "/v1/jobs/{job_id}/stages", "jobs.read", list_job_stages, errors=(JobNotFound,)),
-    Route("GET", "/v1/jobs/{job_id}/plan", "jobs.read", get_job_plan, errors=(JobNotFound,)),
-    Route("GET", "/v1/jobs/{job_id}/metrics", "jobs.read", get_job_metrics, errors=(JobNotFound,)),
+    Route("GET", "/v1/jobs/{job_id}/stages", "jobs.read", list_job_stages, errors=(NotYours, JobNotFound)),
+    Route("GET", "/v1/jobs/{job_id}/plan", "jobs.read", get_job_plan, errors=(NotYours, JobNotFound)),
+    Route("GET", "/v1/jobs/{job_id}/metrics", "jobs.read", get_job_metrics, errors=(NotYours, JobNotFound)),
 )

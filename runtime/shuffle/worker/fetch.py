@@ -201,15 +201,20 @@ def _fill(lengths: list[int], row: int, room: int) -> tuple[int, int]:
 
 def _read(data: ShuffleData, at: Located, row: int, end: int, view: memoryview) -> None:
     """Read segments into ``view``, neighbours on disk at once."""
+    offsets, lengths, volumes = at.offsets, at.lengths, at.volumes
     filled = 0
     while row < end:
-        first, offset = row, at.offsets[row]
-        size = at.lengths[row]
+        first, offset, size = row, offsets[row], lengths[row]
         row += 1
-        while row < end and at.offsets[row] == offset + size and at.volumes[row] == at.volumes[first]:
-            size += at.lengths[row]
+        while row < end and offsets[row] == offset + size and volumes[row] == volumes[first]:
+            size += lengths[row]
             row += 1
-        data.volume(at.volumes[first]).read_into(view[filled : filled + size], offset, at.partitions[first])
+        got = data.volume(volumes[first]).read_into(view[filled : filled + size], offset)
+        if got < size:
+            while got >= lengths[first]:
+                got -= lengths[first]
+                first += 1
+            raise _damaged(data, at, first, "was cut off")
         filled += size
 
 
@@ -218,12 +223,17 @@ def _verify(fetch: Fetch, at: Located, row: int, end: int, view: memoryview) -> 
     start = 0
     for index in range(row, end):
         stop = start + at.lengths[index]
-        partition, map_id, sequence = at.partitions[index], at.maps[index], at.sequences[index]
-        if value(partition, map_id, sequence, view[start:stop]) != at.checks[index]:
-            raise SegmentCorrupt(
-                f"partition {partition} of shuffle {fetch.data.name} is damaged here: "
-                f"segment {sequence} of map {map_id}",
-                partition=partition,
-                map_id=map_id,
-            )
+        check = value(at.partitions[index], at.maps[index], at.sequences[index], view[start:stop])
+        if check != at.checks[index]:
+            raise _damaged(fetch.data, at, index, "has changed")
         start = stop
+
+
+def _damaged(data: ShuffleData, at: Located, index: int, what: str) -> SegmentCorrupt:
+    partition, map_id = at.partitions[index], at.maps[index]
+    return SegmentCorrupt(
+        f"partition {partition} of shuffle {data.name} is damaged here: "
+        f"segment {at.sequences[index]} of map {map_id} {what}",
+        partition=partition,
+        map_id=map_id,
+    )

@@ -105,10 +105,7 @@ class Located:
         self.checks: list[int] = rows["check"].tolist()
         self.offsets: list[int] = rows["offset"].tolist()
         self.volumes: list[int] = volumes.tolist()
-        entries = np.empty(len(rows), DATA_ENTRY)
-        for name in DATA_ENTRY.names or ():
-            entries[name] = rows[name]
-        self.entries = entries.tobytes()
+        self.entries = rows.view(np.uint8).reshape(-1, ROW.itemsize)[:, : DATA_ENTRY.itemsize].tobytes()
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -314,27 +311,29 @@ class ShuffleData:
 
         Partitions come in ascending order; within one, runs in the order of their files, or by (map, sequence).
         """
+        wanted = frozenset(maps.tolist())
         with self._lock:
-            runs = [each for each in self._runs if _touches(each[1], first, end, maps)]
+            runs = [(index, run) for index, run in self._runs if _touches(run, first, end, wanted)]
         for low, high in _chunks([run for _, run in runs], first, end):
-            located = self._locate(runs, low, high, maps, ordered=ordered)
+            located = self._locate(runs, low, high, wanted, ordered=ordered)
             if len(located):
                 yield located
 
     def _locate(
-        self, runs: list[tuple[int, Run]], first: int, end: int, maps: npt.NDArray[np.int64], *, ordered: bool
+        self, runs: list[tuple[int, Run]], first: int, end: int, wanted: frozenset[int], *, ordered: bool
     ) -> Located:
         found, homes = [], []
         for index, run in runs:
             rows = self._volumes[index][1].rows(run, first, end)
-            if not np.isin(run.maps, maps, assume_unique=True).all():
-                rows = rows[np.isin(rows["map"], maps)]
+            if not run.maps <= wanted:
+                rows = rows[np.isin(rows["map"], list(wanted & run.maps))]
             if len(rows):
                 found.append(rows)
-                homes.append(np.full(len(rows), index, np.int32))
+                homes.append(index)
         if not found:
             return Located(np.empty(0, ROW), np.empty(0, np.int32))
-        rows, volumes = np.concatenate(found), np.concatenate(homes)
+        rows = found[0] if len(found) == 1 else np.concatenate(found)
+        volumes = np.repeat(np.array(homes, np.int32), [len(each) for each in found])
         if ordered:
             order = np.lexsort((rows["sequence"], rows["map"], rows["partition"]))
         elif len(found) > 1:
@@ -471,17 +470,19 @@ def _pieces(rows: Rows, view: memoryview) -> list[memoryview]:
     return [view[start:stop] for start, stop in zip(starts, stops, strict=True) if start < stop]
 
 
-def _touches(run: Run, first: int, end: int, maps: npt.NDArray[np.int64]) -> bool:
-    low, high = np.searchsorted(run.partitions, (first, end))
-    return bool(low < high) and bool(np.isin(run.maps, maps, assume_unique=True).any())
+def _touches(run: Run, first: int, end: int, wanted: frozenset[int]) -> bool:
+    start, stop = run.span(first, end)
+    return start < stop and not run.maps.isdisjoint(wanted)
 
 
 def _chunks(runs: list[Run], first: int, end: int) -> Iterator[tuple[int, int]]:
     """Split a range of partitions so that each part has about :data:`PLAN_ROWS` rows at most."""
-    if not runs:
+    spans = [run.span(first, end) for run in runs]
+    if sum(stop - start for start, stop in spans) <= PLAN_ROWS:
+        yield first, end
         return
-    partitions = np.concatenate([run.partitions for run in runs])
-    counts = np.concatenate([np.diff(run.starts) for run in runs])
+    partitions = np.concatenate([np.frombuffer(run.partitions, np.uint32) for run in runs])
+    counts = np.concatenate([np.diff(np.frombuffer(run.starts, np.int64)) for run in runs])
     inside = (partitions >= first) & (partitions < end)
     each, where = np.unique(partitions[inside], return_inverse=True)
     ends = np.cumsum(np.bincount(where, weights=counts[inside]))

@@ -8,6 +8,8 @@ so whatever a record names is there, also after ``kill -9``. What a crash cut of
 
 from __future__ import annotations
 
+import array
+import bisect
 import contextlib
 import os
 import struct
@@ -44,16 +46,21 @@ class Run:
     Attributes:
         partitions: those in it, ascending.
         starts: the first row of each, and the number of rows at the end.
-        maps: those in it, ascending.
+        maps: those in it.
         rows_at: where in ``index`` the rows begin.
         size: bytes of data.
     """
 
-    partitions: npt.NDArray[np.uint32]
-    starts: npt.NDArray[np.int64]
-    maps: npt.NDArray[np.int64]
+    partitions: array.array[int]
+    starts: array.array[int]
+    maps: frozenset[int]
     rows_at: int
     size: int
+
+    def span(self, first: int, end: int) -> tuple[int, int]:
+        """The rows, from and to, whose partitions are in ``first`` … ``end`` - 1."""
+        low = bisect.bisect_left(self.partitions, first)
+        return self.starts[low], self.starts[bisect.bisect_left(self.partitions, end, low)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +75,13 @@ class Committed:
 def describe_rows(rows: Rows, rows_at: int) -> Run:
     """The run whose ``rows``, sorted by partition, stand at ``rows_at`` in the index."""
     partitions, starts = np.unique(rows["partition"], return_index=True)
-    ends = np.append(starts, len(rows)).astype(np.int64)
-    return Run(partitions, ends, np.unique(rows["map"]), rows_at, int(rows["length"].sum(dtype=np.int64)))
+    return Run(
+        array.array("I", partitions.astype(np.uint32).tobytes()),
+        array.array("q", np.append(starts, len(rows)).astype(np.int64).tobytes()),
+        frozenset(np.unique(rows["map"]).tolist()),
+        rows_at,
+        int(rows["length"].sum(dtype=np.int64)),
+    )
 
 
 class Volume:
@@ -146,8 +158,7 @@ class Volume:
 
     def rows(self, run: Run, first: int, end: int) -> Rows:
         """The rows of a run whose partitions are in ``first`` … ``end`` - 1, as they are in the index."""
-        low, high = (int(each) for each in np.searchsorted(run.partitions, (first, end)))
-        start, stop = int(run.starts[low]), int(run.starts[high])
+        start, stop = run.span(first, end)
         if start == stop:
             return np.empty(0, ROW)
         size = (stop - start) * ROW.itemsize
@@ -161,22 +172,22 @@ class Volume:
             raise SegmentCorrupt(f"the index in {self.directory} was cut off", partition=first)
         return np.frombuffer(data, ROW)
 
-    def read_into(self, view: memoryview, offset: int, partition: int) -> None:
-        """Fill ``view`` with data from ``offset`` on; errors name ``partition``."""
-        done = 0
+    def read_into(self, view: memoryview, offset: int) -> int:
+        """Fill ``view`` with data from ``offset`` on; returns how much there was, less at the end of the file.
+
+        Raises:
+            DiskFailed: the disk does not give it.
+        """
         try:
+            done = os.preadv(self._data, [view], offset)
             while done < len(view):
                 got = os.preadv(self._data, [view[done:]], offset + done)
                 if got == 0:
-                    raise SegmentCorrupt(
-                        f"partition {partition}: the data in {self.directory} were cut off", partition=partition
-                    )
+                    break
                 done += got
         except OSError as error:
-            raise DiskFailed(
-                f"cannot read partition {partition} in {self.directory}: {error.strerror or error}",
-                partition=partition,
-            ) from error
+            raise DiskFailed(f"cannot read the data in {self.directory}: {error.strerror or error}") from error
+        return done
 
     def __del__(self) -> None:
         """Close the files, which a reader may use until it lets go of this object."""

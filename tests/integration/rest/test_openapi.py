@@ -1,6 +1,7 @@
 """schemathesis asks whatever the description allows, and what it does not: no server error, answers as described.
 
-REST is that of a real JobManager; its driver ends at once. Streams are left out: they have no end (test_streams.py).
+REST is that of a real JobManager, its driver one that ends at once in the place of Spark's. Streams are left out:
+they have no end (see test_streams.py).
 """
 
 from __future__ import annotations

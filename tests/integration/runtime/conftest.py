@@ -192,6 +192,13 @@ class Cluster:
         assert status == 202, document
         return str(document["job_id"])
 
+    def form(self, pipeline: bytes) -> aiohttp.FormData:
+        """A submission of this content."""
+        form = aiohttp.FormData()
+        form.add_field("request", "{}", content_type="application/json")
+        form.add_field("pipeline", pipeline, filename="pipeline.json")
+        return form
+
     @property
     def flag(self) -> Path:
         """The file that ends ``when-told`` pipelines."""

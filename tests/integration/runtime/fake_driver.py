@@ -35,6 +35,8 @@ from runtime.messages import (
     SparkRegistration,
     StreamingQuery,
     StreamingState,
+    UiPage,
+    UiRequest,
 )
 from runtime.rpc import RpcEndpoint, RpcService
 from runtime.spark.driver_spec import DriverSpec
@@ -67,6 +69,10 @@ class FakeDriver(RpcEndpoint):
     async def cancel(self, grace_seconds: float) -> None:
         print(f"cancelled with {grace_seconds} s", flush=True)  # noqa: T201
         self.cancelled.set()
+
+    async def ui(self, request: UiRequest) -> UiPage:
+        """The page is what was asked for."""
+        return UiPage(status=200, media="text/plain", body=f"{request.path}?{request.query}".encode())
 
     async def stop_streaming(self, grace_seconds: float) -> None:
         print(f"stops streaming within {grace_seconds} s", flush=True)  # noqa: T201

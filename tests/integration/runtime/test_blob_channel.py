@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
-from pki.channels import Channel, server_policy
+from pki.channels import Channel, client_policy, server_policy
 from pki.connections import ConnectionLog
 from pki.errors import StoreError
 from pki.identity import Role, SpiffeId
@@ -184,6 +186,69 @@ async def test_a_server_that_is_no_jobmanager_is_not_asked(blobs: Channels, serv
         await fetch_blob(blobs.pki.identity(DRIVER), host, port, JOB, blobs.ref, blobs.target)
     await listener.close()
     assert asked == []
+    assert blobs.left_over() == []
+
+
+@dataclass
+class Breaking:
+    """A blob server that breaks off after so many bytes of each answer, and how it was asked."""
+
+    content: bytes
+    piece: int
+    ignores_ranges: bool = False
+    asked: list[str] = field(default_factory=list)
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """What is left from the offset, and never all of it."""
+        wanted = request.headers.get("range", "")
+        self.asked.append(wanted)
+        offset = 0 if self.ignores_ranges else int(wanted.removeprefix("bytes=").removesuffix("-") or 0)
+        response = web.StreamResponse(status=206 if offset else 200)
+        response.content_length = len(self.content) - offset
+        if offset:
+            response.headers["content-range"] = f"bytes {offset}-{len(self.content) - 1}/{len(self.content)}"
+        await response.prepare(request)
+        piece = self.content[offset : offset + self.piece]
+        if piece:
+            await response.write(piece)
+        if offset + self.piece < len(self.content):
+            assert request.transport is not None
+            request.transport.close()
+        return response
+
+    @asynccontextmanager
+    async def serving(self, identity: TlsIdentity) -> AsyncIterator[tuple[str, int]]:
+        """Listen as the JobManager."""
+        http = web.Server(self.answer, access_log=None)
+        policy = client_policy(Channel.BLOB, TRUST_DOMAIN)
+        listener = MutualTlsListener(identity, Channel.BLOB, policy, http, alpn=("http/1.1",))
+        yield await listener.start("127.0.0.1", 0)
+        await listener.close()
+        await http.shutdown(0)
+
+
+async def test_a_transfer_that_breaks_off_goes_on_where_it_was(blobs: Channels) -> None:
+    server = Breaking(CONTENT, piece=300_000)
+    async with server.serving(blobs.pki.process(Role.JOBMANAGER)) as (host, port):
+        await fetch_blob(blobs.pki.identity(DRIVER), host, port, JOB, blobs.ref, blobs.target)
+    assert blobs.target.read_bytes() == CONTENT
+    assert server.asked == ["", "bytes=300000-", "bytes=600000-", "bytes=900000-"]
+
+
+async def test_a_server_that_brings_nothing_is_not_asked_for_ever(blobs: Channels) -> None:
+    server = Breaking(CONTENT, piece=0)
+    async with server.serving(blobs.pki.process(Role.JOBMANAGER)) as (host, port):
+        with pytest.raises(BlobUnavailable):
+            await fetch_blob(blobs.pki.identity(DRIVER), host, port, JOB, blobs.ref, blobs.target)
+    assert server.asked == [""]
+    assert blobs.left_over() == []
+
+
+async def test_a_server_that_begins_anew_is_not_believed(blobs: Channels) -> None:
+    server = Breaking(CONTENT, piece=300_000, ignores_ranges=True)
+    async with server.serving(blobs.pki.process(Role.JOBMANAGER)) as (host, port):
+        with pytest.raises(BlobUnavailable):
+            await fetch_blob(blobs.pki.identity(DRIVER), host, port, JOB, blobs.ref, blobs.target)
     assert blobs.left_over() == []
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import aiohttp
 
+from runtime.jobmanager.dispatcher import ATTEMPTS_WITH_LOGS
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
 
 FIXED = {"strategy": "fixed-delay", "delay": 0.1, "attempts": 2}
@@ -128,3 +129,15 @@ async def test_an_unknown_strategy_is_refused(cluster: Cluster) -> None:
     form.add_field("pipeline", b"{}", filename="pipeline.json")
     status, document = await cluster.call("POST", "/v1/jobs", data=form)
     assert (status, "strategy" in document["detail"]) == (400, True)
+
+
+async def test_the_logs_of_the_latest_attempts_are_kept(cluster: Cluster) -> None:
+    """A streaming job may be restarted for ever."""
+    tries = ATTEMPTS_WITH_LOGS + 2
+    restart = {"strategy": "fixed-delay", "delay": 0.0, "attempts": tries}
+    job_id = await cluster.submit(end="fail-first", failures=tries - 1, executors=0, restart=restart)
+    cluster.flag.touch()
+    job = await cluster.until(job_id, "FINISHED")
+    assert job["attempt"] == tries
+    kept = {path.name for path in (cluster.home.jobs / job_id).glob("attempt-*")}
+    assert kept == {f"attempt-{number}" for number in range(3, tries + 1)}

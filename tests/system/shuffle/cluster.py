@@ -17,6 +17,8 @@ from runtime.spark.conf import DriverShape
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 SERVE = Path(__file__).parent / "pipelines" / "serve.py"
+HOSTS = ("127.0.0.1", "127.0.0.2")
+"""Of executors in turn: Spark has no speculative attempt on the host of the first."""
 SHAPE = DriverShape(executors=2, executor_cores=2, executor_memory_mb=768, driver_memory_mb=768)
 
 
@@ -56,7 +58,7 @@ async def cluster(
     channels = Channels.PLAINTEXT
     if shuffle:
         channels = Channels.OPENSSL if spark.engine is TlsEngine.OPENSSL else Channels.JDK
-    job = Job(channels, directory / "job", spark, pki.issuer, TRUST_DOMAIN, SERVE, SHAPE, conf)
+    job = Job(channels, directory / "job", spark, pki.issuer, TRUST_DOMAIN, SERVE, SHAPE, conf, hosts=HOSTS)
     async with AsyncExitStack() as stack:
         found = Cluster(directory, pki, stack, job)
         if shuffle:

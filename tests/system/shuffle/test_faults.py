@@ -101,8 +101,8 @@ async def test_damaged_files_never_give_a_wrong_answer(job: Cluster, tmp_path: P
 
 
 def damage(service: ShuffleWorkers, name: str) -> int:
-    """Flip a bit in every kilobyte of a worker's files but the small ones; returns how many."""
-    files = [path for path in service.data(name).rglob("*") if path.is_file() and path.stat().st_size > 64 << 10]
+    """Flip a bit in every kilobyte of a worker's files but the small ones; returns how many files there are."""
+    files = [path for path in service.data(name).rglob("*") if path.is_file() and path.stat().st_size > 4096]
     for path in files:
         content = bytearray(path.read_bytes())
         for at in range(512, len(content), 1024):

@@ -25,6 +25,7 @@ CONF = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.5",
     "spark.speculation.minTaskRuntime": "1s",
 }
 

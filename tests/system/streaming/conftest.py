@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from cli.errors import AwayError
 from tests.integration.cluster.conftest import REPOSITORY, LocalCluster, eventually, start_cluster
 from tests.system.streaming.certificates import Incoming, in_database, in_files
 
@@ -48,6 +49,17 @@ class Stream:
     def checkpoints(self) -> Any:
         """What the job shows of its checkpoints."""
         return self.cluster.get(f"/v1/jobs/{self.job_id}/checkpoints")
+
+    def until_committed(self, seen: int) -> None:
+        """Wait for a batch after the first ``seen``; between two leaders nobody answers."""
+
+        def committed() -> bool:
+            try:
+                return bool(self.checkpoints["completed"] > seen)
+            except AwayError:
+                return False
+
+        eventually(committed, f"a batch after the first {seen} is committed")
 
     def until_all_is_there(self) -> None:
         """Wait until everything that came in is in both outputs, and see that it is there once."""

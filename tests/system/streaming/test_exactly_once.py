@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.cluster.conftest import eventually
 from tests.system.streaming.conftest import Stream
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -20,22 +19,17 @@ def leader(stream: Stream) -> tuple[str, ...]:
     return ("run", "jobmanager", name)
 
 
-def until_committed(stream: Stream, seen: int) -> None:
-    """Wait for a batch after the first ``seen``."""
-    eventually(lambda: stream.checkpoints["completed"] > seen, f"a batch after the first {seen} is committed")
-
-
 def test_no_row_is_lost_or_written_twice_whoever_is_killed(stream: Stream) -> None:
     stream.incoming.add(4)
     stream.submit()
     seen = 0
     for victim in (DRIVER_JVM, TASKMANAGER, PYTHON, None):
-        until_committed(stream, seen)
+        stream.until_committed(seen)
         stream.incoming.add(7)  # more than a batch: the next one is in its middle
         seen = stream.checkpoints["completed"]
         stream.kill(*(victim or leader(stream)))
         stream.incoming.add(1)
-    until_committed(stream, seen)
+    stream.until_committed(seen)
     stream.until_all_is_there()
     job = stream.cluster.job(stream.job_id)
     assert job["attempt"] >= 4

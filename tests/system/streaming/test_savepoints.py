@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.cluster.conftest import eventually
 from tests.system.streaming.conftest import Stream
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -24,7 +23,7 @@ def test_a_later_job_goes_on_where_the_first_was_stopped(stream: Stream) -> None
 
     stream.submit("--from-savepoint", made["path"])
     stream.until_all_is_there()
-    eventually(lambda: stream.checkpoints["completed"] > completed, "the second job counts on")
+    stream.until_committed(completed)
     assert stream.checkpoints["restored"]["number"] == completed
     assert [each["id"] for each in stream.cluster.json("savepoints", "list")] == [made["id"]]
     stream.cluster.sluice("jobs", "cancel", stream.job_id)

@@ -84,3 +84,24 @@ async def test_a_refused_token_is_not_waited_for() -> None:
         await waiting.until_end()
 
     assert cluster.asked == 1
+
+
+async def test_the_output_of_every_attempt_is_written_in_order() -> None:
+    outputs = {
+        "attempt-1.driver.stdout": "first ",
+        "attempt-2.driver.stdout": "second ",
+        "attempt-3.driver.stdout": "third",
+    }
+
+    class Attempts(Cluster):
+        async def get(self, path: str, **query: str | int) -> Any:
+            if path == JOB:
+                return await super().get(path, **query)
+            text, offset = outputs[str(query["source"])], int(query["offset"])
+            return {"data": text[offset:], "next_offset": len(text), "end": True}
+
+    restarting = {**RUNNING, "state": "RESTARTING", "attempt": 1, "pending_reason": "attempt 1 failed"}
+    waiting, said, written = follower(Attempts([{**RUNNING, "attempt": 1}, restarting, {**FINISHED, "attempt": 3}]))
+    await waiting.until_end()
+    assert "".join(written) == "first second third"
+    assert "FINISHED" in said.getvalue()

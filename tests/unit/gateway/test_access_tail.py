@@ -114,6 +114,23 @@ def test_copy_and_truncate(world: World) -> None:
     assert world.ids == ["a", "b", "c"]
 
 
+def test_what_was_rotated_is_deleted_only_when_all_of_it_was_taken(world: World) -> None:
+    tail = AccessTail(world.access, AuditLog(world.audit))
+    world.write("a")
+    world.rotate("1")
+    world.write("b")
+    world.rotate("2")
+    assert tail.drop_read() == 0
+    world.write("c")
+    for expected in (["1", "2"], ["2"], []):
+        tail.step()
+        tail.drop_read()
+        assert [each.name[-1] for each in sorted(world.access.parent.glob("access.jsonl.*"))] == expected
+    assert world.drain() == 0
+    assert world.ids == ["a", "b", "c"]
+    assert world.access.exists()
+
+
 def test_file_that_is_gone_is_a_gap(world: World) -> None:
     world.write("a")
     world.drain()

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.operations import GATEWAY_OPERATIONS, is_pattern, known_operations, matches
+from gateway.operations import GATEWAY_OPERATIONS, OWNED_OPERATIONS, is_pattern, known_operations, matches
 from gateway.policy import Policy, RoleRules, Verdict
-from gateway.policy_file import DEFAULT_POLICY, read_policy
+from gateway.policy_file import DEFAULT_POLICY, parse, read_policy
 from gateway.principal import AccessRole, Principal
 from gateway.routes import Route
 from runtime.rest.routes import ROUTES
@@ -33,6 +33,7 @@ TABLE = {
     "jobs.exceptions": (ALLOW, ALLOW, ALLOW),
     "jobs.checkpoints": (ALLOW, ALLOW, ALLOW),
     "jobs.connections": (ALLOW, ALLOW, ALLOW),
+    "jobs.ui": (ALLOW, ALLOW, ALLOW),
     "taskmanagers.read": (ALLOW, ALLOW, ALLOW),
     "connections.read": (ALLOW, ALLOW, ALLOW),
     "jobs.submit": (DENY, ALLOW, ALLOW),
@@ -136,6 +137,31 @@ def test_what_the_sole_role_is_granted_is_what_the_policy_allows(roles: list[str
         granted = RULES.role_grants()[sole]
         for operation in RULES.operations:
             assert (operation in granted) is (RULES.rule(someone(*roles), operation).verdict is ALLOW)
+
+
+TENANT = b"""version = 1
+[roles.tenant]
+allow = ["overview.read", "jobs.submit"]
+allow_own = [
+  "jobs.list", "jobs.read", "jobs.logs", "jobs.connections", "jobs.exceptions", "jobs.checkpoints",
+  "jobs.ui", "jobs.cancel", "jobs.savepoint", "savepoints.dispose", "events.read",
+]
+[roles.viewer]
+allow = ["*.read", "jobs.list"]
+"""
+
+
+def test_policy_of_tenants_who_see_their_own_jobs_alone() -> None:
+    """The example of docs/gateway.md."""
+    policy = parse(TENANT, OPERATIONS)
+    for operation in sorted(OWNED_OPERATIONS):
+        assert policy.rule(someone("tenant"), operation).verdict is OWN
+        assert policy.needs_python(operation), "REST must be told whether the owner matters, of every role"
+        assert operation not in policy.role_grants()["tenant"]
+    assert policy.rule(someone("tenant"), "jobs.submit").verdict is ALLOW
+    assert policy.rule(someone("tenant"), "taskmanagers.read").verdict is DENY
+    assert policy.rule(someone("viewer"), "jobs.read").verdict is ALLOW
+    assert not policy.needs_python("jobs.submit")
 
 
 def test_what_needs_python() -> None:

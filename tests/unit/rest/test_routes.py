@@ -89,7 +89,7 @@ def test_queries_bodies_and_problems_are_described() -> None:
     assert f"{TYPE_PREFIX}LogNotFound" in logs["responses"]["404"]["description"]
     submission = DESCRIPTION["paths"]["/v1/jobs"]["post"]
     form = submission["requestBody"]["content"]["multipart/form-data"]["schema"]
-    assert set(form["properties"]) == {"request", "pipeline", "file"}
+    assert set(form["properties"]) == {"request", "pipeline", "file", "py_file", "archive"}
     assert set(submission["responses"]) >= {"202", "400", "401", "413", "503"}
 
 

@@ -25,9 +25,10 @@ def store(tmp_path: Path) -> BlobStore:
 
 
 def files(store: BlobStore, tmp_path: Path) -> list[Path]:
-    """Every file in the store."""
+    """Every file in the store, however many names it has."""
     assert store.max_blob_bytes
-    return [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    found = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
+    return list({path.stat().st_ino: path for path in found}.values())
 
 
 def put(store: BlobStore, content: bytes, *, job: str = JOB, name: str = "pipeline.py") -> str:
@@ -169,3 +170,35 @@ def test_who_may_do_what(peer: SpiffeId, may_read: bool, may_write: bool) -> Non
         else:
             with pytest.raises(PeerRefused):
                 check(peer, JOB)
+
+
+def test_what_several_jobs_have_is_on_disk_once_and_stays_for_as_long_as_one_has_it(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    digest = put(store, b"library")
+    assert put(store, b"library", job=OTHER) == digest
+    assert len(files(store, tmp_path)) == 1
+    store.remove_job(JOB)
+    with pytest.raises(BlobNotFound):
+        store.path(JOB, digest)
+    assert store.path(OTHER, digest).read_bytes() == b"library"
+    store.remove_job(OTHER)
+    assert files(store, tmp_path) == []
+
+
+def test_damaged_content_is_not_shared(store: BlobStore) -> None:
+    digest = put(store, b"library")
+    store.path(JOB, digest).write_bytes(b"LIBRARY")
+    assert put(store, b"library", job=OTHER) == digest
+    assert store.path(OTHER, digest).read_bytes() == b"library"
+    third = "e" * 32
+    put(store, b"library", job=third)
+    assert store.path(third, digest).samefile(store.path(OTHER, digest))
+
+
+def test_a_store_that_is_opened_again_shares_on(store: BlobStore, tmp_path: Path) -> None:
+    put(store, b"library")
+    again = BlobStore(tmp_path / "blobs", 1000)
+    put(again, b"library", job=OTHER)
+    assert len(files(again, tmp_path)) == 1
+    assert again.jobs() == {JOB, OTHER}

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from gateway.principal import Principal
 from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.assertions import HEADER
 from pki.home import Home
@@ -52,6 +53,8 @@ from runtime.messages import (
     StageState,
     StageTable,
     TaskManagerRegistration,
+    UiPage,
+    UiRequest,
 )
 from runtime.rest.artifacts import ArtifactStores
 from runtime.rest.cluster import Cluster, ClusterFacts, Term
@@ -143,6 +146,8 @@ class FakeDispatcher:
     terminal: bool = False
     crash: bool = False
     feed: JobFeed = field(default_factory=JobFeed)
+    asked: list[UiRequest] = field(default_factory=list)
+    page: UiPage = field(default_factory=lambda: UiPage(status=200, media="text/html", body=b"<p>"))
 
     async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
         self.submitted[job_id] = check_submission(submission)
@@ -170,6 +175,11 @@ class FakeDispatcher:
         if (job_id, source) != (JOB, "driver.stdout"):
             raise LogNotFound(f"no log {source}")
         return LogChunk(data="x" * min(limit, 3), offset=offset, next_offset=offset + 3, end=True)
+
+    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
+        await self.job(job_id)
+        self.asked.append(request)
+        return self.page
 
     async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
         assert job_id == JOB
@@ -290,8 +300,8 @@ class Rest:
             return response.status, document
 
     def stored(self) -> list[Path]:
-        """All files in the blob store."""
-        return [path for path in self.blobs.rglob("*") if path.is_file()]
+        """All files in the blob store; what jobs share counts once."""
+        return list({path.stat().st_ino: path for path in self.blobs.rglob("*") if path.is_file()}.values())
 
 
 @pytest.fixture
@@ -429,6 +439,115 @@ async def test_taskmanagers_and_connections(rest: Rest) -> None:
     for path in ("/v1/connections", f"/v1/jobs/{JOB}/connections"):
         _, document = await rest.call("GET", path)
         assert document["connections"][0]["protocol"] == "TLSv1.3"
+
+
+@pytest.mark.parametrize("path", ["", "/logs", "/logs?source=driver.stdout", "/connections", "/ui/jobs"])
+async def test_who_may_see_own_jobs_alone_sees_no_others(rest: Rest, path: str) -> None:
+    """Granted for one's own jobs: the assertion does not say that the owner does not matter."""
+
+    async def status(name: str) -> int:
+        target = f"/v1/jobs/{JOB}{path}"
+        principal = Principal(name, ("tenant",), "token", "id-1")
+        bare = target.partition("?")[0]
+        headers = {HEADER: rest.gateway.signer.sign(principal, method="GET", path=bare, request_id="r")}
+        async with rest.session.get(f"http://rest{target}", headers=headers) as response:
+            return response.status
+
+    assert (await status("alice"), await status("eve")) == (200, 403)
+
+
+async def test_list_of_jobs_has_those_that_one_may_see(rest: Rest) -> None:
+    for name, count in (("alice", 1), ("eve", 0)):
+        principal = Principal(name, ("tenant",), "token", "id-1")
+        headers = {HEADER: rest.gateway.signer.sign(principal, method="GET", path="/v1/jobs", request_id="r")}
+        async with rest.session.get("http://rest/v1/jobs", headers=headers) as response:
+            assert len((await response.json())["jobs"]) == count
+
+
+UI = f"/v1/jobs/{JOB}/ui"
+
+
+async def ui(rest: Rest, path: str, query: str = "", method: str = "GET") -> tuple[int, Any, str]:
+    headers = rest.gateway.headers(method, UI + path, "alice", "viewer")
+    url = f"http://rest{UI}{path}{query}"
+    async with rest.session.request(method, url, headers=headers, allow_redirects=False) as response:
+        return response.status, response.headers, await response.text()
+
+
+async def test_page_of_the_spark_ui_is_shown_without_anything_else_of_the_drivers(rest: Rest) -> None:
+    link = f'<a href="{UI}/jobs/job/?id=0">0</a> <a href="{UI}/stages/">all</a> <a href="/v1/jobs/x/">'
+    rest.dispatcher.page = UiPage(status=200, media="text/html", body=link.encode())
+    status, headers, text = await ui(rest, "/jobs/job", "?id=7")
+    assert status == 200
+    assert rest.dispatcher.asked == [UiRequest(path="/jobs/job/", query="id=7", base=UI)]
+    assert text == f'<a href="{UI}/jobs/job?id=0">0</a> <a href="{UI}/stages">all</a> <a href="/v1/jobs/x/">'
+    policy = headers["content-security-policy"]
+    assert f"connect-src https://rest:*{UI}/;" in policy
+    assert "script-src 'sha256-" in policy
+    assert "'unsafe-inline'" not in policy.partition("style-src")[0]
+    assert not {"set-cookie", "server", "x-forwarded-context"} & {name.lower() for name in headers} - {"server"}
+
+
+async def test_scripts_come_from_here_and_not_from_the_driver(rest: Rest) -> None:
+    status, headers, text = await ui(rest, "/static/webui.js")
+    assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    assert "setUIRoot" in text
+    assert (await ui(rest, "/static/sql/executionpage.js"))[0] == 200
+    assert (await ui(rest, "/static/nothing.js"))[0] == 404
+    assert rest.dispatcher.asked == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/jobs/job/kill",
+        "/stages/stage/kill",
+        "/executors/threadDump",
+        "/executors/heapHistogram",
+        "/metrics",
+        "/metrics/json",
+        "/api/v2/x",
+        "/proxy",
+        "/history",
+    ],
+)
+async def test_what_is_not_a_page_of_the_ui_is_not_asked_for(rest: Rest, path: str) -> None:
+    assert (await ui(rest, path, "?id=1"))[0] == 404
+    assert rest.dispatcher.asked == []
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+async def test_the_ui_is_read_only(rest: Rest, method: str) -> None:
+    assert (await ui(rest, "/jobs", method=method))[0] == 405
+    assert rest.dispatcher.asked == []
+
+
+@pytest.mark.parametrize(
+    ("page", "status", "location"),
+    [
+        (UiPage(status=302, location=f"http://driver{UI}/jobs/?id=3"), 302, f"{UI}/jobs?id=3"),
+        (UiPage(status=302, location="/stages/"), 302, f"{UI}/stages"),
+        (UiPage(status=302, location="https://elsewhere.example/%2e%2e/x"), 404, None),
+        (UiPage(status=302, location="//elsewhere.example//x"), 404, None),
+        (UiPage(status=302, location="javascript:alert(1)"), 404, None),
+        (UiPage(status=200, media="application/javascript", body=b"x"), 404, None),
+        (UiPage(status=200, media="image/svg+xml", body=b"<svg/>"), 404, None),
+        (UiPage(status=500, media="text/html", body=b"trace"), 404, None),
+        (UiPage(status=503), 404, None),
+    ],
+)
+async def test_answers_of_a_driver_that_are_not_passed_on(
+    rest: Rest, page: UiPage, status: int, location: str | None
+) -> None:
+    rest.dispatcher.page = page
+    found, headers, text = await ui(rest, "/executors")
+    assert (found, headers.get("location")) == (status, location)
+    assert "trace" not in text
+
+
+async def test_ui_of_a_job_that_is_not_there(rest: Rest) -> None:
+    for path in ("/jobs", "/static/webui.js"):
+        assert (await rest.call("GET", UI.replace(JOB, "f" * 32) + path))[0] == 404
 
 
 async def test_logs_are_listed_and_read(rest: Rest) -> None:

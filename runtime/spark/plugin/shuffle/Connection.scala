@@ -17,6 +17,8 @@ private[sluice] class WorkerFailure(text: String, cause: Throwable = null) exten
 
 /** One connection to a worker in one direction, shared by all tasks of this process. */
 private[sluice] abstract class Connection(val worker: WorkerAddress, direction: String) extends FrameReceiver with Logging {
+  import Connection.MostCauses
+
   private val ready = new CompletableFuture[Frame]()
   @volatile private var channel: Channel = _
   @volatile private var failure: Throwable = _
@@ -101,7 +103,10 @@ private[sluice] abstract class Connection(val worker: WorkerAddress, direction: 
     }
   }
 
-  private def causeText: String = Option(failure).map(error => Option(error.getMessage).getOrElse(error.toString)).getOrElse("")
+  /** What it came from: TLS engines wrap what a trust manager says in words of their own. */
+  private def causeText: String =
+    Iterator.iterate(failure)(_.getCause).takeWhile(_ != null).take(MostCauses).toSeq.lastOption
+      .map(root => Option(root.getMessage).getOrElse(root.toString)).getOrElse("")
 
   /** The connection stands; `hello` is the worker's answer. */
   protected def begin(hello: Frame): Unit
@@ -125,6 +130,7 @@ private[sluice] object Connection {
   /** Unique in this process, so that a request keeps its number on whatever connections it goes out. */
   def nextRequest(): Int = requests.incrementAndGet()
 
+  private val MostCauses = 8
   private val ConnectMillis = 5000
   private val ReadBytes = 256 << 10
 }

@@ -43,7 +43,7 @@ private[sluice] final class RowReader(segments: SegmentReader, fields: Int, code
   }
 
   /** Takes in the next segment; false after the last. */
-  private def load(): Boolean = {
+  private def load(): Boolean = segments.synchronized {
     val segment = segments.next()
     if (segment == null) {
       if (incomplete.nonEmpty) throw new IOException("pieces of a row are missing")
@@ -83,9 +83,8 @@ private[sluice] final class StreamReader(segments: SegmentReader, shuffleId: Int
   def next(): Option[InputStream] = {
     if (stream != null) stream.skipRest()
     stream = null
-    if (current == null) current = segments.next()
+    if (current == null) take()
     Option(current).map { first =>
-      load(first)
       stream = new MapStream(first.partition, first.map)
       SparkEnv.get.serializerManager.wrapStream(ShuffleBlockId(shuffleId, first.map, first.partition), stream)
     }
@@ -93,9 +92,13 @@ private[sluice] final class StreamReader(segments: SegmentReader, shuffleId: Int
 
   private var stream: MapStream = _
 
-  private def load(segment: Segment): Unit = {
-    if (content.length < segment.rawLength) content = new Array[Byte](segment.rawLength)
-    codec.read(segment.codec, segment.data, content, segment.rawLength)
+  /** Takes in the next segment, whatever stream it belongs to. */
+  private def take(): Unit = segments.synchronized {
+    current = segments.next()
+    if (current != null) {
+      if (content.length < current.rawLength) content = new Array[Byte](current.rawLength)
+      codec.read(current.codec, current.data, content, current.rawLength)
+    }
   }
 
   private final class MapStream(partition: Int, map: Long) extends InputStream {
@@ -104,10 +107,9 @@ private[sluice] final class StreamReader(segments: SegmentReader, shuffleId: Int
 
     private def ready(): Boolean = {
       while (!isOver && at == current.rawLength) {
-        current = segments.next()
+        take()
         at = 0
         isOver = current == null || current.map != map || current.partition != partition
-        if (!isOver) load(current)
       }
       !isOver
     }

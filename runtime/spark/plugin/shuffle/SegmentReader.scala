@@ -32,6 +32,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
   private var segments = 0L
   private var bytes = 0L
   private var isOver = false
+  private var isClosed = false
 
   /** Bytes of all segments that came. */
   var bytesRead: Long = 0L
@@ -40,11 +41,13 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
   var waited: Long = 0L
 
   /** Sends the request, so that data is on its way before it is needed. */
-  def start(): Unit = if (request == null && !isOver) {
-    if (outputs.holders.isEmpty) {
-      throw outputs.anyFailure(new IOException(s"nobody knows the workers of ${outputs.location}"))
+  def start(): Unit = synchronized {
+    if (request == null && !isOver) {
+      if (outputs.holders.isEmpty) {
+        throw outputs.anyFailure(new IOException(s"nobody knows the workers of ${outputs.location}"))
+      }
+      ask(new WorkerFailure(s"none of ${outputs.location.executorId} was asked"))
     }
-    ask(new WorkerFailure(s"none of ${outputs.location.executorId} was asked"))
   }
 
   /** Asks the next worker that can be reached. */
@@ -63,8 +66,9 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
     }
   }
 
-  /** The next segment; null after the last. */
-  def next(): Segment = {
+  /** The next segment; null after the last. Its bytes are good while the caller holds this object's lock. */
+  def next(): Segment = synchronized {
+    if (isClosed) throw new IllegalStateException("the task that reads has ended")
     start()
     var found: Segment = null
     while (found == null && !isOver) {
@@ -83,8 +87,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
 
   private def receive(): Unit = {
     val start = System.nanoTime()
-    val came = try request.next(Workers.get.timeoutMillis, () => context.killTaskIfInterrupted())
-      finally waited += System.nanoTime() - start
+    val came = try request.next(Workers.get.timeoutMillis, () => checkTask()) finally waited += System.nanoTime() - start
     came.kind match {
       case Wire.Kind.Data =>
         frame = came
@@ -145,7 +148,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
 
   private def finishFrame(): Unit = {
     if (dataAt != frame.payload.readableBytes) throw new WorkerFailure("a frame with more data than its table says")
-    request.consume(dataAt)
+    request.consume(dataAt - frame.count * Wire.DataEntryBytes) // credit is of data, not of tables
     frame.release()
     frame = null
   }
@@ -157,8 +160,15 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
     request = null
   }
 
+  /** A Python runner reads in a thread of its own, which may outlive the task for a moment. */
+  private def checkTask(): Unit = {
+    context.killTaskIfInterrupted()
+    if (context.isCompleted()) throw new IllegalStateException("the task that reads has ended")
+  }
+
   /** Ends it, read to the end or not. */
-  def close(): Unit = {
+  def close(): Unit = synchronized {
+    isClosed = true
     isOver = true
     dropRequest()
   }

@@ -53,7 +53,7 @@ private[sluice] object Workers {
   /** Encryption is done here, so that tasks need not wait for it; more threads than this would have nothing to do. */
   private val Threads = 2
 
-  private val avoided = new ConcurrentHashMap[String, java.lang.Long]()
+  private val avoided = new ConcurrentHashMap[WorkerAddress, java.lang.Long]()
   @volatile private var ours: Workers = _
 
   /** Those of this process, made at the first use. */
@@ -68,10 +68,10 @@ private[sluice] object Workers {
   }
 
   /** Others are better for a while: it could not be reached, or it is on its way out. */
-  def avoid(worker: WorkerAddress): Unit = avoided.put(worker.name, System.nanoTime())
+  def avoid(worker: WorkerAddress): Unit = avoided.put(worker, System.nanoTime())
 
   def isAvoided(worker: WorkerAddress): Boolean =
-    Option(avoided.get(worker.name)).exists(since => System.nanoTime() - since < AvoidNanos)
+    Option(avoided.get(worker)).exists(since => System.nanoTime() - since < AvoidNanos)
 
   /** `candidates` with those that are better left alone at the end. */
   def prefer(candidates: Seq[WorkerAddress]): Seq[WorkerAddress] = {

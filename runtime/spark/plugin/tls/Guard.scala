@@ -11,7 +11,7 @@ import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, MethodVisi
   * `TransportConf`: whether RPC is TLS, and by which SSLContext, become constants. `SSLFactory`: key and trust stores of
   * the configuration are not even opened (without a trust store it would trust everyone), and the path that builds Netty
   * contexts past the provider is closed. `TransportContext` tells [[Connections]] of each channel it has set up. gRPC
-  * servers, which are Spark Connect's, get [[ConnectTls]].
+  * servers, which are Spark Connect's, get [[ConnectTls]]. Spark's web server listens nowhere.
   */
 private[tls] final class Guard(rewrites: Map[String, Guard.Methods]) extends ClassFileTransformer {
 
@@ -101,6 +101,17 @@ private[tls] object Guard {
     }
   }
 
+  /** Spark's web server, wherever it is started, becomes one without a listener. */
+  private val unheard: Change = replaced { method =>
+    method.visitVarInsn(Opcodes.ALOAD, 4) // the configuration
+    method.visitVarInsn(Opcodes.ALOAD, 5) // the server's name
+    method.visitMethodInsn(
+      Opcodes.INVOKESTATIC, "org/apache/spark/ui/SluiceUi", "start",
+      "(Lorg/apache/spark/SparkConf;Ljava/lang/String;)Ljava/lang/Object;", false)
+    method.visitTypeInsn(Opcodes.CHECKCAST, "org/apache/spark/ui/ServerInfo")
+    method.visitInsn(Opcodes.ARETURN)
+  }
+
   private val GrpcServers = "org/sparkproject/connect/grpc/netty/NettyServerBuilder"
 
   private val Rewrites: Map[String, Methods] = Map(
@@ -122,6 +133,9 @@ private[tls] object Guard {
     "org/apache/spark/network/TransportContext" -> Map(
       ("initializePipeline(Lio/netty/channel/socket/SocketChannel;Lorg/apache/spark/network/server/RpcHandler;Z)" +
         "Lorg/apache/spark/network/server/TransportChannelHandler;") -> told),
+    "org/apache/spark/ui/JettyUtils$" -> Map(
+      ("startJettyServer(Ljava/lang/String;ILorg/apache/spark/SSLOptions;Lorg/apache/spark/SparkConf;Ljava/lang/String;I)" +
+        "Lorg/apache/spark/ui/ServerInfo;") -> unheard),
     GrpcServers -> Map(
       "buildTransportServers(Ljava/util/List;)Lorg/sparkproject/connect/grpc/netty/NettyServer;" -> secured))
 

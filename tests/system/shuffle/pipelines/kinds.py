@@ -117,8 +117,8 @@ def skew_join(spark: SparkSession) -> Any:
     try:
         left = _rows(spark).withColumn("key", f.when(f.col("id") % 5 < 4, f.lit(7)).otherwise(f.col("key")))
         right = spark.range(997).withColumnRenamed("id", "key").withColumn("name", f.col("key").cast("string"))
-        joined = left.join(right, "key")
-        rows = sorted(tuple(row) for row in joined.select("id", "key", "text", "name").collect())
+        joined = left.join(right, "key").select("id", "key", "text", "name")
+        rows = sorted(tuple(row) for row in joined.collect())
         return hashlib.sha256(repr(rows).encode()).hexdigest(), len(rows), "skew=true" in _plan(joined)
     finally:
         _restore(spark, before)
@@ -131,8 +131,9 @@ def local_read(spark: SparkSession) -> Any:
     )
     try:
         rows = _rows(spark)
-        joined = rows.join(rows.where("id % 1000 = 3").select("key", f.col("id").alias("other")), "key")
-        collected = sorted(tuple(row) for row in joined.select("id", "other").collect())
+        few = rows.where("id % 1000 = 3").select("key", f.col("id").alias("other"))
+        joined = rows.join(few, "key").select("id", "other")
+        collected = sorted(tuple(row) for row in joined.collect())
         return hashlib.sha256(repr(collected).encode()).hexdigest(), len(collected), "local" in _plan(joined)
     finally:
         _restore(spark, before)
@@ -218,9 +219,13 @@ def speculation(spark: SparkSession, folder: str) -> Any:
         task = TaskContext.get()
         assert task is not None
         Path(folder, f"{index}-{task.attemptNumber()}").touch()
+        waits = index == 1 and task.attemptNumber() == 0
+        deadline = time.monotonic() + 60
         for number in numbers:
-            if index == 1 and task.attemptNumber() == 0 and number % 500 == 499:
-                time.sleep(0.8)  # it has pushed some, and goes on pushing beside the other
+            # It has pushed some by then, and goes on beside the other.
+            while waits and number % 5000 > 4000 and not Path(folder, "1-1").exists():
+                waits = time.monotonic() < deadline
+                time.sleep(0.05)
             yield number % 11, number
 
     pairs = spark.sparkContext.parallelize(range(20_000), 4).mapPartitionsWithIndex(slow)
@@ -248,3 +253,10 @@ def streaming(spark: SparkSession, folder: str) -> Any:
     )
     query.awaitTermination()
     return sorted(tuple(row) for row in spark.sql("select * from totals").collect())
+
+
+def huge_partition(spark: SparkSession, rows: int) -> Any:
+    """One partition of ``rows`` times 128 random bytes; sums of row hashes before and after the shuffle."""
+    columns = [f.xxhash64("id", f.lit(n)).alias(f"c{n}") for n in range(16)]
+    made = spark.range(rows, numPartitions=4).select(*columns)
+    return [_digest(made), _digest(made.repartition(1))]

@@ -24,7 +24,7 @@ def main() -> None:
         try:
             result = {"result": getattr(importlib.import_module(module), name)(spark, **request)}
         except Exception:  # noqa: BLE001  # whatever it is, the test has to see it
-            result = {"error": traceback.format_exc()[-6000:]}
+            result = {"error": traceback.format_exc()[:6000]}
         sys.stdout.write(json.dumps(result) + "\n")
         sys.stdout.flush()
 

@@ -1,0 +1,92 @@
+"""The UI of a job's Spark, read-only: pages from its driver, scripts and pictures from this JobManager's own Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from runtime.jobmanager.errors import JobNotFound, UiNotFound
+from runtime.messages import UiPage, UiRequest
+from runtime.rest.cluster import Cluster
+from runtime.rest.jobs import require_seen
+from runtime.rest.problems import NotYours
+from runtime.rest.route import Call, Query, Route
+from runtime.rest.spark_ui import (
+    HTML,
+    SHOWN,
+    STATIC,
+    base_of,
+    content_security_policy,
+    driver_path,
+    redirected,
+    shown_body,
+)
+from runtime.spark.ui_files import ui_files
+
+UI_SEGMENTS = ("page", "part", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
+"""Spark's UI has paths of up to so many segments."""
+_REDIRECTIONS = frozenset({301, 302, 303, 307, 308})
+
+
+class UiQuery(Query, frozen=True, forbid_unknown_fields=False):
+    """Whatever Spark's pages ask."""
+
+
+Handler = Callable[[Cluster, Call[UiQuery]], Awaitable[web.Response]]
+
+
+async def _show(cluster: Cluster, call: Call[UiQuery]) -> web.Response:
+    """A page of the UI of a job's Spark."""
+    job_id = await require_seen(cluster, call)
+    base = base_of(job_id)
+    segments = tuple(call.path[name] for name in UI_SEGMENTS if name in call.path)
+    if segments[:1] == (STATIC,):
+        return await _file("/".join(segments[1:]))
+    path = driver_path(segments)
+    if path is None:
+        raise UiNotFound("Spark's UI has no such page")
+    query = call.request.rel_url.raw_query_string
+    page = await cluster.dispatcher.job_ui(job_id, UiRequest(path=path, query=query, base=base))
+    return _response(call, page, base)
+
+
+def _response(call: Call[UiQuery], page: UiPage, base: str) -> web.Response:
+    if page.status in _REDIRECTIONS:
+        target = redirected(page, base)
+        if target is None or target == call.request.rel_url.raw_path_qs:
+            raise UiNotFound("this page of Spark's UI leads elsewhere")
+        return web.Response(status=302, headers={"location": target})
+    if page.status != 200 or page.media not in SHOWN:
+        raise UiNotFound(f"Spark's UI does not show this page now (status {page.status})", "is Spark up yet?")
+    headers = {}
+    if page.media == HTML:
+        # The gateway lets through its own names alone; the port is not in what it passes on.
+        headers["content-security-policy"] = content_security_policy(base, f"https://{call.request.host}")
+    return web.Response(body=shown_body(page, base), content_type=page.media, charset="utf-8", headers=headers)
+
+
+async def _file(name: str) -> web.Response:
+    media, content = (await asyncio.to_thread(ui_files)).get(name, ("", b""))
+    if not media:
+        raise UiNotFound("Spark's UI has no such file")
+    headers = {"cache-control": "private, max-age=3600"}
+    return web.Response(body=content, content_type=media, charset="utf-8", headers=headers)
+
+
+def _deep(depth: int) -> Route:
+    """The route for paths of ``depth`` segments: a route's parameter is one segment."""
+
+    async def show(cluster: Cluster, call: Call[UiQuery]) -> web.Response:
+        return await _show(cluster, call)
+
+    show.__name__ = f"show_ui_{depth}" if depth else "show_ui"
+    show.__doc__ = _show.__doc__
+    path = "".join(f"/{{{name}}}" for name in UI_SEGMENTS[:depth])
+    return Route(
+        "GET", f"/v1/jobs/{{job_id}}/ui{path}", "jobs.ui", show, errors=(NotYours, JobNotFound, UiNotFound), media=HTML
+    )
+
+
+ROUTES = tuple(_deep(depth) for depth in range(len(UI_SEGMENTS) + 1))

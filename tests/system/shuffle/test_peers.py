@@ -1,0 +1,127 @@
+"""Executors talk to the shuffle worker they were given and to nobody else: hostile ones get not even a HELLO."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from pki.identity import Role, SpiffeId
+from runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from runtime.spark.command import SparkRuntime
+from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
+from tests.system.shuffle.cluster import Cluster, cluster
+
+pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+WORKER = SpiffeId.process(TRUST_DOMAIN, Role.SHUFFLE_WORKER, "shuffle-worker-1")
+HOSTILE = [
+    Hostile.SELF_SIGNED, Hostile.FOREIGN_CA, Hostile.EDGE_CERTIFICATE, Hostile.SIGNED_BY_LEAF, Hostile.EXPIRED,
+    Hostile.NOT_YET_VALID, Hostile.WRONG_ROLE, Hostile.WRONG_EKU, Hostile.NO_EKU, Hostile.FOREIGN_TRUST_DOMAIN,
+    Hostile.NO_SPIFFE_ID, Hostile.TWO_SPIFFE_IDS,
+]  # fmt: skip
+
+
+@dataclass
+class Impostor:
+    """Listens in the place of a worker, and keeps what it is told."""
+
+    address: ShuffleWorkerAddress
+    told: bytes = b""
+
+    def allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation:
+        """Every shuffle goes to it."""
+        return ShuffleAllocation((context << 20) + shuffle_id, (self.address,), 1, secrets.token_bytes(8))
+
+
+@asynccontextmanager
+async def impostor(identity: Path | None, *, tls12: bool = False, asks: bool = True) -> AsyncIterator[Impostor]:
+    """With the certificate in ``identity``; without one, in plaintext. ``asks`` for the client's certificate."""
+    context = None
+    if identity is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(identity / "chain.pem", identity / "key.pem")
+        context.load_verify_locations(identity / "ca.pem")
+        context.verify_mode = ssl.CERT_REQUIRED if asks else ssl.CERT_NONE
+        if tls12:
+            context.maximum_version = ssl.TLSVersion.TLSv1_2
+    found: list[Impostor] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            found[0].told += await reader.read(1 << 16)
+        except (OSError, ssl.SSLError):
+            found[0].told += b""
+        finally:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        port = server.sockets[0].getsockname()[1]
+        found.append(Impostor(ShuffleWorkerAddress(WORKER.name, "127.0.0.1", port)))
+        yield found[0]
+    finally:
+        server.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def job(tmp_path_factory: pytest.TempPathFactory, pki: TestPki, spark: SparkRuntime) -> AsyncIterator[Cluster]:
+    """A job that gives up at the first failure."""
+    async with cluster(tmp_path_factory.mktemp("peers"), pki, spark, {"spark.task.maxFailures": "1"}) as started:
+        yield started
+
+
+async def refusal(job: Cluster, server: Impostor) -> str:
+    """What the job fails with; it must not have told the impostor anything."""
+    job.job.shuffle = server
+    answer = json.loads(await job.job.ask(json.dumps({"run": "kinds.rdd_reduce"})))
+    assert "result" not in answer
+    return str(answer["error"])
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+async def test_worker_with_a_hostile_certificate_is_refused(job: Cluster, pki: TestPki, case: Hostile) -> None:
+    async with impostor(pki.hostile(case, pretending=WORKER).directory) as server:
+        assert "shuffle-worker-1 cannot be reached" in await refusal(job, server)
+        assert server.told == b""
+
+
+async def test_another_worker_in_its_place_is_refused(job: Cluster, pki: TestPki) -> None:
+    other = SpiffeId.process(TRUST_DOMAIN, Role.SHUFFLE_WORKER, "shuffle-worker-2")
+    async with impostor(pki.directory(other)) as server:
+        assert "answers in the place of shuffle-worker-1" in await refusal(job, server)
+        assert server.told == b""
+
+
+async def test_worker_that_wants_no_certificate_is_refused(job: Cluster, pki: TestPki) -> None:
+    async with impostor(pki.directory(WORKER), asks=False) as server:
+        assert "a handshake without certificates" in await refusal(job, server)
+        assert server.told == b""
+
+
+async def test_tls_1_2_is_refused(job: Cluster, pki: TestPki) -> None:
+    async with impostor(pki.directory(WORKER), tls12=True) as server:
+        assert "shuffle-worker-1 cannot be reached" in await refusal(job, server)
+        assert server.told == b""
+
+
+async def test_plaintext_gets_a_client_hello_and_no_more(job: Cluster) -> None:
+    async with impostor(None) as server:
+        assert "shuffle-worker-1 cannot be reached" in await refusal(job, server)
+        assert server.told.startswith(b"\x16\x03")
+        assert b"push" not in server.told
+
+
+async def test_honest_worker_in_the_same_place_is_told(job: Cluster, pki: TestPki) -> None:
+    async with impostor(pki.directory(WORKER)) as server:
+        await refusal(job, server)
+        assert server.told.startswith(b"SLC1")
+        assert b"push" in server.told

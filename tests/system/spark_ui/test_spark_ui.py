@@ -1,0 +1,234 @@
+"""The UI of a real job's Spark through the gateway: seen by who may, changed by nobody, and heard of nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPResponse, HTTPSConnection
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from cli.client import resolve_target
+from gateway.passes import PASS_COOKIE
+from gateway.tokens import create_token
+from pki.edge_client import edge_client_context
+from pki.home import Home
+from pki.identity import Role
+from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+from tests.system.browser.chromium import chromium, pin
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+PIPELINE = """
+import pathlib, sys, time
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.appName("shown").getOrCreate()
+spark.sparkContext.setJobDescription("<script>document.title = 'taken over'</script> counting")
+print("count", spark.range(0, 100, 1, 2).count())
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.1)
+"""
+
+
+@dataclass
+class Shown:
+    """A running job, and clients of the gateway."""
+
+    cluster: LocalCluster
+    job: str
+    url: str
+    ca_file: Path
+    viewer: str
+
+    @property
+    def base(self) -> str:
+        return f"/v1/jobs/{self.job}/ui"
+
+    def ask(
+        self, path: str, *, method: str = "GET", token: str | None = None, body: bytes | None = None
+    ) -> tuple[HTTPResponse, str]:
+        """One request; ``token`` empty: without credentials."""
+        address = urlsplit(self.url)
+        connection = HTTPSConnection(
+            str(address.hostname), address.port, timeout=60, context=edge_client_context(self.ca_file)
+        )
+        token = self.viewer if token is None else token
+        try:
+            connection.request(method, path, body=body, headers={"authorization": f"Bearer {token}"} if token else {})
+            answer = connection.getresponse()
+            return answer, answer.read().decode()
+        finally:
+            connection.close()
+
+    def jvms(self) -> list[psutil.Process]:
+        """The driver's JVM."""
+        return [each for each in self.cluster.processes() if "PythonGatewayServer" in " ".join(_command(each))]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    directory = tmp_path_factory.mktemp("ui")
+    cluster = start_cluster(directory / "home", "--taskmanagers", "1")
+    try:
+        pipeline = directory / "shown.py"
+        pipeline.write_text(PIPELINE)
+        job = cluster.submit(pipeline, str(directory / "enough"))
+        home = Home.at(cluster.home)
+        target = resolve_target(home)
+        viewer = create_token(home, name="vera", role="viewer")
+        assert target.ca_file is not None
+        found = Shown(cluster, job, target.url, target.ca_file, viewer)
+        cluster.wait_for_state(job, "RUNNING")
+        eventually(
+            lambda: "count" in cluster.sluice("jobs", "logs", job, "--source", "driver.stdout").stdout,
+            "the first Spark job is done",
+        )
+        yield found
+        (directory / "enough").touch()
+        cluster.wait_for_state(job, "FINISHED")
+        assert found.ask(found.base)[0].status == 404, "there is no UI after the end"
+    finally:
+        cluster.sluice("down")
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("", "Spark Jobs"),
+        ("/jobs", "Spark Jobs"),
+        ("/jobs/job?id=0", "Details for Job 0"),
+        ("/stages", "Stages for All Jobs"),
+        ("/stages/stage?id=0&attempt=0", "Details for Stage 0"),
+        ("/storage", "Storage"),
+        ("/environment", "Runtime Information"),
+        ("/executors", "Executors"),
+        ("/SQL", "SQL"),
+        ("/SQL/execution?id=0", "Details for Query 0"),
+    ],
+)
+def test_pages_come_through(shown: Shown, path: str, says: str) -> None:
+    answer, text = shown.ask(shown.base + path)
+    assert (answer.status, answer.headers.get_content_type()) == (200, "text/html")
+    assert says in text
+    assert answer.headers["set-cookie"] is None
+    assert "script-src 'sha256-" in answer.headers["content-security-policy"]
+    assert not re.search(r'(?:href|action)="[^"]*(?:kill|threadDump)', text), "nothing that changes anything is offered"
+    for link in set(re.findall(r'(?:href|src)="(/[^"#]*)', text)):
+        assert link.startswith(shown.base), link
+
+
+def test_every_link_of_the_first_pages_leads_somewhere(shown: Shown) -> None:
+    links: set[str] = set()
+    for page in ("/jobs", "/stages", "/SQL", "/executors"):
+        links |= set(re.findall(r'(?:href|src)="(/[^"#]*)', shown.ask(shown.base + page)[1]))
+    assert len(links) > 20
+    assert any("/static/" in link for link in links)
+    for link in sorted(links):
+        status = shown.ask(link.replace("&amp;", "&"))[0].status
+        assert status == 200, link
+
+
+def test_the_interface_for_programs_comes_through(shown: Shown) -> None:
+    answer, text = shown.ask(f"{shown.base}/api/v1/applications/{_application(shown)}/allexecutors")
+    assert answer.headers.get_content_type() == "application/json"
+    assert "driver" in {each["id"] for each in json.loads(text)}
+
+
+def _application(shown: Shown) -> str:
+    (application,) = json.loads(shown.ask(shown.base + "/api/v1/applications")[1])
+    return str(application["id"])
+
+
+def test_no_secret_is_shown(shown: Shown) -> None:
+    application = _application(shown)
+    _, text = shown.ask(f"{shown.base}/api/v1/applications/{application}/environment")
+    properties = dict(json.loads(text)["sparkProperties"])
+    assert properties["spark.authenticate.secret"] == "*********(redacted)"
+
+
+@pytest.mark.parametrize(
+    "path", ["/jobs/job/kill?id=0", "/stages/stage/kill?id=0", "/executors/threadDump?executorId=driver"]
+)
+def test_nothing_is_changed_and_no_process_looked_into(shown: Shown, path: str) -> None:
+    assert shown.ask(shown.base + path)[0].status == 404
+    assert shown.ask(shown.base + path, method="POST", body=b"")[0].status in {403, 404, 405}
+    assert shown.cluster.job(shown.job)["state"] == "RUNNING"
+
+
+def test_who_has_no_credentials_and_who_names_another_job(shown: Shown) -> None:
+    for path in ("", "/jobs", "/static/webui.js"):
+        assert shown.ask(shown.base + path, token="")[0].status == 401
+        assert shown.ask(shown.base.replace(shown.job, "f" * 32) + path)[0].status == 404
+
+
+def test_it_listens_nowhere(shown: Shown) -> None:
+    """RPC, blocks and the private gateway of PySpark: no port more. And the audit finds nothing."""
+    (jvm,) = shown.jvms()
+    listening = [each for each in jvm.net_connections("inet") if each.status == psutil.CONN_LISTEN]
+    assert len(listening) == 3, listening
+    mutual = 0
+    for each in listening:
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        try:
+            with socket.create_connection((each.laddr.ip, each.laddr.port), timeout=10) as raw:
+                raw.settimeout(5)
+                with context.wrap_socket(raw) as tls:
+                    tls.sendall(b"GET /jobs/ HTTP/1.0\r\n\r\n")
+                    assert b"Spark" not in tls.recv(1000)
+        except (OSError, TimeoutError) as error:
+            mutual += "certificate required" in str(error).lower() or "CERTIFICATE_REQUIRED" in str(error)
+    assert mutual == 2, "without a certificate nobody gets in"
+    audited = shown.cluster.sluice("audit", "--json", timeout=300)
+    assert audited.returncode == 0, audited.stdout[-3000:]
+
+
+def test_in_a_browser_only_scripts_of_the_gateway_run(shown: Shown, tmp_path: Path) -> None:
+    asyncio.run(_browse(shown, tmp_path))
+
+
+async def _browse(shown: Shown, tmp_path: Path) -> None:
+    home = Home.at(shown.cluster.home)
+    (answer, text) = shown.ask("/auth/exchange", method="POST", body=b"")
+    assert answer.status == 200, text
+    cookie = {
+        "name": PASS_COOKIE,
+        "value": json.loads(text)["pass"],
+        "secure": True,
+        "httpOnly": True,
+        "path": "/",
+    }
+    edge = home.identity(Role.GATEWAY, "edge") / "chain.pem"
+    async with chromium(tmp_path / "profile", [pin(edge)]) as tab:
+        await tab.put_cookies([cookie], shown.url)
+        await tab.go(f"{shown.url}{shown.base}/jobs")
+        assert "counting" in await tab.text()
+        # 1. The description of the job is not a script, nor would one run.
+        assert "taken over" not in await tab.evaluate("document.title")
+        await tab.evaluate(
+            "(() => { const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
+            " document.body.appendChild(s); })()"
+        )
+        assert await tab.evaluate("window.ran === undefined")
+        # 2. What the browser holds for the gateway is of no use to a page: it may ask for nothing but this UI.
+        blocked = "fetch('/v1/jobs').then(() => 'asked', () => 'refused')"
+        assert await tab.evaluate(blocked) == "refused"
+        # 3. Spark's own scripts run: the executors are filled in by them.
+        await tab.go(f"{shown.url}{shown.base}/executors")
+        await tab.until("document.body.innerText.includes('driver')", "the table of executors")

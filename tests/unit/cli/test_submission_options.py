@@ -1,0 +1,56 @@
+"""Restart strategies and files of ``sluice submit``, as they go into the request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.artifacts import parts_of
+from cli.errors import UsageError
+from cli.restart_options import restart_wish
+from runtime.restart_config import RestartStrategy
+
+
+def test_what_is_not_said_is_not_sent() -> None:
+    assert restart_wish(None, []) == {}
+
+
+def test_strategy_and_settings() -> None:
+    wish = restart_wish(RestartStrategy.FIXED_DELAY, ["attempts=5", "delay=0.5", "initial-backoff=2"])
+    assert wish == {"strategy": "fixed-delay", "attempts": 5, "delay": 0.5, "initial_backoff": 2.0}
+
+
+@pytest.mark.parametrize("setting", ["attempts", "attempts=many", "attempts=-1", "attemps=3", "strategy=none", "=3"])
+def test_wrong_settings_are_wrong_usage(setting: str) -> None:
+    with pytest.raises(UsageError):
+        restart_wish(None, [setting])
+
+
+def test_a_misspelled_setting_names_the_nearest() -> None:
+    with pytest.raises(UsageError) as caught:
+        restart_wish(None, ["attemps=3"])
+    assert "attempts" in caught.value.remedy
+
+
+def test_files_modules_and_archives(tmp_path: Path) -> None:
+    for name in ("a.csv", "m.py", "n.whl", "e.tgz", "f.zip"):
+        (tmp_path / name).touch()
+    parts, names = parts_of(
+        [tmp_path / "a.csv"], [f"{tmp_path}/m.py, {tmp_path}/n.whl"], [f"{tmp_path}/e.tgz#env", f"{tmp_path}/f.zip"]
+    )
+    assert [(part, path.name) for part, path in parts] == [
+        ("file", "a.csv"),
+        ("py_file", "m.py"),
+        ("py_file", "n.whl"),
+        ("archive", "e.tgz"),
+        ("archive", "f.zip"),
+    ]
+    assert names == {"e.tgz": "env"}
+    assert parts_of(None, None, None) == ([], {})
+
+
+@pytest.mark.parametrize("py_files", [["missing.py"], ["."]])
+def test_a_file_that_is_not_there_is_wrong_usage(py_files: list[str]) -> None:
+    with pytest.raises(UsageError):
+        parts_of(None, py_files, None)

@@ -1,0 +1,101 @@
+"""When a savepoint is made, and what is remembered of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.checkpoint.errors import NotStreaming, SavepointFailed
+from runtime.checkpoint.ledger import Checkpoint, CheckpointsView
+from runtime.checkpoint.savepoints import Savepoint
+from runtime.jobmanager.savepoint_desk import MAX_REQUESTS, SavepointDesk
+from runtime.jobmanager.views import SavepointState
+from runtime.messages import JobState, StreamingQuery
+
+CHECKPOINT = Checkpoint(number=1, attempt=1, completed_at=1, queries=())
+
+
+def view(name: str = "rows", state: str = "RUNNING", *, committed: bool = True) -> CheckpointsView:
+    """One query."""
+    query = StreamingQuery(id="q", run_id="r", name=name, location="", state=state, batch=0)
+    return CheckpointsView(completed=1, history=(CHECKPOINT,) if committed else (), queries=(query,))
+
+
+def savepoint(name: str) -> Savepoint:
+    """A complete one."""
+    return Savepoint(
+        id=name,
+        path=f"/s/{name}",
+        job_id="j",
+        job_name="p",
+        owner="ada",
+        created_at=1,
+        stopped=False,
+        checkpoint=CHECKPOINT,
+        files=1,
+        size=1,
+    )
+
+
+def test_one_is_made_after_the_other() -> None:
+    desk = SavepointDesk()
+    desk.ask("one", JobState.RUNNING, view(), 1, stop=False)
+    with pytest.raises(SavepointFailed):
+        desk.ask("two", JobState.RUNNING, view(), 2, stop=False)
+    desk.done(savepoint("one"))
+    desk.ask("two", JobState.RUNNING, view(), 3, stop=False)
+    desk.fail("no space")
+    desk.fail("told twice")
+    assert [(each.id, each.state, each.path, each.error) for each in desk.requests] == [
+        ("one", SavepointState.COMPLETED, "/s/one", ""),
+        ("two", SavepointState.FAILED, "", "no space"),
+    ]
+
+
+def test_after_stop_no_other_is_made() -> None:
+    desk = SavepointDesk()
+    desk.ask("one", JobState.RUNNING, view(), 1, stop=True)
+    assert (desk.stopping, desk.stopped) == (True, False)
+    desk.done(savepoint("one"))
+    assert (desk.stopping, desk.stopped) == (False, True)
+    with pytest.raises(SavepointFailed):
+        desk.ask("two", JobState.RUNNING, view(), 2, stop=False)
+
+
+@pytest.mark.parametrize("state", [each for each in JobState if each is not JobState.RUNNING])
+def test_only_of_a_running_job(state: JobState) -> None:
+    with pytest.raises(SavepointFailed):
+        SavepointDesk().ask("one", state, view(), 1, stop=False)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        pytest.param(CheckpointsView(), id="a-batch-job"),
+        pytest.param(view(name=""), id="no-query-with-a-name"),
+        pytest.param(view(state="ENDED"), id="no-query-any-more"),
+    ],
+)
+def test_only_of_a_streaming_job(shown: CheckpointsView) -> None:
+    with pytest.raises(NotStreaming):
+        SavepointDesk().ask("one", JobState.RUNNING, shown, 1, stop=False)
+
+
+def test_not_before_the_first_commit() -> None:
+    with pytest.raises(SavepointFailed):
+        SavepointDesk().ask("one", JobState.RUNNING, view(committed=False), 1, stop=False)
+
+
+def test_what_an_earlier_attempt_had_begun_has_failed() -> None:
+    before = SavepointDesk()
+    before.ask("one", JobState.RUNNING, view(), 1, stop=True)
+    desk = SavepointDesk(before.requests)
+    assert desk.requests[0].state is SavepointState.FAILED
+    assert not desk.asked_to_stop
+
+
+def test_the_requests_are_bounded() -> None:
+    desk = SavepointDesk()
+    for number in range(3 * MAX_REQUESTS):
+        desk.ask(str(number), JobState.RUNNING, view(), number, stop=False)
+        desk.fail("no")
+    assert len(desk.requests) == MAX_REQUESTS

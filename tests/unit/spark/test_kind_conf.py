@@ -1,0 +1,38 @@
+"""Which settings a job has besides its own and the launcher's."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.messages import BlobRef, DriverAssignment, JobKind
+from runtime.spark.conf import connect_conf, shuffle_conf
+from runtime.spark.driver_agent import kind_conf
+
+
+def assignment(*, shuffle: bool, kind: JobKind = JobKind.PIPELINE) -> DriverAssignment:
+    return DriverAssignment(
+        pipeline=BlobRef("0" * 64, "job.py", 1),
+        files=(),
+        args=("60",),
+        spark_conf={},
+        spark_auth_secret="",
+        blob_host="127.0.0.1",
+        blob_port=1,
+        kind=kind,
+        shuffle=shuffle,
+    )
+
+
+def test_pipeline_keeps_sparks_own_shuffle_without_the_service() -> None:
+    assert kind_conf(assignment(shuffle=False), "127.0.0.1") == {}
+
+
+@pytest.mark.parametrize("kind", list(JobKind))
+def test_shuffles_of_every_kind_of_job_go_through_the_service(kind: JobKind) -> None:
+    conf = kind_conf(assignment(shuffle=True, kind=kind), "127.0.0.1")
+    assert shuffle_conf().items() <= conf.items()
+
+
+def test_connect_session_has_its_listener_besides() -> None:
+    conf = kind_conf(assignment(shuffle=True, kind=JobKind.CONNECT), "127.0.0.1")
+    assert conf == {**shuffle_conf(), **connect_conf("127.0.0.1", 60.0)}
