@@ -50,6 +50,7 @@ class Answer:
     status: int
     headers: tuple[tuple[str, str], ...]
     body: str
+    """Of a refusal; what is granted may be a stream without an end, and is not read."""
 
 
 def _ask(
@@ -67,7 +68,7 @@ def _ask(
     try:
         connection.request(method, path, headers=dict(headers or {}))
         response = connection.getresponse()
-        body = response.read(MAX_BODY_BYTES).decode("latin-1")
+        body = "" if response.status < 400 else response.read(MAX_BODY_BYTES).decode("latin-1")
         return Answer(response.status, tuple(response.getheaders()), body)
     except http.client.HTTPException as error:
         raise ConnectionError(f"no HTTP answer: {type(error).__name__}") from error

@@ -26,7 +26,7 @@ from runtime.jobmanager.errors import (
 )
 from runtime.rest.artifacts import ArtifactRefused
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
-from runtime.shuffle.service_errors import NoShuffleService, WorkerUnknown
+from runtime.shuffle.service_errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
 from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 _LOG = logging.getLogger(__name__)
@@ -74,6 +74,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (TooManyStreams, 429),
     (QuotaExceeded, 413),
     (TooManyJobs, 503),
+    (ShuffleNotEnabled, 409),
     (NoShuffleService, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),

@@ -14,6 +14,10 @@ class ShuffleMisconfigured(ShuffleServiceError):
     """The settings of section ``[shuffle]`` do not go together."""
 
 
+class ShuffleNotEnabled(ShuffleServiceError):
+    """This cluster's shuffles do not go through the service."""
+
+
 @remotable
 class NoShuffleService(ShuffleServiceError):
     """There are not enough workers, or nobody leads them; it may be otherwise soon."""

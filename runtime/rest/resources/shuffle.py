@@ -9,7 +9,7 @@ from runtime.rest.jobs import job_id_of
 from runtime.rest.route import Call, NoQuery, Nothing, Reply, Route
 from runtime.shuffle.manager_link import ShuffleManagerLink
 from runtime.shuffle.messages import ShuffleJobView, ShuffleOverview
-from runtime.shuffle.service_errors import NoShuffleService, WorkerUnknown
+from runtime.shuffle.service_errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
 
 
 class ShuffleView(Message, frozen=True):
@@ -56,7 +56,7 @@ async def resume_shuffle_worker(cluster: Cluster, call: Call[NoQuery]) -> Reply[
 
 def _service(cluster: Cluster) -> ShuffleManagerLink:
     if cluster.shuffle is None:
-        raise NoShuffleService("this cluster does not use the shuffle service", "set shuffle.enabled")
+        raise ShuffleNotEnabled("this cluster does not use the shuffle service", "set shuffle.enabled")
     return cluster.shuffle
 
 
@@ -69,7 +69,7 @@ ROUTES = (
         "shuffle.drain",
         drain_shuffle_worker,
         status=202,
-        errors=(WorkerUnknown, NoShuffleService),
+        errors=(WorkerUnknown, ShuffleNotEnabled, NoShuffleService),
     ),
     Route(
         "POST",
@@ -77,6 +77,6 @@ ROUTES = (
         "shuffle.drain",
         resume_shuffle_worker,
         status=202,
-        errors=(WorkerUnknown, NoShuffleService),
+        errors=(WorkerUnknown, ShuffleNotEnabled, NoShuffleService),
     ),
 )

@@ -18,7 +18,7 @@ from runtime.rest.resources.shuffle import (
 from runtime.rest.route import Call, NoQuery
 from runtime.shuffle.manager_link import ShuffleManagerLink
 from runtime.shuffle.messages import NOTHING_MEASURED, ShuffleJobView, ShuffleOverview, sum_of
-from runtime.shuffle.service_errors import NoShuffleService, WorkerUnknown
+from runtime.shuffle.service_errors import ShuffleNotEnabled, WorkerUnknown
 from runtime.shuffle.worker.statistics import Histogram
 
 JOB, QUIET = "a" * 32, "b" * 32
@@ -101,7 +101,7 @@ async def test_a_cluster_without_the_service() -> None:
     view = await get_shuffle(cluster, call())
     assert (view.enabled, view.service) == (False, None)
     assert (await get_job_shuffle(cluster, call(job_id=JOB))).shuffle is None
-    with pytest.raises(NoShuffleService):
+    with pytest.raises(ShuffleNotEnabled):
         await drain_shuffle_worker(cluster, call(worker="w-1"))
 
 
