@@ -26,6 +26,7 @@ from pki.channels import Channel
 from pki.errors import StoreError
 from pki.files import read_bounded
 from pki.home import Home
+from pki.metrics import socket_of
 
 _T = TypeVar("_T")
 
@@ -132,7 +133,15 @@ def declared(home: Home) -> tuple[Listener, ...]:
     else:
         found.append(Listener(name="auth", kind=Kind.MUTUAL, channel=Channel.AUTH, host=auth.host, port=auth.port))
     found += (Listener(name=name, kind=Kind.SOCKET, path=str(home.sockets / f"{name}.sock")) for name in sockets)
-    return (*found, *_shuffle_service(endpoints), *_sessions(home))
+    return (*found, *_metrics(home), *_shuffle_service(endpoints), *_sessions(home))
+
+
+def _metrics(home: Home) -> Iterable[Listener]:
+    """The sockets on which processes of this home tell their metrics: one for each identity, and no other."""
+    for identity in sorted((home.pki / "identities").glob("*/*")):
+        path = socket_of(home, f"{identity.parent.name}/{identity.name}")
+        if path.exists():
+            yield Listener(name=f"metrics-{identity.name}", kind=Kind.SOCKET, path=str(path))
 
 
 def _shuffle_service(endpoints: Path) -> Iterable[Listener]:

@@ -19,6 +19,7 @@ import select
 import socket
 import ssl
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from cryptography import x509
@@ -48,6 +49,7 @@ CIPHER_SUITES = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POL
 
 _STRICT = crypto.X509StoreFlags.PARTIAL_CHAIN | crypto.X509StoreFlags.X509_STRICT
 _OPTIONS = SSL.OP_NO_TICKET | SSL.OP_NO_COMPRESSION | SSL.OP_NO_RENEGOTIATION | SSL.OP_CIPHER_SERVER_PREFERENCE
+_Judge = Callable[[SSL.Connection, crypto.X509, int, int, int], bool]
 _RETRY = frozenset({2, 3})
 """SSL_ERROR_WANT_READ and SSL_ERROR_WANT_WRITE: on a blocking socket only after a signal."""
 _ZERO_RETURN = 6
@@ -171,11 +173,27 @@ class BulkTls:
         try:
             connection.do_handshake()
         except SSL.Error as error:
+            judged = connection.get_app_data()
+            if isinstance(judged, PeerRefused):
+                raise judged from None
             raise StreamBroken(f"the handshake failed: {_reason(error)}") from error
-        shown = connection.get_peer_certificate(as_cryptography=True)
-        der = None if shown is None else shown.public_bytes(Encoding.DER)
-        peer = check_peer(der, self._policy, self._peer_purpose, check_revoked=self._identity.revoked_peers.check)
-        return _NativeStream(raw, peer, load_certificate(der or b""), connection)
+        judged, shown = connection.get_app_data(), connection.get_peer_certificate(as_cryptography=True)
+        if not isinstance(judged, SpiffeId) or shown is None:
+            raise PeerRefused("the peer showed no certificate that was judged")
+        return _NativeStream(raw, judged, shown, connection)
+
+    def _judge(self, connection: SSL.Connection, certificate: crypto.X509, _error: int, depth: int, good: int) -> bool:
+        """OpenSSL asks about each certificate of the path; a peer that is refused hears it within the handshake."""
+        if good and depth == 0:
+            der = certificate.to_cryptography().public_bytes(Encoding.DER)
+            try:
+                check = self._identity.revoked_peers.check
+                connection.set_app_data(check_peer(der, self._policy, self._peer_purpose, check_revoked=check))
+            except PeerRefused as refused:
+                # Not raised here: pyOpenSSL would raise it in whichever thread comes next.
+                connection.set_app_data(refused)
+                return False
+        return bool(good)
 
     def _handshake_standard(self, raw: socket.socket) -> BulkStream:
         if self._serving:
@@ -199,19 +217,19 @@ class BulkTls:
         material = self._identity.material
         with self._lock:
             if self._native is None or self._native[0] is not material:
-                self._native = (material, _native_context(material, serving=self._serving))
+                self._native = (material, _native_context(material, self._judge, serving=self._serving))
             return self._native[1]
 
 
-def _native_context(material: IdentityMaterial, *, serving: bool) -> SSL.Context:
+def _native_context(material: IdentityMaterial, judge: _Judge, *, serving: bool) -> SSL.Context:
     """The same demands as :func:`pki.tls.build_context`, step by step."""
     context = SSL.Context(SSL.TLS_SERVER_METHOD if serving else SSL.TLS_CLIENT_METHOD)
     # 1. TLS 1.3 only.
     context.set_min_proto_version(SSL.TLS1_3_VERSION)
     context.set_max_proto_version(SSL.TLS1_3_VERSION)
     context.set_tls13_ciphersuites(CIPHER_SUITES)
-    # 2. The peer must show a certificate, whose path OpenSSL verifies and whose identity check_peer judges.
-    context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT)
+    # 2. The peer must show a certificate: OpenSSL verifies the path, and its identity is judged within the handshake.
+    context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, judge)
     # 3. The anchors are intermediates: accept the partial chain, hold certificates to RFC 5280.
     store = context.get_cert_store()
     if store is None:

@@ -113,6 +113,11 @@ def directory(home: Home) -> Path:
     return home.sockets / "m"
 
 
+def socket_of(home: Home, process: str) -> Path:
+    """Where the process of ``home`` called ``process`` (``taskmanager/tm-1``, as in its certificate) serves them."""
+    return directory(home) / f"{hashlib.sha256(process.encode()).hexdigest()[:12]}.sock"
+
+
 @asynccontextmanager
 async def serving(home: Home, process: str, text: Callable[[], str] | None = None) -> AsyncIterator[Path]:
     """Serve the metrics of this process, called ``process``, on a socket of ``home``; yields its path."""
@@ -121,7 +126,8 @@ async def serving(home: Home, process: str, text: Callable[[], str] | None = Non
     async def answer(_: web.BaseRequest) -> web.Response:
         return web.Response(body=shown().encode(), headers={"content-type": CONTENT_TYPE})
 
-    path = make_private_directory(directory(home)) / f"{hashlib.sha256(process.encode()).hexdigest()[:12]}.sock"
+    make_private_directory(directory(home))
+    path = socket_of(home, process)
     path.unlink(missing_ok=True)
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.setblocking(False)

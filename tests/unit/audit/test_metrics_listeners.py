@@ -1,0 +1,27 @@
+"""The audit knows the sockets on which processes of a home tell their metrics, and no other beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from audit.discovery import declared
+from audit.model import Kind
+from pki.home import Home
+from pki.identity import Role
+from pki.metrics import socket_of
+
+
+def test_one_socket_for_each_identity_and_no_other(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home").create()
+    for role, name in ((Role.JOBMANAGER, "jobmanager-1"), (Role.TASKMANAGER, "tm-1"), (Role.TASKMANAGER, "tm-2")):
+        home.identity(role, name).mkdir(parents=True)
+    there = socket_of(home, "jobmanager/jobmanager-1"), socket_of(home, "taskmanager/tm-2")
+    there[0].parent.mkdir()
+    for path in (*there, there[0].with_name("hidden.sock"), socket_of(home, "taskmanager/nobody")):
+        path.touch()
+    found = {each.name: each for each in declared(home) if each.name.startswith("metrics-")}
+    assert {name: each.path for name, each in found.items()} == {
+        "metrics-jobmanager-1": str(there[0]),
+        "metrics-tm-2": str(there[1]),
+    }
+    assert all(each.kind is Kind.SOCKET for each in found.values())
