@@ -185,9 +185,7 @@ def test_a_worker_of_another_name_is_refused(
     accepting = pool.submit(acceptor(worker, engine).handshake, ours)
     with pytest.raises(PeerRefused, match="worker-2"):
         connector(executor, engine, name="worker-2").handshake(theirs)
-    with contextlib.suppress(
-        StreamBroken
-    ):  # one engine tells within the handshake, the other after it
+    with contextlib.suppress(StreamBroken):  # one engine tells within the handshake, the other after it
         accepting.result(DEADLINE_SECONDS).close()
 
 

@@ -145,14 +145,14 @@ def test_an_application_that_was_killed_goes_on_with_its_job(home: Path, pipelin
 
 def test_a_per_job_cluster_exists_for_one_submission(home: Path, pipelines: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="s", dir="/tmp") as temporary:
-        good = ("submit", "--target", "per-job", "--executors", "2", str(pipelines / "good.py"))
+        good = ("submit", str(pipelines / "good.py"), "--target", "per-job", "--executors", "2")
         done = run(home, *good, temporary=temporary)
         assert (done.returncode, done.stdout) == (0, "sum 4950\n"), done.stderr
         assert not list(Path(temporary).glob("sluice-per-job-*")), "its home is gone"
         assert not (home / "pki").exists(), "it had a home of its own"
-        failed = run(home, "submit", "--target", "per-job", str(pipelines / "bad.py"), temporary=temporary)
+        failed = run(home, "submit", str(pipelines / "bad.py"), "--target", "per-job", temporary=temporary)
         assert failed.returncode == 1, failed.stderr
         assert "no such thing" in failed.stderr
         assert not list(Path(temporary).glob("sluice-per-job-*")), "its home is gone"
-    refused = run(home, "submit", "--target", "per-job", "--server", "https://x", str(pipelines / "bad.py"))
+    refused = run(home, "submit", str(pipelines / "bad.py"), "--target", "per-job", "--server", "https://x")
     assert refused.returncode == 2
