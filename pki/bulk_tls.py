@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from OpenSSL import SSL, crypto
 
 from pki.channels import PeerPolicy
+from pki.damaged import DAMAGED
 from pki.errors import PeerRefused, PkiError
 from pki.identity import SpiffeId
 from pki.identity_files import IdentityMaterial
@@ -185,13 +186,16 @@ class BulkTls:
     def _judge(self, connection: SSL.Connection, certificate: crypto.X509, _error: int, depth: int, good: int) -> bool:
         """OpenSSL asks about each certificate of the path; a peer that is refused hears it within the handshake."""
         if good and depth == 0:
-            der = certificate.to_cryptography().public_bytes(Encoding.DER)
+            check = self._identity.revoked_peers.check
             try:
-                check = self._identity.revoked_peers.check
+                der = certificate.to_cryptography().public_bytes(Encoding.DER)
                 connection.set_app_data(check_peer(der, self._policy, self._peer_purpose, check_revoked=check))
+            # Nothing is raised here: pyOpenSSL would raise it in whichever thread comes next.
             except PeerRefused as refused:
-                # Not raised here: pyOpenSSL would raise it in whichever thread comes next.
                 connection.set_app_data(refused)
+                return False
+            except DAMAGED as error:
+                connection.set_app_data(PeerRefused(f"the peer's certificate cannot be read: {error}"))
                 return False
         return bool(good)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+from OpenSSL.crypto import X509
 
 from pki.bulk_tls import BulkStream, BulkTls, Engine, StreamBroken
 from pki.channels import Channel, client_policy, server_policy
@@ -239,3 +240,19 @@ def test_the_fastest_cipher_suite_is_chosen(
         assert cipher is not None
         assert cipher[0] == "TLS_AES_128_GCM_SHA256"
         accepting.result(DEADLINE_SECONDS).close()
+
+
+def test_a_certificate_that_cannot_be_read_is_refused_in_the_thread_that_met_it(
+    worker: TlsIdentity, executor: TlsIdentity, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(_: X509) -> None:
+        raise ValueError("no such thing")
+
+    ours, theirs = pair()
+    connecting = pool.submit(connector(executor, Engine.STANDARD).handshake, theirs)
+    with monkeypatch.context() as patched:
+        patched.setattr(X509, "to_cryptography", damaged)
+        with pytest.raises(PeerRefused, match="cannot be read"):
+            acceptor(worker, Engine.NATIVE).handshake(ours)
+    with contextlib.suppress(PkiError):
+        connecting.result(DEADLINE_SECONDS).close()
