@@ -20,7 +20,7 @@ from pki.bulk_tls import DEFAULT_ENGINE, Engine
 from pki.files import read_secret
 from pki.tls import TlsIdentity
 from runtime.process import allow_many_files
-from runtime.shuffle.worker.config import WorkerConfig
+from runtime.shuffle.worker.config import Layout, Policy, WorkerConfig
 from runtime.shuffle.worker.worker import ShuffleWorker
 
 
@@ -34,10 +34,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--memory-bytes", type=int, default=256 << 20)
     parser.add_argument("--engine", type=Engine, default=DEFAULT_ENGINE, choices=list(Engine))
+    parser.add_argument("--layout", type=Layout, default=Layout.REDUCE, choices=list(Layout))
+    parser.add_argument("--policy", type=Policy, default=Policy.BLOCKING, choices=list(Policy))
     options = parser.parse_args(argv)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     allow_many_files()
-    config = WorkerConfig(tuple(options.directory), memory_bytes=options.memory_bytes, engine=options.engine)
+    config = WorkerConfig(
+        tuple(options.directory),
+        memory_bytes=options.memory_bytes,
+        engine=options.engine,
+        layout=options.layout,
+        policy=options.policy,
+    )
     worker = ShuffleWorker(config, TlsIdentity(options.identity))
     for line in read_secret(options.jobs).decode("ascii").splitlines():
         job_id, _, key = line.partition(" ")
