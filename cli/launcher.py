@@ -43,6 +43,7 @@ from gateway.process import auth_announcement
 from pki.errors import SluiceError
 from pki.files import make_private_directory
 from pki.home import Home
+from pki.tasks import end_tasks
 from runtime.config import Provider
 from runtime.process import ChildProcess, Exit
 from runtime.taskmanager.errors import DRAINED_EXIT_CODE
@@ -286,9 +287,7 @@ class Launcher:
         try:
             await stop.wait()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
 
     def _names(self) -> set[str]:
         return {member.name for member in self._members if member.arguments[0] == "taskmanager"}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pki.connections import ConnectionLog
+from pki.tasks import end_tasks
 from runtime.blob.store import BlobStore
 from runtime.checkpoint.savepoints import CheckpointPlaces
 from runtime.config import LimitsConfig, Provider, RuntimeConfig
@@ -130,8 +131,7 @@ async def linked_to_shuffle(workshop: Workshop, leadership: Leadership) -> Async
     try:
         yield link
     finally:
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
+        await end_tasks(renewing)
         await link.close()
 
 

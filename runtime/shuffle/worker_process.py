@@ -18,6 +18,7 @@ from pki.files import make_private_directory, read_bounded, read_secret, write_p
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.in_use_reporter import reporting
+from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 from runtime.addresses import (
     SHUFFLE_WORKER,
@@ -220,10 +221,5 @@ async def registered_worker(
             registered=registered,
         )
         linked: asyncio.Task[None] = asyncio.create_task(link.run(), name="shuffle manager link")
-        stack.push_async_callback(_end, linked)
+        stack.push_async_callback(end_tasks, linked)
         yield linked
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
