@@ -22,6 +22,7 @@ from runtime.jobmanager.checkpoint_store import CheckpointStore
 from runtime.jobmanager.dispatcher import Dispatcher
 from runtime.jobmanager.driver_attempt import DriverHost
 from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
+from runtime.jobmanager.history import HistoryStore
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.job_master import JobServices
 from runtime.jobmanager.job_queue import JobLimits
@@ -97,6 +98,7 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
         stack.callback(feed.close)
         dispatcher = Dispatcher(
             store=JobStore(leadership.pointers, workshop.storage, epoch=leadership.epoch, origin=workshop.origin),
+            history=HistoryStore(leadership.pointers, workshop.storage),
             term=leadership,
             blobs=workshop.blobs,
             jobs=workshop.jobs,
