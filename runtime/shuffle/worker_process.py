@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from pki.bulk_tls import serving_engine
 from pki.connections import ConnectionLog
 from pki.errors import StoreError
 from pki.files import make_private_directory, read_bounded, read_secret, write_public, write_secret
@@ -98,6 +99,7 @@ def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
         reserved_disk_bytes=config.disk_reserve_mb << 20,
         job_quota_bytes=config.job_quota_mb << 20,
         policy=config.policy,
+        engine=serving_engine(),
         at_rest_secret=_at_rest_secret(home, name) if config.encrypt_at_rest else b"",
     )
 
