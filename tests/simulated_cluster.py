@@ -19,6 +19,7 @@ from runtime.config import ConnectConfig, RuntimeConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, UiNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
+from runtime.jobmanager.history import JobHistory
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.observation import Observation
 from runtime.jobmanager.views import (
@@ -306,6 +307,9 @@ class SimulatedDispatcher:
         raise NotImplementedError
 
     async def job_released(self, job_id: str) -> None:
+        raise NotImplementedError
+
+    async def job_history(self, job_id: str, history: JobHistory) -> None:
         raise NotImplementedError
 
     async def attempt_failed(self, job_id: str) -> float | None:
