@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from pki.channels import Channel, server_policy
 from pki.errors import SluiceError
 from pki.identity import Role
+from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 from runtime.shuffle.errors import FrameRefused, ShuffleError, ShuffleUnavailable
 from runtime.shuffle.wire import HEADER_BYTES, FrameType, Header, error_of, pack_hello, parse_header
@@ -127,8 +128,7 @@ class WorkerConnection:
     async def close(self) -> None:
         """End it, whatever is on its way."""
         if self._receiving is not None:
-            self._receiving.cancel()
-            await asyncio.gather(self._receiving, return_exceptions=True)
+            await end_tasks(self._receiving)
         self._fail(ConnectionAbortedError("closed"))
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 from runtime.shuffle.connection import WorkerAddress, WorkerConnection
 from runtime.shuffle.errors import MapUnknown, SegmentCorrupt, ShuffleError
@@ -91,10 +92,7 @@ class HandOvers:
 
     async def close(self) -> None:
         """End those that run."""
-        running = [each.task for each in self._shuffles.values() if each.task is not None]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await end_tasks(*(each.task for each in self._shuffles.values() if each.task is not None))
 
 
 async def _run(identity: TlsIdentity, shuffle: _Shuffle, maps: list[Committed]) -> None:
