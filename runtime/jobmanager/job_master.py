@@ -471,6 +471,10 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._services.check_leadership()
         return self.deferred(self._shuffle.register(shuffle_id, partitions))
 
+    async def locate_shuffle(self, shuffle_id: int) -> ShuffleAllocation:
+        """See :class:`runtime.gateways.JobMasterGateway`."""
+        return self.deferred(self._shuffle.locate(shuffle_id))
+
     async def unregister_shuffle(self, shuffle_id: int) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""
         self.hand_off(self._shuffle.unregister(shuffle_id))
