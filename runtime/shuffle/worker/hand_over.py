@@ -92,7 +92,8 @@ class HandOvers:
 
     async def close(self) -> None:
         """End those that run."""
-        await end_tasks(*(each.task for each in self._shuffles.values() if each.task is not None))
+        running = [each.task for each in self._shuffles.values() if each.task is not None]
+        await end_tasks(*running)
 
 
 async def _run(identity: TlsIdentity, shuffle: _Shuffle, maps: list[Committed]) -> None:
