@@ -31,6 +31,7 @@ from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, publish_jobmanager, require_reachable, withdraw_jobmanager
 from runtime.blob.server import BlobServer
 from runtime.blob.store import BlobStore
+from runtime.blob.uploads import sweeping
 from runtime.checkpoint.savepoints import CheckpointPlaces
 from runtime.config import RuntimeConfig
 from runtime.ha.leader_endpoint import LeaderEndpoint
@@ -278,6 +279,7 @@ class _Node:
             lost = asyncio.create_task(leadership.lost())
             stack.push_async_callback(_end, lost)
             gateways = await stack.enter_async_context(leading(self.workshop, leadership))
+            await stack.enter_async_context(sweeping(self.workshop.blobs.uploads))
             stack.enter_context(self.switch.leading(self._cluster(gateways, leadership)))
             await self.rest.open_socket()
             stack.push_async_callback(self.rest.close_socket)
