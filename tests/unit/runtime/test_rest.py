@@ -26,7 +26,6 @@ from runtime.checkpoint.ledger import Checkpoint, CheckpointsView
 from runtime.checkpoint.savepoints import Savepoint
 from runtime.config import ConnectConfig, RuntimeConfig, SparkConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
-from runtime.jobmanager.dispatcher import check_submission
 from runtime.jobmanager.errors import (
     JobAlreadyTerminal,
     JobNotFound,
@@ -38,6 +37,7 @@ from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotR
 from runtime.jobmanager.history import JobHistory
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.observation import Observation
+from runtime.jobmanager.submission_checks import check_submission
 from runtime.jobmanager.views import (
     ExceptionEntry,
     ExecutorView,
