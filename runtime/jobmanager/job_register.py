@@ -37,7 +37,7 @@ from runtime.jobmanager.job_queue import JobLimits, JobQueue
 from runtime.jobmanager.job_services import JobServices
 from runtime.jobmanager.job_store import JobStore
 from runtime.jobmanager.restart import NoRestart, Restarts
-from runtime.jobmanager.views import ExceptionEntry, JobDetail, JobRecord, JobSummary, SavepointRequest
+from runtime.jobmanager.views import ExceptionEntry, JobBlob, JobDetail, JobRecord, JobSummary, SavepointRequest
 from runtime.log_files import read_log
 from runtime.messages import (
     ConnectionEvidence,
@@ -130,6 +130,22 @@ class JobRegister(RpcEndpoint):
     async def jobs(self) -> tuple[JobSummary, ...]:
         """See :class:`DispatcherGateway`."""
         return tuple(self._shown(job).summary() for job in reversed(self._jobs.values()))
+
+    async def blobs(self) -> tuple[JobBlob, ...]:
+        """See :class:`DispatcherGateway`."""
+        records = [job.record for job in self._jobs.values() if not job.record.detail.state.terminal]
+        return tuple(
+            JobBlob(
+                job_id=record.detail.id,
+                owner=record.submission.owner,
+                submitted_at=record.detail.start_time,
+                name=ref.name,
+                sha256=ref.sha256,
+                size=ref.size,
+            )
+            for record in records
+            for ref in record.submission.blobs
+        )
 
     async def job(self, job_id: str) -> JobDetail:
         """See :class:`DispatcherGateway`."""

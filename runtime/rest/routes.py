@@ -12,6 +12,7 @@ from runtime.rest.cluster import Cluster
 from runtime.rest.openapi import describe
 from runtime.rest.resources import (
     batches,
+    blobs,
     connect,
     events,
     jobs,
@@ -43,6 +44,7 @@ async def get_description(cluster: Cluster, call: Call[NoQuery]) -> dict[str, An
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *jobs.ROUTES,
+    *blobs.ROUTES,
     *uploads.ROUTES,
     *stages.ROUTES,
     *logs.ROUTES,

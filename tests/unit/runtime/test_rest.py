@@ -42,6 +42,7 @@ from runtime.jobmanager.views import (
     ExceptionEntry,
     ExecutorView,
     Failure,
+    JobBlob,
     JobDetail,
     JobRecord,
     JobSummary,
@@ -206,6 +207,13 @@ class FakeDispatcher:
 
     async def job_released(self, job_id: str) -> None:
         raise NotImplementedError
+
+    async def blobs(self) -> tuple[JobBlob, ...]:
+        return (
+            JobBlob(owner="alice", name="p.py", sha256="1" * 64, size=10, job_id=JOB, submitted_at=1),
+            JobBlob(owner="alice", name="q.py", sha256="1" * 64, size=10, job_id=JOB, submitted_at=1),
+            JobBlob(owner="bob", name="x.csv", sha256="2" * 64, size=20, job_id="b" * 32, submitted_at=2),
+        )
 
     async def job_history(self, job_id: str, history: JobHistory) -> None:
         raise NotImplementedError
@@ -911,3 +919,11 @@ async def test_a_part_and_an_upload_cannot_both_be_the_pipeline(rest: Rest) -> N
     twice = {"uploads": [{"part": "pipeline", "upload_id": upload_id}]}
     assert (await rest.call("POST", "/v1/jobs", data=form(twice)))[0] == 400
     assert (await rest.call("POST", "/v1/jobs", data=form(twice, pipeline=None)))[0] == 202
+
+
+async def test_files_of_jobs_come_in_pages_and_count_once(rest: Rest) -> None:
+    status, first = await rest.call("GET", "/v1/blobs?limit=2")
+    assert (status, first["bytes"]) == (200, 30)
+    assert {each["name"] for each in first["blobs"]} == {"p.py", "q.py"}
+    _, second = await rest.call("GET", f"/v1/blobs?limit=2&after={first['next']}")
+    assert ([each["name"] for each in second["blobs"]], second["next"]) == (["x.csv"], None)
