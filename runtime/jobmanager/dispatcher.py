@@ -19,7 +19,8 @@ import msgspec
 from pki.errors import SluiceError
 from pki.tracing import TRACING
 from runtime.blob.errors import BlobError, InvalidBlobName
-from runtime.blob.store import BlobStore, check_file_name
+from runtime.blob.names import check_file_name
+from runtime.blob.store import BlobStore
 from runtime.checkpoint.errors import CheckpointsUnavailable, SavepointFailed
 from runtime.checkpoint.ledger import CheckpointsView
 from runtime.checkpoint.savepoints import Savepoint, new_savepoint_id

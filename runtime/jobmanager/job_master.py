@@ -291,7 +291,8 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             return
         failure = self._failure or Failure(error=process_end)
         self._chronicle.note(self._now_ms(), failure.error, failure.traceback, ended_attempt=True)
-        self._tell_history()
+        self._chronicle.end(JobState.FAILED.value, self._now_ms(), failure.error)
+        self._tell_history()  # durable before it is decided what follows
         for state in verdict.path[:-1]:
             self._life.to(state, self._now_ms())
         self._publish()
@@ -332,8 +333,6 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
     def _restart(self, delay: float, evidence: tuple[ConnectionEvidence, ...]) -> None:
         error = self._failure.error if self._failure is not None else "it failed"
         self._life.to(JobState.RESTARTING, self._now_ms())
-        self._chronicle.end(JobState.FAILED.value, self._now_ms(), error)
-        self._tell_history()
         self._pending_reason = (
             f"attempt {self._attempt_number} failed, the next one starts after {round(delay, 1):g} s: {error}"
         )

@@ -25,6 +25,7 @@ from runtime.rest.resources import (
     stages,
     taskmanagers,
     ui,
+    uploads,
 )
 from runtime.rest.route import Call, NoQuery, Route
 from runtime.ui.pages import PAGES
@@ -42,6 +43,7 @@ async def get_description(cluster: Cluster, call: Call[NoQuery]) -> dict[str, An
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *jobs.ROUTES,
+    *uploads.ROUTES,
     *stages.ROUTES,
     *logs.ROUTES,
     *events.ROUTES,
