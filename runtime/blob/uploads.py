@@ -25,6 +25,7 @@ import msgspec
 
 from pki.errors import SluiceError
 from pki.files import SECRET_MODE, make_private_directory, read_bounded, write_secret
+from pki.tasks import end_tasks
 from runtime.blob.errors import BlobCorrupt, BlobError, BlobTooLarge, TooManyUploads, UploadConflict, UploadNotFound
 from runtime.blob.names import check_digest, check_file_name
 from runtime.messages import BlobRef, Message
@@ -266,5 +267,4 @@ async def sweeping(uploads: UploadStore) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)
