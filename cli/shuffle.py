@@ -66,7 +66,7 @@ def drain(
     token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a worker no new shuffles. It serves what it has, and can be stopped when it is DRAINED."""
+    """Give a worker no new shuffles, and what it keeps to the others. It can be stopped when it is DRAINED."""
     _tell(resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file), worker, "drain")
     print(json.dumps({"draining": worker}) if as_json else f"{worker} takes no new shuffles")
 

@@ -57,7 +57,7 @@ class ShuffleManagerGateway(Protocol):
 
     @rpc(allow={Role.JOBMANAGER})
     async def locate(self, job_id: str, shuffle_id: int, workers: tuple[str, ...]) -> tuple[ShuffleWorkerAddress, ...]:
-        """Where what these workers kept of a shuffle is now, as far as anybody there has it; raises ``ForeignJob``."""
+        """Where what these workers kept of a shuffle is now, the best place of each first; raises ``ForeignJob``."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})

@@ -177,8 +177,7 @@ class ShuffleManager(FencedRpcEndpoint):
                 self.hand_off(link.peer.close("no heartbeat"))
             self._lose(worker.name, f"nothing was heard of it for {self._config.heartbeat_timeout:g} s")
         for worker in self._workers.all:
-            drained = worker.drained or worker.report.draining
-            if drained and worker.name in self._links and worker.name not in self._handing_over:
+            if worker.drained and worker.name in self._links and worker.name not in self._handing_over:
                 self._handing_over.add(worker.name)
                 self.hand_off(self._hand_over(worker), failed=self._note(f"handing over what {worker.name} keeps"))
         for job in self._jobs.expired():
@@ -304,18 +303,12 @@ class ShuffleManager(FencedRpcEndpoint):
         shuffle = job.shuffles.get(shuffle_id)
         found = []
         for name in workers[:MAX_LOCATED]:
-            keeper = shuffle.keeper(name) if shuffle is not None and not self._serves(name) else name
-            if keeper in self._links:
-                instead_of = name if keeper != name else ""
-                found.append(msgspec.structs.replace(self._address(keeper), instead_of=instead_of))
+            keeper = shuffle.keeper(name) if shuffle is not None else name
+            for each in dict.fromkeys((keeper, name)):  # what was written later than it was handed over is in place
+                if each in self._links:
+                    instead_of = name if each != name else ""
+                    found.append(msgspec.structs.replace(self._address(each), instead_of=instead_of))
         return tuple(found)
-
-    def _serves(self, name: str) -> bool:
-        """Whether a worker is there to stay."""
-        if name not in self._links:
-            return False
-        worker = self._workers.get(name)
-        return not (worker.drained or worker.report.draining)
 
     def _why_too_few(self, replicas: int) -> str:
         states = [f"{worker.name} {state}: {reason}" for worker, (state, reason) in self._states() if reason]
@@ -429,7 +422,7 @@ class ShuffleManager(FencedRpcEndpoint):
         except SluiceError as error:
             _LOG.warning("shuffle %d of job %s stays with %s: %s", kept.number, kept.job.job_id, name, error)
             return 1
-        if left == 0 and kept.shuffle.successors.get(name) != to:
+        if left == 0 and self._workers.get(name).drained and kept.shuffle.successors.get(name) != to:
             kept.shuffle.successors[name] = to
             _LOG.info("shuffle %d of job %s went from %s to %s", kept.number, kept.job.job_id, name, to)
         return left

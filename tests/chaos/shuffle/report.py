@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import statistics
+import sys
 from dataclasses import dataclass, field
 
 
@@ -15,7 +16,9 @@ class Report:
     seconds: list[float] = field(default_factory=list)
 
     def add(self, fault: str, outcome: str, seconds: float) -> None:
-        """Note a run."""
+        """Note a run; ``pytest -s`` shows each as it ends."""
+        sys.stdout.write(f"{fault}: {outcome} after {seconds:.1f} s\n")
+        sys.stdout.flush()
         self.outcomes.setdefault(fault, collections.Counter())[outcome] += 1
         self.seconds.append(seconds)
 

@@ -51,7 +51,11 @@ FLAVOURS = (
         },
         ("--layout", "map"),
     ),
-    Flavour("uncompressed", {"spark.shuffle.compress": "false", "spark.reducer.maxSizeInFlight": "1m"}),
+    Flavour(
+        "uncompressed-hybrid",
+        {"spark.shuffle.compress": "false", "spark.reducer.maxSizeInFlight": "1m"},
+        ("--policy", "hybrid"),
+    ),
     Flavour("encrypted-by-spark", {"spark.io.encryption.enabled": "true"}, ("--engine", "standard")),
 )
 

@@ -1,8 +1,9 @@
-"""Executors that are given back or decommissioned take no output of a map with them."""
+"""Executors that are given back or decommissioned take no output of a map with them; nor do workers that hand over."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,27 @@ def check(cluster: LocalCluster, job_id: str, folder: Path) -> None:
 def test_all_executors_are_given_back_between_maps_and_reducers(shuffling: LocalCluster, tmp_path: Path) -> None:
     job_id = submit(shuffling, tmp_path, *(f"--conf={key}={value}" for key, value in DYNAMIC.items()))
     eventually(lambda: not running(shuffling.job(job_id)), "no executor is left", 60)
+    check(shuffling, job_id, tmp_path)
+
+
+def test_a_worker_that_was_drained_and_lost_its_disk_costs_no_map(shuffling: LocalCluster, tmp_path: Path) -> None:
+    def state() -> str:
+        workers = json.loads(shuffling.sluice("shuffle", "status", "--json").stdout)["service"]["workers"]
+        return str(next(each["state"] for each in workers if each["name"] == "shuffle-worker-1"))
+
+    job_id = submit(shuffling, tmp_path)
+    assert shuffling.sluice("shuffle", "drain", "shuffle-worker-1").returncode == 0
+    eventually(lambda: state() == "DRAINED", "what it kept is with the other worker", 60)
+    victim = next(
+        each for each in shuffling.processes() if {"shuffle-worker", "shuffle-worker-1"} <= set(each.cmdline())
+    )
+    victim.suspend()
+    kept = [path for path in shuffling.home.rglob("shuffle-worker-1/*") if path.name == job_id]
+    assert kept, "it has a copy still"
+    for path in kept:
+        shutil.rmtree(path)
+    victim.kill()  # the supervisor starts it again: it knows of nothing
+    eventually(lambda: state() == "ACTIVE", "it is back", 60)
     check(shuffling, job_id, tmp_path)
 
 

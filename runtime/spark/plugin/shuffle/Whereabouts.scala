@@ -9,7 +9,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.rpc.{RpcCallContext, RpcEnv, ThreadSafeRpcEndpoint}
 import org.apache.spark.util.RpcUtils
 
-/** Where a worker's outputs are now: with the worker at another address, or with who took them over. */
+/** Where outputs of the worker `of` are now: with itself, perhaps at another address, or with who took them over. */
 private[spark] final case class Keeper(of: String, address: WorkerAddress)
 
 /** The question of an executor; the answer is a sequence of [[Keeper]]. `shuffleId` is Spark's. */
@@ -20,7 +20,7 @@ private[sluice] object Whereabouts extends Logging {
   private val Endpoint = "sluice-whereabouts"
 
   /** By number on the wire and name of the worker: for all tasks of this process. */
-  private val moved = new ConcurrentHashMap[(Int, String), WorkerAddress]()
+  private val moved = new ConcurrentHashMap[(Int, String), Seq[WorkerAddress]]()
 
   @volatile private var servedBy: RpcEnv = _
 
@@ -43,14 +43,14 @@ private[sluice] object Whereabouts extends Logging {
 
   /** Where what `names` had is, as far as this process has heard. */
   def known(allocation: Allocation, names: Seq[String]): Seq[WorkerAddress] =
-    names.flatMap(name => Option(moved.get((allocation.wireId, name))).orElse(allocation.named(name)))
+    names.flatMap(name => Option(moved.get((allocation.wireId, name))).getOrElse(allocation.named(name).toSeq))
 
   /** Asks the driver again; empty when it does not know either. */
   def ask(allocation: Allocation, shuffleId: Int, names: Seq[String]): Seq[WorkerAddress] =
     try {
       val env = SparkEnv.get
       val found = RpcUtils.makeDriverRef(Endpoint, env.conf, env.rpcEnv).askSync[Seq[Keeper]](LocateShuffle(shuffleId))
-      found.foreach(keeper => moved.put((allocation.wireId, keeper.of), keeper.address))
+      found.groupBy(_.of).foreach { case (of, keepers) => moved.put((allocation.wireId, of), keepers.map(_.address)) }
       known(allocation, names)
     } catch {
       case interrupted: InterruptedException => throw interrupted
