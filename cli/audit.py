@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from audit.intrusion import paused
 from audit.model import Kind, Listener, Report, Severity
 from audit.reports import RENDERERS, Format, json_schema
 from audit.reports.text import print_report
-from audit.runner import examine
+from audit.runner import applicable, examine
 from audit.subject import EdgeAccess, Options, Subject
 from audit.targets import read_anchors, read_targets
 from audit.wire.probe import speaks_tls
@@ -32,6 +32,7 @@ from cli.audit_compose import examine_project
 from cli.audit_record import keep_summary
 from cli.errors import EXIT_NO, UnreachableError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from cli.progress import bar
 from cli.tables import print_table
 from pki.channels import Channel
 from pki.errors import StoreError
@@ -132,9 +133,16 @@ def _examine(
     intrusive: bool,
 ) -> Report:
     if targets is not None:
-        return examine(str(targets), _targets(targets, options))
+        return examine_shown(str(targets), _targets(targets, options))
     with home_subjects(home, config, options, with_identities=with_identities, intrusive=intrusive) as subjects:
-        return examine(f"the cluster in {home}", subjects)
+        return examine_shown(f"the cluster in {home}", subjects)
+
+
+def examine_shown(name: str, subjects: Sequence[Subject]) -> Report:
+    """Examine ``subjects`` under a bar that counts the checks."""
+    with bar("checks") as shown:
+        shown.expect(len(applicable(subjects)))
+        return examine(name, subjects, progress=lambda result: shown.advance(f"{result.listener}: {result.check}"))
 
 
 @contextlib.contextmanager

@@ -11,8 +11,9 @@ from cryptography import x509
 from audit.containers import Container, containers_of, listeners_of, sharing_run
 from audit.model import Kind, Listener, Report
 from audit.network import in_network_of
-from audit.runner import examine, joined
+from audit.runner import applicable, examine, joined
 from audit.subject import EdgeAccess, Options, Subject
+from cli.progress import Bar, bar
 from pki.channels import Channel
 from pki.errors import StoreError
 from pki.profiles import AuthorityKind
@@ -41,12 +42,19 @@ def examine_project(directory: Path, project: str, options: Options) -> Report:
     """
     containers = containers_of(directory, project)
     trust = _trust_of(containers)
-    with ThreadPoolExecutor(len(containers), thread_name_prefix="container") as pool:
-        reports = list(pool.map(lambda each: _examine(each, sharing_run(each, containers), trust, options), containers))
+    with (
+        bar("checks in containers") as shown,
+        ThreadPoolExecutor(len(containers), thread_name_prefix="container") as pool,
+    ):
+        reports = list(
+            pool.map(lambda each: _examine(each, sharing_run(each, containers), trust, options, shown), containers)
+        )
     return joined(f"the containers of {containers[0].project} ({directory})", reports)
 
 
-def _examine(container: Container, beside: tuple[Container, ...], trust: _Trust, options: Options) -> Report:
+def _examine(
+    container: Container, beside: tuple[Container, ...], trust: _Trust, options: Options, shown: Bar
+) -> Report:
     from runtime.rest.routes import PUBLISHED
 
     def look() -> Report:
@@ -62,7 +70,8 @@ def _examine(container: Container, beside: tuple[Container, ...], trust: _Trust,
                 container=container.service,
             )
             subjects.append(Subject(files, options))
-        return examine(container.service, subjects)
+        shown.expect(len(applicable(subjects)))
+        return examine(container.service, subjects, progress=lambda result: shown.advance(result.listener))
 
     return in_network_of(container.pid, look)
 

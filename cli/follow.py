@@ -57,11 +57,11 @@ class Follower:
             TextColumn("{task.description}"),
             BarColumn(bar_width=28),
             MofNCompleteColumn(),
-            TextColumn("tasks"),
+            TextColumn("tasks{task.fields[stages]}"),
             TimeElapsedColumn(),
         )
         with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
-            line = bar.add_task("submitted", total=None)
+            line = bar.add_task("submitted", total=None, stages="")
             while True:
                 job: dict[str, Any] = await self._get(f"/v1/jobs/{self.job_id}")
                 progress = job.get("progress") or {}
@@ -71,6 +71,7 @@ class Follower:
                     description=_describe(job),
                     total=total or None,
                     completed=int(progress.get("tasks_finished", 0)),
+                    stages=_stages(progress),
                 )
                 if not self.console.is_terminal:
                     self._announce(job)
@@ -130,6 +131,12 @@ def _describe(job: dict[str, Any]) -> str:
     reason = job.get("pending_reason") or ""
     state = str(job["state"])
     return f"{state} · {running} executors" + (f" · {reason}" if reason and state in EXPLAINED else "")
+
+
+def _stages(progress: dict[str, Any]) -> str:
+    """What the bar says of stages, when there are any."""
+    total = int(progress.get("stages_total", 0))
+    return f" · {progress.get('stages_finished', 0)}/{total} stages" if total else ""
 
 
 def report_verdict(job: dict[str, Any], console: Console) -> int:

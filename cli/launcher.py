@@ -43,6 +43,8 @@ from gateway.process import auth_announcement
 from pki.errors import SluiceError
 from pki.files import make_private_directory
 from pki.home import Home
+from pki.openssl_settings import no_tickets_environment
+from pki.tasks import end_tasks
 from runtime.config import Provider
 from runtime.process import ChildProcess, Exit
 from runtime.taskmanager.errors import DRAINED_EXIT_CODE
@@ -178,6 +180,8 @@ class Launcher:
         environment = {key: os.environ[key] for key in PASSED_ENVIRONMENT if key in os.environ}
         environment |= {key: value for key, value in os.environ.items() if key.startswith("SLUICE__")}
         environment |= self._flag_environment()
+        if member.arguments[0] == "shuffle-worker":
+            environment |= no_tickets_environment()
         with _open_log(self.log_of(member.name)) as log:
             member.child = await ChildProcess.start(
                 argv, env=environment, cwd=self.home.root, stdout=log, stderr=asyncio.subprocess.STDOUT
@@ -286,9 +290,7 @@ class Launcher:
         try:
             await stop.wait()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
 
     def _names(self) -> set[str]:
         return {member.name for member in self._members if member.arguments[0] == "taskmanager"}

@@ -29,6 +29,7 @@ from cli.targets import Submission
 from gateway.principal import AccessRole
 from gateway.tokens import TokenStore
 from pki.home import Home
+from pki.tasks import end_tasks
 
 TOKEN_LIFETIME = timedelta(days=365)
 """Of the token that the launcher submits with; it is revoked when the cluster ends, and written nowhere."""
@@ -69,9 +70,7 @@ class OneJob:
         try:
             await run_until_signal(launcher, ready, stop)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks(*tasks)
 
     async def _job(self, stop: asyncio.Event) -> None:
         try:

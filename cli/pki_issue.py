@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from cryptography import x509
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cli import acts
 from cli.config import Configuration
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import directory_argument, identity_argument, lifetime_argument, print_json
+from cli.progress import with_bar
 from pki.authority import to_pem
 from pki.bulk import Action, DirectoryTarget, Outcome, Signer, StoreTarget, issue_all, prepare
 from pki.crl_files import install_crls
@@ -225,7 +222,7 @@ def _issue_inventory(
         target = DirectoryTarget(home) if opened is None else StoreTarget(opened)
         prepare(wishes.samples(), target, signer)
         issuing = issue_all(wishes, target, signer, force=force, reinstate=force)
-        for outcome in _with_bar(issuing, len(wishes)):
+        for outcome in with_bar("issuing", issuing, len(wishes)):
             counts[outcome.action] += 1
             was_revoked = outcome.reinstated or outcome.action is Action.REFUSED
             if was_revoked or len(wishes) <= MAX_TOLD:
@@ -277,15 +274,3 @@ def _tell_inventory(
     typer.echo(", ".join(f"{counts[action]} {action}" for action in Action) + f", in {place}")
     if counts[Action.REFUSED]:
         typer.echo("what was refused comes back by `sluice pki issue IDENTITY`, or all of it with --force")
-
-
-def _with_bar(outcomes: Iterable[Outcome], size: int) -> Iterator[Outcome]:
-    if not sys.stderr.isatty():
-        yield from outcomes
-        return
-    columns = (TextColumn("issuing"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("issuing", total=size)
-        for outcome in outcomes:
-            progress.advance(task)
-            yield outcome

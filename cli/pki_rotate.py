@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from cli import acts
 from cli.config import Configuration
 from cli.identities import renew_superseded
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
 from cli.pki_arguments import identity_argument, print_json
+from cli.progress import Bar, bar
 from pki.generation import key_id
 from pki.home import Home
 from pki.passphrase import read_passphrase
@@ -62,26 +65,35 @@ def mount(parent: typer.Typer) -> None:
     parent.add_typer(app, name="rotate")
 
 
-class _Waiting:
-    """Waits for those who lag, until the deadline, and says so whenever others do."""
+class Waiting:
+    """Waits for those who lag, until the deadline: a bar on a terminal, else a line whenever others do."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, console: Console, shown: Bar) -> None:
         self._deadline = time.monotonic() + seconds
+        self._console, self._shown = console, shown
         self._told: tuple[str, ...] = ()
+        self._most = 0
 
     def __call__(self, laggards: Sequence[Laggard]) -> bool:
         if time.monotonic() >= self._deadline:
             return False
         lines = tuple(str(each) for each in laggards)
-        if lines != self._told:
-            self._told = lines
+        self._most = max(self._most, len(lines))
+        self._shown.show(self._most - len(lines), self._most, lines[0])
+        if lines != self._told and not self._console.is_terminal:
             typer.echo(f"waiting for {len(lines)}, such as {lines[0]}", err=True)
+        self._told = lines
         time.sleep(LOOK_AGAIN_SECONDS)
         return True
 
 
-def _patience(seconds: float) -> Patience:
-    return _Waiting(seconds) if seconds > 0 else no_patience
+@contextlib.contextmanager
+def _patience(seconds: float) -> Iterator[tuple[Patience, Patience]]:
+    """Of a step, and of what comes last, when processes let go of what is not trusted any more."""
+    console = Console(stderr=True)
+    with bar("followed", console) as shown:
+        last = Waiting(max(seconds, FOLLOW_SECONDS), console, shown)
+        yield (Waiting(seconds, console, shown) if seconds > 0 else no_patience), last
 
 
 def _rotator(home: Home, configuration: Configuration) -> Rotator:
@@ -130,7 +142,8 @@ def prepare(
     if root_passphrase_file is not None:
         passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=kind is AuthorityKind.ROOT)
     rotator = _rotator(located, configuration)
-    rotator.prepare(kind, root_passphrase=passphrase, patience=_patience(wait))
+    with _patience(wait) as (patience, _):
+        rotator.prepare(kind, root_passphrase=passphrase, patience=patience)
     _record(located, "prepare", kind)
     _tell(rotator, as_json=as_json)
 
@@ -147,7 +160,8 @@ def activate(
     """A+B -> B+A: the new authority signs, and identities are renewed. Refused while anybody does not trust it."""
     located, configuration = load_configuration(home, config)
     rotator = _rotator(located, configuration)
-    rotator.activate(kind, without=_without(force, configuration), patience=_patience(wait))
+    with _patience(wait) as (patience, _):
+        rotator.activate(kind, without=_without(force, configuration), patience=patience)
     _record(located, "activate", kind, force)
     _tell(rotator, as_json=as_json)
 
@@ -165,13 +179,14 @@ def finish(
     """B+A -> B: the old authority is not trusted any more. Refused while anybody has a certificate of it."""
     located, configuration = load_configuration(home, config)
     rotator = _rotator(located, configuration)
-    kept = rotator.finish(
-        kind,
-        without=_without(force, configuration),
-        patience=_patience(wait),
-        last_patience=_Waiting(max(wait, FOLLOW_SECONDS)),
-        retire=keep_key,
-    )
+    with _patience(wait) as (patience, last_patience):
+        kept = rotator.finish(
+            kind,
+            without=_without(force, configuration),
+            patience=patience,
+            last_patience=last_patience,
+            retire=keep_key,
+        )
     _record(located, "finish", kind, force)
     _tell(rotator, kept, as_json=as_json)
 
@@ -192,13 +207,14 @@ def abort(
     """
     located, configuration = load_configuration(home, config)
     rotator = _rotator(located, configuration)
-    kept = rotator.abort(
-        kind,
-        without=_without(force, configuration),
-        patience=_patience(wait),
-        last_patience=_Waiting(max(wait, FOLLOW_SECONDS)),
-        retire=keep_key,
-    )
+    with _patience(wait) as (patience, last_patience):
+        kept = rotator.abort(
+            kind,
+            without=_without(force, configuration),
+            patience=patience,
+            last_patience=last_patience,
+            retire=keep_key,
+        )
     _record(located, "abort", kind, force)
     _tell(rotator, kept, as_json=as_json)
 

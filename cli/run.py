@@ -213,9 +213,11 @@ def shuffle_worker(
     ip: JoinIpOption = None,
 ) -> None:
     """Keeps shuffles, and serves them to the executors of their jobs. Where the manager is: shuffle.managers."""
+    from pki.openssl_settings import restart_without_tickets
     from runtime.process import allow_many_files
     from runtime.shuffle.worker_process import run_shuffle_worker
 
+    restart_without_tickets()
     located, configuration = load_configuration(home, config)
     join = joining(ca, join_token_file, dns, ip)
     kept = own_identity(located, configuration.pki, join, Role.SHUFFLE_WORKER, name)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from pki.errors import SluiceError
 from pki.files import SECRET_MODE
+from pki.tasks import end_tasks
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,5 +83,4 @@ async def rotating(path: Path, proxy: Reopening) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(task)

@@ -35,6 +35,7 @@ from gateway.users import user_snapshot
 from pki.assertion_keys import assertion_keys_file
 from pki.errors import SluiceError
 from pki.home import Home
+from pki.tasks import end_tasks
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ async def auth_service(home: Home, config: GatewayConfig, trust_domain: str) -> 
         stack.callback(authenticator.sessions.flush)
         stack.callback(use.flush)
         upkeep = asyncio.create_task(_look_after(home, authenticator, use))
-        stack.push_async_callback(_ended, upkeep)
+        stack.push_async_callback(end_tasks, upkeep)
         yield AuthService(authenticator, routes, audit, desk, AuthApi(desk, home), AssertionSigner(keys))
 
 
@@ -120,8 +121,3 @@ def _refresh_keys(home: Home, keys: PassKeys) -> None:
     if keys.refresh(time.time()) or not assertion_keys_file(home).exists():
         publish_keys(home, keys)
         _LOG.info("the keys that passes and assertions are signed with have changed")
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

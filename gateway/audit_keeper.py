@@ -11,6 +11,7 @@ from gateway.access_tail import AccessTail, access_file
 from gateway.audit_log import AuditLog
 from pki.errors import SluiceError
 from pki.home import Home
+from pki.tasks import end_tasks
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,9 +27,7 @@ async def keeping(home: Home, log: AuditLog) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
 
 
 async def _maintain(log: AuditLog) -> None:

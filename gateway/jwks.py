@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 
 from gateway.errors import IssuerError
 from gateway.jws import InvalidJwt
+from pki.tasks import end_tasks
 
 _LOG = logging.getLogger(__name__)
 
@@ -99,8 +100,7 @@ class KeyCache:
     async def close(self) -> None:
         """Stop asking."""
         if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
+            await end_tasks(self._asking)
 
     async def _ask(self) -> None:
         self._start()

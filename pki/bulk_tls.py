@@ -15,6 +15,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import enum
+import logging
 import select
 import socket
 import ssl
@@ -32,6 +33,7 @@ from pki.errors import PeerRefused, PkiError
 from pki.identity import SpiffeId
 from pki.identity_files import IdentityMaterial
 from pki.load import load_certificate
+from pki.own_tickets import sends_tickets
 from pki.peer import check_peer
 from pki.profiles import Purpose
 from pki.revoked_peers import CertificateId, describe_revoked
@@ -44,6 +46,8 @@ try:
     HAS_NATIVE = all(hasattr(_lib, name) for name in ("SSL_read", "SSL_write", "SSL_pending", "SSL_get_error"))
 except ImportError:  # another pyOpenSSL than the one this was written for
     HAS_NATIVE = False
+
+_LOG = logging.getLogger(__name__)
 
 CIPHER_SUITES = b"TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 """In order of preference: the first is the fastest everywhere."""
@@ -65,6 +69,17 @@ class Engine(enum.StrEnum):
 
 
 DEFAULT_ENGINE = Engine.NATIVE if HAS_NATIVE else Engine.STANDARD
+
+
+def serving_engine() -> Engine:
+    """The engine for servers of this process: the fast one, unless it would send session tickets.
+
+    It sends none in a process that was started with :func:`pki.openssl_settings.no_tickets_environment`.
+    """
+    if DEFAULT_ENGINE is Engine.NATIVE and sends_tickets():
+        _LOG.warning("OpenSSL was not told to send no session tickets: bulk data go through the slower engine")
+        return Engine.STANDARD
+    return DEFAULT_ENGINE
 
 
 class StreamBroken(PkiError):
@@ -241,7 +256,7 @@ def _native_context(material: IdentityMaterial, judge: _Judge, *, serving: bool)
     store.set_flags(_STRICT)
     for anchor in material.anchors:
         store.add_cert(crypto.X509.from_cryptography(anchor))
-    # 4. No resumption: nothing is kept that a ticket could stand for.
+    # 4. No resumption: nothing is kept that a ticket could stand for; that none is sent, see pki.openssl_settings.
     context.set_options(_OPTIONS)
     context.set_session_cache_mode(SSL.SESS_CACHE_OFF)
     context.set_session_id(b"bulk")

@@ -20,6 +20,7 @@ from pki.identity_files import IdentityMaterial
 from pki.in_use import DIRECTORY, InUse, remove_report, write_report
 from pki.metrics import IDENTITY_NOT_AFTER
 from pki.revoked_peers import LOOK_SECONDS
+from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
@@ -98,8 +99,7 @@ async def reporting(identity: TlsIdentity, program: str, *, interval: float = LO
     try:
         yield
     finally:
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
+        await end_tasks(looking)
         reporter.close()
 
 

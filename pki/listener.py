@@ -14,6 +14,7 @@ from pki.channels import Channel, PeerPolicy
 from pki.connection_guard import ConnectionGuard
 from pki.connections import ConnectionLog, format_address
 from pki.errors import PkiError, StoreError
+from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
@@ -109,9 +110,7 @@ class MutualTlsListener:
         tasks = [*self._handshakes]
         if self._accepting is not None:
             tasks.append(self._accepting)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
         if self._socket is not None:
             self._socket.close()
 

@@ -79,7 +79,7 @@ def collecting(collector: Collector) -> Iterator[None]:
 
 def render(process: str) -> str:
     """What this process, called ``process``, counts: each sample says whose it is."""
-    return _text(REGISTRY.collect(), process)
+    return exposition(REGISTRY.collect(), process)
 
 
 def merge(expositions: Iterable[str]) -> str:
@@ -90,11 +90,14 @@ def merge(expositions: Iterable[str]) -> str:
             families += list(text_string_to_metric_families(text))
         except (ValueError, KeyError, IndexError) as error:
             _LOG.warning("metrics of a process cannot be read: %s", error)
-    return _text(families, "")
+    return exposition(families)
 
 
-def _text(families: Iterable[Metric], process: str) -> str:
-    """Families of one name together; Prometheus refuses them apart."""
+def exposition(families: Iterable[Metric], process: str = "") -> str:
+    """``families`` as text, each sample being of ``process``.
+
+    Those of one name are together: Prometheus refuses them apart.
+    """
     named: dict[tuple[str, str], Metric] = {}
     for family in families:
         into = named.setdefault(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
@@ -18,6 +19,7 @@ from runtime.config import ConnectConfig, RuntimeConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, UiNotFound
 from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
+from runtime.jobmanager.history import JobHistory
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.observation import Observation
 from runtime.jobmanager.views import (
@@ -51,6 +53,17 @@ from runtime.rest.artifacts import ArtifactStores
 from runtime.rest.cluster import Cluster, ClusterFacts, Term
 from runtime.rest.standing import whoever_was_let_in
 from runtime.rest.streams import Streams
+from runtime.shuffle.manager_link import ShuffleManagerLink
+from runtime.shuffle.messages import (
+    NOTHING_MEASURED,
+    DiskReport,
+    JobReport,
+    ShuffleJobView,
+    ShuffleOverview,
+    WorkerReport,
+    WorkerState,
+    WorkerView,
+)
 from runtime.ui.audit_summary import AuditSummary, Examined
 from runtime.ui.trust_facts import Anchor, TrustFacts
 
@@ -208,6 +221,7 @@ def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager
         observation=Observation(Home.at(directory / "home"), "jobmanager/jm-1", lambda: ()),
         feed=dispatcher.feed,
         streams=Streams(OpenStreams(whoever_was_let_in)),
+        shuffle=cast("ShuffleManagerLink", SimulatedShuffle(dispatcher)),
         trust=simulated_trust,
     )
 
@@ -222,6 +236,7 @@ class SimulatedDispatcher:
         made += [job(number, _ENDED[number % len(_ENDED)], moment) for number in reversed(range(ended))]
         self.details = {each.id: each for each in made}
         self.cancelled: list[str] = []
+        self.asked: dict[str, list[SavepointRequest]] = {}
         self.feed = JobFeed()
         self.submitted: dict[str, JobSubmission] = {}
         self.log = "".join(f"26/11/21 11:25:{second:02d} INFO stage 3: task {second} done\n" for second in range(60))
@@ -256,6 +271,7 @@ class SimulatedDispatcher:
         self.details[job_id] = msgspec.structs.replace(
             found, progress=msgspec.structs.replace(found.progress, **counters)
         )
+        self.feed.changed(job_id)
 
     async def job_logs(self, job_id: str) -> tuple[str, ...]:
         await self.job(job_id)
@@ -293,6 +309,9 @@ class SimulatedDispatcher:
     async def job_released(self, job_id: str) -> None:
         raise NotImplementedError
 
+    async def job_history(self, job_id: str, history: JobHistory) -> None:
+        raise NotImplementedError
+
     async def attempt_failed(self, job_id: str) -> float | None:
         raise NotImplementedError
 
@@ -315,10 +334,13 @@ class SimulatedDispatcher:
         return CheckpointsView(completed=8, history=history)
 
     async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
-        raise NotImplementedError
+        await self.job(job_id)
+        return tuple(self.asked.get(job_id, ()))
 
     async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
-        raise NotImplementedError
+        made = SavepointRequest(id=f"sp-{len(self.asked) + 1}", requested_at=int(time.time() * 1000), stop=stop)
+        self.asked.setdefault(job_id, []).append(made)
+        return made.id
 
     async def savepoints(self) -> tuple[Savepoint, ...]:
         raise NotImplementedError
@@ -358,6 +380,60 @@ class SimulatedDispatcher:
             ended_attempt=True,
         )
         return lost, fatal
+
+
+class SimulatedShuffle:
+    """A shuffle service with four workers, of which one is excluded and one is being drained."""
+
+    STATES = (WorkerState.ACTIVE, WorkerState.ACTIVE, WorkerState.EXCLUDED, WorkerState.DRAINING)
+
+    def __init__(self, dispatcher: SimulatedDispatcher) -> None:
+        self._dispatcher = dispatcher
+        self.drained: list[tuple[str, bool]] = []
+
+    async def drain(self, worker: str, *, wanted: bool = True) -> None:
+        self.drained.append((worker, wanted))
+
+    async def overview(self) -> ShuffleOverview:
+        running = [each.id for each in await self._dispatcher.jobs() if not each.state.terminal]
+        kept = {job_id: 180_000_000 * (number + 1) for number, job_id in enumerate(running)}
+        workers = tuple(self._worker(number, state, kept) for number, state in enumerate(self.STATES, start=1))
+        jobs = tuple(
+            ShuffleJobView(
+                job_id=job_id, shuffles=2, lease_left=9.0, bytes=4 * size, pushed_bytes=5 * size,
+                fetched_bytes=3 * size, maps=64, refused=0,
+                commit_latency=NOTHING_MEASURED, fetch_latency=NOTHING_MEASURED,
+            )
+            for job_id, size in kept.items()
+        )  # fmt: skip
+        return ShuffleOverview(manager=spiffe("shuffle-manager/sm-1"), workers=workers, jobs=jobs)
+
+    def _worker(self, number: int, state: WorkerState, kept: Mapping[str, int]) -> WorkerView:
+        drained = (f"sw-{number}", True) in self.drained
+        return WorkerView(
+            name=f"sw-{number}",
+            host=f"10.0.7.{number}",
+            port=7600,
+            state=WorkerState.DRAINING if drained else state,
+            reason={
+                WorkerState.EXCLUDED: "its disks are full",
+                WorkerState.DRAINING: "it was asked to take nothing new",
+            }.get(state, ""),
+            last_heartbeat=int((time.time() - number) * 1000),
+            bytes=sum(kept.values()),
+            report=WorkerReport(
+                memory_used=90_000_000 * number,
+                memory_limit=512_000_000,
+                disks=(
+                    DiskReport(path="/srv/shuffle", total=400_000_000_000, free=90_000_000_000 * (4 - number)),
+                    DiskReport(
+                        path="/srv/more", total=0, free=0, usable=number != 3, error="" if number != 3 else "it is full"
+                    ),
+                ),
+                jobs=tuple(JobReport(job_id=job_id, bytes=size) for job_id, size in kept.items()),
+                connections=6 * number,
+            ),
+        )
 
 
 class SimulatedResourceManager:

@@ -22,6 +22,7 @@ from gateway.connect.wire import BoundedStream, receive
 from pki.assertions import HEADER, Asserted, AssertionVerifier
 from pki.errors import AssertionRefused, SluiceError
 from pki.standing import Cut, OpenStreams
+from pki.tasks import end_tasks
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,9 +105,7 @@ class ConnectRelay:
                 await sending
             await replying
         finally:
-            for task in (sending, replying):
-                task.cancel()
-            await asyncio.gather(sending, replying, return_exceptions=True)
+            await end_tasks(sending, replying)
 
 
 async def _send_all(stream: Stream[bytes, bytes], upstream: BoundedStream, principal: str) -> None:

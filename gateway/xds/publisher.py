@@ -29,6 +29,7 @@ from gateway.xds.source import load_source
 from gateway.xds.status import XdsStatus
 from pki.errors import SluiceError
 from pki.files import make_private_directory, write_secret
+from pki.tasks import end_tasks
 
 _LOG = logging.getLogger(__name__)
 
@@ -150,5 +151,4 @@ async def publishing(
     try:
         yield
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await end_tasks(running)

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from pki.tasks import end_tasks
+
 
 async def run_beside(background: Coroutine[Any, Any, None], main: Coroutine[Any, Any, None]) -> None:
     """Run both until one ends or this is cancelled; end the other, and raise what the one that ended raised.
@@ -16,9 +18,7 @@ async def run_beside(background: Coroutine[Any, Any, None], main: Coroutine[Any,
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_tasks(*tasks)
     for task in tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error

@@ -36,6 +36,7 @@ from pki.in_use import Alive, is_running, read_reports
 from pki.in_use_reporter import in_memory
 from pki.issuer import Clock, utc_now
 from pki.profiles import AuthorityKind
+from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
@@ -136,8 +137,7 @@ class TrustFollower:
                     return None
             return asking.result()
         finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            await end_tasks(asking)
 
     async def _question(self, identity: TlsIdentity) -> TrustRequest:
         ask = asyncio.get_running_loop().run_in_executor

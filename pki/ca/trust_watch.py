@@ -19,6 +19,7 @@ import msgspec
 from pki.ca.errors import RateLimited
 from pki.ca.protocol import TRUST_WAIT_SECONDS, TrustAnswer, TrustSide
 from pki.errors import PkiError
+from pki.tasks import end_tasks
 
 _LOG = logging.getLogger(__name__)
 
@@ -118,8 +119,7 @@ class TrustWatch:
         for waiter in self._waiters.values():
             waiter.woken.set()
         if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+            await end_tasks(self._looking)
 
     async def _look_while_somebody_waits(self) -> None:
         complaint = ""

@@ -17,6 +17,7 @@ import secrets
 import time
 from collections.abc import Callable
 
+from pki.tasks import end_tasks
 from runtime.ha.belief import SAFE_SHARE, Belief
 from runtime.ha.errors import ElectionUnavailable, EntryDamaged, HaError, LeadershipLost
 from runtime.ha.kubernetes_client import (
@@ -201,8 +202,7 @@ class KubernetesLeadership:
     async def resign(self) -> None:
         """Give the Lease back, so that nobody has to wait for its end."""
         held = not self._lost.done()
-        self._renewing.cancel()
-        await asyncio.gather(self._renewing, return_exceptions=True)
+        await end_tasks(self._renewing)
         self._lose("it has given up its leadership")
         if held:
             with contextlib.suppress(HaError):

@@ -25,6 +25,7 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]  # has no types
 from kazoo.security import make_acl  # type: ignore[import-untyped]
 
 from pki.identity import Role
+from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 from runtime.ha.belief import SAFE_SHARE, Belief
 from runtime.ha.config import HaConfig
@@ -259,8 +260,7 @@ class ZooKeeperLeadership:
     async def resign(self) -> None:
         """Close the session: the latch goes, and what is still under way in it is never carried out."""
         self._lose("it has given up its leadership")
-        self._confirming.cancel()
-        await asyncio.gather(self._confirming, return_exceptions=True)
+        await end_tasks(self._confirming)
         await self._session.close()
 
     def _lose(self, why: str) -> None:

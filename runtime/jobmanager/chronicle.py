@@ -63,9 +63,14 @@ class Chronicle:
             self.attempts = (*self.attempts[:-1], ended)
 
     def lost(self, number: int, now: int, error: str) -> None:
-        """Attempt ``number``, whose beginning nobody remembers, went with its JobManager."""
-        entry = AttemptView(number=number, started_at=now, ended_at=now, outcome=LOST, error=error)
-        self.attempts = (*self.attempts, entry)[-MAX_ATTEMPTS_KEPT:]
+        """Attempt ``number`` went with its JobManager, unless its end is known; nobody saw when."""
+        known = [each for each in self.attempts if each.number != number]
+        entry = next(
+            (each for each in self.attempts if each.number == number), AttemptView(number=number, started_at=now)
+        )
+        if not entry.outcome:
+            entry = msgspec.structs.replace(entry, ended_at=entry.started_at, outcome=LOST, error=error)
+        self.attempts = (*known, entry)[-MAX_ATTEMPTS_KEPT:]
 
     def note(
         self,

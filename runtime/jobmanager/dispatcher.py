@@ -41,6 +41,7 @@ from runtime.jobmanager.gateways import (
     JobMasterInternalGateway,
     ResourceManagerInternalGateway,
 )
+from runtime.jobmanager.history import HistoryKeeper, HistoryStore, JobHistory
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.job_master import JobMaster, JobServices
 from runtime.jobmanager.job_queue import JobLimits, JobQueue
@@ -99,6 +100,7 @@ class _Job:
     cancelled: bool = False
     clean: bool = False
     restarts: Restarts = field(default_factory=NoRestart)
+    history: JobHistory = field(default_factory=JobHistory)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -143,6 +145,7 @@ class Dispatcher(RpcEndpoint):
 
     Args:
         store: where jobs are written down.
+        history: where their past is.
         term: the leadership under which it works.
         blobs: whose job folders are removed when a job is over.
         jobs: directory with the working directories and logs of jobs.
@@ -161,6 +164,7 @@ class Dispatcher(RpcEndpoint):
         self,
         *,
         store: JobStore,
+        history: HistoryStore,
         term: Leadership,
         blobs: BlobStore,
         jobs: Path,
@@ -177,6 +181,8 @@ class Dispatcher(RpcEndpoint):
     ) -> None:
         super().__init__(DISPATCHER, DispatcherGateway)
         self._store = store
+        self._histories = history
+        self._keeper = HistoryKeeper(history)
         self._term = term
         self._lease = lease
         self._restart = restart
@@ -202,7 +208,8 @@ class Dispatcher(RpcEndpoint):
             if ended.dirty:
                 self.hand_off(self._clean_up(ended.summary.id))
         for accepted in recovered.accepted:
-            job = self._jobs[accepted.job_id] = self._new(interrupted_record(accepted))
+            history = await self._histories.get(accepted.job_id)
+            job = self._jobs[accepted.job_id] = self._new(interrupted_record(accepted, history), history)
             job.cancelled = accepted.cancelled
             if not accepted.cancelled:
                 self._queue.enter_again(accepted.job_id, accepted.owner)
@@ -259,13 +266,16 @@ class Dispatcher(RpcEndpoint):
                 f"at most {self._blob_quota} (limits.max_blob_bytes_per_user): wait until one has ended",
             )
 
-    def _new(self, record: JobRecord) -> _Job:
+    def _new(self, record: JobRecord, history: JobHistory | None = None) -> _Job:
         """A job that is to be run; a Spark Connect session is its client's to start again."""
-        job = _Job(record)
+        job = _Job(record, history=history or JobHistory())
         if record.submission.kind is JobKind.PIPELINE:
             settings = settle(self._restart, record.submission.restart)
             job.restarts = restarts(
-                settings, checkpointed=lambda: job.record.detail.checkpoints > 0, chance=self._chance
+                settings,
+                checkpointed=lambda: job.record.detail.checkpoints > 0,
+                chance=self._chance,
+                memory=job.history.restarts,
             )
         return job
 
@@ -417,7 +427,32 @@ class Dispatcher(RpcEndpoint):
     async def attempt_failed(self, job_id: str) -> float | None:
         """See :class:`DispatcherGateway`."""
         job = self._job(job_id)
-        return None if job.cancelled else job.restarts.failed(self._clock())
+        return None if job.cancelled else self.deferred(self._decide(job_id, job))
+
+    async def _decide(self, job_id: str, job: _Job) -> float | None:
+        """What the strategy counts is durable before anything follows from it."""
+        delay = job.restarts.failed(self._clock())
+        if delay is not None:
+            await self._persistently(lambda: self._keep_history(job_id, job), "its history")
+        return delay
+
+    async def job_history(self, job_id: str, history: JobHistory) -> None:
+        """See :class:`DispatcherGateway`."""
+        job = self._jobs.get(job_id)
+        if job is None or job.record.detail.state.terminal:
+            return
+        job.history = history
+        self.hand_off(self._keep_history(job_id, job), failed=lambda error: self._history_not_kept(job_id, error))
+
+    async def _keep_history(self, job_id: str, job: _Job) -> None:
+        await self._keeper.keep(job_id, msgspec.structs.replace(job.history, restarts=job.restarts.memory))
+
+    def _history_not_kept(self, job_id: str, error: BaseException) -> None:
+        """It comes again with the next change."""
+        if isinstance(error, SluiceError):
+            _LOG.warning("the history of job %s is not written down: %s", job_id, error)
+        else:
+            self.on_failure(error)
 
     async def job_restarting(self, record: JobRecord, delay: float) -> None:
         """See :class:`DispatcherGateway`."""
@@ -511,6 +546,7 @@ class Dispatcher(RpcEndpoint):
     async def _clean(self, job_id: str) -> None:
         checkpoints = self._services.places.checkpoints
         await self._persistently(lambda: asyncio.to_thread(checkpoints.remove, job_id), "its checkpoints")
+        await self._keeper.close(job_id)
         await self._persistently(lambda: self._store.clean(job_id), "its cleanup")
         job = self._jobs.get(job_id)
         if job is not None:
@@ -538,6 +574,7 @@ class Dispatcher(RpcEndpoint):
             self.hand_off(self._forget(job_id))
 
     async def _forget(self, job_id: str) -> None:
+        self._keeper.forget(job_id)
         await self._persistently(lambda: self._store.forget(job_id), "its removal")
 
     def _trim_directories(self) -> None:

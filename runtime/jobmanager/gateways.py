@@ -12,6 +12,7 @@ from pki.identity import Role
 from runtime.checkpoint.ledger import CheckpointsView
 from runtime.checkpoint.savepoints import Savepoint
 from runtime.gateways import JobMasterGateway, ResourceManagerGateway
+from runtime.jobmanager.history import JobHistory
 from runtime.jobmanager.views import (
     ExceptionEntry,
     JobDetail,
@@ -233,6 +234,11 @@ class DispatcherGateway(Protocol):
     @rpc(allow=_OWN, timeout=RESULT_SECONDS)
     async def job_ended(self, record: JobRecord) -> None:
         """A job is globally terminal."""
+        ...
+
+    @rpc(allow=_OWN, oneway=True)
+    async def job_history(self, job_id: str, history: JobHistory) -> None:
+        """A JobMaster tells what the next leader is to know of its job's past."""
         ...
 
     @rpc(allow=_OWN, timeout=RESULT_SECONDS)

@@ -30,7 +30,7 @@ from runtime.ha.errors import LeadershipLost
 from runtime.identity_renewal import LOOK_SECONDS, RenewalWatch
 from runtime.jobmanager.checkpoint_recorder import CheckpointRecorder
 from runtime.jobmanager.checkpoint_store import CheckpointStore
-from runtime.jobmanager.chronicle import Chronicle
+from runtime.jobmanager.chronicle import MAX_EXECUTORS_KEPT, Chronicle
 from runtime.jobmanager.driver_attempt import DriverAttempt, DriverHost, describe_end
 from runtime.jobmanager.errors import (
     ExecutorUnknown,
@@ -44,6 +44,7 @@ from runtime.jobmanager.gateways import (
     ResourceManagerInternalGateway,
     SlotRequirement,
 )
+from runtime.jobmanager.history import JobHistory
 from runtime.jobmanager.job_state import ENDING, JobLifecycle, Verdict, judge_attempt
 from runtime.jobmanager.savepoint_desk import SavepointDesk
 from runtime.jobmanager.shuffle_relay import ShuffleRelay
@@ -86,6 +87,8 @@ DRIVER_EXIT_GRACE_SECONDS = 20.0
 CANCEL_MARGIN_SECONDS = 5.0
 """A driver that was told to end gets its grace and this, then it is killed."""
 RENEWAL_RETRY_SECONDS = 30.0
+HISTORY_DELAY_SECONDS = 1.0
+"""How long what went wrong may wait to be written down for the next leader."""
 STOP_SECONDS = 30.0
 """How long a pipeline may go on after its streaming queries were stopped for a savepoint."""
 KILL_GRACE_SECONDS = 2.0
@@ -171,6 +174,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         self._pending_reason = ""
         self._stated: SlotRequirement | None = None
         self._shuffle = ShuffleRelay(services.shuffle, job_id)
+        self._history_due = False
 
     # --- start and end ------------------------------------------------------------------------------------
 
@@ -178,6 +182,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         """Start the driver, and ask for slots meanwhile."""
         self._life.to(JobState.CREATED, self._now_ms())
         self._chronicle.begin(self._attempt_number, self._now_ms())
+        self._tell_history()
         self._span = TRACING.begin("job attempt", self._submission.trace, job=self.job_id, attempt=self._attempt_number)
         self._reconcile()
         self._repeat_requirement()
@@ -286,6 +291,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             return
         failure = self._failure or Failure(error=process_end)
         self._chronicle.note(self._now_ms(), failure.error, failure.traceback, ended_attempt=True)
+        self._tell_history()
         for state in verdict.path[:-1]:
             self._life.to(state, self._now_ms())
         self._publish()
@@ -327,6 +333,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
         error = self._failure.error if self._failure is not None else "it failed"
         self._life.to(JobState.RESTARTING, self._now_ms())
         self._chronicle.end(JobState.FAILED.value, self._now_ms(), error)
+        self._tell_history()
         self._pending_reason = (
             f"attempt {self._attempt_number} failed, the next one starts after {round(delay, 1):g} s: {error}"
         )
@@ -486,6 +493,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             self.hand_off(self._recorder.record(), failed=self._note("recording a checkpoint"))
         for query_id in self._recorder.unnamed():
             self._chronicle.note(self._now_ms(), f"the streaming query {query_id} has no name: {UNNAMED_CONSEQUENCE}")
+            self._history_changed()
         if self._recorder.problem:
             self._hopeless = True
             self._fail(self._recorder.problem)
@@ -502,6 +510,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             executor=failure.executor_id,
             taskmanager=executor.slot.taskmanager if executor is not None else "",
         )
+        self._history_changed()
 
     async def driver_finished(self, result: DriverExit) -> None:
         """See :class:`runtime.gateways.JobMasterGateway`."""
@@ -661,6 +670,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
                 executor=executor.id,
                 taskmanager=executor.slot.taskmanager,
             )
+            self._history_changed()
 
     def _reconcile(self) -> None:
         """Level-triggered: whatever happened, compare wish and reality and act on the difference."""
@@ -733,6 +743,7 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
 
         def launched(_: None) -> None:
             self._pool.launched(executor.id)
+            self._history_changed()
             self._publish()
 
         def failed(error: BaseException) -> None:
@@ -811,23 +822,46 @@ class JobMaster(PermanentlyFencedRpcEndpoint):
             duration_ms=(end if end is not None else now) - self._started_at,
             attempt=self._attempt_number,
             progress=self._progress,
-            executors=self._chronicle.executors
-            + tuple(
-                ExecutorView(
-                    id=each.id,
-                    taskmanager=each.slot.taskmanager,
-                    slot=each.slot.slot,
-                    state=each.state,
-                    exit_reason=each.exit_reason,
-                    started_at=each.started_at,
-                )
-                for each in self._pool.executors
-            ),
+            executors=self._executors(),
             timestamps={str(state): at for state, at in self._life.timestamps.items()},
             failure=self._failure,
             pending_reason="" if self._life.state.terminal else self._pending_reason,
             attempts=self._chronicle.attempts,
             checkpoints=self._recorder.view.completed,
+        )
+
+    def _executors(self) -> tuple[ExecutorView, ...]:
+        """Those of earlier attempts and of this one."""
+        return self._chronicle.executors + tuple(
+            ExecutorView(
+                id=each.id,
+                taskmanager=each.slot.taskmanager,
+                slot=each.slot.slot,
+                state=each.state,
+                exit_reason=each.exit_reason,
+                started_at=each.started_at,
+            )
+            for each in self._pool.executors
+        )
+
+    def _history_changed(self) -> None:
+        """To be told soon: many changes come together."""
+        if not self._history_due:
+            self._history_due = True
+            self.call_later(HISTORY_DELAY_SECONDS, self._tell_history)
+
+    def _tell_history(self) -> None:
+        """What the next leader is to know, should this one not live to see the end."""
+        self._history_due = False
+        if self._life.state.terminal:
+            return
+        history = JobHistory(
+            attempts=self._chronicle.attempts,
+            exceptions=self._chronicle.exceptions,
+            executors=self._executors()[-MAX_EXECUTORS_KEPT:],
+        )
+        self.hand_off(
+            self._services.dispatcher.job_history(self.job_id, history), failed=self._note("telling the history")
         )
 
     def _publish(self) -> None:

@@ -172,7 +172,7 @@ class JobStore:
     async def clean(self, job_id: str) -> None:
         """Remove everything of a job but its result, then mark the result clean; safe to repeat after a crash."""
         await asyncio.to_thread(self._storage.remove, _submission_folder(job_id))
-        for folder in ("attempts", "checkpoints", "jobs"):
+        for folder in ("attempts", "checkpoints", "history", "jobs"):
             await self._pointers.remove(folder, job_id)
         await self._change(
             "results", job_id, _ResultPointer, lambda result: msgspec.structs.replace(result, dirty=False)
@@ -263,7 +263,7 @@ class JobStore:
         for name in await self._stored("results"):
             if name.partition("-")[0] not in results:
                 await asyncio.to_thread(self._storage.remove, f"results/{name}")
-        for folder in ("attempts", "checkpoints"):
+        for folder in ("attempts", "checkpoints", "history"):
             for job_id in await self._pointers.names(folder):
                 if job_id not in jobs and job_id not in results:
                     await self._pointers.remove(folder, job_id)

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.ca.address import CaAddress, read_ca
@@ -27,6 +27,7 @@ from pki.in_use_reporter import reporting
 from pki.issuer import Issuer
 from pki.metrics import collecting
 from pki.standing import OpenStreams, Standing
+from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, publish_jobmanager, require_reachable, withdraw_jobmanager
 from runtime.blob.server import BlobServer
@@ -37,6 +38,7 @@ from runtime.ha.leader_endpoint import LeaderEndpoint
 from runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
 from runtime.ha.origin import origin_of
 from runtime.ha.services import make_election, make_storage
+from runtime.ha.terms import Ready, terms
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.driver_attempt import DriverArgv, DriverHost
 from runtime.jobmanager.observation import Observation
@@ -228,66 +230,39 @@ async def _running(
             rest_tls=rest_address,
             pid=os.getpid(),
         )
-        node = _Node(home, identity, workshop, elected_by, rest, switch, facts, address, streams, fatal)
-        node.terms = asyncio.create_task(node.run(), name="terms")
-        stack.push_async_callback(_end, node.terms)
-        ready = asyncio.create_task(node.ready.wait())
-        await asyncio.wait({ready, node.terms}, return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        if node.terms.done():
-            await node.terms
+        node = _Node(home, identity, workshop, rest, switch, facts, address, streams, fatal)
+        node.terms = await stack.enter_async_context(terms(elected_by, node.lead, what="JobManager"))
         yield node
         _LOG.info("JobManager %s stops", identity.spiffe_id)
 
 
 @dataclass
 class _Node:
-    """A JobManager's terms: it stands by, leads, loses the lead, and stands by again."""
+    """What a JobManager runs in each of its terms."""
 
     home: Home
     identity: TlsIdentity
     workshop: Workshop
-    election: LeaderElection
     rest: RestServer
     switch: RestSwitch
     facts: ClusterFacts
     address: JobManagerAddress
     streams: Streams
     fatal: asyncio.Future[NoReturn]
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
     terms: asyncio.Task[NoReturn] = field(init=False)
 
-    async def run(self) -> NoReturn:
-        """One term after the other; what keeps this process from leading ends it."""
-        while True:
-            leadership = await self.election.elect(self._stand_by)
-            _LOG.info("leading, epoch %d", leadership.epoch)
-            try:
-                why = await self._lead(leadership)
-            finally:
-                await leadership.resign()
-            _LOG.warning("not leading any more: %s", why)
-
-    def _stand_by(self) -> None:
-        if not self.ready.is_set():
-            _LOG.info("standing by: another JobManager leads")
-            self.ready.set()
-
-    async def _lead(self, leadership: Leadership) -> str:
-        async with AsyncExitStack() as stack:
-            lost = asyncio.create_task(leadership.lost())
-            stack.push_async_callback(_end, lost)
-            gateways = await stack.enter_async_context(leading(self.workshop, leadership))
-            stack.enter_context(self.switch.leading(self._cluster(gateways, leadership)))
-            await self.rest.open_socket()
-            stack.push_async_callback(self.rest.close_socket)
-            stack.callback(withdraw_jobmanager, self.home, os.getpid())
-            await leadership.publish(self._information(leadership))
-            publish_jobmanager(self.home, self.address)
-            rpc, blob = self.address.rpc, self.address.blob
-            _LOG.info("JobManager %s is ready: rpc %s:%d, blob %s:%d", self.facts.jobmanager, *rpc, *blob)
-            self.ready.set()
-            return await lost
+    async def lead(self, stack: AsyncExitStack, leadership: Leadership, ready: Ready) -> None:
+        """Begin a term."""
+        gateways = await stack.enter_async_context(leading(self.workshop, leadership))
+        stack.enter_context(self.switch.leading(self._cluster(gateways, leadership)))
+        await self.rest.open_socket()
+        stack.push_async_callback(self.rest.close_socket)
+        stack.callback(withdraw_jobmanager, self.home, os.getpid())
+        await leadership.publish(self._information(leadership))
+        publish_jobmanager(self.home, self.address)
+        rpc, blob = self.address.rpc, self.address.blob
+        _LOG.info("JobManager %s is ready: rpc %s:%d, blob %s:%d", self.facts.jobmanager, *rpc, *blob)
+        ready()
 
     def _cluster(self, gateways: Gateways, leadership: Leadership) -> Cluster:
         config = self.workshop.config
@@ -330,7 +305,7 @@ def _standing(identity: TlsIdentity, auth: tuple[str, int] | None) -> Standing:
 def _streams(stack: AsyncExitStack, standing: Standing) -> Streams:
     """The streams of events of this process, watched until ``stack`` is left."""
     opened = OpenStreams(standing)
-    stack.push_async_callback(_end, asyncio.create_task(opened.watch(), name="watch-streams"))
+    stack.push_async_callback(end_tasks, asyncio.create_task(opened.watch(), name="watch-streams"))
     return Streams(opened)
 
 
@@ -345,8 +320,3 @@ def _note_fatal(fatal: asyncio.Future[NoReturn]) -> Callable[[RpcEndpoint, BaseE
             fatal.exception()  # looked at, whether or not anybody waits
 
     return note
-
-
-async def _end(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

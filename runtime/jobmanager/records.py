@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from runtime.jobmanager.chronicle import Chronicle
+from runtime.jobmanager.chronicle import MAX_EXECUTORS_KEPT, Chronicle
+from runtime.jobmanager.executors import ExecutorState
+from runtime.jobmanager.history import JobHistory
 from runtime.jobmanager.job_store import AcceptedJob, EndedJob
-from runtime.jobmanager.views import Failure, JobDetail, JobRecord
+from runtime.jobmanager.views import ExecutorView, Failure, JobDetail, JobRecord
 from runtime.messages import BlobRef, JobProgress, JobState, JobSubmission
 
 _LOST = BlobRef(sha256="0" * 64, name="lost", size=0)
@@ -19,11 +21,11 @@ def accepted_detail(job_id: str, submission: JobSubmission, now_ms: int) -> JobD
     return msgspec.structs.replace(detail, kind=submission.kind)
 
 
-def interrupted_record(job: AcceptedJob) -> JobRecord:
-    """A job that an earlier leader did not bring to its end."""
+def interrupted_record(job: AcceptedJob, history: JobHistory) -> JobRecord:
+    """A job that an earlier leader did not bring to its end, with what that leader wrote down of it."""
     attempt = job.attempt.number if job.attempt is not None else 1
     reason = RECOVERY_REASON if job.attempt is not None else ""
-    chronicle = Chronicle()
+    chronicle = Chronicle(history.attempts, history.exceptions)
     if job.attempt is not None:
         chronicle.lost(attempt, job.accepted_at, "its JobManager was lost or stopped")
     detail = _detail(
@@ -32,8 +34,21 @@ def interrupted_record(job: AcceptedJob) -> JobRecord:
     submission = job.submission or _unknown(job.name, job.owner)
     return JobRecord(
         submission=submission,
-        detail=msgspec.structs.replace(detail, kind=submission.kind, attempts=chronicle.attempts),
+        detail=msgspec.structs.replace(
+            detail,
+            kind=submission.kind,
+            attempts=chronicle.attempts,
+            executors=tuple(_gone(each) for each in history.executors[-MAX_EXECUTORS_KEPT:]),
+        ),
+        exceptions=chronicle.exceptions,
     )
+
+
+def _gone(executor: ExecutorView) -> ExecutorView:
+    """No executor outlives the leader of its job."""
+    if executor.state == ExecutorState.EXITED:
+        return executor
+    return msgspec.structs.replace(executor, state=ExecutorState.EXITED, exit_reason="its JobManager was lost")
 
 
 def ended_record(job: EndedJob) -> JobRecord:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pki.connections import ConnectionLog
+from pki.tasks import end_tasks
 from runtime.blob.store import BlobStore
 from runtime.checkpoint.savepoints import CheckpointPlaces
 from runtime.config import LimitsConfig, Provider, RuntimeConfig
@@ -21,6 +22,7 @@ from runtime.jobmanager.checkpoint_store import CheckpointStore
 from runtime.jobmanager.dispatcher import Dispatcher
 from runtime.jobmanager.driver_attempt import DriverHost
 from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
+from runtime.jobmanager.history import HistoryStore
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.job_master import JobServices
 from runtime.jobmanager.job_queue import JobLimits
@@ -96,6 +98,7 @@ async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[G
         stack.callback(feed.close)
         dispatcher = Dispatcher(
             store=JobStore(leadership.pointers, workshop.storage, epoch=leadership.epoch, origin=workshop.origin),
+            history=HistoryStore(leadership.pointers, workshop.storage),
             term=leadership,
             blobs=workshop.blobs,
             jobs=workshop.jobs,
@@ -130,8 +133,7 @@ async def linked_to_shuffle(workshop: Workshop, leadership: Leadership) -> Async
     try:
         yield link
     finally:
-        renewing.cancel()
-        await asyncio.gather(renewing, return_exceptions=True)
+        await end_tasks(renewing)
         await link.close()
 
 

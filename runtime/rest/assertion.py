@@ -19,7 +19,8 @@ from runtime.rest.problems import NotAsserted
 _LOG = logging.getLogger(__name__)
 
 AUDIENCES = frozenset({REST_AUDIENCE, PASS_AUDIENCE})
-_ASSERTED = web.RequestKey("asserted", Asserted)
+ASSERTED = web.RequestKey("asserted", Asserted)
+"""Where a request keeps who asks."""
 
 
 def require_assertion(keys: Callable[[bool], KeySet], *, except_path: str) -> Middleware:
@@ -31,7 +32,7 @@ def require_assertion(keys: Callable[[bool], KeySet], *, except_path: str) -> Mi
         if request.path == except_path:
             return await handler(request)
         try:
-            request[_ASSERTED] = verifier.verify(
+            request[ASSERTED] = verifier.verify(
                 request.headers.getall(HEADER, []),
                 method=request.method,
                 # As it arrived: aiohttp's own `path` is decoded already.
@@ -47,7 +48,7 @@ def require_assertion(keys: Callable[[bool], KeySet], *, except_path: str) -> Mi
 
 def asserted(request: web.Request) -> Asserted:
     """Who asks."""
-    return request[_ASSERTED]
+    return request[ASSERTED]
 
 
 def may_see(request: web.Request, owner: str) -> bool:

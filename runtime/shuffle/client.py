@@ -26,6 +26,7 @@ import numpy as np
 from pki.channels import Channel, server_policy
 from pki.errors import SluiceError
 from pki.identity import Role
+from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 from runtime.shuffle.errors import (
     DiskFailed,
@@ -162,8 +163,7 @@ class _Connection:
 
     async def close(self) -> None:
         if self._receiving is not None:
-            self._receiving.cancel()
-            await asyncio.gather(self._receiving, return_exceptions=True)
+            await end_tasks(self._receiving)
         self._fail(ConnectionAbortedError("closed"))
         self._writer.close()
         with contextlib.suppress(OSError, TimeoutError):

@@ -12,12 +12,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from pki.bulk_tls import serving_engine
 from pki.connections import ConnectionLog
 from pki.errors import StoreError
 from pki.files import make_private_directory, read_bounded, read_secret, write_public, write_secret
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.in_use_reporter import reporting
+from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 from runtime.addresses import (
     SHUFFLE_WORKER,
@@ -97,6 +99,7 @@ def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
         reserved_disk_bytes=config.disk_reserve_mb << 20,
         job_quota_bytes=config.job_quota_mb << 20,
         policy=config.policy,
+        engine=serving_engine(),
         at_rest_secret=_at_rest_secret(home, name) if config.encrypt_at_rest else b"",
     )
 
@@ -220,10 +223,5 @@ async def registered_worker(
             registered=registered,
         )
         linked: asyncio.Task[None] = asyncio.create_task(link.run(), name="shuffle manager link")
-        stack.push_async_callback(_end, linked)
+        stack.push_async_callback(end_tasks, linked)
         yield linked
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from pki.errors import SluiceError
 from pki.files import make_private_directory
+from pki.tasks import end_tasks
 from runtime.messages import (
     BlobRef,
     ConnectionEvidence,
@@ -159,8 +160,7 @@ class DriverAgent:
         await first_of(work, self._cancelled, self._link.lost)
         if work.done():
             return work.result()
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        await end_tasks(work)
         return None
 
     async def _fetch_all(self, assignment: DriverAssignment) -> Pipeline:

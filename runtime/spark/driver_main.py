@@ -19,6 +19,7 @@ from pathlib import Path
 from pki.errors import SluiceError
 from pki.identity import Role
 from pki.in_use_reporter import reporting
+from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 from runtime.blob.client import fetch_blob
 from runtime.gateways import DRIVER, DriverGateway, JobMasterGateway, jobmaster_endpoint
@@ -127,8 +128,7 @@ async def run_driver(spec: DriverSpec) -> int:
             try:
                 result = await agent.run()
             finally:
-                keeping.cancel()
-                await asyncio.gather(keeping, return_exceptions=True)
+                await end_tasks(keeping)
     finally:
         with contextlib.suppress(SluiceError):
             await service.close()

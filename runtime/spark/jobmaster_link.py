@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from pki.errors import SluiceError
+from pki.tasks import end_tasks
 from runtime.gateways import JobMasterGateway
 from runtime.messages import (
     DriverAssignment,
@@ -183,8 +184,7 @@ class JobMasterLink:
         try:
             await self._keep_up()
         finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+            await end_tasks(watch)
 
     async def _watch_lease(self) -> None:
         await self._lease.over()
@@ -253,9 +253,7 @@ class JobMasterLink:
                     with contextlib.suppress(PeerUnreachable, RpcTimeout):
                         task.result()
         finally:
-            for task in (closed, delivery, renewal):
-                task.cancel()
-            await asyncio.gather(closed, delivery, renewal, return_exceptions=True)
+            await end_tasks(closed, delivery, renewal)
 
     async def _introduce_and_deliver(self, jobmaster: JobMasterGateway) -> None:
         assignment = await _accepted(lambda: jobmaster.register_driver(self._attempt, self._pid))

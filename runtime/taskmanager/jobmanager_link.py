@@ -18,6 +18,7 @@ from typing import Any, NoReturn, Protocol
 
 from pki.errors import SluiceError
 from pki.identity import SpiffeId
+from pki.tasks import end_tasks
 from runtime.gateways import RESOURCE_MANAGER, ResourceManagerGateway
 from runtime.messages import RegistrationAccepted, SlotReport, TaskManagerRegistration
 from runtime.rpc import RemotePeer, RpcError, RpcTimeout
@@ -99,8 +100,7 @@ class JobManagerLink:
             try:
                 session = await self._establish()
             finally:
-                fence.cancel()
-                await asyncio.gather(fence, return_exceptions=True)
+                await end_tasks(fence)
             self._registered(session.peer.identity)
             try:
                 await self._heartbeats(session)
@@ -160,8 +160,7 @@ class JobManagerLink:
                     return
                 await self._pause(closed, session.accepted.heartbeat_interval)
         finally:
-            closed.cancel()
-            await asyncio.gather(closed, return_exceptions=True)
+            await end_tasks(closed)
 
     async def _pause(self, closed: asyncio.Future[None], interval: float) -> None:
         """Wait for the interval, a change of slots, or the end of the connection."""
@@ -170,5 +169,4 @@ class JobManagerLink:
             pending: set[asyncio.Future[Any]] = {closed, changed}
             await asyncio.wait(pending, timeout=interval, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            changed.cancel()
-            await asyncio.gather(changed, return_exceptions=True)
+            await end_tasks(changed)

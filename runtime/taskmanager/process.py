@@ -8,7 +8,6 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 from pki.connections import ConnectionLog
 from pki.files import make_private_directory
@@ -16,6 +15,7 @@ from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.in_use_reporter import reporting
 from pki.metrics import collecting
+from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 from runtime.addresses import (
     Registration,
@@ -125,7 +125,7 @@ async def taskmanager(
         await service.start(executor)
         await service.start(Diagnostics(f"taskmanager/{name}", stack.enter_context(kept())))
         linked = asyncio.create_task(_until_left(link, executor), name="jobmanager link")
-        stack.push_async_callback(_end, linked)
+        stack.push_async_callback(end_tasks, linked)
         _LOG.info("TaskManager %s offers %d slots", identity.spiffe_id, settings.slots)
         yield linked
         _LOG.info("TaskManager %s stops", identity.spiffe_id)
@@ -140,9 +140,4 @@ async def _until_left(link: JobManagerLink, executor: TaskExecutor) -> None:
         if keeping.done():
             keeping.result()
     finally:
-        await asyncio.gather(_end(keeping), _end(leaving))
-
-
-async def _end(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+        await end_tasks(keeping, leaving)

@@ -32,6 +32,7 @@ from runtime.ui.job_pages import (
 )
 from runtime.ui.page import page, render
 from runtime.ui.plan_picture import draw_plan, view_of
+from runtime.ui.shuffle_pages import SHUFFLE_PAGES
 from runtime.ui.trust_pages import TRUST_PAGES
 from webui.rendering import HTML
 
@@ -118,10 +119,14 @@ async def show_exceptions(cluster: Cluster, call: Call[NoQuery]) -> web.Response
 
 @page
 async def show_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
-    """A part of a job's page: what a streaming job goes on from."""
-    job_id = await require_seen(cluster, call)
+    """A part of a job's page: what a streaming job goes on from, and the savepoints that were asked of it."""
+    job_id, dispatcher = await require_seen(cluster, call), cluster.dispatcher
     return await render(
-        call, "part_checkpoints.html", job_id=job_id, found=await cluster.dispatcher.job_checkpoints(job_id)
+        call,
+        "part_checkpoints.html",
+        job=await dispatcher.job(job_id),
+        found=await dispatcher.job_checkpoints(job_id),
+        savepoints=(await dispatcher.job_savepoints(job_id))[::-1],
     )
 
 
@@ -186,6 +191,7 @@ PAGES: tuple[Route, ...] = (
     ),
     Route("GET", "/ui/taskmanagers", "taskmanagers.read", show_taskmanagers, media=HTML),
     Route("GET", "/ui/parts/taskmanagers", "taskmanagers.read", show_slots, media=HTML),
+    *SHUFFLE_PAGES,
     *TRUST_PAGES,
 )
 """Pages change nothing: what changes something is REST's own, with the CSRF token."""

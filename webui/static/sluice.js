@@ -1,4 +1,4 @@
-/* What htmx does not do by itself: who may do what, the CSRF token, sessions that end, logs that are followed. */
+/* What htmx does not do by itself: who may do what, the CSRF token, sessions that end, streams of events, logs. */
 (() => {
   "use strict";
 
@@ -65,7 +65,18 @@
     const element = event.detail.elt;
     if (!element.hasAttribute("data-live")) return;
     // Nobody looks, or somebody is in the middle of something that would be taken away.
-    if (document.hidden || element.querySelector("details.confirm[open]")) event.preventDefault();
+    const unwanted = document.hidden || element.querySelector("details.confirm[open]");
+    if (unwanted || (isPoll(event.detail) && told(element))) event.preventDefault();
+    else shown.set(element.id, Date.now());
+  });
+
+  document.addEventListener("htmx:configRequest", (event) => {
+    if (event.detail.elt.dataset.json) event.detail.headers["Content-Type"] = "application/json";
+  });
+
+  /* Bodies that are a document, which the page brings: REST takes no forms. */
+  htmx.defineExtension("json-body", {
+    encodeParameters: (_request, _parameters, element) => element.dataset.json,
   });
 
   async function ended(status) {
@@ -117,6 +128,60 @@
       open.open = false;
       open.querySelector("summary").focus();
     }
+  });
+
+  /* --- a page moves when the cluster says that something has changed; where it cannot say so, the page asks --- */
+
+  const APART_MS = 1000;
+  const GROWN_OLD_MS = 15_000;
+  const AGAIN_MS = 30_000;
+  const EVENTS = ["job", "removed", "overview", "end"];
+
+  const shown = new Map();
+  let source = null;
+  let streaming = false;
+  let waiting = null;
+  let moved = 0;
+
+  const isPoll = (detail) => !detail.requestConfig.triggeringEvent;
+  // While events come, a part is asked for by itself only for what changes without one: how long ago something was.
+  const told = (element) =>
+    streaming && element.hasAttribute("data-pushed") && Date.now() - (shown.get(element.id) || 0) < GROWN_OLD_MS;
+
+  function move() {
+    if (waiting) return;
+    waiting = setTimeout(() => {
+      waiting = null;
+      moved = Date.now();
+      for (const live of document.querySelectorAll("[data-pushed]")) htmx.trigger(live, "refresh");
+    }, Math.max(0, moved + APART_MS - Date.now()));
+  }
+
+  function listen() {
+    const place = document.querySelector("[data-events]");
+    if (!place || !mine || document.hidden) return;
+    if ((mine.operations[place.dataset.eventsNeeds] || "deny") === "deny") return;
+    const opened = new EventSource(place.dataset.events);
+    source = opened;
+    opened.addEventListener("open", () => { streaming = true; });
+    // It comes back by itself, but for a refusal: then the page asks again, and tells why it gets nothing.
+    opened.addEventListener("error", () => {
+      streaming = false;
+      if (opened.readyState === EventSource.CLOSED && source === opened) setTimeout(() => { silence(); listen(); }, AGAIN_MS);
+    });
+    for (const name of EVENTS) opened.addEventListener(name, move);
+    opened.addEventListener("end", silence);
+  }
+
+  function silence() {
+    if (source) source.close();
+    source = null;
+    streaming = false;
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    silence();
+    listen();
   });
 
   /* --- logs: read on from where the last piece ended --- */
@@ -176,5 +241,6 @@
     }
     mine = await rights().catch(() => null);
     apply(true);
+    listen();
   });
 })();

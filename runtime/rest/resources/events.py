@@ -40,6 +40,12 @@ class LogStreamQuery(Query, frozen=True):
     offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET, description="in bytes; Last-Event-ID beats it")] = 0
 
 
+class EventsQuery(Query, frozen=True):
+    """What a stream of the whole cluster begins with."""
+
+    present: Annotated[bool, msgspec.Meta(description="begin with all jobs that there are")] = True
+
+
 def version_of(detail: JobDetail) -> str:
     """Names what ``detail`` says, whichever JobManager says it; the duration alone makes no difference."""
     same = msgspec.structs.replace(detail, duration_ms=0)
@@ -98,15 +104,16 @@ async def stream_job_log(cluster: Cluster, call: Call[LogStreamQuery]) -> web.St
     return await cluster.streams.serve(call, produce)
 
 
-async def stream_cluster(cluster: Cluster, call: Call[NoQuery]) -> web.StreamResponse:
+async def stream_cluster(cluster: Cluster, call: Call[EventsQuery]) -> web.StreamResponse:
     """The whole cluster as it changes: events `job` (a summary), `removed` (a job that is gone) and `overview`.
 
-    It begins with all of it. Changes that follow each other faster than they are read are one event.
+    It begins with all of it, or with the overview alone. Changes that follow each other faster than they are read are
+    one event.
     """
 
     async def produce(stream: EventStream) -> None:
         with cluster.feed.watching() as watch:
-            for summary in reversed(await cluster.dispatcher.jobs()):
+            for summary in reversed(await cluster.dispatcher.jobs()) if call.query.present else ():
                 if may_see(call.request, summary.owner):
                     await stream.send("job", summary)
             shown = None

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable
 
 from aiohttp import web
 
-from pki.metrics import CONTENT_TYPE, PROCESS, merge
+from pki.errors import SluiceError
+from pki.metrics import CONTENT_TYPE, PROCESS, exposition, merge
 from runtime.metrics import Sample, render
 from runtime.rest.cluster import Cluster
 from runtime.rest.resources.overview import overview_of
 from runtime.rest.route import PLAIN_TEXT, Call, NoQuery, Route
+from runtime.shuffle.metrics import shuffle_metrics
+
+SHUFFLE_SECONDS = 3.0
 
 
 async def get_metrics(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """All metrics that there are: of the JobManager, of the processes of its home, and of all TaskManagers.
 
-    The label `process` says whose a sample is. A process that does not answer in time is left out.
+    Of ShuffleWorkers, wherever they are, what they have told their manager. The label `process` says whose a sample is.
+    A process that does not answer in time is left out.
     """
-    text = merge([await cluster.observation.metrics(), render(await _samples(cluster))])
+    found = await asyncio.gather(cluster.observation.metrics(), _samples(cluster), _shuffle(cluster))
+    text = merge([found[0], render(found[1]), found[2]])
     return web.Response(body=text.encode(), headers={"content-type": CONTENT_TYPE})
 
 
@@ -38,6 +45,17 @@ async def _samples(cluster: Cluster) -> Iterable[Sample]:
             for state, count in sorted(states.items())
         ),
     ]
+
+
+async def _shuffle(cluster: Cluster) -> str:
+    """What the shuffle service counts; nothing where it does not answer soon."""
+    if cluster.shuffle is None:
+        return ""
+    try:
+        async with asyncio.timeout(SHUFFLE_SECONDS):
+            return exposition(shuffle_metrics(await cluster.shuffle.overview()), cluster.observation.process)
+    except (SluiceError, TimeoutError):
+        return ""
 
 
 ROUTES = (Route("GET", "/v1/metrics", "metrics.read", get_metrics, media=PLAIN_TEXT),)

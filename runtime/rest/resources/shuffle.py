@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from runtime.jobmanager.errors import JobNotFound
 from runtime.messages import Message
 from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import job_id_of
+from runtime.rest.jobs import jobs_seen, require_seen
+from runtime.rest.problems import NotYours
 from runtime.rest.route import Call, NoQuery, Nothing, Reply, Route
 from runtime.shuffle.manager_link import ShuffleManagerLink
 from runtime.shuffle.messages import ShuffleJobView, ShuffleOverview
@@ -26,20 +31,39 @@ class JobShuffleView(Message, frozen=True):
 
 
 async def get_shuffle(cluster: Cluster, call: Call[NoQuery]) -> ShuffleView:
-    """The shuffle service: all of its workers, and the jobs of this cluster in it."""
+    """The shuffle service: all of its workers, and of the jobs of this cluster in it those that one may see."""
+    service = await service_seen(cluster, call)
+    return ShuffleView(enabled=service is not None, service=service)
+
+
+async def service_seen(cluster: Cluster, call: Call[Any]) -> ShuffleOverview | None:
+    """The service without the jobs that who asks may not see; None where shuffles do not go through it."""
     if cluster.shuffle is None:
-        return ShuffleView(enabled=False)
-    return ShuffleView(enabled=True, service=await cluster.shuffle.overview())
+        return None
+    service, seen = await cluster.shuffle.overview(), {job.id for job in await jobs_seen(cluster, call)}
+    workers = [
+        msgspec.structs.replace(
+            each,
+            report=msgspec.structs.replace(
+                each.report, jobs=tuple(job for job in each.report.jobs if job.job_id in seen)
+            ),
+        )
+        for each in service.workers
+    ]
+    jobs = tuple(job for job in service.jobs if job.job_id in seen)
+    return msgspec.structs.replace(service, workers=tuple(workers), jobs=jobs)
 
 
 async def get_job_shuffle(cluster: Cluster, call: Call[NoQuery]) -> JobShuffleView:
     """What a job keeps in the shuffle service now, and what it has moved."""
-    job_id = job_id_of(call)
-    await cluster.dispatcher.job(job_id)
+    return JobShuffleView(shuffle=await kept_of(cluster, await require_seen(cluster, call)))
+
+
+async def kept_of(cluster: Cluster, job_id: str) -> ShuffleJobView | None:
+    """What this job keeps in the service."""
     if cluster.shuffle is None:
-        return JobShuffleView(shuffle=None)
-    jobs = (await cluster.shuffle.overview()).jobs
-    return JobShuffleView(shuffle=next((each for each in jobs if each.job_id == job_id), None))
+        return None
+    return next((each for each in (await cluster.shuffle.overview()).jobs if each.job_id == job_id), None)
 
 
 async def drain_shuffle_worker(cluster: Cluster, call: Call[NoQuery]) -> Reply[Nothing]:
@@ -62,7 +86,13 @@ def _service(cluster: Cluster) -> ShuffleManagerLink:
 
 ROUTES = (
     Route("GET", "/v1/shuffle", "shuffle.read", get_shuffle, errors=(NoShuffleService,)),
-    Route("GET", "/v1/jobs/{job_id}/shuffle", "shuffle.read", get_job_shuffle, errors=(JobNotFound, NoShuffleService)),
+    Route(
+        "GET",
+        "/v1/jobs/{job_id}/shuffle",
+        "shuffle.read",
+        get_job_shuffle,
+        errors=(NotYours, JobNotFound, NoShuffleService),
+    ),
     Route(
         "POST",
         "/v1/shuffle/workers/{worker}/drain",

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
@@ -33,6 +33,7 @@ from runtime.ha.leader_endpoint import LeaderEndpoint
 from runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
 from runtime.ha.origin import origin_of
 from runtime.ha.services import make_election
+from runtime.ha.terms import Ready, terms
 from runtime.rpc import RpcService
 from runtime.shuffle.config import ShuffleConfig
 from runtime.shuffle.manager.endpoint import ShuffleManager
@@ -108,14 +109,8 @@ async def _running(
         address = ShuffleManagerAddress(name=name, rpc=rpc, pid=os.getpid())
         stack.callback(withdraw_registration, home, name, SHUFFLE_MANAGER)
         publish_shuffle_listener(home, address)
-        node = _Node(home, settings, service, elected_by, address)
-        node.terms = asyncio.create_task(node.run(), name="terms")
-        stack.push_async_callback(_end, node.terms)
-        ready = asyncio.create_task(node.ready.wait())
-        await asyncio.wait({ready, node.terms}, return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        if node.terms.done():
-            await node.terms
+        node = _Node(home, settings, service, address)
+        node.terms = await stack.enter_async_context(terms(elected_by, node.lead, what="ShuffleManager"))
         yield node
         _LOG.info("ShuffleManager %s stops", identity.spiffe_id)
 
@@ -128,46 +123,25 @@ def _election(config: RuntimeConfig, home: Home, identity: TlsIdentity) -> Leade
 
 @dataclass
 class _Node:
-    """A ShuffleManager's terms."""
+    """What a ShuffleManager runs in each of its terms."""
 
     home: Home
     config: ShuffleConfig
     service: RpcService
-    election: LeaderElection
     address: ShuffleManagerAddress
-    ready: asyncio.Event = field(default_factory=asyncio.Event)
     terms: asyncio.Task[NoReturn] = field(init=False)
 
-    async def run(self) -> NoReturn:
-        """One term after the other; what keeps this process from leading ends it."""
-        while True:
-            leadership = await self.election.elect(self._stand_by)
-            _LOG.info("leading, epoch %d", leadership.epoch)
-            try:
-                why = await self._lead(leadership)
-            finally:
-                await leadership.resign()
-            _LOG.warning("not leading any more: %s", why)
-
-    def _stand_by(self) -> None:
-        if not self.ready.is_set():
-            _LOG.info("standing by: another ShuffleManager leads")
-            self.ready.set()
-
-    async def _lead(self, leadership: Leadership) -> str:
-        async with AsyncExitStack() as stack:
-            lost = asyncio.create_task(leadership.lost())
-            stack.push_async_callback(_end, lost)
-            stack.push_async_callback(self._say_goodbye)
-            manager = ShuffleManager(self.config, ShuffleJobStore(leadership.pointers))
-            await self.service.start(manager)
-            stack.push_async_callback(self.service.stop, manager)
-            stack.callback(withdraw_shuffle_manager, self.home, os.getpid())
-            await leadership.publish(self._information(leadership))
-            publish_shuffle_manager(self.home, self.address)
-            _LOG.info("ShuffleManager %s is ready: rpc %s:%d", self.service.spiffe_id, *self.address.rpc)
-            self.ready.set()
-            return await lost
+    async def lead(self, stack: AsyncExitStack, leadership: Leadership, ready: Ready) -> None:
+        """Begin a term."""
+        stack.push_async_callback(self._say_goodbye)
+        manager = ShuffleManager(self.config, ShuffleJobStore(leadership.pointers))
+        await self.service.start(manager)
+        stack.push_async_callback(self.service.stop, manager)
+        stack.callback(withdraw_shuffle_manager, self.home, os.getpid())
+        await leadership.publish(self._information(leadership))
+        publish_shuffle_manager(self.home, self.address)
+        _LOG.info("ShuffleManager %s is ready: rpc %s:%d", self.service.spiffe_id, *self.address.rpc)
+        ready()
 
     async def _say_goodbye(self) -> None:
         """Workers and JobManagers look for the next leader, once nothing here could answer them any more."""
@@ -182,8 +156,3 @@ class _Node:
             rpc=(self.config.host, self.address.rpc[1]),
             rest="",
         )
-
-
-async def _end(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

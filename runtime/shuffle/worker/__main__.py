@@ -16,8 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from pki.bulk_tls import DEFAULT_ENGINE, Engine
+from pki.bulk_tls import Engine, serving_engine
 from pki.files import read_secret
+from pki.openssl_settings import restart_without_tickets
 from pki.tls import TlsIdentity
 from runtime.process import allow_many_files
 from runtime.shuffle.worker.config import WorkerConfig
@@ -33,11 +34,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--memory-bytes", type=int, default=256 << 20)
-    parser.add_argument("--engine", type=Engine, default=DEFAULT_ENGINE, choices=list(Engine))
+    parser.add_argument("--engine", type=Engine, default=None, choices=list(Engine))
     options = parser.parse_args(argv)
+    restart_without_tickets()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     allow_many_files()
-    config = WorkerConfig(tuple(options.directory), memory_bytes=options.memory_bytes, engine=options.engine)
+    config = WorkerConfig(
+        tuple(options.directory), memory_bytes=options.memory_bytes, engine=options.engine or serving_engine()
+    )
     worker = ShuffleWorker(config, TlsIdentity(options.identity))
     for line in read_secret(options.jobs).decode("ascii").splitlines():
         job_id, _, key = line.partition(" ")

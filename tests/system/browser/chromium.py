@@ -75,9 +75,10 @@ class Tab:
         await self.call("Input.insertText", text=text)
 
     async def click(self, selector: str) -> None:
-        """A real click of the mouse in the middle of an element."""
+        """A real click of the mouse in the middle of an element, which is scrolled to."""
         box = await self.evaluate(
-            f"(() => {{ const r = document.querySelector({json.dumps(selector)}).getBoundingClientRect();"
+            f"(() => {{ const found = document.querySelector({json.dumps(selector)});"
+            " found.scrollIntoView({block: 'center', behavior: 'instant'}); const r = found.getBoundingClientRect();"
             " return [r.x + r.width / 2, r.y + r.height / 2]; })()"
         )
         for kind in ("mousePressed", "mouseReleased"):

@@ -12,7 +12,7 @@ from pki.issuer import utc_now
 from pki.programs.catalogue import Program, export_for
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.programs.ports import client_context, exchange, free_ports, tail, until
-from tests.integration.programs.test_zookeeper import command
+from tests.integration.programs.zookeeper import command
 
 SERVERS = 3
 START_SECONDS = 100.0

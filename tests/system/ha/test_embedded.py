@@ -41,6 +41,27 @@ async def _ran(world: World, attempts: list[int]) -> bool:
     return world.runs() == attempts
 
 
+async def test_restarts_are_counted_and_exceptions_kept_from_leader_to_leader(world: World) -> None:
+    """Each leader is killed while the job waits for its restart; the third failure is one too many."""
+    world.start("jm-1")
+    await world.until_up()
+    restart = {"strategy": "fixed-delay", "delay": 3000, "attempts": 2}
+    job_id = await world.submit(executors=0, end="fail-first", failures=9, restart=restart)
+    for attempt in (1, 2):
+        await world.until(job_id, "RESTARTING", attempt=attempt)
+        world.masters["jm-1"].kill()
+        world.start("jm-1")
+    job = await world.until(job_id, "FAILED", attempt=3)
+    assert [(each["number"], each["outcome"]) for each in job["attempts"]] == [
+        (1, "FAILED"),
+        (2, "FAILED"),
+        (3, "FAILED"),
+    ]
+    _, document = await world.call(world.pki.home, "GET", f"/v1/jobs/{job_id}/exceptions")
+    ended = [(each["attempt"], each["error"]) for each in document["exceptions"] if each["ended_attempt"]]
+    assert ended == [(1, "ValueError: 1"), (2, "ValueError: 2"), (3, "ValueError: 3")]
+
+
 async def test_a_standby_of_the_same_home_takes_over_at_once(world: World) -> None:
     world.start("jm-1")
     await world.until_up()

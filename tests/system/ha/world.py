@@ -183,11 +183,25 @@ class World:
         status, document = await self.call(home or self.pki.home, "GET", f"/v1/jobs/{job_id}")
         return document if status == 200 else None
 
-    async def submit(self, *, executors: int = 1, home: Home | str | None = None) -> str:
-        """Submit a job that waits for the flag; returns its id."""
-        pipeline = {"executors": executors, "end": "when-told", "flag": str(self.flag), "alone": str(self.alone)}
+    async def submit(
+        self,
+        *,
+        executors: int = 1,
+        home: Home | str | None = None,
+        restart: dict[str, object] | None = None,
+        **script: object,
+    ) -> str:
+        """Submit a job that waits for the flag, unless ``script`` says something else; returns its id."""
+        pipeline = {
+            "executors": executors,
+            "end": "when-told",
+            "flag": str(self.flag),
+            "alone": str(self.alone),
+            **script,
+        }
+        request = {"executors": max(1, executors), **({"restart": restart} if restart else {})}
         form = aiohttp.FormData()
-        form.add_field("request", json.dumps({"executors": max(1, executors)}), content_type="application/json")
+        form.add_field("request", json.dumps(request), content_type="application/json")
         form.add_field("pipeline", json.dumps(pipeline).encode(), filename="pipeline.json")
         status, document = await self.call(home or self.pki.home, "POST", "/v1/jobs", data=form)
         assert status == 202, document

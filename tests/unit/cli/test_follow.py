@@ -105,3 +105,12 @@ async def test_the_output_of_every_attempt_is_written_in_order() -> None:
     await waiting.until_end()
     assert "".join(written) == "first second third"
     assert "FINISHED" in said.getvalue()
+
+
+async def test_on_a_terminal_stages_and_tasks_are_shown() -> None:
+    moving = {"stages_total": 4, "stages_finished": 1, "tasks_total": 20, "tasks_finished": 7}
+    cluster = Cluster([{**RUNNING, "progress": moving}, {**FINISHED, "progress": moving}])
+    said = io.StringIO()
+    console = Console(file=said, force_terminal=True, width=140, color_system=None)
+    await Follower(cluster, "ab", console, lambda _: None, clock=lambda: cluster.now, pause=cluster.wait).until_end()
+    assert "7/20 tasks · 1/4 stages" in said.getvalue()

@@ -11,12 +11,15 @@ import msgspec
 
 from cli.config import SECTIONS
 from cli.config_reference import configuration_reference
+from cli.metrics_reference import metrics_in, metrics_reference
+from cli.rest_reference import rest_reference
+from runtime.rest.routes import ROUTES
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_the_reference_pages_are_current(tmp_path: Path) -> None:
-    subprocess.run([ROOT / "scripts" / "make-reference", tmp_path], check=True, timeout=60)
+    subprocess.run([ROOT / "scripts" / "make-reference", tmp_path], check=True, timeout=300)
     written = {each.name: each.read_text() for each in sorted(tmp_path.iterdir())}
     kept = {each.name: each.read_text() for each in sorted((ROOT / "docs" / "reference").iterdir())}
     assert kept == written, "run scripts/make-reference and commit docs/reference"
@@ -37,6 +40,43 @@ def test_every_setting_is_in_the_reference() -> None:
     for struct in SECTIONS.values():
         for field in struct.__struct_fields__:
             assert re.search(rf"(^#{field} = |\.{field}\]+$)", text, flags=re.MULTILINE), field
+
+
+def test_every_route_is_in_the_reference_with_what_it_answers() -> None:
+    text = rest_reference()
+    for route in ROUTES:
+        assert f"\n## {route.method} {route.path}\n" in text
+    assert "| `present` | query | boolean | begin with all jobs that there are; default `true` |" in text
+    named = set(re.findall(r"\]\(#(\w+)\)", text.partition("\n## ")[2]))
+    assert named <= set(re.findall(r"^### (\w+)$", text.lower(), flags=re.MULTILINE)), "each type is explained"
+
+
+def test_every_metric_is_in_the_reference() -> None:
+    text = metrics_reference()
+    for package in ("pki", "runtime", "gateway"):
+        for file in (ROOT / package).rglob("*.py"):
+            for name in re.findall(r'"(sluice_[a-z_]+)"', file.read_text()):
+                if name.count("_") > 1 or name in {"sluice_jobs", "sluice_slots"}:
+                    assert f"| `{name}` |" in text, f"{file} has {name}"
+    assert (
+        "| `sluice_auth_decisions_total` | counter | `decision`, `status` | Requests that were decided about. |" in text
+    )
+    assert "| `sluice_rpc_mailbox_depth` | gauge | `endpoint` | Messages that wait in a mailbox. |" in text
+
+
+def test_a_metric_is_read_from_the_call_that_defines_it() -> None:
+    source = """
+label = {PROCESS: process, "kind": kind}
+Sample("sluice_one_total", "counter", "One.", 1, label)
+Sample("sluice_two", "gauge", "Two.", 1, {**label, "state": state})
+Histogram("sluice_three_seconds", "Three.", ["operation"], registry=REGISTRY)
+Counter("no_metric_of_ours")
+"""
+    assert [(each.name, each.kind, each.labels) for each in metrics_in(source)] == [
+        ("sluice_one_total", "counter", ("kind",)),
+        ("sluice_two", "gauge", ("state",)),
+        ("sluice_three_seconds", "histogram", ("operation",)),
+    ]
 
 
 def test_words_of_the_code_become_words_for_people() -> None:

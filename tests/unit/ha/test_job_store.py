@@ -13,6 +13,7 @@ from runtime.ha.leadership import Leadership
 from runtime.ha.pointers import Pointer
 from runtime.ha.storage import LocalStorage
 from runtime.ha.storage_identity import check_storage
+from runtime.jobmanager.history import JobHistory
 from runtime.jobmanager.job_store import JobStore
 from runtime.jobmanager.records import accepted_detail, ended_record, interrupted_record
 from runtime.jobmanager.views import JobRecord
@@ -65,7 +66,7 @@ async def test_a_damaged_submission_harms_its_own_job_alone(world: World, damage
     assert found[ONE].submission == found[THREE].submission == SUBMISSION
     assert found[TWO].submission is None
     assert "submission" in found[TWO].damage
-    shown = interrupted_record(found[TWO]).detail
+    shown = interrupted_record(found[TWO], JobHistory()).detail
     assert (shown.name, shown.owner, shown.state) == ("p.py", "alice", JobState.RECONCILING)
 
 

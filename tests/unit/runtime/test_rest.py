@@ -33,6 +33,7 @@ from runtime.jobmanager.errors import (
     TaskManagerNotFound,
 )
 from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
+from runtime.jobmanager.history import JobHistory
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.observation import Observation
 from runtime.jobmanager.views import (
@@ -202,6 +203,9 @@ class FakeDispatcher:
         raise NotImplementedError
 
     async def job_released(self, job_id: str) -> None:
+        raise NotImplementedError
+
+    async def job_history(self, job_id: str, history: JobHistory) -> None:
         raise NotImplementedError
 
     async def attempt_failed(self, job_id: str) -> float | None:

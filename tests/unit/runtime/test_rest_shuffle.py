@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
+from pki.assertions import Asserted
 from runtime.jobmanager.errors import JobNotFound
 from runtime.jobmanager.gateways import DispatcherGateway
+from runtime.rest.assertion import ASSERTED
 from runtime.rest.cluster import Cluster
+from runtime.rest.problems import NotYours
 from runtime.rest.resources.shuffle import (
     drain_shuffle_worker,
     get_job_shuffle,
@@ -17,7 +22,16 @@ from runtime.rest.resources.shuffle import (
 )
 from runtime.rest.route import Call, NoQuery
 from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.messages import NOTHING_MEASURED, ShuffleJobView, ShuffleOverview, sum_of
+from runtime.shuffle.messages import (
+    NOTHING_MEASURED,
+    JobReport,
+    ShuffleJobView,
+    ShuffleOverview,
+    WorkerReport,
+    WorkerState,
+    WorkerView,
+    sum_of,
+)
 from runtime.shuffle.service_errors import ShuffleNotEnabled, WorkerUnknown
 from runtime.shuffle.worker.statistics import Histogram
 
@@ -26,6 +40,16 @@ SHOWN = ShuffleJobView(
     job_id=JOB, shuffles=1, lease_left=9.5, bytes=10, pushed_bytes=20, fetched_bytes=30, maps=4, refused=0,
     commit_latency=NOTHING_MEASURED, fetch_latency=NOTHING_MEASURED,
 )  # fmt: skip
+WORKER = WorkerView(
+    name="w-1",
+    host="h",
+    port=1,
+    state=WorkerState.ACTIVE,
+    reason="",
+    last_heartbeat=1,
+    bytes=10,
+    report=WorkerReport(jobs=(JobReport(job_id=JOB, bytes=10),)),
+)
 
 
 class Service:
@@ -35,7 +59,7 @@ class Service:
         self.drained: list[str] = []
 
     async def overview(self) -> ShuffleOverview:
-        return ShuffleOverview(manager="m", workers=(), jobs=(SHOWN,))
+        return ShuffleOverview(manager="m", workers=(WORKER,), jobs=(SHOWN,))
 
     async def drain(self, worker: str, *, wanted: bool = True) -> None:
         if worker != "w-1":
@@ -44,11 +68,15 @@ class Service:
 
 
 class Jobs:
-    """Two jobs."""
+    """Two jobs of Ada's."""
 
-    async def job(self, job_id: str) -> None:
+    async def job(self, job_id: str) -> SimpleNamespace:
         if job_id not in {JOB, QUIET}:
             raise JobNotFound(job_id)
+        return SimpleNamespace(id=job_id, owner="ada")
+
+    async def jobs(self) -> list[SimpleNamespace]:
+        return [await self.job(JOB), await self.job(QUIET)]
 
 
 def cluster_with(service: Service | None) -> Cluster:
@@ -70,13 +98,25 @@ def cluster_with(service: Service | None) -> Cluster:
     )
 
 
-def call(**path: str) -> Call[NoQuery]:
-    return Call(cast("Any", None), path, NoQuery())
+def call(name: str = "ada", **path: str) -> Call[NoQuery]:
+    request = make_mocked_request("GET", "/")
+    request[ASSERTED] = Asserted(name, (), (), "token", "id-1", "request-1")
+    return Call(request, path, NoQuery())
 
 
 async def test_the_service() -> None:
     view = await get_shuffle(cluster_with(Service()), call())
-    assert (view.enabled, view.service) == (True, ShuffleOverview(manager="m", workers=(), jobs=(SHOWN,)))
+    assert (view.enabled, view.service) == (True, ShuffleOverview(manager="m", workers=(WORKER,), jobs=(SHOWN,)))
+
+
+async def test_who_may_see_only_own_jobs_sees_none_of_anothers() -> None:
+    cluster = cluster_with(Service())
+    service = (await get_shuffle(cluster, call("grace"))).service
+    assert service is not None
+    assert service.jobs == ()
+    assert [each.report.jobs for each in service.workers] == [()]
+    with pytest.raises(NotYours):
+        await get_job_shuffle(cluster, call("grace", job_id=JOB))
 
 
 async def test_a_job() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 
 from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.home import Home
+from runtime.messages import JobState
 from runtime.rest.routes import ROUTES
 from runtime.rest.server import RestServer, make_application
 from runtime.rest.serving import handler_of
@@ -169,3 +172,42 @@ async def test_the_stages_of_a_job_as_a_graph_and_a_table(browser: Browser) -> N
     assert text.count('<path class="flow"') == 6
     assert "skewed: 78 times the middle" in text
     assert "88.0 MB" in text
+
+
+async def test_the_shuffle_page_shows_whom_to_worry_about_first(browser: Browser) -> None:
+    text = await browser.page("/ui/shuffle")
+    rows = re.findall(r'id="worker-(sw-\d)".*?class="badge (\w+)">(\w+)<', text)
+    assert rows == [
+        ("sw-3", "bad", "EXCLUDED"),
+        ("sw-4", "warn", "DRAINING"),
+        ("sw-1", "ok", "ACTIVE"),
+        ("sw-2", "ok", "ACTIVE"),
+    ]
+    assert "its disks are full" in text
+    assert "/srv/more: it is full" in text
+    # The largest job first; whoever may not drain is not offered to.
+    kept = re.findall(r'id="kept-(\w+)"', text)
+    assert kept == list(browser.dispatcher.details)[2::-1]
+    assert text.count('data-needs="shuffle.drain" hidden') == 4
+
+
+async def test_a_savepoint_is_offered_while_a_streaming_job_runs(browser: Browser) -> None:
+    running = next(each for each in browser.dispatcher.details.values() if each.name == "clickstream.py")
+    detail = msgspec.structs.replace(running, state=JobState.RUNNING)
+    browser.dispatcher.details[running.id] = detail
+    path = f"/ui/parts/checkpoints/{running.id}"
+    text = await browser.page(path)
+    assert f'hx-post="/v1/jobs/{running.id}/savepoints"' in text
+    assert f'data-needs="jobs.savepoint" data-owner="{running.owner}" hidden' in text
+    await browser.dispatcher.trigger_savepoint(running.id, True)
+    assert "IN_PROGRESS" in await browser.page(path)
+    browser.dispatcher.details[running.id] = msgspec.structs.replace(detail, state=JobState.FINISHED)
+    assert "hx-post" not in await browser.page(path)
+
+
+async def test_pages_say_where_the_cluster_tells_what_changes(browser: Browser) -> None:
+    jobs = browser.dispatcher.details.values()
+    running, ended = (next(each for each in jobs if each.state.terminal is over) for over in (False, True))
+    assert f'data-events="/v1/jobs/{running.id}/events"' in await browser.page(f"/ui/jobs/{running.id}")
+    assert "data-events" not in await browser.page(f"/ui/jobs/{ended.id}"), "it does not change any more"
+    assert 'data-events="/v1/events?present=false" data-events-needs="events.read"' in await browser.page("/ui")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from pki.identity_files import read_identity
 from pki.issuer import utc_now
 from pki.programs.catalogue import Program, export_for
 from pki.programs.handover import KEY_STORE
-from runtime.spark.java import find_java, find_spark
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 from tests.integration.programs.ports import (
     Listener,
@@ -33,13 +31,12 @@ from tests.integration.programs.ports import (
     tail,
     until,
 )
+from tests.integration.programs.zookeeper import command
 
 SERVERS = 2
 """Both are needed for a majority: without TLS between them nothing would be served."""
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
-LIBRARIES = ("zookeeper-", "netty-", "slf4j-", "log4j-", "metrics-core-", "snappy-java-", "commons-", "jackson-")
 POLLS_BEFORE_A_TOUCH = 100
-SMALL_JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=INFO")
 
 
 @dataclass(frozen=True)
@@ -60,12 +57,6 @@ class Ensemble:
     def logs(self) -> str:
         """The ends of the servers' logs."""
         return "\n".join(tail(self.root / f"server-{number}.log") for number in range(1, SERVERS + 1))
-
-
-def command(main_class: str, *arguments: str | Path) -> list[str | Path]:
-    """A JVM with ZooKeeper's classes."""
-    class_path = os.pathsep.join(str(jar) for jar in find_spark().jars if jar.name.startswith(LIBRARIES))
-    return [find_java().executable, *SMALL_JVM, "-cp", class_path, main_class, *arguments]
 
 
 def shell(client_configuration: Path, ports: list[int], commands: str) -> subprocess.CompletedProcess[str]:

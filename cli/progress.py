@@ -1,0 +1,63 @@
+"""Bars of progress: on a terminal alone, on standard error, and gone when the work is done."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+_T = TypeVar("_T")
+BAR_CHARACTERS = 28
+MAX_WORDS = 60
+"""Of what is being done right now; longer ones are cut, so that the bar stays on one line."""
+
+
+class Bar:
+    """One bar; without a terminal it shows nothing. May be used by several threads."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress, self._task = progress, task
+        self._total = 0
+
+    def expect(self, number: int) -> None:
+        """So many steps more are to be done."""
+        self._total += number
+        self._progress.update(self._task, total=self._total)
+
+    def advance(self, words: str = "") -> None:
+        """One step is done; ``words`` say which."""
+        self._progress.update(self._task, advance=1, words=escape(words[:MAX_WORDS]))
+
+    def show(self, done: int, total: int, words: str = "") -> None:
+        """So many steps of so many are done, whatever was said before."""
+        self._total = total
+        self._progress.update(self._task, completed=done, total=total, words=escape(words[:MAX_WORDS]))
+
+
+@contextlib.contextmanager
+def bar(what: str, console: Console | None = None) -> Iterator[Bar]:
+    """Show a bar for ``what`` while the block runs."""
+    console = Console(stderr=True) if console is None else console
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=BAR_CHARACTERS),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[words]}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield Bar(progress, progress.add_task(what, total=None, words=""))
+
+
+def with_bar(what: str, steps: Iterable[_T], number: int, console: Console | None = None) -> Iterator[_T]:
+    """The same ``steps``, counted by a bar."""
+    with bar(what, console) as shown:
+        shown.expect(number)
+        for step in steps:
+            shown.advance()
+            yield step

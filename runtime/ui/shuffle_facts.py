@@ -1,0 +1,74 @@
+"""What the pages about the shuffle service show, as values. Decisions only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runtime.shuffle.messages import ShuffleJobView, ShuffleOverview, WorkerState, WorkerView
+from webui.words import Tone
+
+_TONES: Mapping[WorkerState, Tone] = {
+    WorkerState.ACTIVE: "ok",
+    WorkerState.EXCLUDED: "bad",
+    WorkerState.DRAINING: "warn",
+    WorkerState.DRAINED: "idle",
+    WorkerState.LOST: "bad",
+}
+_ORDER = (WorkerState.LOST, WorkerState.EXCLUDED, WorkerState.DRAINING, WorkerState.ACTIVE, WorkerState.DRAINED)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker; sizes in bytes. ``drain``: it may be asked to take nothing new; ``resume``: the other way round."""
+
+    view: WorkerView
+    tone: Tone
+    disk_total: int
+    disk_free: int
+    problems: tuple[str, ...]
+    drain: bool
+    resume: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job in the service, with its name."""
+
+    view: ShuffleJobView
+    name: str
+
+
+def tally(service: ShuffleOverview | None) -> tuple[tuple[WorkerState, Tone, int], ...]:
+    """How many workers are in which state, those to worry about first; states that nobody is in are left out."""
+    counted = Counter(each.state for each in service.workers) if service else Counter[WorkerState]()
+    return tuple((state, _TONES[state], counted[state]) for state in _ORDER if counted[state])
+
+
+def worker_rows(service: ShuffleOverview | None) -> tuple[WorkerRow, ...]:
+    """All workers, those to worry about first."""
+    if service is None:
+        return ()
+    ordered = sorted(service.workers, key=lambda each: (_ORDER.index(each.state), each.name))
+    return tuple(_row(each) for each in ordered)
+
+
+def _row(view: WorkerView) -> WorkerRow:
+    usable = [disk for disk in view.report.disks if disk.usable]
+    asked_away = view.state in {WorkerState.DRAINING, WorkerState.DRAINED}
+    return WorkerRow(
+        view,
+        _TONES[view.state],
+        sum(disk.total for disk in usable),
+        sum(disk.free for disk in usable),
+        tuple(f"{disk.path}: {disk.error or 'not used'}" for disk in view.report.disks if not disk.usable),
+        drain=view.state in {WorkerState.ACTIVE, WorkerState.EXCLUDED},
+        resume=asked_away,
+    )
+
+
+def job_rows(service: ShuffleOverview | None, names: Mapping[str, str]) -> tuple[JobRow, ...]:
+    """The jobs that have something there, the largest first."""
+    jobs = sorted(service.jobs if service else (), key=lambda each: (-each.bytes, each.job_id))
+    return tuple(JobRow(each, names.get(each.job_id, each.job_id[:8])) for each in jobs)

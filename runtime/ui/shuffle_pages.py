@@ -1,0 +1,81 @@
+"""Pages about the shuffle service: its workers, and what the jobs that one may see keep there."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from runtime.jobmanager.errors import JobNotFound
+from runtime.rest.cluster import Cluster
+from runtime.rest.jobs import jobs_seen, require_seen
+from runtime.rest.problems import NotYours
+from runtime.rest.resources.shuffle import kept_of, service_seen
+from runtime.rest.route import Call, NoQuery, Route
+from runtime.shuffle.messages import ShuffleOverview
+from runtime.shuffle.service_errors import NoShuffleService
+from runtime.ui.page import page, render
+from runtime.ui.shuffle_facts import job_rows, tally, worker_rows
+from webui.rendering import HTML
+
+
+@page
+async def show_shuffle(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """The shuffle service."""
+    service, away = await _service(cluster, call)
+    names = {job.id: job.name for job in await jobs_seen(cluster, call)}
+    return await render(
+        call,
+        "shuffle.html",
+        enabled=cluster.shuffle is not None,
+        away=away,
+        service=service,
+        counts=tally(service),
+        workers=worker_rows(service),
+        jobs=job_rows(service, names),
+    )
+
+
+@page
+async def show_shuffle_workers(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """A part of the overview: how many shuffle workers there are, and which get nothing new."""
+    service, away = await _service(cluster, call)
+    return await render(
+        call,
+        "part_shuffle.html",
+        enabled=cluster.shuffle is not None,
+        away=away,
+        counts=tally(service),
+        workers=worker_rows(service),
+    )
+
+
+@page
+async def show_shuffle_of_job(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """A part of a job's page: what it keeps in the shuffle service now."""
+    job_id = await require_seen(cluster, call)
+    try:
+        kept = await kept_of(cluster, job_id)
+    except NoShuffleService:
+        kept = None
+    return await render(call, "part_job_shuffle.html", job_id=job_id, kept=kept)
+
+
+async def _service(cluster: Cluster, call: Call[NoQuery]) -> tuple[ShuffleOverview | None, str]:
+    """The service, or why it is not there: a page that says so is more than none."""
+    try:
+        return await service_seen(cluster, call), ""
+    except NoShuffleService as error:
+        return None, error.what
+
+
+SHUFFLE_PAGES: tuple[Route, ...] = (
+    Route("GET", "/ui/shuffle", "shuffle.read", show_shuffle, media=HTML),
+    Route("GET", "/ui/parts/shuffle", "shuffle.read", show_shuffle_workers, media=HTML),
+    Route(
+        "GET",
+        "/ui/parts/shuffle/{job_id}",
+        "shuffle.read",
+        show_shuffle_of_job,
+        media=HTML,
+        errors=(NotYours, JobNotFound),
+    ),
+)

@@ -1,0 +1,66 @@
+"""Tokens, sessions and the audit log are looked after in a real browser."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from gateway.principal import AccessRole
+from gateway.tokens import TokenStore
+
+from .conftest import Stage, sign_in
+
+
+async def test_a_token_is_revoked_and_the_session_that_was_begun_with_it_ends_on_the_open_page(small: Stage) -> None:
+    tab, home = small.tab, small.gateway.home
+    record, token = TokenStore(home).create("grace", AccessRole.VIEWER, dt.timedelta(hours=1))
+    # 1. Grace looks at the overview.
+    await sign_in(small, token)
+    await tab.until("document.querySelector('#part-jobs tr[id]')", "the overview is there")
+    cookies = await tab.cookies(small.url)
+    # 2. In the same browser an administrator signs in instead, and revokes her token.
+    await tab.call("Network.clearBrowserCookies")
+    await sign_in(small, small.gateway.token(AccessRole.ADMIN), "/auth/ui/gateway")
+    row = f"#token-{record.id}"
+    await tab.click(f"{row} summary")
+    await tab.click(f"{row} button.danger")
+    await tab.until(f"document.querySelector('{row} .badge.bad')?.textContent === 'revoked'", "it is revoked")
+    assert TokenStore(home).read().find(record.id).revoked_at is not None
+    # 3. Her cookies, put back, open nothing.
+    await tab.call("Network.clearBrowserCookies")
+    await tab.put_cookies(cookies.values(), small.url)
+    await tab.go(small.url + "/auth/ui/gateway")
+    await tab.until("location.pathname === '/auth/login'", "she has to sign in")
+
+
+async def test_an_open_page_says_that_its_session_has_ended(small: Stage) -> None:
+    tab, home = small.tab, small.gateway.home
+    record, token = TokenStore(home).create("grace", AccessRole.VIEWER, dt.timedelta(hours=1))
+    await sign_in(small, token, "/ui/jobs")
+    assert "Your session has ended" not in await tab.text()
+    TokenStore(home).revoke(record.id)
+    await tab.until("document.querySelector('#notice').textContent.includes('Your session has ended')", "it is told")
+    await tab.click("#notice a")
+    await tab.until("document.querySelector('#api_token')", "and leads to signing in again")
+    await tab.type_into("#api_token", small.gateway.token(AccessRole.VIEWER, "grace"))
+    await tab.click("#sign-in-with-token")
+    await tab.until(f"location.href === '{small.url}/ui/jobs'", "and back")
+
+
+async def test_the_chain_of_the_audit_log_is_verified(small: Stage) -> None:
+    tab = small.tab
+    await sign_in(small, small.gateway.token(AccessRole.ADMIN), "/auth/ui/audit-log")
+    await tab.click("#verify")
+    await tab.until("document.querySelector('#outcome.ok')?.textContent.includes('hold')", "it holds")
+
+
+async def test_what_somebody_may_not_see_is_not_offered(small: Stage) -> None:
+    tab = small.tab
+    await sign_in(small, small.gateway.token(AccessRole.VIEWER))
+    visible = (
+        "[...document.querySelectorAll('nav a')].filter(each => each.checkVisibility())"
+        ".map(each => each.innerText.trim())"
+    )
+    await tab.until(f"({visible}).length === 5", "the pages that a viewer may see")
+    assert await tab.evaluate(visible) == ["Overview", "Jobs", "TaskManagers", "Shuffle", "Trust map"]
+    await tab.go(small.url + "/auth/ui/pki")
+    assert "may not certificates.list" in await tab.text()

@@ -1,0 +1,41 @@
+"""The pictures of the documentation, taken of the pages that the tests use, and written where one asks for them."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+
+from gateway.principal import AccessRole
+
+from .conftest import Stage, settled, sign_in
+from .test_quality import looks
+
+WIDTH, HEIGHT = 1280, 860
+PICTURES = {"overview": "/ui", "trust-map": "/ui/trust", "job": "/ui/jobs/{job}"}
+
+
+def wanted(otherwise: Path) -> Path:
+    """Where the pictures are to go."""
+    directory = Path(os.environ.get("SLUICE_PICTURES", otherwise / "pictures"))
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_pictures(small: Stage, tmp_path: Path, scheme: str) -> None:
+    directory = wanted(tmp_path)
+    tab, job = small.tab, next(iter(small.dispatcher.details))
+    await looks(tab, WIDTH, scheme)
+    await sign_in(small, small.gateway.token(AccessRole.ADMIN))
+    for name, path in PICTURES.items():
+        await tab.go(small.url + path.replace("{job}", job))
+        await settled(tab)
+        height = min(1500, max(HEIGHT, int(await tab.evaluate("document.documentElement.scrollHeight"))))
+        clip = {"x": 0, "y": 0, "width": WIDTH, "height": height if name == "trust-map" else HEIGHT, "scale": 1}
+        taken = await tab.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+        picture = base64.b64decode(taken["data"])
+        assert len(picture) > 20_000, "there is something on it"
+        (directory / f"{name}-{scheme}.png").write_bytes(picture)

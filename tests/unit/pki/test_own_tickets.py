@@ -1,0 +1,41 @@
+"""What OpenSSL is told when a process begins, and what it then does. In processes of their own: it is told once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from pki.openssl_settings import NO_TICKETS, VARIABLE, no_tickets_environment
+
+LOOK = "from pki.bulk_tls import serving_engine; print(serving_engine())"
+RESTART = (
+    "import os; from pki.openssl_settings import restart_without_tickets; first = os.getpid();"
+    "restart_without_tickets(); import sys; from pki.own_tickets import sends_tickets;"
+    "print(os.environ['OPENSSL_CONF'], sends_tickets(), sys.argv[1:])"
+)
+
+
+def run(program: str, *arguments: str, **settings: str) -> str:
+    """What ``program`` prints."""
+    environment = {key: value for key, value in os.environ.items() if key != VARIABLE} | settings
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine"),
+    [
+        pytest.param(no_tickets_environment(), "native", id="told to send none"),
+        pytest.param({}, "standard", id="told nothing"),
+        pytest.param({VARIABLE: "/dev/null"}, "standard", id="a file of the operator's that says nothing of it"),
+    ],
+)
+def test_the_fast_engine_serves_only_where_it_sends_no_tickets(settings: dict[str, str], engine: str) -> None:
+    assert run(LOOK, **settings) == engine
+
+
+def test_a_process_starts_again_with_the_settings_and_its_arguments() -> None:
+    assert run(RESTART, "a b", "--c") == f"{NO_TICKETS} False ['a b', '--c']"
