@@ -21,6 +21,7 @@ from gateway.xds.json_values import FROM_XDS, extension, seconds, typed
 from gateway.xds.limits import rate_limit
 from pki.assertions import HEADER as ASSERTION
 from pki.assertions import PASS_SCHEME
+from pki.tracing import TRACEPARENT_HEADER
 
 PASS_CACHE_SIZE = 1000
 """Verified passes that each worker remembers."""
@@ -183,7 +184,7 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
                 "timeout": seconds(config.authorization_timeout),
             },
             "authorization_response": {
-                "allowed_upstream_headers": {"patterns": [{"prefix": "x-sluice-"}]},
+                "allowed_upstream_headers": {"patterns": [{"prefix": "x-sluice-"}, {"exact": TRACEPARENT_HEADER}]},
                 "allowed_client_headers": {"patterns": [{"exact": header} for header in REFUSAL_HEADERS]},
                 "allowed_client_headers_on_success": {"patterns": [{"exact": header} for header in SUCCESS_HEADERS]},
                 # Metadata cannot come from outside, whatever headers are called.
