@@ -54,6 +54,10 @@ test-tpch: $(VENV) java ## the 22 queries of TPC-H at scale 1 with and without t
 test-docs: $(VENV) java ## every command of the README, the tutorial and the how-to guides, in a copy of this tree
 	.venv/bin/pytest tests/docs
 
+.PHONY: pictures
+pictures: $(VENV) chromium ## take the screenshots of docs/pictures anew
+	SLUICE_PICTURES=docs/pictures .venv/bin/pytest tests/system/dashboard/test_pictures.py
+
 .PHONY: test-export
 test-export: $(VENV) java ## exported configurations with real Flink, Spark, nginx and Kafka clients (downloads 900 MB once)
 	@scripts/get-programs

@@ -29,7 +29,10 @@ MAX_SHUFFLES_PER_CONTEXT = 1 << 20
 
 @dataclass
 class ShuffleWorkers:
-    """``count`` workers that serve the jobs in ``jobs``; ``replicas`` of them keep each map's output."""
+    """``count`` workers that serve the jobs in ``jobs``; ``replicas`` of them keep each map's output.
+
+    ``options`` are more of ``python -m runtime.shuffle.worker``.
+    """
 
     directory: Path
     issuer: Issuer
@@ -38,6 +41,7 @@ class ShuffleWorkers:
     count: int = 1
     replicas: int = 1
     memory_bytes: int = 256 << 20
+    options: Sequence[str] = ()
     processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
     _addresses: dict[str, ShuffleWorkerAddress] = field(default_factory=dict)
     _key: bytes = field(default_factory=lambda: secrets.token_bytes(8), repr=False)
@@ -68,7 +72,7 @@ class ShuffleWorkers:
                     "--jobs",
                     str(self.directory / "jobs"),
                 ),
-                *("--memory-bytes", str(self.memory_bytes), "--port", str(port)),
+                *("--memory-bytes", str(self.memory_bytes), "--port", str(port), *self.options),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

@@ -24,7 +24,7 @@ from pki.identity import SpiffeId
 from pki.issuer import Issuer
 from runtime.messages import ExecutorLaunch, ShuffleAllocation, SparkRegistration
 from runtime.process import ChildProcess
-from runtime.spark.bridge import Bridge, BridgeEvent, RegisterShuffle, SparkStopped
+from runtime.spark.bridge import Bridge, BridgeEvent, LocateShuffle, RegisterShuffle, SparkStopped
 from runtime.spark.command import Command, SparkRuntime, TlsEngine, driver_jvm_command, executor_command
 from runtime.spark.conf import FORBIDDEN_PATTERNS_PROPERTY, DriverShape, default_conf, launcher_conf, shuffle_conf
 from runtime.spark.driver_process import read_gateway
@@ -91,8 +91,8 @@ class Job:
         events: asyncio.Queue[BridgeEvent] = asyncio.Queue()
 
         def received(event: BridgeEvent) -> None:
-            if isinstance(event, RegisterShuffle):
-                bridge.shuffle_registered(bridge.contexts, event.id, self._allocate(bridge.contexts, event))
+            if isinstance(event, RegisterShuffle | LocateShuffle):
+                bridge.shuffle_registered(bridge.contexts, event.id, self._allocate(bridge.contexts, event.shuffle_id))
             else:
                 events.put_nowait(event)
 
@@ -106,8 +106,8 @@ class Job:
             for number in range(1, self.shape.executors + 1):
                 await self.start_executor(number)
 
-    def _allocate(self, context: int, asked: RegisterShuffle) -> ShuffleAllocation | str:
-        return self.shuffle.allocate(context, asked.shuffle_id) if self.shuffle else "there is no shuffle service here"
+    def _allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation | str:
+        return self.shuffle.allocate(context, shuffle_id) if self.shuffle else "there is no shuffle service here"
 
     async def round(self, work: int) -> tuple[float, float]:
         """Run one round; returns its wall time and the CPU time of the job's JVMs meanwhile, both in seconds."""

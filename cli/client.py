@@ -19,6 +19,7 @@ from cryptography import x509
 from cli import credentials
 from cli.errors import AwayError, CommandError, RefusedError, UnreachableError, UsageError
 from cli.held_pass import EXCHANGE_PATH, HeldPass
+from cli.uploads import LARGE_BYTES, upload
 from pki.edge_client import EdgeTrust, edge_client_context
 from pki.files import read_secret
 from pki.home import Home
@@ -134,7 +135,15 @@ class GatewayClient:
     async def submit(
         self, pipeline: Path, request: Mapping[str, object], files: Sequence[tuple[str, Path]] = ()
     ) -> str:
-        """Upload ``pipeline`` and ``files`` (name of the part, and file) with the ``request``; returns the job id."""
+        """Upload ``pipeline`` and ``files`` (name of the part, and file) with the ``request``; returns the job id.
+
+        Large files go first and in pieces, so that one that breaks goes on where it broke.
+        """
+        large = [(part, file) for part, file in files if file.stat().st_size >= LARGE_BYTES]
+        files = [each for each in files if each not in large]
+        if large:
+            uploaded = [{"part": part, "upload_id": await self._upload(file)} for part, file in large]
+            request = {**request, "uploads": uploaded}
         handles = [pipeline.open("rb"), *(file.open("rb") for _, file in files)]
         try:
             form = aiohttp.FormData()
@@ -148,13 +157,24 @@ class GatewayClient:
                 handle.close()
         return str(answer["job_id"])
 
+    async def _upload(self, file: Path) -> str:
+        async def send(upload_id: str, offset: int, piece: bytes) -> Any:  # noqa: ANN401
+            return await self._call("PATCH", f"/v1/uploads/{upload_id}", {"offset": offset}, data=piece)
+
+        return await upload(
+            file,
+            announce=lambda order: self.post("/v1/uploads", order),
+            stands=lambda upload_id: self.get(f"/v1/uploads/{upload_id}"),
+            send=send,
+        )
+
     async def _call(
         self,
         method: str,
         path: str,
         query: Mapping[str, str | int],
         *,
-        data: aiohttp.FormData | None = None,
+        data: aiohttp.FormData | bytes | None = None,
         document: object = None,
     ) -> Any:  # noqa: ANN401
         """Ask with a pass, which the gateway checks without asking anybody; the first time with the credential.
@@ -184,11 +204,13 @@ class GatewayClient:
         path: str,
         query: Mapping[str, str | int],
         *,
-        data: aiohttp.FormData | None = None,
+        data: aiohttp.FormData | bytes | None = None,
         document: object = None,
         bearer: str | None = None,
     ) -> tuple[int, bytes]:
         headers = {} if bearer is None else {"authorization": f"Bearer {bearer}"}
+        if isinstance(data, bytes):
+            headers["content-type"] = "application/octet-stream"
         try:
             url, context = self._target.url + path, self._trust.context()
             async with self._session.request(

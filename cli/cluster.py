@@ -33,6 +33,7 @@ def up(
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTPS port of the gateway; 0: any free.")] = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Start the cluster: CA, Envoy, auth service, JobManager, TaskManagers, each with its own certificate.
 
@@ -51,7 +52,7 @@ def up(
         gateway__port=port,
     )
     if detach:
-        _up_detached(located)
+        _up_detached(located, as_json=as_json)
         return
     configure_logging()
     console = Console(stderr=True)
@@ -60,14 +61,18 @@ def up(
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     launcher = Launcher(located, configuration, find_config_file(config, located.root), report)
-    asyncio.run(run_until_signal(launcher, lambda: _say_ready(located, console)))
+    asyncio.run(run_until_signal(launcher, lambda: _say_ready(located, console, as_json=as_json)))
     console.print("the cluster is down", highlight=False)
 
 
-def _say_ready(home: Home, console: Console) -> None:
+def _say_ready(home: Home, console: Console, *, as_json: bool) -> None:
     address = json.loads((home.run / "endpoints" / "envoy.json").read_text())
     record = read_record(home)
     seconds = record.ready_at - record.started_at if record else 0.0
+    if as_json:
+        ready = {"gateway": f"https://{address['host']}:{address['port']}", "home": str(home.root), "seconds": seconds}
+        print(json.dumps(ready), flush=True)
+        return
     console.print(
         f"ready after {seconds:.1f} s: https://{address['host']}:{address['port']}", highlight=False, soft_wrap=True
     )
@@ -80,11 +85,11 @@ def _say_ready(home: Home, console: Console) -> None:
         )
 
 
-def _up_detached(home: Home) -> None:
+def _up_detached(home: Home, *, as_json: bool) -> None:
     """Start this same command without --detach in a session of its own and wait until it says ready."""
     home.create()
     log = home.logs / "launcher.log"
-    argv = [argument for argument in sys.argv[1:] if argument not in {"--detach", "-d"}]
+    argv = [argument for argument in sys.argv[1:] if argument not in {"--detach", "-d", "--json"}]
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
@@ -102,7 +107,7 @@ def _up_detached(home: Home) -> None:
             raise CommandError("the cluster did not start", f"{log} says:\n{log.read_text(errors='replace').strip()}")
         record = read_record(home)
         if record is not None and record.ready and record.launcher.pid == process.pid:
-            _say_ready(home, Console(stderr=True))
+            _say_ready(home, Console(stderr=True), as_json=as_json)
             return
         time.sleep(0.1)
     process.terminate()

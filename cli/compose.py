@@ -9,7 +9,8 @@ import typer
 
 from cli.compose_set import ENVOY_IMAGE
 from cli.errors import UsageError
-from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
+from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from cli.pki_arguments import print_json
 from pki.files import write_public
 
 DEFAULT_TOKENS = Path("/run/join")
@@ -38,6 +39,7 @@ def init(
     image: Annotated[str, typer.Option(help="Image of all services but Envoy.")] = "sluice:local",
     envoy_image: Annotated[str, typer.Option(help="Image of Envoy.")] = ENVOY_IMAGE,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write compose.yaml, sluice.toml and .env. No key and no token is among them: those are made in the containers."""
     from cli.compose_set import ComposeSet, render_compose, render_environment, render_settings
@@ -54,6 +56,9 @@ def init(
     directory.mkdir(parents=True, exist_ok=True)
     for file, text in files.items():
         write_public(directory / file, text.encode())
+    if as_json:
+        print_json({"directory": str(directory), "files": list(files)})
+        return
     typer.echo(f"wrote {', '.join(files)} into {directory}; start it there: docker compose up -d")
 
 
@@ -97,6 +102,7 @@ def invite_again(
     tokens: TokensOption = DEFAULT_TOKENS,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Give a process another token: its home was lost, or it came too late for the first."""
     from cli.invitations import Invitation
@@ -106,4 +112,7 @@ def invite_again(
     located, configuration = load_configuration(home, config)
     invitation = Invitation.parse(who, configuration.pki.trust_domain)
     (path,) = write_tokens(located, [invitation], tokens, now=utc_now())
+    if as_json:
+        print_json({"identity": str(invitation.spiffe_id), "token_file": str(path)})
+        return
     typer.echo(f"wrote a token for {invitation.spiffe_id} to {path}")

@@ -28,7 +28,7 @@ from pki.home import Home
 from pki.identity import SpiffeId
 from pki.identity_files import CHAIN_FILE, KEY_FILE
 from pki.issuer import LocalIssuer
-from runtime.jobmanager.dispatcher import check_executor_size
+from runtime.jobmanager.submission_checks import check_executor_size
 from runtime.messages import SlotProfile
 from runtime.spark.java import find_java, find_spark
 from runtime.spark.managers.kubernetes import KubernetesJob, render_kubernetes, secret_manifests

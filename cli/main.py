@@ -32,6 +32,7 @@ from cli import (
     user,
 )
 from cli.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, CommandError
+from cli.failure import tell
 from pki.errors import SluiceError
 
 app = typer.Typer(
@@ -83,10 +84,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except SluiceError as error:
-        console = Console(stderr=True)
-        console.print(f"error: {error.what}", style="red", highlight=False, markup=False, soft_wrap=True)
-        if error.remedy:
-            console.print(f"  {error.remedy}", highlight=False, markup=False, soft_wrap=True)
+        tell(error, Console(stderr=True))
         sys.exit(error.exit_code if isinstance(error, CommandError) else EXIT_NO)
     except OSError as error:
         Console(stderr=True).print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)

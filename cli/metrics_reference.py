@@ -11,6 +11,7 @@ from pathlib import Path
 PACKAGES = ("pki", "runtime", "gateway")
 PREFIX = "sluice_"
 _CLIENT = {"Counter": "counter", "Gauge": "gauge", "Histogram": "histogram", "Summary": "summary"}
+_FAMILIES = {"CounterMetricFamily": "counter", "GaugeMetricFamily": "gauge", "HistogramMetricFamily": "histogram"}
 _SAMPLE = "Sample"
 
 
@@ -73,6 +74,8 @@ def metrics_in(source: str) -> Iterator[MetricFacts]:
         if node.func.id == _SAMPLE:
             name, kind, words = texts[:3]
             yield MetricFacts(name, kind, words, _labels_of_sample(node, tables))
+        elif node.func.id in _FAMILIES:
+            yield MetricFacts(texts[0], _FAMILIES[node.func.id], texts[1], _labels_of_family(node))
         elif node.func.id in _CLIENT:
             listed = next((each for each in node.args if isinstance(each, ast.List)), ast.List(elts=[]))
             labels = tuple(str(each.value) for each in listed.elts if isinstance(each, ast.Constant))
@@ -84,6 +87,12 @@ def _labels_of_sample(call: ast.Call, tables: dict[str, tuple[str, ...]]) -> tup
     if isinstance(last, ast.Dict):
         return _keys(last)
     return tables.get(last.id, ()) if isinstance(last, ast.Name) else ()
+
+
+def _labels_of_family(call: ast.Call) -> tuple[str, ...]:
+    listed = next((each.value for each in call.keywords if each.arg == "labels"), None)
+    elements = listed.elts if isinstance(listed, ast.List) else []
+    return tuple(str(each.value) for each in elements if isinstance(each, ast.Constant))
 
 
 def _keys(table: ast.Dict) -> tuple[str, ...]:

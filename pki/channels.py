@@ -49,7 +49,8 @@ MAY_LISTEN: dict[Channel, frozenset[Role]] = {
 
 MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.RPC: _CLUSTER | {Role.DRIVER},
-    Channel.DATA: _JOB,
+    # Shuffle workers hand over to shuffle workers; JVMs admit their own job alone.
+    Channel.DATA: _JOB | {Role.SHUFFLE_WORKER},
     Channel.BLOB: frozenset({Role.JOBMANAGER, Role.TASKMANAGER}) | _JOB,
     Channel.REST: frozenset({Role.GATEWAY, Role.JOBMANAGER}),  # a standby forwards to the leader
     # Envoy asks about requests; JobManagers get the public keys that assertions are verified with, nothing else.

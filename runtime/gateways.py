@@ -167,6 +167,14 @@ class JobMasterGateway(Protocol):
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
+    async def locate_shuffle(self, shuffle_id: int) -> ShuffleAllocation:
+        """Where a registered shuffle is now: workers may listen elsewhere, or have handed over what they kept.
+
+        Raises ``NoShuffleService``.
+        """
+        ...
+
+    @rpc(allow={Role.DRIVER}, own_job=True)
     async def unregister_shuffle(self, shuffle_id: int) -> None:
         """The shuffle is not needed any more; one that is not known is no error."""
         ...

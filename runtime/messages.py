@@ -355,11 +355,15 @@ class JobProgress(Message, frozen=True):
 
 
 class ShuffleWorkerAddress(Message, frozen=True):
-    """Where a ShuffleWorker serves the data channel; ``name`` is that in its certificate."""
+    """Where a ShuffleWorker serves the data channel; ``name`` is that in its certificate.
+
+    ``instead_of``: the worker that wrote what this one serves; empty: itself.
+    """
 
     name: str
     host: str
     port: int
+    instead_of: str = ""
 
 
 class ShuffleAllocation(Message, frozen=True):

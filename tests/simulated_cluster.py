@@ -26,6 +26,7 @@ from runtime.jobmanager.views import (
     ExceptionEntry,
     ExecutorView,
     Failure,
+    JobBlob,
     JobDetail,
     JobRecord,
     JobSummary,
@@ -307,6 +308,9 @@ class SimulatedDispatcher:
         raise NotImplementedError
 
     async def job_released(self, job_id: str) -> None:
+        raise NotImplementedError
+
+    async def blobs(self) -> tuple[JobBlob, ...]:
         raise NotImplementedError
 
     async def job_history(self, job_id: str, history: JobHistory) -> None:

@@ -17,7 +17,7 @@ from pki.files import SECRET_MODE, sync_directory
 from pki.identity import Role
 from pki.tls import TlsIdentity
 from runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobUnavailable
-from runtime.blob.store import check_digest, check_job_id
+from runtime.blob.names import check_digest, check_job_id
 from runtime.messages import BlobRef
 
 CHUNK_BYTES = 256 << 10

@@ -25,5 +25,17 @@ class BlobCorrupt(BlobError):
     """The content is not what its digest or size promises."""
 
 
+class UploadNotFound(BlobError):
+    """There is no such upload of this principal."""
+
+
+class UploadConflict(BlobError):
+    """The upload does not stand where the request says, or not all of it has come."""
+
+
+class TooManyUploads(BlobError):
+    """As many uploads are under way as there may be."""
+
+
 class BlobUnavailable(BlobError):
     """The blob server could not be reached, refused us, or broke off."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import secrets
 import shutil
 from pathlib import Path
@@ -19,43 +18,17 @@ from types import TracebackType
 from typing import Self
 
 from pki.files import SECRET_MODE, make_private_directory, sync_directory
-from runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobTooLarge, InvalidBlobName
+from runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobTooLarge
+from runtime.blob.names import JOB_ID, check_digest, check_file_name, check_job_id
+from runtime.blob.uploads import UploadStore
 from runtime.messages import BlobRef
 
 MAX_BLOBS_PER_JOB = 256
 """Most different blobs of one job."""
 
-MAX_FILE_NAME_CHARACTERS = 200
-"""Longest file name of a blob."""
-
-_JOB_ID = re.compile(r"[0-9a-f]{32}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-_FILE_NAME = re.compile(r"[^,/\\]+")
 _TEMPORARY_SUFFIX = ".part"
 SHARED = "shared"
-
-
-def check_job_id(job_id: str) -> str:
-    """``job_id`` when it is 32 lower-case hexadecimal digits; raises :class:`InvalidBlobName`."""
-    if not _JOB_ID.fullmatch(job_id):
-        raise InvalidBlobName(f"{job_id[:80]!r} is not a job id")
-    return job_id
-
-
-def check_digest(sha256: str) -> str:
-    """``sha256`` when it is a lower-case SHA-256 digest; raises :class:`InvalidBlobName`."""
-    if not _SHA256.fullmatch(sha256):
-        raise InvalidBlobName(f"{sha256[:80]!r} is not a SHA-256 digest")
-    return sha256
-
-
-def check_file_name(name: str) -> str:
-    """``name`` when it is a plain file name without folders; raises :class:`InvalidBlobName`."""
-    if not _FILE_NAME.fullmatch(name) or not name.isprintable() or name.startswith("."):
-        raise InvalidBlobName(f"{name[:80]!r} is not a plain file name", "no folders, no leading dot, no comma")
-    if len(name) > MAX_FILE_NAME_CHARACTERS:
-        raise InvalidBlobName(f"a file name of {len(name)} characters", f"at most {MAX_FILE_NAME_CHARACTERS}")
-    return name
+UPLOADS = "uploads"
 
 
 class BlobWriter:
@@ -148,23 +121,46 @@ class BlobStore:
         self._root = make_private_directory(root)
         self._shared = root / SHARED
         self.max_blob_bytes = max_blob_bytes
+        self.uploads = UploadStore(root / UPLOADS, max_blob_bytes)
         for leftover in root.glob(f"*/*{_TEMPORARY_SUFFIX}"):
             leftover.unlink(missing_ok=True)
         self._forget_unshared()
 
     def jobs(self) -> frozenset[str]:
         """Ids of the jobs that have blobs."""
-        return frozenset(path.name for path in self._root.iterdir() if _JOB_ID.fullmatch(path.name))
+        return frozenset(path.name for path in self._root.iterdir() if JOB_ID.fullmatch(path.name))
 
     def writer(self, job_id: str, name: str) -> BlobWriter:
         """Start writing a blob of ``job_id``; ``name`` is the file name it will travel under."""
         check_file_name(name)
+        directory, room = self._room(job_id)
+        return BlobWriter(directory, self._shared, name, room)
+
+    def adopt(self, job_id: str, upload_id: str, owner: str) -> BlobRef:
+        """Make a complete upload of ``owner`` a blob of ``job_id``, on disk once; the upload stays.
+
+        Raises:
+            UploadNotFound: there is none, or it is somebody else's.
+            UploadConflict: it is not complete.
+            BlobTooLarge: more content than one job may have.
+        """
+        ref, content = self.uploads.content(upload_id, owner)
+        directory, room = self._room(job_id)
+        if ref.size > room:
+            raise BlobTooLarge(f"{ref.name} is larger than {room} bytes", "see max_blob_bytes in [jobmanager]")
+        with contextlib.suppress(FileExistsError):
+            (directory / ref.sha256).hardlink_to(content)
+        sync_directory(directory)
+        return ref
+
+    def _room(self, job_id: str) -> tuple[Path, int]:
+        """Where the blobs of ``job_id`` are, and how many bytes more it may have."""
         directory = make_private_directory(self._root / check_job_id(job_id))
         present = [path.stat().st_size for path in directory.iterdir() if path.suffix != _TEMPORARY_SUFFIX]
         if len(present) >= MAX_BLOBS_PER_JOB:
             raise BlobTooLarge(f"job {job_id} has {len(present)} blobs already", f"at most {MAX_BLOBS_PER_JOB}")
         make_private_directory(self._shared)
-        return BlobWriter(directory, self._shared, name, self.max_blob_bytes - sum(present))
+        return directory, self.max_blob_bytes - sum(present)
 
     def path(self, job_id: str, sha256: str) -> Path:
         """Where the complete blob is; raises :class:`BlobNotFound`."""

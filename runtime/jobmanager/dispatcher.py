@@ -5,206 +5,62 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
-import re
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from pki.errors import SluiceError
 from pki.tracing import TRACING
-from runtime.blob.errors import BlobError, InvalidBlobName
-from runtime.blob.store import BlobStore, check_file_name
-from runtime.checkpoint.errors import CheckpointsUnavailable, SavepointFailed
-from runtime.checkpoint.ledger import CheckpointsView
-from runtime.checkpoint.savepoints import Savepoint, new_savepoint_id
+from runtime.blob.errors import BlobError
+from runtime.checkpoint.errors import CheckpointsUnavailable
 from runtime.ha.errors import EntryMissing, LeadershipLost, StorageUnavailable
-from runtime.ha.leadership import Leadership
-from runtime.jobmanager.driver_attempt import LOG_FILES, attempt_directory
+from runtime.jobmanager.driver_attempt import attempt_directory
 from runtime.jobmanager.errors import (
     JobAlreadyTerminal,
-    JobNotFound,
-    LogNotFound,
     QuotaExceeded,
     SubmissionRejected,
-    UiNotFound,
 )
-from runtime.jobmanager.gateways import (
-    DISPATCHER,
-    DispatcherGateway,
-    ExecutorLogRequest,
-    JobMasterInternalGateway,
-    ResourceManagerInternalGateway,
-)
-from runtime.jobmanager.history import HistoryKeeper, HistoryStore, JobHistory
-from runtime.jobmanager.job_feed import JobFeed
-from runtime.jobmanager.job_master import JobMaster, JobServices
-from runtime.jobmanager.job_queue import JobLimits, JobQueue
-from runtime.jobmanager.job_store import AcceptedJob, JobStore
+from runtime.jobmanager.history import JobHistory
+from runtime.jobmanager.job_master import JobMaster
+from runtime.jobmanager.job_register import JobRegister, RegisteredJob
+from runtime.jobmanager.job_store import AcceptedJob
 from runtime.jobmanager.records import accepted_detail, ended_record, interrupted_record
 from runtime.jobmanager.remains import end_remains, end_remains_of, wait_for
-from runtime.jobmanager.restart import NoRestart, Restarts, restarts
-from runtime.jobmanager.views import ExceptionEntry, Failure, JobDetail, JobRecord, JobSummary, SavepointRequest
-from runtime.log_files import read_log
+from runtime.jobmanager.restart import restarts
+from runtime.jobmanager.submission_checks import check_submission
+from runtime.jobmanager.views import Failure, JobDetail, JobRecord
 from runtime.messages import (
     BlobRef,
-    ConnectionEvidence,
     JobKind,
     JobState,
     JobSubmission,
-    LogChunk,
-    StageTable,
-    UiPage,
-    UiRequest,
 )
 from runtime.restart_config import (
-    RestartConfig,
     settle,
 )
-from runtime.rpc import RpcEndpoint
-from runtime.spark.command import MINIMUM_EXECUTOR_MEMORY_MB
-from runtime.spark.conf import check_job_conf
-from runtime.spark.packages import check_packages
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-MAX_JOB_NAME_CHARACTERS = 200
-MAX_ARGUMENTS = 1000
-MAX_ARGUMENTS_CHARACTERS = 256 << 10
-"""Longest sum of a pipeline's arguments."""
-MAX_EXECUTORS = 1000
 ATTEMPTS_WITH_LOGS = 5
 """Latest attempts of a job whose logs are kept: a streaming job may be restarted for ever."""
-MAX_EXECUTOR_CORES = 1024
-MAX_EXECUTOR_MEMORY_MB = 8 << 20
 FIRST_RETRY_SECONDS = 0.2
 LONGEST_RETRY_SECONDS = 5.0
 """Between tries while the HA storage is away."""
 
-_EARLIER_LOG = re.compile(r"attempt-([1-9][0-9]{0,5})\.(driver\.[a-z]+)")
-_EXECUTOR_LOG = re.compile(r"executor-([1-9][0-9]{0,8})\.(stdout|stderr)")
 
-
-@dataclass(slots=True)
-class _Job:
-    """``cancelled``: somebody wants that (``woken`` is set then); ``clean``: nothing of it is left but its result."""
-
-    record: JobRecord
-    master: JobMaster | None = None
-    cancelled: bool = False
-    clean: bool = False
-    restarts: Restarts = field(default_factory=NoRestart)
-    history: JobHistory = field(default_factory=JobHistory)
-    woken: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-def check_executor_size(cores: int, memory_mb: int) -> None:
-    """Raise :class:`SubmissionRejected` when no executor could have this size; 0 is the cluster's default."""
-    if not 0 <= cores <= MAX_EXECUTOR_CORES:
-        raise SubmissionRejected(f"executors of {cores} cores", f"ask for 1 to {MAX_EXECUTOR_CORES}")
-    if memory_mb and not MINIMUM_EXECUTOR_MEMORY_MB <= memory_mb <= MAX_EXECUTOR_MEMORY_MB:
-        raise SubmissionRejected(
-            f"executors of {memory_mb} MiB", f"ask for {MINIMUM_EXECUTOR_MEMORY_MB} to {MAX_EXECUTOR_MEMORY_MB}"
-        )
-
-
-def check_submission(submission: JobSubmission) -> JobSubmission:
-    """A vetted copy; raises :class:`SubmissionRejected` or ``ForbiddenSparkConf`` naming what is not acceptable."""
-    name = submission.name
-    if not name or len(name) > MAX_JOB_NAME_CHARACTERS or not name.isprintable():
-        raise SubmissionRejected(
-            f"{name[:80]!r} is not a job name", f"1 to {MAX_JOB_NAME_CHARACTERS} printable characters"
-        )
-    if not 1 <= submission.executors <= MAX_EXECUTORS:
-        raise SubmissionRejected(f"{submission.executors} executors", f"ask for 1 to {MAX_EXECUTORS}")
-    check_executor_size(submission.executor_cores, submission.executor_memory_mb)
-    if len(submission.args) > MAX_ARGUMENTS or sum(map(len, submission.args)) > MAX_ARGUMENTS_CHARACTERS:
-        raise SubmissionRejected(
-            "too many arguments", f"at most {MAX_ARGUMENTS} with {MAX_ARGUMENTS_CHARACTERS} characters"
-        )
-    if any("\0" in argument for argument in submission.args):
-        raise SubmissionRejected("an argument contains a zero character")
-    try:
-        names = [check_file_name(ref.name) for ref in submission.blobs]
-    except InvalidBlobName as error:
-        raise SubmissionRejected(error.what, error.remedy) from error
-    if len(set(names)) != len(names):
-        raise SubmissionRejected("two files of the submission have the same name", "rename one of them")
-    check_packages(submission)
-    return msgspec.structs.replace(submission, spark_conf=check_job_conf(submission.spark_conf))
-
-
-class Dispatcher(RpcEndpoint):
-    """See the module's documentation. It exists while its process leads.
-
-    Args:
-        store: where jobs are written down.
-        history: where their past is.
-        term: the leadership under which it works.
-        blobs: whose job folders are removed when a job is over.
-        jobs: directory with the working directories and logs of jobs.
-        resource_manager: for the logs of executors.
-        services: what JobMasters get; ``services.dispatcher`` must be a proxy of this endpoint.
-        finished_jobs_kept: how many ended jobs, with their logs, are remembered.
-        lease: of drivers, in seconds (see :mod:`runtime.jobmanager.remains`).
-        limits: how many jobs run and wait.
-        feed: told of every change of a job.
-        blob_quota: bytes that the files of one owner's unfinished jobs may have together; 0: any number.
-        restart: what happens to jobs that fail, where they do not say it themselves.
-        chance: random numbers from -1 to 1, for delays before restarts.
-    """
-
-    def __init__(
-        self,
-        *,
-        store: JobStore,
-        history: HistoryStore,
-        term: Leadership,
-        blobs: BlobStore,
-        jobs: Path,
-        resource_manager: ResourceManagerInternalGateway,
-        services: JobServices,
-        finished_jobs_kept: int,
-        lease: float,
-        restart: RestartConfig,
-        limits: JobLimits | None = None,
-        feed: JobFeed | None = None,
-        blob_quota: int = 0,
-        clock: Callable[[], float] = time.time,
-        chance: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311  # spreads load, guards nothing
-    ) -> None:
-        super().__init__(DISPATCHER, DispatcherGateway)
-        self._store = store
-        self._histories = history
-        self._keeper = HistoryKeeper(history)
-        self._term = term
-        self._lease = lease
-        self._restart = restart
-        self._blob_quota = blob_quota
-        self._chance = chance
-        self._blobs = blobs
-        self._directory = jobs
-        self._resource_manager = resource_manager
-        self._services = services
-        self._kept = finished_jobs_kept
-        self._clock = clock
-        self._queue = JobQueue(limits or JobLimits())
-        self._feed = feed or JobFeed()
-        self._jobs: dict[str, _Job] = {}
-        self._launching: set[asyncio.Task[None]] = set()
+class Dispatcher(JobRegister):
+    """See the module's documentation. It exists while its process leads."""
 
     async def on_start(self) -> None:
         """Read what there is; jobs that an earlier leader left unfinished start again when nothing of them runs."""
         recovered = await self._store.recover()
         await asyncio.to_thread(end_remains, self._directory)
         for ended in recovered.ended:
-            self._jobs[ended.summary.id] = _Job(ended_record(ended), clean=not ended.dirty)
+            self._jobs[ended.summary.id] = RegisteredJob(ended_record(ended), clean=not ended.dirty)
             if ended.dirty:
                 self.hand_off(self._clean_up(ended.summary.id))
         for accepted in recovered.accepted:
@@ -237,8 +93,6 @@ class Dispatcher(RpcEndpoint):
         except SluiceError as error:
             _LOG.info("the next leader will wait for the driver of job %s: %s", job_id, error)
 
-    # --- jobs -------------------------------------------------------------------------------------------
-
     async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
         """See :class:`DispatcherGateway`."""
         self._term.check()
@@ -266,9 +120,9 @@ class Dispatcher(RpcEndpoint):
                 f"at most {self._blob_quota} (limits.max_blob_bytes_per_user): wait until one has ended",
             )
 
-    def _new(self, record: JobRecord, history: JobHistory | None = None) -> _Job:
+    def _new(self, record: JobRecord, history: JobHistory | None = None) -> RegisteredJob:
         """A job that is to be run; a Spark Connect session is its client's to start again."""
-        job = _Job(record, history=history or JobHistory())
+        job = RegisteredJob(record, history=history or JobHistory())
         if record.submission.kind is JobKind.PIPELINE:
             settings = settle(self._restart, record.submission.restart)
             job.restarts = restarts(
@@ -279,7 +133,7 @@ class Dispatcher(RpcEndpoint):
             )
         return job
 
-    async def _accept(self, job_id: str, job: _Job) -> None:
+    async def _accept(self, job_id: str, job: RegisteredJob) -> None:
         """Make the job durable, then start it; outside the main thread because its JobMaster reports to that."""
         submission, accepted_at = job.record.submission, job.record.detail.start_time
         try:
@@ -297,7 +151,7 @@ class Dispatcher(RpcEndpoint):
         _LOG.info("accepted job %s (%s) of %s", job_id, submission.name, submission.owner)
         self._launch(job, self._start(job_id, job))
 
-    def _launch(self, job: _Job, work: Coroutine[Any, Any, None]) -> None:
+    def _launch(self, job: RegisteredJob, work: Coroutine[Any, Any, None]) -> None:
         """Start ``job``; one that cannot be started has failed, unless it is another leader's by now."""
 
         def failed(error: BaseException) -> None:
@@ -312,7 +166,7 @@ class Dispatcher(RpcEndpoint):
         self._launching.add(task)
         task.add_done_callback(self._launching.discard)
 
-    async def _recover(self, accepted: AcceptedJob, job: _Job) -> None:
+    async def _recover(self, accepted: AcceptedJob, job: RegisteredJob) -> None:
         """Start a job of an earlier leader again, once its driver is gone."""
         await asyncio.sleep(
             wait_for(
@@ -343,7 +197,7 @@ class Dispatcher(RpcEndpoint):
 
         await asyncio.to_thread(copy)
 
-    async def _start(self, job_id: str, job: _Job) -> None:
+    async def _start(self, job_id: str, job: RegisteredJob) -> None:
         """Start the JobMaster with the next attempt, when it is the job's turn."""
         await self._queue.turn(job_id)
         if job.cancelled:
@@ -365,11 +219,11 @@ class Dispatcher(RpcEndpoint):
         if job.cancelled:
             await self._cancel_master(job_id)
 
-    async def _give_up(self, job: _Job, why: str) -> None:
+    async def _give_up(self, job: RegisteredJob, why: str) -> None:
         _LOG.error("job %s cannot be run: %s", job.record.detail.id, why)
         await self._conclude(job, JobState.FAILED, Failure(error=why))
 
-    async def _conclude(self, job: _Job, state: JobState, failure: Failure | None = None) -> None:
+    async def _conclude(self, job: RegisteredJob, state: JobState, failure: Failure | None = None) -> None:
         """End a job that has no JobMaster."""
         now, detail = self._now_ms(), job.record.detail
         ended = msgspec.structs.replace(
@@ -391,7 +245,7 @@ class Dispatcher(RpcEndpoint):
             raise JobAlreadyTerminal(f"job {job_id} is {job.record.detail.state}")
         return self.deferred(self._cancel(job_id, job))
 
-    async def _cancel(self, job_id: str, job: _Job) -> None:
+    async def _cancel(self, job_id: str, job: RegisteredJob) -> None:
         """The wish is made durable first: a job that was cancelled is not started by the next leader."""
         await self._store.cancel(job_id)
         job.cancelled = True
@@ -416,7 +270,7 @@ class Dispatcher(RpcEndpoint):
         """See :class:`DispatcherGateway`."""
         return self.deferred(self._end(self._job(record.detail.id), record))
 
-    async def _end(self, job: _Job, record: JobRecord) -> None:
+    async def _end(self, job: RegisteredJob, record: JobRecord) -> None:
         """The job is terminal for everybody as soon as its result is durable, and not before."""
         await self._persistently(lambda: self._store.put_result(record), "its result")
         job.record = record
@@ -429,7 +283,7 @@ class Dispatcher(RpcEndpoint):
         job = self._job(job_id)
         return None if job.cancelled else self.deferred(self._decide(job_id, job))
 
-    async def _decide(self, job_id: str, job: _Job) -> float | None:
+    async def _decide(self, job_id: str, job: RegisteredJob) -> float | None:
         """What the strategy counts is durable before anything follows from it."""
         delay = job.restarts.failed(self._clock())
         if delay is not None:
@@ -444,7 +298,7 @@ class Dispatcher(RpcEndpoint):
         job.history = history
         self.hand_off(self._keep_history(job_id, job), failed=lambda error: self._history_not_kept(job_id, error))
 
-    async def _keep_history(self, job_id: str, job: _Job) -> None:
+    async def _keep_history(self, job_id: str, job: RegisteredJob) -> None:
         await self._keeper.keep(job_id, msgspec.structs.replace(job.history, restarts=job.restarts.memory))
 
     def _history_not_kept(self, job_id: str, error: BaseException) -> None:
@@ -464,7 +318,7 @@ class Dispatcher(RpcEndpoint):
         if master is not None:
             self._launch(job, self._restart_later(job_id, job, master, delay))
 
-    async def _restart_later(self, job_id: str, job: _Job, master: JobMaster, delay: float) -> None:
+    async def _restart_later(self, job_id: str, job: RegisteredJob, master: JobMaster, delay: float) -> None:
         """The next attempt begins when nothing of the last one runs, however long that takes."""
         await self.service.stop(master)
         await asyncio.to_thread(end_remains_of, self._directory / job_id)
@@ -472,59 +326,6 @@ class Dispatcher(RpcEndpoint):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(job.woken.wait(), delay)
         await self._start(job_id, job)
-
-    async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
-        """See :class:`DispatcherGateway`."""
-        job, master = self._job(job_id), self._master(job_id)
-        if master is None or job.record.detail.state.terminal:
-            return job.record.exceptions
-        return self.deferred(master.exceptions())
-
-    async def job_checkpoints(self, job_id: str) -> CheckpointsView:
-        """See :class:`DispatcherGateway`."""
-        job, master = self._job(job_id), self._master(job_id)
-        if master is None or job.record.detail.state.terminal:
-            return job.record.checkpoints
-        return self.deferred(master.checkpoints())
-
-    async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
-        """See :class:`DispatcherGateway`."""
-        job, master = self._job(job_id), self._master(job_id)
-        if master is None or job.record.detail.state.terminal:
-            return job.record.savepoints
-        return self.deferred(master.savepoints())
-
-    async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
-        """See :class:`DispatcherGateway`."""
-        job, master = self._job(job_id), self._master(job_id)
-        if master is None or job.record.detail.state.terminal:
-            raise SavepointFailed(f"job {job_id} is {job.record.detail.state}", "a savepoint is made of a running job")
-        savepoint_id = new_savepoint_id(job_id)
-
-        async def ask() -> str:
-            await master.trigger_savepoint(savepoint_id, stop)
-            return savepoint_id
-
-        return self.deferred(ask())
-
-    async def savepoints(self) -> tuple[Savepoint, ...]:
-        """See :class:`DispatcherGateway`."""
-        return self.deferred(asyncio.to_thread(self._services.places.savepoints.list))
-
-    async def savepoint(self, savepoint_id: str) -> Savepoint:
-        """See :class:`DispatcherGateway`."""
-        return self.deferred(asyncio.to_thread(self._services.places.savepoints.get, savepoint_id))
-
-    async def dispose_savepoint(self, savepoint_id: str) -> None:
-        """See :class:`DispatcherGateway`."""
-        used = [
-            job.record.detail.id
-            for job in self._jobs.values()
-            if job.record.submission.savepoint == savepoint_id and not job.record.detail.state.terminal
-        ]
-        if used and not any(self._jobs[job_id].record.detail.checkpoints for job_id in used):
-            raise SavepointFailed(f"job {used[0]} is about to go on from it", "wait until it runs, or cancel it")
-        return self.deferred(asyncio.to_thread(self._services.places.savepoints.dispose, savepoint_id))
 
     async def job_released(self, job_id: str) -> None:
         """See :class:`DispatcherGateway`."""
@@ -583,99 +384,3 @@ class Dispatcher(RpcEndpoint):
         unknown.sort(key=lambda path: path.stat().st_mtime)
         for path in unknown[: max(0, len(unknown) - self._kept)]:
             shutil.rmtree(path, ignore_errors=True)
-
-    # --- queries ------------------------------------------------------------------------------------------
-
-    async def jobs(self) -> tuple[JobSummary, ...]:
-        """See :class:`DispatcherGateway`."""
-        return tuple(self._shown(job).summary() for job in reversed(self._jobs.values()))
-
-    async def job(self, job_id: str) -> JobDetail:
-        """See :class:`DispatcherGateway`."""
-        return self._shown(self._job(job_id))
-
-    async def job_logs(self, job_id: str) -> tuple[str, ...]:
-        """See :class:`DispatcherGateway`."""
-        detail = self._job(job_id).record.detail
-        executors = [each.id for each in detail.executors if each.state != "LAUNCHING"]
-        earlier = [each.number for each in detail.attempts if each.number != detail.attempt]
-        return (
-            *self._driver_logs(job_id, detail.attempt),
-            *(f"executor-{each}.{stream}" for each in executors for stream in ("stdout", "stderr")),
-            *(f"attempt-{number}.{name}" for number in earlier for name in self._driver_logs(job_id, number)),
-        )
-
-    def _driver_logs(self, job_id: str, attempt: int) -> list[str]:
-        directory = attempt_directory(self._directory, job_id, attempt)
-        return [name for name, file in LOG_FILES.items() if (directory / file).is_file()]
-
-    async def read_job_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
-        """See :class:`DispatcherGateway`."""
-        detail = self._job(job_id).record.detail
-        earlier = _EARLIER_LOG.fullmatch(source)
-        attempt, name = (int(earlier[1]), earlier[2]) if earlier else (detail.attempt, source)
-        if name in LOG_FILES:
-            path = attempt_directory(self._directory, job_id, attempt) / LOG_FILES[name]
-            return self.deferred(asyncio.to_thread(read_log, path, offset, limit))
-        match = _EXECUTOR_LOG.fullmatch(source)
-        executor = next((each for each in detail.executors if match and each.id == int(match[1])), None)
-        if match is None or executor is None:
-            raise LogNotFound(f"job {job_id} has no log {source[:80]!r}", "see the list of logs")
-        request = ExecutorLogRequest(
-            taskmanager=executor.taskmanager,
-            job_id=job_id,
-            executor_id=executor.id,
-            stream=match[2],
-            offset=offset,
-            limit=limit,
-        )
-        return self.deferred(self._resource_manager.read_executor_log(request))
-
-    async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
-        """See :class:`DispatcherGateway`."""
-        job = self._job(job_id)
-        master = self._master(job_id)
-        if master is None or job.record.detail.state.terminal:
-            return job.record.connections
-        return self.deferred(master.connections())
-
-    async def job_stages(self, job_id: str) -> StageTable:
-        """See :class:`DispatcherGateway`."""
-        job = self._job(job_id)
-        master = self._master(job_id)
-        if master is None or job.record.detail.state.terminal:
-            return job.record.stages
-        return self.deferred(master.stages())
-
-    async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
-        """See :class:`DispatcherGateway`."""
-        job = self._job(job_id)
-        master = self._master(job_id)
-        if master is None or job.record.detail.state.terminal:
-            raise UiNotFound(f"job {job_id} does not run", "its UI is there while it runs")
-        return self.deferred(master.ui(request))
-
-    def _job(self, job_id: str) -> _Job:
-        try:
-            return self._jobs[job_id]
-        except KeyError:
-            raise JobNotFound(f"there is no job {job_id[:64]!r}", "see the list of jobs") from None
-
-    def _master(self, job_id: str) -> JobMasterInternalGateway | None:
-        master = self._job(job_id).master
-        if master is None or not master.running:
-            return None
-        return self.service.local(JobMasterInternalGateway, master.name, token=master.token)
-
-    def _shown(self, job: _Job) -> JobDetail:
-        detail = job.record.detail
-        if detail.end_time is not None:
-            return detail
-        return msgspec.structs.replace(
-            detail,
-            duration_ms=max(0, self._now_ms() - detail.start_time),
-            pending_reason=self._queue.reason(detail.id) or detail.pending_reason,
-        )
-
-    def _now_ms(self) -> int:
-        return int(self._clock() * 1000)

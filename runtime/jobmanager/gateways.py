@@ -15,6 +15,7 @@ from runtime.gateways import JobMasterGateway, ResourceManagerGateway
 from runtime.jobmanager.history import JobHistory
 from runtime.jobmanager.views import (
     ExceptionEntry,
+    JobBlob,
     JobDetail,
     JobRecord,
     JobSummary,
@@ -189,6 +190,11 @@ class DispatcherGateway(Protocol):
     @rpc(allow=_OWN)
     async def jobs(self) -> tuple[JobSummary, ...]:
         """Running and archived jobs, the latest first."""
+        ...
+
+    @rpc(allow=_OWN)
+    async def blobs(self) -> tuple[JobBlob, ...]:
+        """The files of all jobs that have not ended."""
         ...
 
     @rpc(allow=_OWN)

@@ -32,6 +32,7 @@ from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, publish_jobmanager, require_reachable, withdraw_jobmanager
 from runtime.blob.server import BlobServer
 from runtime.blob.store import BlobStore
+from runtime.blob.uploads import sweeping
 from runtime.checkpoint.savepoints import CheckpointPlaces
 from runtime.config import RuntimeConfig
 from runtime.ha.leader_endpoint import LeaderEndpoint
@@ -254,6 +255,7 @@ class _Node:
     async def lead(self, stack: AsyncExitStack, leadership: Leadership, ready: Ready) -> None:
         """Begin a term."""
         gateways = await stack.enter_async_context(leading(self.workshop, leadership))
+        await stack.enter_async_context(sweeping(self.workshop.blobs.uploads))
         stack.enter_context(self.switch.leading(self._cluster(gateways, leadership)))
         await self.rest.open_socket()
         stack.push_async_callback(self.rest.close_socket)

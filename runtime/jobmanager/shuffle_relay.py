@@ -13,6 +13,8 @@ from collections.abc import Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from pki.errors import SluiceError
 from runtime.messages import ShuffleAllocation
 from runtime.shuffle.manager_link import ShuffleManagerLink
@@ -78,6 +80,15 @@ class ShuffleRelay:
             task = asyncio.ensure_future(link.allocate(self._job_id, number, partitions))
             known = self._shuffles[shuffle_id] = _Shuffle(number, task)
         return await asyncio.shield(known.allocation)
+
+    async def locate(self, shuffle_id: int) -> ShuffleAllocation:
+        """Where the workers of a registered shuffle are now, those included that took over from others."""
+        shuffle = self._shuffles.get(shuffle_id)
+        if self._link is None or shuffle is None:
+            raise NoShuffleService(f"shuffle {shuffle_id} of job {self._job_id} is not registered")
+        allocation = await asyncio.shield(shuffle.allocation)
+        names = [worker.name for worker in allocation.workers]
+        return msgspec.structs.replace(allocation, workers=await self._link.locate(self._job_id, shuffle.number, names))
 
     async def unregister(self, shuffle_id: int) -> None:
         """Spark does not need it any more."""

@@ -24,8 +24,8 @@ from runtime.jobmanager.driver_attempt import DriverHost
 from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
 from runtime.jobmanager.history import HistoryStore
 from runtime.jobmanager.job_feed import JobFeed
-from runtime.jobmanager.job_master import JobServices
 from runtime.jobmanager.job_queue import JobLimits
+from runtime.jobmanager.job_services import JobServices
 from runtime.jobmanager.job_store import JobStore
 from runtime.jobmanager.provision import ProvisionLimits
 from runtime.jobmanager.resource_manager import ResourceManager

@@ -136,6 +136,17 @@ class JobRecord(Message, frozen=True):
     savepoints: tuple[SavepointRequest, ...] = ()
 
 
+class JobBlob(Message, frozen=True):
+    """A file of a job that has not ended."""
+
+    job_id: str
+    owner: str
+    submitted_at: int
+    name: str
+    sha256: str
+    size: int
+
+
 class SlotView(Message, frozen=True):
     """One slot of a TaskManager, with its cores and heap in MiB."""
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pki.errors import SluiceError
-from runtime.blob.store import BlobStore, check_file_name
+from runtime.blob.names import check_file_name
+from runtime.blob.store import BlobStore
 from runtime.messages import BlobRef
 
 CHUNK_BYTES = 1 << 20

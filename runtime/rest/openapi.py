@@ -13,13 +13,14 @@ import msgspec
 from pki.errors import SluiceError
 from runtime.rest.problems import CONTENT_TYPE, EVERYWHERE, TYPE_PREFIX, Problem, status_of
 from runtime.rest.resources.ui import UI_SEGMENTS
-from runtime.rest.route import FORM, JSON, Annotation, Form, Query, Route
+from runtime.rest.route import BINARY, FORM, JSON, Annotation, Form, Query, Route
 
 REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {
     "job_id": "of a job, as its submission answered it",
     "taskmanager_id": "of a TaskManager: the name in its certificate",
     "savepoint_id": "of a savepoint",
+    "upload_id": "of an upload, as its announcement answered it",
     "batch_id": "number of a batch",
     **dict.fromkeys(UI_SEGMENTS, "a part of the path in Spark's UI"),
     "worker": "name of a ShuffleWorker",
@@ -102,6 +103,8 @@ def _operation(route: Route, schemas: _Schemas) -> dict[str, Any]:
     }
     if route.form is not None:
         operation["requestBody"] = {"required": True, "content": {FORM: _form(route.form, schemas)}}
+    elif route.binary:
+        operation["requestBody"] = {"required": True, "content": {BINARY: {"schema": {}}}}
     elif route.body is not None:
         operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas.of(route.body)}}}
     return operation

@@ -10,7 +10,14 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from pki.errors import AssertionRefused, SluiceError
-from runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from runtime.blob.errors import (
+    BlobCorrupt,
+    BlobTooLarge,
+    InvalidBlobName,
+    TooManyUploads,
+    UploadConflict,
+    UploadNotFound,
+)
 from runtime.checkpoint.errors import CheckpointsUnavailable, NotStreaming, SavepointFailed, SavepointNotFound
 from runtime.ha.errors import LeadershipLost, StorageUnavailable
 from runtime.jobmanager.errors import (
@@ -70,7 +77,11 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (WorkerUnknown, 404),
     (JobAlreadyTerminal, 409),
     (TaskManagerLeaves, 409),
+    (UploadNotFound, 404),
+    (UploadConflict, 409),
+    (BlobCorrupt, 422),
     (BlobTooLarge, 413),
+    (TooManyUploads, 429),
     (TooManyStreams, 429),
     (QuotaExceeded, 413),
     (TooManyJobs, 503),

@@ -27,6 +27,7 @@ from runtime.rest.assertion import asserted
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
 FORM = "multipart/form-data"
+BINARY = "application/octet-stream"
 PLAIN_TEXT = "text/plain"
 
 
@@ -99,6 +100,7 @@ class Route:
         errors: what it raises besides what every route may.
         form: what comes as multipart/form-data; the handler reads it itself.
         media: the content type of a good answer.
+        binary: whether a body of bytes comes, which the handler reads itself.
     """
 
     method: str
@@ -110,6 +112,7 @@ class Route:
     errors: tuple[type[SluiceError], ...] = ()
     form: Form | None = None
     media: str = JSON
+    binary: bool = False
 
     @property
     def id(self) -> str:

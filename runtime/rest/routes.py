@@ -12,6 +12,7 @@ from runtime.rest.cluster import Cluster
 from runtime.rest.openapi import describe
 from runtime.rest.resources import (
     batches,
+    blobs,
     connect,
     events,
     jobs,
@@ -25,6 +26,7 @@ from runtime.rest.resources import (
     stages,
     taskmanagers,
     ui,
+    uploads,
 )
 from runtime.rest.route import Call, NoQuery, Route
 from runtime.ui.pages import PAGES
@@ -42,6 +44,8 @@ async def get_description(cluster: Cluster, call: Call[NoQuery]) -> dict[str, An
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES,
     *jobs.ROUTES,
+    *blobs.ROUTES,
+    *uploads.ROUTES,
     *stages.ROUTES,
     *logs.ROUTES,
     *events.ROUTES,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import msgspec
 from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from runtime.blob.store import BlobStore, check_file_name
+from runtime.blob.names import check_file_name
+from runtime.blob.store import BlobStore
 from runtime.messages import Archive, BlobRef, JobSubmission
 from runtime.rest.problems import BadRequest
 from runtime.restart_config import RestartWish
@@ -34,6 +35,13 @@ _MALFORMED = (ValueError, RuntimeError, AssertionError, EOFError, HttpProcessing
 """What aiohttp's multipart reader raises when the body does not follow its own boundaries and headers."""
 
 
+class UploadedPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file that was uploaded before, and the part it stands for."""
+
+    part: Literal["pipeline", "file", "py_file", "archive"]
+    upload_id: str
+
+
 class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The ``request`` part; ``name`` defaults to the pipeline's file name, the others to the cluster's defaults."""
 
@@ -47,6 +55,8 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     savepoint: Annotated[str, msgspec.Meta(max_length=MAX_SAVEPOINT_CHARACTERS)] = ""
     executor_cores: int = 0
     executor_memory_mb: int = 0
+    uploads: Annotated[tuple[UploadedPart, ...], msgspec.Meta(max_length=MAX_FILES + 1)] = ()
+    """Files that were uploaded before (`/v1/uploads`), instead of parts that bring them."""
 
 
 @dataclass
@@ -63,15 +73,25 @@ class _Parts:
         return len(self.files) + len(self.py_files) + len(self.archives)
 
 
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A submission, and the uploads that it has used."""
+
+    submission: JobSubmission
+    uploads: tuple[str, ...] = ()
+
+
 async def receive_submission(
     request: web.Request, store: BlobStore, job_id: str, *, owner: str, default_executors: int
-) -> JobSubmission:
+) -> Received:
     """Read the request's body; blobs are stored under ``job_id`` as they come.
 
     Raises:
         BadRequest: it does not have the form above.
         InvalidBlobName: a file name is not a plain one.
         BlobTooLarge: more content than one job may have.
+        UploadNotFound: it names an upload that is not its owner's.
+        UploadConflict: it names one that is not complete.
     """
     if request.content_type != "multipart/form-data":
         _bad(f"the body is {request.content_type}, not multipart/form-data")
@@ -85,10 +105,13 @@ async def receive_submission(
         raise BadRequest(f"the body is not valid multipart/form-data: {type(error).__name__}") from error
     except TimeoutError as error:
         raise BadRequest(f"the upload stood still for {STALL_SECONDS:g} s") from error
+    if parts.request is not None:
+        for uploaded in parts.request.uploads:
+            _add(parts, uploaded.part, await asyncio.to_thread(store.adopt, job_id, uploaded.upload_id, owner))
     if parts.request is None or parts.pipeline is None:
         _bad(f"the part {'request' if parts.request is None else 'pipeline'!r} is missing")
     wanted, pipeline = parts.request, parts.pipeline
-    return JobSubmission(
+    submission = JobSubmission(
         name=wanted.name or pipeline.name,
         owner=owner,
         pipeline=pipeline,
@@ -103,6 +126,7 @@ async def receive_submission(
         executor_cores=wanted.executor_cores,
         executor_memory_mb=wanted.executor_memory_mb,
     )
+    return Received(submission, tuple({each.upload_id: None for each in wanted.uploads}))
 
 
 def _archives(refs: list[BlobRef], names: dict[str, str]) -> tuple[Archive, ...]:
@@ -116,19 +140,31 @@ async def _receive_part(part: BodyPartReader, parts: _Parts, store: BlobStore, j
     match part.name:
         case "request" if parts.request is None:
             parts.request = await _read_request(part)
-        case "pipeline" if parts.pipeline is None:
-            parts.pipeline = await _store(part, store, job_id)
-        case "file" if parts.count < MAX_FILES:
-            parts.files.append(await _store(part, store, job_id))
-        case "py_file" if parts.count < MAX_FILES:
-            parts.py_files.append(await _store(part, store, job_id))
-        case "archive" if parts.count < MAX_FILES:
-            parts.archives.append(await _store(part, store, job_id))
+        case "pipeline" | "file" | "py_file" | "archive" as name if _takes(parts, name):
+            _add(parts, name, await _store(part, store, job_id))
         case name:
-            _bad(
-                f"unexpected part {str(name)[:80]!r}",
-                f"one request, one pipeline, together up to {MAX_FILES} file, py_file and archive",
-            )
+            _unexpected(str(name))
+
+
+def _takes(parts: _Parts, name: str) -> bool:
+    """Whether there is room for one more file in the part ``name``."""
+    return parts.pipeline is None if name == "pipeline" else parts.count < MAX_FILES
+
+
+def _add(parts: _Parts, name: str, ref: BlobRef) -> None:
+    if not _takes(parts, name):
+        _unexpected(name)
+    if name == "pipeline":
+        parts.pipeline = ref
+    else:
+        {"file": parts.files, "py_file": parts.py_files, "archive": parts.archives}[name].append(ref)
+
+
+def _unexpected(name: str) -> NoReturn:
+    _bad(
+        f"unexpected part {name[:80]!r}",
+        f"one request, one pipeline, together up to {MAX_FILES} file, py_file and archive",
+    )
 
 
 async def _read_request(part: BodyPartReader) -> SubmitRequest:

@@ -15,19 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 import numpy as np
 
-from pki.channels import Channel, server_policy
-from pki.errors import SluiceError
-from pki.identity import Role
-from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
+from runtime.shuffle.connection import WorkerAddress, WorkerConnection, answer_of
 from runtime.shuffle.errors import (
     DiskFailed,
     FrameRefused,
@@ -40,35 +36,22 @@ from runtime.shuffle.integrity import SegmentChecks
 from runtime.shuffle.wire import (
     DATA_ENTRY,
     FLAG_ORDERED,
-    HEADER_BYTES,
     MAX_SEGMENT_BYTES,
     SEGMENT_ENTRY,
     FrameType,
     Header,
-    error_of,
-    pack_hello,
     parse_data_table,
-    parse_header,
 )
+
+__all__ = ["MapWriter", "Segment", "ShuffleClient", "WorkerAddress"]
 
 FRAME_BYTES = 512 << 10
 """A writer sends what it has when it has this much."""
 FETCH_CREDIT_BYTES = 8 << 20
 """So many bytes may be on their way to a reader."""
-CONNECT_SECONDS = 15.0
-ANSWER_SECONDS = 120.0
-"""A worker that does not answer for this long is taken for dead."""
 
 _ELSEWHERE = (MapUnknown, SegmentCorrupt, DiskFailed, ShuffleUnavailable)
 """Errors after which another replica may help."""
-
-
-class WorkerAddress(NamedTuple):
-    """A worker: its name, which its certificate must show, and where it listens."""
-
-    name: str
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,157 +62,6 @@ class Segment:
     map_id: int
     sequence: int
     data: bytes
-
-
-class _Connection:
-    """One connection to one worker in one direction; shared by all that goes that way."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: WorkerAddress) -> None:
-        self.address = address
-        self._reader = reader
-        self._writer = writer
-        self._answers: dict[int, asyncio.Queue[tuple[Header, bytes] | ShuffleError]] = {}
-        self._requests = 0
-        self._room = asyncio.Condition()
-        self._credit = 0
-        self._sent = 0
-        self._acknowledged = 0
-        self._broken: ShuffleError | None = None
-        self._receiving: asyncio.Task[None] | None = None
-
-    @classmethod
-    async def open(
-        cls, identity: TlsIdentity, address: WorkerAddress, direction: Literal["push", "fetch"]
-    ) -> _Connection:
-        policy = server_policy(
-            Channel.DATA, identity.spiffe_id.trust_domain, role=Role.SHUFFLE_WORKER, name=address.name
-        )
-        connection: _Connection | None = None
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(
-                    address.host, address.port, ssl=identity.client_context(policy), limit=2 << 20
-                )
-                connection = cls(reader, writer, address)
-                writer.write(pack_hello(direction))
-                header, _ = await connection._frame()
-            if header.kind is not FrameType.HELLO_OK:
-                raise FrameRefused(f"shuffle worker {address.name} answered HELLO with {header.kind.name}")
-        except (OSError, EOFError, TimeoutError, SluiceError) as error:
-            if connection is not None:
-                await connection.close()
-            if isinstance(error, ShuffleError):
-                raise
-            raise ShuffleUnavailable(f"shuffle worker {address.name} cannot be reached: {_reason(error)}") from error
-        connection._credit = header.aux
-        connection._receiving = asyncio.create_task(connection._receive(), name=f"shuffle-{address.name}")
-        return connection
-
-    @property
-    def usable(self) -> bool:
-        return self._broken is None
-
-    async def push(self, header: Header, payload: bytes) -> None:
-        """Send a PUSH frame once the worker's credit allows it."""
-        async with self._room:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await self._room.wait_for(
-                    lambda: self._broken is not None or self._sent - self._acknowledged + header.length <= self._credit
-                )
-            self._check()
-            self._sent += header.length
-        await self.send(header.pack(), payload)
-
-    async def send(self, *parts: bytes) -> None:
-        self._check()
-        for part in parts:
-            self._writer.write(part)
-        try:
-            await self._writer.drain()
-        except OSError as error:
-            raise self._fail(error) from error
-
-    @contextlib.contextmanager
-    def request(self) -> Iterator[tuple[int, asyncio.Queue[tuple[Header, bytes] | ShuffleError]]]:
-        """A request's number, and the queue of its answers."""
-        self._check()
-        self._requests = self._requests % 0xFFFFFFFF + 1
-        number = self._requests
-        queue = self._answers[number] = asyncio.Queue()
-        try:
-            yield number, queue
-        finally:
-            del self._answers[number]
-
-    async def close(self) -> None:
-        if self._receiving is not None:
-            await end_tasks(self._receiving)
-        self._fail(ConnectionAbortedError("closed"))
-        self._writer.close()
-        with contextlib.suppress(OSError, TimeoutError):
-            async with asyncio.timeout(1.0):
-                await self._writer.wait_closed()
-        self._writer.transport.abort()
-
-    async def _frame(self) -> tuple[Header, bytes]:
-        header = parse_header(await self._reader.readexactly(HEADER_BYTES), from_client=False)
-        payload = await self._reader.readexactly(header.length)
-        if header.kind is FrameType.ERROR and header.request == 0:
-            raise error_of(header, payload)
-        return header, payload
-
-    async def _receive(self) -> None:
-        try:
-            while True:
-                header, payload = await self._frame()
-                if header.kind is FrameType.PUSH_OK:
-                    async with self._room:
-                        self._acknowledged = max(self._acknowledged, header.extra)
-                        self._credit = header.aux
-                        self._room.notify_all()
-                    continue
-                queue = self._answers.get(header.request)
-                if queue is not None:
-                    answer = error_of(header, payload) if header.kind is FrameType.ERROR else (header, payload)
-                    queue.put_nowait(answer)
-        except (OSError, EOFError, ShuffleError) as error:
-            self._fail(error)
-            async with self._room:
-                self._room.notify_all()
-
-    def _fail(self, error: Exception) -> ShuffleError:
-        if self._broken is None:
-            self._broken = (
-                error
-                if isinstance(error, ShuffleError)
-                else ShuffleUnavailable(
-                    f"the connection with shuffle worker {self.address.name} ended: {_reason(error)}"
-                )
-            )
-            for queue in self._answers.values():
-                queue.put_nowait(self._broken)
-        return self._broken
-
-    def _check(self) -> None:
-        if self._broken is not None:
-            raise self._broken
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return error.verify_message
-    return str(error) or type(error).__name__
-
-
-async def _answer(queue: asyncio.Queue[tuple[Header, bytes] | ShuffleError], worker: str) -> tuple[Header, bytes]:
-    try:
-        async with asyncio.timeout(ANSWER_SECONDS):
-            answer = await queue.get()
-    except TimeoutError:
-        raise ShuffleUnavailable(f"shuffle worker {worker} has not answered for {ANSWER_SECONDS:.0f} s") from None
-    if isinstance(answer, ShuffleError):
-        raise answer
-    return answer
 
 
 class MapWriter:
@@ -304,17 +136,7 @@ class MapWriter:
 
     async def _commit(self, worker: WorkerAddress) -> None:
         connection = await self._client.connection(worker, "push")
-        with connection.request() as (number, queue):
-            header = Header(
-                FrameType.COMMIT,
-                shuffle=self._shuffle,
-                map_id=self._map_id,
-                request=number,
-                count=self._segments,
-                extra=self._size,
-            )
-            await connection.send(header.pack())
-            await _answer(queue, worker.name)
+        await connection.commit(self._shuffle, self._map_id, self._segments, self._size)
 
 
 class ShuffleClient:
@@ -336,7 +158,7 @@ class ShuffleClient:
         self._workers = tuple(workers)
         self._replicas = replicas
         self.integrity_key = bytes.fromhex(integrity_key)
-        self._connections: dict[tuple[str, str], _Connection] = {}
+        self._connections: dict[tuple[str, str], WorkerConnection] = {}
         self._opening: dict[tuple[str, str], asyncio.Lock] = {}
 
     async def __aenter__(self) -> Self:
@@ -416,7 +238,7 @@ class ShuffleClient:
             ended = False
             try:
                 while True:
-                    answer, data = await _answer(queue, worker.name)
+                    answer, data = await answer_of(queue, worker.name)
                     if answer.kind is not FrameType.DATA:
                         break
                     for segment in _segments(answer, data, checks):
@@ -435,7 +257,7 @@ class ShuffleClient:
         if answer.kind is not FrameType.END or (answer.count, answer.extra) != (segments & 0xFFFFFFFF, size):
             raise ShuffleUnavailable(f"shuffle worker {worker.name} ended a fetch before all was sent")
 
-    async def connection(self, worker: WorkerAddress, direction: Literal["push", "fetch"]) -> _Connection:
+    async def connection(self, worker: WorkerAddress, direction: Literal["push", "fetch"]) -> WorkerConnection:
         """The one connection to ``worker`` in this direction, opened when there is none that works."""
         key = worker.name, direction
         async with self._opening.setdefault(key, asyncio.Lock()):
@@ -443,7 +265,7 @@ class ShuffleClient:
             if connection is None or not connection.usable:
                 if connection is not None:
                     await connection.close()
-                connection = self._connections[key] = await _Connection.open(self._identity, worker, direction)
+                connection = self._connections[key] = await WorkerConnection.open(self._identity, worker, direction)
             return connection
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from pki.identity import Role
-from runtime.messages import ShuffleAllocation
+from runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
 from runtime.rpc import rpc
 from runtime.shuffle.messages import (
+    HandOver,
     LiveJob,
     ShuffleOverview,
     ShuffleRequest,
@@ -52,6 +53,11 @@ class ShuffleManagerGateway(Protocol):
 
         Raises ``NoShuffleService``, ``ShuffleQuotaExceeded``, ``ForeignJob`` or ``NotConnected``.
         """
+        ...
+
+    @rpc(allow={Role.JOBMANAGER})
+    async def locate(self, job_id: str, shuffle_id: int, workers: tuple[str, ...]) -> tuple[ShuffleWorkerAddress, ...]:
+        """Where what these workers kept of a shuffle is now, as far as anybody there has it; raises ``ForeignJob``."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
@@ -106,6 +112,16 @@ class ShuffleWorkerGateway(Protocol):
     @rpc(allow={Role.SHUFFLE_MANAGER}, timeout=30.0)
     async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
         """Remove the data of one shuffle."""
+        ...
+
+    @rpc(allow={Role.SHUFFLE_MANAGER})
+    async def expect(self, job_id: str, worker: str) -> None:
+        """This worker may hand over what it has of a job that you know."""
+        ...
+
+    @rpc(allow={Role.SHUFFLE_MANAGER}, timeout=30.0)
+    async def hand_over(self, order: HandOver) -> int:
+        """Go on handing a shuffle over; answers at once how many maps are left. To be asked again until none is."""
         ...
 
     @rpc(allow={Role.SHUFFLE_MANAGER})

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol, TypeVar
 
 from pki.errors import SluiceError
-from runtime.messages import ShuffleAllocation
+from runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
 from runtime.rpc import (
     EndpointNotFound,
     EndpointRestarting,
@@ -142,6 +142,10 @@ class ShuffleManagerLink:
             await self._call(lambda manager: manager.release_job(job_id), RELEASE_SECONDS)
         except (SluiceError, OSError) as error:
             _LOG.warning("the shuffles of job %s go when its lease is over: %s", job_id, error)
+
+    async def locate(self, job_id: str, shuffle_id: int, workers: Collection[str]) -> tuple[ShuffleWorkerAddress, ...]:
+        """Where what these workers kept of a shuffle is now."""
+        return await self._call(lambda manager: manager.locate(job_id, shuffle_id, tuple(workers)), QUERY_SECONDS)
 
     async def workers_lost(self, job_id: str, workers: Collection[str]) -> None:
         """A job cannot reach these workers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from runtime.messages import Message
+from runtime.messages import Message, ShuffleWorkerAddress
 from runtime.shuffle.worker.statistics import LATENCY_BOUNDS_SECONDS, Histogram
 
 INTEGRITY_KEY_BYTES = 8
@@ -60,6 +60,14 @@ class WorkerAccepted(Message, frozen=True):
     heartbeat_interval: float
     heartbeat_timeout: float
     live_jobs: tuple[LiveJob, ...]
+
+
+class HandOver(Message, frozen=True):
+    """Give what you keep of a shuffle to another worker, which expects it."""
+
+    job_id: str
+    shuffle_id: int
+    to: ShuffleWorkerAddress
 
 
 class DiskReport(Message, frozen=True):

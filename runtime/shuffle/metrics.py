@@ -10,15 +10,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from runtime.shuffle.messages import JobReport, ShuffleOverview, WorkerReport
 from runtime.shuffle.worker.statistics import LATENCY_BOUNDS_SECONDS, Histogram
 
-_WORKER = ("worker",)
-_DISK = ("worker", "disk")
-_JOB = ("worker", "job")
-
 
 def shuffle_metrics(overview: ShuffleOverview) -> Iterator[Metric]:
     """As each worker's last heartbeat said; counters begin with its process. Jobs are those of this cluster."""
     states = GaugeMetricFamily(
-        "sluice_shuffle_worker_state", "1 for the state that the worker is in.", labels=("worker", "state")
+        "sluice_shuffle_worker_state", "1 for the state that the worker is in.", labels=["worker", "state"]
     )
     for worker in overview.workers:
         states.add_metric((worker.name, worker.state.value), 1)
@@ -29,30 +25,69 @@ def shuffle_metrics(overview: ShuffleOverview) -> Iterator[Metric]:
 
 def _of_workers(reports: list[tuple[str, WorkerReport]]) -> Iterator[Metric]:
     gauges = (
-        ("sluice_shuffle_memory_bytes", "Memory in use for data on their way to disk.", "memory_used"),
-        ("sluice_shuffle_memory_peak_bytes", "The most that it ever was.", "memory_peak"),
-        ("sluice_shuffle_memory_limit_bytes", "The most that it can be.", "memory_limit"),
-        ("sluice_shuffle_connections", "Open connections of the data channel.", "connections"),
+        (
+            GaugeMetricFamily(
+                "sluice_shuffle_memory_bytes", "Memory in use for data on their way to disk.", labels=["worker"]
+            ),
+            "memory_used",
+        ),
+        (
+            GaugeMetricFamily("sluice_shuffle_memory_peak_bytes", "The most that it ever was.", labels=["worker"]),
+            "memory_peak",
+        ),
+        (
+            GaugeMetricFamily("sluice_shuffle_memory_limit_bytes", "The most that it can be.", labels=["worker"]),
+            "memory_limit",
+        ),
+        (
+            GaugeMetricFamily("sluice_shuffle_connections", "Open connections of the data channel.", labels=["worker"]),
+            "connections",
+        ),
     )
-    for name, says, field in gauges:
-        gauge = GaugeMetricFamily(name, says, labels=_WORKER)
+    for gauge, field in gauges:
         for worker, report in reports:
             gauge.add_metric((worker,), getattr(report, field))
         yield gauge
     counters = (
-        ("sluice_shuffle_refused_connections", "Connections that were not let in.", "refused_connections"),
-        ("sluice_shuffle_written_bytes", "Bytes written to disk.", "written_bytes"),
-        ("sluice_shuffle_spilled_bytes", "Those of them written because memory was short.", "spilled_bytes"),
-        ("sluice_shuffle_back_pressure_waits", "Pushes that had to wait for memory.", "waits"),
-        ("sluice_shuffle_back_pressure_seconds", "How long they waited in all.", "waiting_seconds"),
+        (
+            CounterMetricFamily(
+                "sluice_shuffle_refused_connections_total", "Connections that were not let in.", labels=["worker"]
+            ),
+            "refused_connections",
+        ),
+        (
+            CounterMetricFamily("sluice_shuffle_written_bytes_total", "Bytes written to disk.", labels=["worker"]),
+            "written_bytes",
+        ),
+        (
+            CounterMetricFamily(
+                "sluice_shuffle_spilled_bytes_total",
+                "Those of them written because memory was short.",
+                labels=["worker"],
+            ),
+            "spilled_bytes",
+        ),
+        (
+            CounterMetricFamily(
+                "sluice_shuffle_back_pressure_waits_total", "Pushes that had to wait for memory.", labels=["worker"]
+            ),
+            "waits",
+        ),
+        (
+            CounterMetricFamily(
+                "sluice_shuffle_back_pressure_seconds_total", "How long they waited in all.", labels=["worker"]
+            ),
+            "waiting_seconds",
+        ),
     )
-    for name, says, field in counters:
-        counter = CounterMetricFamily(name, says, labels=_WORKER)
+    for counter, field in counters:
         for worker, report in reports:
             counter.add_metric((worker,), getattr(report, field))
         yield counter
-    free = GaugeMetricFamily("sluice_shuffle_disk_free_bytes", "Free space of a directory's disk.", labels=_DISK)
-    usable = GaugeMetricFamily("sluice_shuffle_disk_usable", "Whether new data go there.", labels=_DISK)
+    free = GaugeMetricFamily(
+        "sluice_shuffle_disk_free_bytes", "Free space of a directory's disk.", labels=["worker", "disk"]
+    )
+    usable = GaugeMetricFamily("sluice_shuffle_disk_usable", "Whether new data go there.", labels=["worker", "disk"])
     for worker, report in reports:
         for disk in report.disks:
             free.add_metric((worker, disk.path), disk.free)
@@ -61,23 +96,56 @@ def _of_workers(reports: list[tuple[str, WorkerReport]]) -> Iterator[Metric]:
 
 
 def _of_jobs(reports: list[tuple[str, JobReport]]) -> Iterator[Metric]:
-    kept = GaugeMetricFamily("sluice_shuffle_kept_bytes", "Bytes kept for a job, in memory and on disk.", labels=_JOB)
+    kept = GaugeMetricFamily(
+        "sluice_shuffle_kept_bytes", "Bytes kept for a job, in memory and on disk.", labels=["worker", "job"]
+    )
     for worker, job in reports:
         kept.add_metric((worker, job.job_id), job.bytes)
     yield kept
     counters = (
-        ("sluice_shuffle_pushed_bytes", "Bytes that a job's map tasks have pushed.", "pushed_bytes"),
-        ("sluice_shuffle_fetched_bytes", "Bytes that a job's reduce tasks have fetched.", "fetched_bytes"),
-        ("sluice_shuffle_committed_maps", "Map attempts of a job that were committed.", "maps"),
-        ("sluice_shuffle_refused_requests", "Requests of a job that were answered with an error.", "refused"),
+        (
+            CounterMetricFamily(
+                "sluice_shuffle_pushed_bytes_total",
+                "Bytes that a job's map tasks have pushed.",
+                labels=["worker", "job"],
+            ),
+            "pushed_bytes",
+        ),
+        (
+            CounterMetricFamily(
+                "sluice_shuffle_fetched_bytes_total",
+                "Bytes that a job's reduce tasks have fetched.",
+                labels=["worker", "job"],
+            ),
+            "fetched_bytes",
+        ),
+        (
+            CounterMetricFamily(
+                "sluice_shuffle_committed_maps_total",
+                "Map attempts of a job that were committed.",
+                labels=["worker", "job"],
+            ),
+            "maps",
+        ),
+        (
+            CounterMetricFamily(
+                "sluice_shuffle_refused_requests_total",
+                "Requests of a job that were answered with an error.",
+                labels=["worker", "job"],
+            ),
+            "refused",
+        ),
     )
-    for name, says, field in counters:
-        counter = CounterMetricFamily(name, says, labels=_JOB)
+    for counter, field in counters:
         for worker, job in reports:
             counter.add_metric((worker, job.job_id), getattr(job, field))
         yield counter
-    commits = HistogramMetricFamily("sluice_shuffle_commit_seconds", "From a commit to its answer.", labels=_JOB)
-    fetches = HistogramMetricFamily("sluice_shuffle_fetch_seconds", "From a fetch to its last byte.", labels=_JOB)
+    commits = HistogramMetricFamily(
+        "sluice_shuffle_commit_seconds", "From a commit to its answer.", labels=["worker", "job"]
+    )
+    fetches = HistogramMetricFamily(
+        "sluice_shuffle_fetch_seconds", "From a fetch to its last byte.", labels=["worker", "job"]
+    )
     for worker, job in reports:
         commits.add_metric((worker, job.job_id), _buckets(job.commit_latency), job.commit_latency.total_seconds)
         fetches.add_metric((worker, job.job_id), _buckets(job.fetch_latency), job.fetch_latency.total_seconds)

@@ -112,11 +112,12 @@ class Header(msgspec.Struct, frozen=True):
         )
 
 
-class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """The payload of HELLO."""
+class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=False, omit_defaults=True):
+    """The payload of HELLO; ``job`` is what a shuffle worker acts for when it hands over, and of nobody else."""
 
     version: int
     direction: Literal["push", "fetch"]
+    job: str = ""
 
 
 _HELLO_DECODER = msgspec.msgpack.Decoder(Hello)
@@ -191,9 +192,9 @@ def _check_table(header: Header, lengths: list[int], highest: int, table_bytes: 
         raise FrameRefused(f"partition {highest}", f"below {MAX_PARTITION}")
 
 
-def pack_hello(direction: Literal["push", "fetch"]) -> bytes:
+def pack_hello(direction: Literal["push", "fetch"], job_id: str = "") -> bytes:
     """The whole HELLO frame."""
-    payload = msgspec.msgpack.encode(Hello(VERSION, direction))
+    payload = msgspec.msgpack.encode(Hello(VERSION, direction, job_id))
     return Header(FrameType.HELLO, length=len(payload)).pack() + payload
 
 

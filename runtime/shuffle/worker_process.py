@@ -30,9 +30,10 @@ from runtime.addresses import (
 )
 from runtime.rpc import RpcService
 from runtime.shuffle.config import ShuffleConfig
+from runtime.shuffle.connection import WorkerAddress
 from runtime.shuffle.errors import ShuffleError
 from runtime.shuffle.finder import shuffle_manager_finder
-from runtime.shuffle.messages import DiskReport, JobReport, WorkerReport
+from runtime.shuffle.messages import DiskReport, HandOver, JobReport, WorkerReport
 from runtime.shuffle.worker.at_rest import SECRET_BYTES
 from runtime.shuffle.worker.config import WorkerConfig
 from runtime.shuffle.worker.registration import ManagerLink, ServedWorker, WorkerEndpoint
@@ -144,6 +145,16 @@ class ManagedWorker:
             self._worker.drain()
         else:
             self._worker.undrain()
+
+    def expect(self, job_id: str, worker: str) -> None:
+        """See :class:`ServedWorker`."""
+        self._worker.expect(job_id, worker)
+
+    def hand_over(self, order: HandOver) -> int:
+        """See :class:`ServedWorker`."""
+        return self._worker.hand_over(
+            order.job_id, order.shuffle_id, WorkerAddress(order.to.name, order.to.host, order.to.port)
+        )
 
     async def report(self) -> WorkerReport:
         """See :class:`ServedWorker`."""

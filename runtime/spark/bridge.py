@@ -7,6 +7,7 @@ The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkC
     {"type": "kill", "executor_ids": […]}        Spark gives these up; never overtakes its targets
     {"type": "progress", …JobProgress}           counters, at most five times a second
     {"type": "shuffle_register", "id": …, "shuffle_id": …, "partitions": …}    asks where a shuffle is kept
+    {"type": "shuffle_locate", "id": …, "shuffle_id": …}                        asks where its workers are now
     {"type": "shuffle_unregister", "shuffle_id": …}                             it is not needed any more
     {"type": "shuffle_lost", "shuffle_id": …, "workers": […]}                   these cannot be reached
     {"type": "stages", …StageTable}              its stages, at most once a second
@@ -20,9 +21,10 @@ To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel
 are to end when their blocks are elsewhere), and answers, each with the ``id`` of its question::
 
     {"type": "shuffle_registered", "id": …, "error": "", "shuffle": …, "replicas": …, "integrity_key": "16 hex digits",
-     "workers": [{"name": …, "host": …, "port": …}, …]}
+     "workers": [{"name": …, "host": …, "port": …, "instead_of": …}, …]}
 
-``shuffle`` is the number on the data plane; ``workers`` is empty when ``error`` is a sentence.
+``shuffle`` is the number on the data plane; ``workers`` is empty when ``error`` is a sentence. ``instead_of``, if not
+empty, names the worker whose outputs this one has taken over.
 """
 
 from __future__ import annotations
@@ -77,6 +79,13 @@ class RegisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitions: int
 
 
+class LocateShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where are the workers of a registered shuffle now? ``id`` is that of the question."""
+
+    id: int
+    shuffle_id: int
+
+
 class UnregisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The shuffle is not needed any more."""
 
@@ -100,6 +109,7 @@ BridgeEvent = (
     | KillExecutors
     | JobProgress
     | RegisterShuffle
+    | LocateShuffle
     | UnregisterShuffle
     | ShuffleWorkersLost
     | StageTable
@@ -115,6 +125,7 @@ _EVENTS: dict[str, type[Any]] = {
     "kill": KillExecutors,
     "progress": JobProgress,
     "shuffle_register": RegisterShuffle,
+    "shuffle_locate": LocateShuffle,
     "shuffle_unregister": UnregisterShuffle,
     "shuffle_lost": ShuffleWorkersLost,
     "stages": StageTable,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pki.errors import SluiceError
 from pki.files import make_private_directory
@@ -45,6 +45,7 @@ from runtime.spark.bridge import (
     Bridge,
     BridgeEvent,
     KillExecutors,
+    LocateShuffle,
     RegisterShuffle,
     ShuffleWorkersLost,
     SparkStopped,
@@ -231,9 +232,11 @@ class DriverAgent:
             case KillExecutors(executor_ids):
                 self._link.kill_executors(executor_ids)
             case RegisterShuffle():
-                question = asyncio.ensure_future(self._register_shuffle(self._bridge.contexts, event))
-                self._questions.add(question)
-                question.add_done_callback(self._questions.discard)
+                asked = self._link.register_shuffle(event.shuffle_id, event.partitions)
+                self._answer(self._shuffle_answer(self._bridge.contexts, event, asked))
+            case LocateShuffle():
+                asked = self._link.locate_shuffle(event.shuffle_id)
+                self._answer(self._shuffle_answer(self._bridge.contexts, event, asked))
             case UnregisterShuffle(shuffle_id):
                 self._link.unregister_shuffle(shuffle_id)
             case ShuffleWorkersLost(shuffle_id, workers):
@@ -257,16 +260,23 @@ class DriverAgent:
             case TaskFailure():
                 self._link.report_task_failure(news)
 
-    async def _register_shuffle(self, context: int, asked: RegisterShuffle) -> None:
+    def _answer(self, answering: Coroutine[Any, Any, None]) -> None:
+        question = asyncio.ensure_future(answering)
+        self._questions.add(question)
+        question.add_done_callback(self._questions.discard)
+
+    async def _shuffle_answer(
+        self, context: int, event: RegisterShuffle | LocateShuffle, asked: Awaitable[ShuffleAllocation]
+    ) -> None:
         """Spark hears why a shuffle cannot be kept, and fails its stage: there is no other place for it."""
         answer: ShuffleAllocation | str
         try:
-            answer = await self._link.register_shuffle(asked.shuffle_id, asked.partitions)
+            answer = await asked
         except SluiceError as error:
             known = isinstance(error, ShuffleServiceError)
-            _log.log(logging.WARNING, "shuffle %d has no place: %s", asked.shuffle_id, error, exc_info=not known)
+            _log.log(logging.WARNING, "shuffle %d has no place: %s", event.shuffle_id, error, exc_info=not known)
             answer = str(error)
-        self._bridge.shuffle_registered(context, asked.id, answer)
+        self._bridge.shuffle_registered(context, event.id, answer)
 
 
 def kind_conf(assignment: DriverAssignment, host: str) -> dict[str, str]:

@@ -133,6 +133,15 @@ class JobMasterLink:
         Asked again after a reconnection. Raises what the JobMaster raised, or :class:`DriverFailed` when the link is
         lost.
         """
+        return await self._ask(lambda jobmaster: jobmaster.register_shuffle(shuffle_id, partitions), shuffle_id)
+
+    async def locate_shuffle(self, shuffle_id: int) -> ShuffleAllocation:
+        """Where the workers of a registered shuffle are now; asked and raising as :meth:`register_shuffle` does."""
+        return await self._ask(lambda jobmaster: jobmaster.locate_shuffle(shuffle_id), shuffle_id)
+
+    async def _ask(
+        self, question: Callable[[JobMasterGateway], Awaitable[ShuffleAllocation]], shuffle_id: int
+    ) -> ShuffleAllocation:
         while True:
             asked: asyncio.Future[Awaitable[ShuffleAllocation]] = asyncio.get_running_loop().create_future()
 
@@ -141,7 +150,7 @@ class JobMasterLink:
                 asked: asyncio.Future[Awaitable[ShuffleAllocation]] = asked,
             ) -> None:
                 if not asked.done():
-                    asked.set_result(asyncio.ensure_future(jobmaster.register_shuffle(shuffle_id, partitions)))
+                    asked.set_result(asyncio.ensure_future(question(jobmaster)))
                     await asyncio.sleep(0)  # it leaves before what is queued behind it
 
             self._put(ask)

@@ -16,7 +16,7 @@ from pki.connections import ConnectionLog
 from pki.errors import SluiceError
 from pki.files import make_private_directory
 from pki.tracing import TRACING
-from runtime.blob.store import check_job_id
+from runtime.blob.names import check_job_id
 from runtime.evidence import MAX_EVIDENCE_ENTRIES, from_log, merge
 from runtime.gateways import TASK_EXECUTOR, JobMasterGateway, TaskExecutorGateway
 from runtime.identity_renewal import LOOK_SECONDS, RenewalWatch

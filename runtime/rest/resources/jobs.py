@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from typing import Annotated
 
 import msgspec
 from aiohttp import web
 
-from runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from runtime.blob.errors import BlobTooLarge, InvalidBlobName, UploadConflict, UploadNotFound
 from runtime.checkpoint.errors import SavepointNotFound
 from runtime.ha.errors import LeadershipLost
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, QuotaExceeded, SubmissionRejected, TooManyJobs
@@ -94,13 +95,14 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
     """Submit a pipeline with its files; nothing stays behind when it is not accepted."""
     job_id = secrets.token_hex(16)
     try:
-        submission = await receive_submission(
+        received = await receive_submission(
             call.request,
             cluster.store,
             job_id,
             owner=call.who.principal,
             default_executors=cluster.default_executors,
         )
+        submission = received.submission
         if submission.savepoint:
             savepoint_id = await _own_savepoint(cluster, call, submission.savepoint)
             submission = msgspec.structs.replace(submission, savepoint=savepoint_id)
@@ -108,6 +110,9 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
     except BaseException:
         cluster.store.remove_job(job_id)
         raise
+    for upload_id in received.uploads:
+        with contextlib.suppress(UploadNotFound):  # two jobs at once have used it
+            cluster.store.uploads.remove(upload_id, call.who.principal)
     return Submitted(job_id=job_id)
 
 
@@ -151,6 +156,8 @@ ROUTES = (
             TooManyJobs,
             NotYours,
             SavepointNotFound,
+            UploadNotFound,
+            UploadConflict,
         ),
         form=Form(
             {
@@ -160,7 +167,7 @@ ROUTES = (
                 "py_file": list[bytes],
                 "archive": list[bytes],
             },
-            ("request", "pipeline"),
+            ("request",),
         ),
     ),
     Route("GET", "/v1/jobs/{job_id}", "jobs.read", get_job, other_statuses=(304,), errors=(NotYours, JobNotFound)),

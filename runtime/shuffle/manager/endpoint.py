@@ -27,11 +27,14 @@ from runtime.rpc import FencedRpcEndpoint, RemotePeer
 from runtime.shuffle.config import ShuffleConfig
 from runtime.shuffle.gateways import SHUFFLE_MANAGER, SHUFFLE_WORKER, ShuffleManagerGateway, ShuffleWorkerGateway
 from runtime.shuffle.manager.allocation import choose
+from runtime.shuffle.manager.hand_over import Kept, kept_by, successor
 from runtime.shuffle.manager.job_store import ShuffleJobStore
 from runtime.shuffle.manager.jobs import Job, JobTable, Quotas, Shuffle
 from runtime.shuffle.manager.workers import Worker, WorkerTable
 from runtime.shuffle.messages import (
     INTEGRITY_KEY_BYTES,
+    HandOver,
+    JobReport,
     LiveJob,
     ShuffleJobView,
     ShuffleOverview,
@@ -52,6 +55,8 @@ TOKEN_BYTES = 16
 MIB = 1 << 20
 MIN_SECRET_BYTES = 16
 MAX_PARTITIONS = 1 << 24
+MAX_LOCATED = 10_000
+"""Most workers that are looked for at a time."""
 MAX_WORKER_JOBS = 20_000
 """Most jobs that a worker may say it holds."""
 
@@ -104,10 +109,12 @@ class ShuffleManager(FencedRpcEndpoint):
         self._links: dict[str, _Link] = {}
         self._clusters: dict[RemotePeer, str] = {}
         self._opening: dict[str, _Opening] = {}
+        self._handing_over: set[str] = set()
 
     async def on_start(self) -> None:
         """Take over the live jobs of an earlier leader, each with a whole lease, and start to watch."""
         for job in await self._store.recover():
+            job.recovered = True
             self._jobs.add(job)
         if self._jobs.all:
             _LOG.info("took over %d live jobs", len(self._jobs.all))
@@ -169,6 +176,11 @@ class ShuffleManager(FencedRpcEndpoint):
             if link is not None:
                 self.hand_off(link.peer.close("no heartbeat"))
             self._lose(worker.name, f"nothing was heard of it for {self._config.heartbeat_timeout:g} s")
+        for worker in self._workers.all:
+            drained = worker.drained or worker.report.draining
+            if drained and worker.name in self._links and worker.name not in self._handing_over:
+                self._handing_over.add(worker.name)
+                self.hand_off(self._hand_over(worker), failed=self._note(f"handing over what {worker.name} keeps"))
         for job in self._jobs.expired():
             _LOG.warning("the lease of job %s is over: its data is removed", job.job_id)
             self.hand_off(self._forget(job.job_id), failed=self._note("forgetting a job"))
@@ -284,6 +296,27 @@ class ShuffleManager(FencedRpcEndpoint):
         registration = self._workers.get(name).registration
         return ShuffleWorkerAddress(name=name, host=registration.host, port=registration.port)
 
+    async def locate(self, job_id: str, shuffle_id: int, workers: tuple[str, ...]) -> tuple[ShuffleWorkerAddress, ...]:
+        """See :class:`ShuffleManagerGateway`."""
+        job = self._jobs.own(job_id, self._cluster())
+        if job is None:
+            return ()
+        shuffle = job.shuffles.get(shuffle_id)
+        found = []
+        for name in workers[:MAX_LOCATED]:
+            keeper = shuffle.keeper(name) if shuffle is not None and not self._serves(name) else name
+            if keeper in self._links:
+                instead_of = name if keeper != name else ""
+                found.append(msgspec.structs.replace(self._address(keeper), instead_of=instead_of))
+        return tuple(found)
+
+    def _serves(self, name: str) -> bool:
+        """Whether a worker is there to stay."""
+        if name not in self._links:
+            return False
+        worker = self._workers.get(name)
+        return not (worker.drained or worker.report.draining)
+
     def _why_too_few(self, replicas: int) -> str:
         states = [f"{worker.name} {state}: {reason}" for worker, (state, reason) in self._states() if reason]
         there = sum(state is WorkerState.ACTIVE for _, (state, _) in self._states())
@@ -359,6 +392,47 @@ class ShuffleManager(FencedRpcEndpoint):
         name = self._workers.drain(worker, wanted=wanted).name
         _LOG.info("%s %s ShuffleWorker %s", self.caller.identity, "drains" if wanted else "resumes", name)
         self._tell_to_drain(name, wanted=wanted)
+        if not wanted:  # it has all of it still
+            for kept in kept_by(name, self._jobs.all):
+                kept.shuffle.successors.pop(name, None)
+
+    async def _hand_over(self, worker: Worker) -> None:
+        """Go on handing over what a drained worker keeps; readers find it where it went as soon as all of it is there.
+
+        Repeated with each look at the workers: maps that had begun when it was drained are committed later.
+        """
+        try:
+            left = sum(self._is_older(each) for each in worker.report.jobs)
+            for kept in kept_by(worker.name, self._jobs.all):
+                left += await self._hand_over_shuffle(worker.name, kept)
+            worker.handed_over = left == 0
+        finally:
+            self._handing_over.discard(worker.name)
+
+    def _is_older(self, kept: JobReport) -> bool:
+        """Whether a worker has data of a job whose shuffles are not known here."""
+        job = self._jobs.get(kept.job_id)
+        return kept.bytes > 0 and job is not None and job.recovered
+
+    async def _hand_over_shuffle(self, name: str, kept: Kept) -> int:
+        """How much is left; something is, too, when it cannot be said."""
+        to = successor(name, kept.shuffle, self._workers.candidates(kept.job.job_id), self._jobs.assigned)
+        source, target = self._links.get(name), self._links.get(to)
+        if source is None or target is None:
+            return 1
+        if kept.job.job_id not in self._workers.get(to).allowed and not await self._allow(to, kept.job):
+            return 1
+        try:
+            await target.gateway.expect(kept.job.job_id, name)
+            order = HandOver(job_id=kept.job.job_id, shuffle_id=kept.number, to=self._address(to))
+            left = await source.gateway.hand_over(order)
+        except SluiceError as error:
+            _LOG.warning("shuffle %d of job %s stays with %s: %s", kept.number, kept.job.job_id, name, error)
+            return 1
+        if left == 0 and kept.shuffle.successors.get(name) != to:
+            kept.shuffle.successors[name] = to
+            _LOG.info("shuffle %d of job %s went from %s to %s", kept.number, kept.job.job_id, name, to)
+        return left
 
     def _tell_to_drain(self, name: str, *, wanted: bool) -> None:
         link = self._links.get(name)

@@ -21,20 +21,33 @@ MAX_RELEASED = 10_000
 
 @dataclass(slots=True)
 class Shuffle:
-    """A live shuffle: its number of partitions, and who keeps it."""
+    """A live shuffle: its number of partitions, who keeps it, and who has taken over what another worker had."""
 
     partitions: int
     workers: tuple[str, ...]
+    successors: dict[str, str] = field(default_factory=dict)
+
+    def keeper(self, worker: str) -> str:
+        """Who has now what was written to ``worker``."""
+        seen: set[str] = set()
+        while worker in self.successors and worker not in seen:
+            seen.add(worker)
+            worker = self.successors[worker]
+        return worker
 
 
 @dataclass(slots=True)
 class Job:
-    """A live job; ``owner`` is the digest of its cluster's secret, ``lease_until`` by the table's clock."""
+    """A live job; ``owner`` is the digest of its cluster's secret, ``lease_until`` by the table's clock.
+
+    ``recovered``: it began under another manager, and may have shuffles that are not in ``shuffles``.
+    """
 
     job_id: str
     owner: str
     integrity_key: bytes
     lease_until: float = 0.0
+    recovered: bool = False
     shuffles: dict[int, Shuffle] = field(default_factory=dict)
 
 

@@ -31,11 +31,15 @@ FORGET_LOST_SECONDS = 3600.0
 
 @dataclass(slots=True)
 class Worker:
-    """One worker; ``allowed`` are the jobs that it knows, ``hints`` when which job said that it does not answer."""
+    """One worker; ``allowed`` are the jobs that it knows, ``hints`` when which job said that it does not answer.
+
+    ``handed_over``: it is drained, and others have all that it keeps.
+    """
 
     registration: WorkerRegistration
     connected: bool = True
     drained: bool = False
+    handed_over: bool = False
     reason: str = ""
     heard_at: float = 0.0
     report: WorkerReport = field(default_factory=WorkerReport)
@@ -95,7 +99,7 @@ class WorkerTable:
             worker = self._workers[registration.name] = Worker(registration)
         else:
             if worker.registration.instance != registration.instance:
-                worker.drained = False
+                worker.drained = worker.handed_over = False
                 worker.report = WorkerReport()
             worker.registration, worker.connected, worker.reason = registration, True, ""
             worker.hints.clear()
@@ -137,7 +141,7 @@ class WorkerTable:
     def drain(self, name: str, *, wanted: bool = True) -> Worker:
         """Nothing new for this instance of the worker, or as ever again; raises :class:`WorkerUnknown`."""
         worker = self.get(name)
-        worker.drained = wanted
+        worker.drained, worker.handed_over = wanted, False
         return worker
 
     def hint(self, job_id: str, names: Collection[str]) -> None:
@@ -158,6 +162,8 @@ class WorkerTable:
         if not worker.connected:
             return WorkerState.LOST, worker.reason
         if worker.drained or worker.report.draining:
+            if worker.bytes_kept and worker.handed_over:
+                return WorkerState.DRAINED, "it was asked to drain; other workers have all that it keeps"
             holds = worker.bytes_kept > 0
             return (WorkerState.DRAINING if holds else WorkerState.DRAINED), "it was asked to drain"
         if reason := self._excluded(worker):

@@ -21,7 +21,7 @@ from pki.files import read_secret
 from pki.openssl_settings import restart_without_tickets
 from pki.tls import TlsIdentity
 from runtime.process import allow_many_files
-from runtime.shuffle.worker.config import WorkerConfig
+from runtime.shuffle.worker.config import Layout, Policy, WorkerConfig
 from runtime.shuffle.worker.worker import ShuffleWorker
 
 
@@ -35,12 +35,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--memory-bytes", type=int, default=256 << 20)
     parser.add_argument("--engine", type=Engine, default=None, choices=list(Engine))
+    parser.add_argument("--layout", type=Layout, default=Layout.REDUCE, choices=list(Layout))
+    parser.add_argument("--policy", type=Policy, default=Policy.BLOCKING, choices=list(Policy))
     options = parser.parse_args(argv)
     restart_without_tickets()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     allow_many_files()
     config = WorkerConfig(
-        tuple(options.directory), memory_bytes=options.memory_bytes, engine=options.engine or serving_engine()
+        tuple(options.directory),
+        memory_bytes=options.memory_bytes,
+        engine=options.engine or serving_engine(),
+        layout=options.layout,
+        policy=options.policy,
     )
     worker = ShuffleWorker(config, TlsIdentity(options.identity))
     for line in read_secret(options.jobs).decode("ascii").splitlines():

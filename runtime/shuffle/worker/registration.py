@@ -19,7 +19,7 @@ from pki.errors import SluiceError
 from pki.identity import SpiffeId
 from runtime.rpc import RemotePeer, RpcEndpoint, RpcError, RpcTimeout
 from runtime.shuffle.gateways import SHUFFLE_MANAGER, SHUFFLE_WORKER, ShuffleManagerGateway, ShuffleWorkerGateway
-from runtime.shuffle.messages import LiveJob, WorkerAccepted, WorkerRegistration, WorkerReport
+from runtime.shuffle.messages import HandOver, LiveJob, WorkerAccepted, WorkerRegistration, WorkerReport
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,6 +45,14 @@ class ServedWorker(Protocol):
 
     async def release_shuffle(self, job_id: str, shuffle: int) -> None:
         """Remove the data of one shuffle; one that is not known is no error."""
+        ...
+
+    def expect(self, job_id: str, worker: str) -> None:
+        """Let another worker hand over what it has of a job."""
+        ...
+
+    def hand_over(self, order: HandOver) -> int:
+        """Go on handing a shuffle over; how many maps are left."""
         ...
 
     def drain(self, wanted: bool) -> None:
@@ -93,6 +101,14 @@ class WorkerEndpoint(RpcEndpoint):
     async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
         """See :class:`ShuffleWorkerGateway`."""
         return self.deferred(self._worker.release_shuffle(job_id, shuffle_id))
+
+    async def expect(self, job_id: str, worker: str) -> None:
+        """See :class:`ShuffleWorkerGateway`."""
+        self._worker.expect(job_id, worker)
+
+    async def hand_over(self, order: HandOver) -> int:
+        """See :class:`ShuffleWorkerGateway`."""
+        return self._worker.hand_over(order)
 
     async def drain(self, wanted: bool) -> None:
         """See :class:`ShuffleWorkerGateway`."""

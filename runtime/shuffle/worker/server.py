@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pki.bulk_tls import BulkStream, BulkTls, StreamBroken, abort_socket
 from pki.channels import Channel, client_policy
 from pki.errors import PeerRefused, SluiceError
+from pki.identity import Role
 from pki.revoked_peers import LOOK_SECONDS
 from pki.tls import TlsIdentity
-from runtime.shuffle.errors import FrameRefused, ShuffleError, ShuffleUnavailable
-from runtime.shuffle.wire import FrameType, Header, pack_error, parse_hello
+from runtime.shuffle.errors import FrameRefused, JobNotAllowed, ShuffleError, ShuffleUnavailable
+from runtime.shuffle.wire import FrameType, Header, Hello, pack_error, parse_hello
 from runtime.shuffle.worker.fetch import FetchConnection
 from runtime.shuffle.worker.push import PushConnection
 from runtime.shuffle.worker.session import Session
@@ -103,7 +104,7 @@ class DataServer:
         """End all open connections, or those of one job."""
         with self._lock:
             for session in self._sessions:
-                if not job_id or session.job.job_id == job_id:
+                if not job_id or session.is_of(job_id):
                     session.stream.abort()
 
     def _thread(self, target: collections.abc.Callable[..., None], name: str, *args: object) -> None:
@@ -161,7 +162,9 @@ class DataServer:
 
     def _serve(self, stream: BulkStream) -> None:
         try:
-            job = self._store.job(stream.peer.job_id)
+            # A worker that hands over says in its HELLO for which job; all others' jobs are in their certificates.
+            is_worker = stream.peer.role is Role.SHUFFLE_WORKER
+            job = None if is_worker else self._store.job(stream.peer.job_id)
             with self._session(Session(stream, job, self._config.frame_seconds)) as session:
                 self._greet(session)
         except ShuffleError as error:
@@ -179,11 +182,24 @@ class DataServer:
         if header.kind is not FrameType.HELLO:
             raise FrameRefused(f"the first frame is {header.kind.name} instead of HELLO")
         hello = parse_hello(session.payload(header))
+        self._check_job(session, hello)
         connection = (PushConnection if hello.direction == "push" else FetchConnection)(session, self._store)
         credit = connection.credit if isinstance(connection, PushConnection) else 0
         session.send(Header(FrameType.HELLO_OK, request=header.request, aux=credit).pack())
         _LOG.debug("%s: %s", session.stream.peer, hello.direction)
         connection.serve()
+
+    def _check_job(self, session: Session, hello: Hello) -> None:
+        peer = session.stream.peer
+        if peer.role is Role.SHUFFLE_WORKER:
+            if hello.direction != "push":
+                raise JobNotAllowed("a shuffle worker reads nothing here")
+            job = self._store.job(hello.job)
+            job.check_expected(peer.name)
+            session.job = job
+            _LOG.info("%s hands over job %s", peer, job.job_id)
+        elif hello.job:
+            raise FrameRefused("a HELLO that names a job", "the job is in the certificate")
 
     @contextlib.contextmanager
     def _session(self, session: Session) -> Iterator[Session]:

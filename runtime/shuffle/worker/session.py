@@ -6,7 +6,7 @@ import math
 import time
 
 from pki.bulk_tls import BulkStream, StreamBroken
-from runtime.shuffle.errors import ShuffleError
+from runtime.shuffle.errors import FrameRefused, ShuffleError
 from runtime.shuffle.wire import HEADER_BYTES, MAX_PAYLOAD_BYTES, Header, pack_error, parse_header
 from runtime.shuffle.worker.store import Job
 
@@ -14,14 +14,29 @@ from runtime.shuffle.worker.store import Job
 class Session:
     """Reads frames and writes answers; used by one thread, but for :attr:`deadline`, which the server watches."""
 
-    def __init__(self, stream: BulkStream, job: Job, frame_seconds: float) -> None:
+    def __init__(self, stream: BulkStream, job: Job | None, frame_seconds: float) -> None:
         self.stream = stream
-        self.job = job
+        self._job = job
         self.deadline = math.inf
         """On the monotonic clock; afterwards the server ends the connection."""
         self._frame_seconds = frame_seconds
         self._header = memoryview(bytearray(HEADER_BYTES))
         self._scratch = memoryview(bytearray(MAX_PAYLOAD_BYTES))
+
+    @property
+    def job(self) -> Job:
+        """Whose data this connection is about; not known before the HELLO of a worker that hands over."""
+        if self._job is None:
+            raise FrameRefused("a connection without a job")
+        return self._job
+
+    @job.setter
+    def job(self, job: Job) -> None:
+        self._job = job
+
+    def is_of(self, job_id: str) -> bool:
+        """Whether it is about this job."""
+        return self._job is not None and self._job.job_id == job_id
 
     def next_header(self) -> Header | None:
         """Wait for the next frame; None when the peer is done."""

@@ -321,6 +321,17 @@ class ShuffleData:
                 if attempt is None or not attempt.committed:
                     raise MapUnknown(f"map {map_id} is not committed here", map_id=map_id)
 
+    def committed(self) -> list[Committed]:
+        """All maps that can be read."""
+        with self._lock:
+            maps = [(map_id, each) for map_id, each in self._maps.items() if each.committed]
+        return [Committed(map_id, each.segments, each.size) for map_id, each in maps]
+
+    def open_maps(self) -> int:
+        """How many have begun and are neither committed nor over."""
+        with self._lock:
+            return sum(not (each.committed or each.aborted) for each in self._maps.values())
+
     def plan(self, first: int, end: int, maps: npt.NDArray[np.int64], *, ordered: bool) -> Iterator[Located]:
         """Where the segments of partitions ``first`` … ``end`` - 1 of ``maps`` (ascending, committed) are.
 

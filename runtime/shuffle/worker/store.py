@@ -35,6 +35,18 @@ class Job:
         self._lock = threading.Lock()
         self._shuffles: dict[int, tuple[ShuffleData, SegmentChecks | None]] = {}
         self._released = False
+        self._expected: set[str] = set()
+
+    def expect(self, worker: str) -> None:
+        """Let a worker hand over what it has of this job."""
+        with self._lock:
+            self._expected.add(worker)
+
+    def check_expected(self, worker: str) -> None:
+        """Raises :class:`JobNotAllowed` unless ``worker`` may hand over."""
+        with self._lock:
+            if worker not in self._expected:
+                raise JobNotAllowed(f"worker {worker} is not expected to hand over job {self.job_id}")
 
     def shuffle(self, number: int, *, create: bool) -> tuple[ShuffleData, SegmentChecks]:
         """The shuffle ``number`` and its check values.

@@ -9,7 +9,9 @@ import asyncio
 import logging
 
 from pki.tls import TlsIdentity
+from runtime.shuffle.connection import WorkerAddress
 from runtime.shuffle.worker.config import WorkerConfig
+from runtime.shuffle.worker.hand_over import HandOvers
 from runtime.shuffle.worker.server import DataServer
 from runtime.shuffle.worker.statistics import DiskStatistics, WorkerStatistics
 from runtime.shuffle.worker.store import ShuffleStore
@@ -28,6 +30,7 @@ class ShuffleWorker:
     def __init__(self, config: WorkerConfig, identity: TlsIdentity) -> None:
         self._store = ShuffleStore(config)
         self._server = DataServer(identity, self._store)
+        self._hand_overs = HandOvers(identity, self._store)
         self.name = identity.spiffe_id.name
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
@@ -45,6 +48,7 @@ class ShuffleWorker:
 
     async def stop(self) -> None:
         """End all connections; committed maps stay on disk for the next start."""
+        await self._hand_overs.close()
         self._store.pool.stop()
         await asyncio.to_thread(self._server.stop)
         await asyncio.to_thread(self._store.stop)
@@ -75,6 +79,14 @@ class ShuffleWorker:
     def jobs(self) -> tuple[str, ...]:
         """The jobs that are served, and those that were recovered and are not asked for: allow or release these."""
         return tuple(job.job_id for job in self._store.jobs())
+
+    def expect(self, job_id: str, worker: str) -> None:
+        """Let ``worker`` hand over what it has of a job that is served here; raises :class:`JobNotAllowed`."""
+        self._store.job(job_id).expect(worker)
+
+    def hand_over(self, job_id: str, shuffle: int, to: WorkerAddress) -> int:
+        """Give what is kept of a shuffle to another worker; see :meth:`HandOvers.hand_over`."""
+        return self._hand_overs.hand_over(job_id, shuffle, to)
 
     def drain(self) -> None:
         """Take no new maps from now on; those that have begun may end, and readers are served."""

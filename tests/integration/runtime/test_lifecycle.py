@@ -15,7 +15,7 @@ from pki.issuer import LocalIssuer
 from pki.tls import TlsIdentity
 from runtime.addresses import AddressUnknown, read_jobmanager
 from runtime.gateways import RESOURCE_MANAGER, JobMasterGateway, ResourceManagerGateway, jobmaster_endpoint
-from runtime.jobmanager import job_master
+from runtime.jobmanager import attempt_driver
 from runtime.jobmanager.errors import ExecutorUnknown, NotRegistered
 from runtime.jobmanager.job_master import JobMaster
 from runtime.messages import (
@@ -253,7 +253,7 @@ async def test_an_error_of_a_jobmaster_fails_its_job_and_nothing_else(
     def broken(master: JobMaster, watch: object) -> None:
         raise KeyError(master.job_id, watch)
 
-    monkeypatch.setattr(job_master, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(attempt_driver, "LOOK_SECONDS", 0.1)
     await cluster.start_taskmanager("tm-1")
     monkeypatch.setattr(JobMaster, "_look_at_driver_identity", broken)
     job_id = await cluster.submit()

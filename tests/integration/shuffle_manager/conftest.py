@@ -20,7 +20,7 @@ from runtime.shuffle.config import ShuffleConfig
 from runtime.shuffle.finder import shuffle_manager_finder
 from runtime.shuffle.manager.process import shuffle_manager
 from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.messages import JobReport, ShuffleOverview, WorkerReport, WorkerState
+from runtime.shuffle.messages import HandOver, JobReport, ShuffleOverview, WorkerReport, WorkerState
 from runtime.shuffle.worker_process import registered_worker
 from tests.hostile import TRUST_DOMAIN, TestPki
 
@@ -53,6 +53,8 @@ class NotedWorker:
     kept: dict[str, set[int]] = field(default_factory=dict)
     allowed: dict[str, bytes] = field(default_factory=dict)
     draining: bool = False
+    expected: set[tuple[str, str]] = field(default_factory=set)
+    handed_over: list[HandOver] = field(default_factory=list)
 
     def jobs(self) -> tuple[str, ...]:
         """Jobs that may write, and jobs with data."""
@@ -70,6 +72,15 @@ class NotedWorker:
     async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
         """Note it."""
         self.kept.get(job_id, set()).discard(shuffle_id)
+
+    def expect(self, job_id: str, worker: str) -> None:
+        """Note it."""
+        self.expected.add((job_id, worker))
+
+    def hand_over(self, order: HandOver) -> int:
+        """Note it; nothing is left."""
+        self.handed_over.append(order)
+        return 0
 
     def drain(self, wanted: bool) -> None:
         """Note it."""

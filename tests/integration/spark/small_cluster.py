@@ -135,6 +135,10 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
         raise NoShuffleService("this cluster has no shuffle service")
 
+    async def locate_shuffle(self, shuffle_id: int) -> ShuffleAllocation:
+        """No job of these has asked for one."""
+        raise NotImplementedError
+
     async def unregister_shuffle(self, shuffle_id: int) -> None:
         self.unregistered_shuffles.append(shuffle_id)
 

@@ -17,7 +17,7 @@ import aiohttp
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 MAX_MESSAGE_BYTES = 64 << 20
 
 

@@ -17,7 +17,11 @@ from tests.system.shuffle.pipelines.faults import MAPS
 
 pytestmark = [pytest.mark.spark, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
-CONF = {"spark.sql.shuffle.partitions": "5", "spark.sluice.shuffle.timeout": "5s"}
+CONF = {
+    "spark.sql.shuffle.partitions": "5",
+    "spark.sluice.shuffle.timeout": "5s",
+    "spark.io.compression.codec": "zstd",  # LZ4 has all other tests
+}
 SQL = pytest.mark.parametrize("sql", [pytest.param(True, id="sql"), pytest.param(False, id="rdd")])
 
 
@@ -88,6 +92,16 @@ async def test_worker_started_again_serves_what_was_committed(job: Cluster, tmp_
     await service.kill("shuffle-worker-1")
     await service.start_worker("shuffle-worker-1", port)
     assert await job.run("faults.read", name="restart", folder=str(tmp_path)) == before
+
+
+async def test_worker_started_again_at_another_port_is_found(job: Cluster, tmp_path: Path) -> None:
+    service = await job.serve(1, 1)
+    before = await written(job, "moved", tmp_path, sql=True)
+    port = service.allocate(0, 0).workers[0].port
+    await service.kill("shuffle-worker-1")
+    await service.start_worker("shuffle-worker-1")
+    assert service.allocate(0, 0).workers[0].port != port
+    assert await job.run("faults.read", name="moved", folder=str(tmp_path)) == before
 
 
 @pytest.mark.parametrize("replicas", [1, 2])

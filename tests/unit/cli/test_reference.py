@@ -71,11 +71,13 @@ Sample("sluice_one_total", "counter", "One.", 1, label)
 Sample("sluice_two", "gauge", "Two.", 1, {**label, "state": state})
 Histogram("sluice_three_seconds", "Three.", ["operation"], registry=REGISTRY)
 Counter("no_metric_of_ours")
+GaugeMetricFamily("sluice_four", "Four.", labels=["worker"])
 """
     assert [(each.name, each.kind, each.labels) for each in metrics_in(source)] == [
         ("sluice_one_total", "counter", ("kind",)),
         ("sluice_two", "gauge", ("state",)),
         ("sluice_three_seconds", "histogram", ("operation",)),
+        ("sluice_four", "gauge", ("worker",)),
     ]
 
 

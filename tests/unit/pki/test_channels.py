@@ -19,7 +19,7 @@ MAY_CONNECT = {
         Role.SHUFFLE_WORKER,
         Role.DRIVER,
     },
-    Channel.DATA: {Role.DRIVER, Role.EXECUTOR},
+    Channel.DATA: {Role.DRIVER, Role.EXECUTOR, Role.SHUFFLE_WORKER},
     Channel.BLOB: {Role.JOBMANAGER, Role.TASKMANAGER, Role.DRIVER, Role.EXECUTOR},
     Channel.REST: {Role.GATEWAY, Role.JOBMANAGER},
     Channel.AUTH: {Role.GATEWAY, Role.JOBMANAGER},

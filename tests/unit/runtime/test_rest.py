@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import io
 import json
 import stat
@@ -24,7 +26,6 @@ from runtime.checkpoint.ledger import Checkpoint, CheckpointsView
 from runtime.checkpoint.savepoints import Savepoint
 from runtime.config import ConnectConfig, RuntimeConfig, SparkConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
-from runtime.jobmanager.dispatcher import check_submission
 from runtime.jobmanager.errors import (
     JobAlreadyTerminal,
     JobNotFound,
@@ -36,10 +37,12 @@ from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotR
 from runtime.jobmanager.history import JobHistory
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.observation import Observation
+from runtime.jobmanager.submission_checks import check_submission
 from runtime.jobmanager.views import (
     ExceptionEntry,
     ExecutorView,
     Failure,
+    JobBlob,
     JobDetail,
     JobRecord,
     JobSummary,
@@ -204,6 +207,13 @@ class FakeDispatcher:
 
     async def job_released(self, job_id: str) -> None:
         raise NotImplementedError
+
+    async def blobs(self) -> tuple[JobBlob, ...]:
+        return (
+            JobBlob(owner="alice", name="p.py", sha256="1" * 64, size=10, job_id=JOB, submitted_at=1),
+            JobBlob(owner="alice", name="q.py", sha256="1" * 64, size=10, job_id=JOB, submitted_at=1),
+            JobBlob(owner="bob", name="x.csv", sha256="2" * 64, size=20, job_id="b" * 32, submitted_at=2),
+        )
 
     async def job_history(self, job_id: str, history: JobHistory) -> None:
         raise NotImplementedError
@@ -797,3 +807,123 @@ async def test_only_its_owner_goes_on_from_a_savepoint(rest: Rest, role: str) ->
     assert [each.savepoint for each in rest.dispatcher.submitted.values()] == [SAVEPOINT.id]
     status, _ = await rest.call("POST", "/v1/jobs", data=form({"savepoint": "/etc"}), by=("alice", role))
     assert status == 404
+
+
+BIG = bytes(range(256)) * 4000
+BIG_ORDER = {"name": "big.zip", "size": len(BIG), "sha256": hashlib.sha256(BIG).hexdigest()}
+PIECE = {"content-type": "application/octet-stream"}
+
+
+async def announced(rest: Rest, **changed: object) -> str:
+    """The id of an upload of :data:`BIG` by Alice."""
+    status, upload = await rest.call("POST", "/v1/uploads", json={**BIG_ORDER, **changed})
+    assert (status, upload["offset"], upload["complete"]) == (201, 0, False)
+    return str(upload["id"])
+
+
+async def test_an_upload_in_pieces_becomes_a_file_of_a_job(rest: Rest) -> None:
+    upload_id = await announced(rest)
+    status, upload = await rest.call("PATCH", f"/v1/uploads/{upload_id}?offset=0", data=BIG[:1000], headers=PIECE)
+    assert (status, upload["offset"], upload["complete"]) == (200, 1000, False)
+    status, problem = await rest.call("PATCH", f"/v1/uploads/{upload_id}?offset=0", data=BIG, headers=PIECE)
+    assert (status, problem["type"]) == (409, "urn:sluice:problem:UploadConflict")
+    request = {"uploads": [{"part": "file", "upload_id": upload_id}]}
+    assert (await rest.call("POST", "/v1/jobs", data=form(request)))[0] == 409  # it is not complete
+    await rest.call("PATCH", f"/v1/uploads/{upload_id}?offset=1000", data=BIG[1000:], headers=PIECE)
+    assert (await rest.call("GET", f"/v1/uploads/{upload_id}"))[1]["complete"]
+    status, submitted = await rest.call("POST", "/v1/jobs", data=form(request))
+    assert status == 202, submitted
+    (submission,) = rest.dispatcher.submitted.values()
+    assert [(each.name, each.size) for each in submission.files] == [("big.zip", len(BIG))]
+    assert (await rest.call("GET", "/v1/uploads"))[1] == {"uploads": []}
+
+
+async def test_what_came_of_a_piece_that_broke_off_stays(rest: Rest) -> None:
+    upload_id = await announced(rest)
+
+    async def breaking() -> AsyncIterator[bytes]:
+        yield BIG[:300_000]
+        await asyncio.sleep(0.1)
+        raise ConnectionError
+
+    path = f"/v1/uploads/{upload_id}"
+    headers = rest.gateway.headers("PATCH", path, "alice", "submitter") | PIECE
+    with pytest.raises((aiohttp.ClientError, ConnectionError)):
+        async with rest.session.patch(f"http://rest{path}?offset=0", data=breaking(), headers=headers):
+            pass
+    offset = (await rest.call("GET", path))[1]["offset"]
+    assert 0 < offset <= 300_000
+    status, upload = await rest.call("PATCH", f"{path}?offset={offset}", data=BIG[offset:], headers=PIECE)
+    assert (status, upload["complete"]) == (200, True)
+
+
+async def test_nobody_else_gets_at_an_upload(rest: Rest) -> None:
+    upload_id = await announced(rest)
+    path = f"/v1/uploads/{upload_id}"
+    for by in (("eve", "submitter"), ("root", "admin")):
+        assert (await rest.call("GET", path, by=by))[0] == 404
+        assert (await rest.call("PATCH", f"{path}?offset=0", by=by, data=BIG, headers=PIECE))[0] == 404
+        assert (await rest.call("DELETE", path, by=by))[0] == 404
+        assert (await rest.call("GET", "/v1/uploads", by=by))[1] == {"uploads": []}
+    await rest.call("PATCH", f"{path}?offset=0", data=BIG, headers=PIECE)
+    stolen = {"uploads": [{"part": "pipeline", "upload_id": upload_id}]}
+    assert (await rest.call("POST", "/v1/jobs", by=("eve", "submitter"), data=form(stolen, pipeline=None)))[0] == 404
+    assert rest.dispatcher.submitted == {}
+    assert (await rest.call("DELETE", path))[0] == 200
+
+
+async def test_content_with_another_digest_is_removed_when_all_of_it_is_there(rest: Rest) -> None:
+    path = f"/v1/uploads/{await announced(rest)}"
+    status, problem = await rest.call("PATCH", f"{path}?offset=0", data=b"x" * len(BIG), headers=PIECE)
+    assert (status, problem["type"]) == (422, "urn:sluice:problem:BlobCorrupt")
+    assert (await rest.call("GET", path))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ({**BIG_ORDER, "name": "../x"}, 400),
+        ({**BIG_ORDER, "sha256": "x"}, 400),
+        ({**BIG_ORDER, "size": -1}, 400),
+        ({**BIG_ORDER, "size": 4_000_001}, 413),
+        ({**BIG_ORDER, "owner": "bob"}, 400),
+        ({}, 400),
+    ],
+)
+async def test_what_may_not_be_announced(rest: Rest, order: object, expected: int) -> None:
+    assert (await rest.call("POST", "/v1/uploads", json=order))[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "expected"),
+    [
+        ("", PIECE, 400),
+        ("?offset=-1", PIECE, 400),
+        ("?offset=x", PIECE, 400),
+        ("?offset=0&offset=0", PIECE, 400),
+        ("?offset=1", PIECE, 409),
+        ("?offset=0", {"content-type": "application/json"}, 400),
+    ],
+)
+async def test_a_piece_must_say_where_it_belongs(
+    rest: Rest, query: str, headers: dict[str, str], expected: int
+) -> None:
+    path = f"/v1/uploads/{await announced(rest)}"
+    assert (await rest.call("PATCH", path + query, data=b"123", headers=headers))[0] == expected
+    assert (await rest.call("GET", path))[1]["offset"] == 0
+
+
+async def test_a_part_and_an_upload_cannot_both_be_the_pipeline(rest: Rest) -> None:
+    upload_id = await announced(rest)
+    await rest.call("PATCH", f"/v1/uploads/{upload_id}?offset=0", data=BIG, headers=PIECE)
+    twice = {"uploads": [{"part": "pipeline", "upload_id": upload_id}]}
+    assert (await rest.call("POST", "/v1/jobs", data=form(twice)))[0] == 400
+    assert (await rest.call("POST", "/v1/jobs", data=form(twice, pipeline=None)))[0] == 202
+
+
+async def test_files_of_jobs_come_in_pages_and_count_once(rest: Rest) -> None:
+    status, first = await rest.call("GET", "/v1/blobs?limit=2")
+    assert (status, first["bytes"]) == (200, 30)
+    assert {each["name"] for each in first["blobs"]} == {"p.py", "q.py"}
+    _, second = await rest.call("GET", f"/v1/blobs?limit=2&after={first['next']}")
+    assert ([each["name"] for each in second["blobs"]], second["next"]) == (["x.csv"], None)

@@ -44,6 +44,10 @@ class Link:
     async def release_job(self, job_id: str) -> None:
         self.heard.append(("job", job_id))
 
+    async def locate(self, job_id: str, shuffle_id: int, workers: Collection[str]) -> tuple[ShuffleWorkerAddress, ...]:
+        self.heard.append(("locate", shuffle_id, list(workers)))
+        return (ShuffleWorkerAddress(name="w-2", host="h", port=2, instead_of="w-1"),)
+
     async def workers_lost(self, job_id: str, workers: Collection[str]) -> None:
         self.heard.append(("lost", list(workers)))
 
@@ -159,3 +163,16 @@ async def test_without_the_service() -> None:
     await relay.unregister(0)
     await relay.workers_lost(0, ["w-1"])
     await relay.release()
+
+
+async def test_the_workers_of_a_shuffle_are_located_by_its_number_on_the_data_plane() -> None:
+    link = Link()
+    relay = relay_of(link)
+    await begin(relay, 2, "a")
+    registered = await relay.register(0, 4)
+    found = await relay.locate(0)
+    assert link.heard[-1] == ("locate", registered.shuffle_id, ["w-1"])
+    assert [each.instead_of for each in found.workers] == ["w-1"]
+    assert (found.shuffle_id, found.integrity_key) == (registered.shuffle_id, registered.integrity_key)
+    with pytest.raises(NoShuffleService, match="not registered"):
+        await relay.locate(1)

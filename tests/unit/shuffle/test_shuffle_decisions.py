@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from runtime.shuffle.manager.allocation import Candidate, choose
+from runtime.shuffle.manager.hand_over import kept_by, successor
 from runtime.shuffle.manager.jobs import Job, JobTable, Quotas, Shuffle
 from runtime.shuffle.manager.workers import (
     FORGET_LOST_SECONDS,
@@ -361,3 +362,42 @@ class LivesOfJobs(RuleBasedStateMachine):
 
 LivesOfJobs.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 TestLivesOfJobs = LivesOfJobs.TestCase
+
+
+def test_a_successor_of_a_successor_keeps_what_the_first_had() -> None:
+    shuffle = Shuffle(4, ("w-1", "w-2"), {"w-1": "w-3", "w-3": "w-4"})
+    assert [shuffle.keeper(name) for name in ("w-1", "w-2", "w-3")] == ["w-4", "w-2", "w-4"]
+    shuffle.successors["w-4"] = "w-1"
+    assert shuffle.keeper("w-1") in {"w-1", "w-3", "w-4"}, "a circle ends"
+
+
+def test_successor_has_no_replica_if_that_can_be_and_stays_the_same() -> None:
+    def candidates(*names: str) -> list[Candidate]:
+        return [Candidate(name, "h") for name in names]
+
+    shuffle = Shuffle(4, ("w-1", "w-2"))
+    assert successor("w-1", shuffle, candidates("w-1", "w-2", "w-3"), {}) == "w-3"
+    assert successor("w-1", shuffle, candidates("w-1", "w-2"), {}) == "w-2"
+    assert successor("w-1", shuffle, candidates("w-1"), {}) == ""
+    shuffle.successors["w-1"] = "w-4"
+    assert successor("w-1", shuffle, candidates("w-1", "w-2", "w-3", "w-4"), {"w-4": 9}) == "w-4"
+    assert successor("w-1", shuffle, candidates("w-1", "w-2", "w-3"), {}) == "w-3", "it is gone"
+
+
+def test_who_keeps_something_of_which_shuffle() -> None:
+    job = Job("a" * 32, "owner", b"k" * 8)
+    job.shuffles = {1: Shuffle(4, ("w-1",)), 2: Shuffle(4, ("w-2",), {"w-2": "w-1"}), 3: Shuffle(4, ("w-3",))}
+    assert [each.number for each in kept_by("w-1", [job])] == [1, 2]
+
+
+def test_drained_and_handed_over_is_done_and_what_begins_anew_is_not() -> None:
+    clock = Clock()
+    table = WorkerTable(heartbeat_timeout=TIMEOUT, disk_reserve=GIB, clock=clock)
+    worker = table.register(registration("w-1"))
+    table.heard("w-1", WorkerReport(jobs=(JobReport(job_id="a" * 32, bytes=10),)))
+    table.drain("w-1")
+    assert table.state(worker)[0] is WorkerState.DRAINING
+    worker.handed_over = True
+    assert table.state(worker) == (WorkerState.DRAINED, "it was asked to drain; other workers have all that it keeps")
+    table.drain("w-1", wanted=False)
+    assert (table.state(worker)[0], worker.handed_over) == (WorkerState.ACTIVE, False)

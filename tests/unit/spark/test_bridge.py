@@ -25,6 +25,7 @@ from runtime.spark.bridge import (
     Bridge,
     BridgeEvent,
     KillExecutors,
+    LocateShuffle,
     RegisterShuffle,
     ShuffleWorkersLost,
     SparkStopped,
@@ -217,12 +218,15 @@ async def test_where_a_shuffle_is_kept_is_told_to_the_context_that_asked(listeni
     jvm.send({"type": "shuffle_register", "id": 7, "shuffle_id": 3, "partitions": 200})
     assert await listening.next() == RegisterShuffle(7, 3, 200)
     context = listening.bridge.contexts
-    worker = ShuffleWorkerAddress(name="w-1", host="127.0.0.1", port=40001)
+    jvm.send({"type": "shuffle_locate", "id": 8, "shuffle_id": 3})
+    assert await listening.next() == LocateShuffle(8, 3)
+    worker = ShuffleWorkerAddress(name="w-1", host="127.0.0.1", port=40001, instead_of="w-2")
     allocation = ShuffleAllocation(shuffle_id=1048579, workers=(worker,), replicas=1, integrity_key=bytes(range(8)))
     listening.bridge.shuffle_registered(context, 7, allocation)
     assert json.loads(await jvm.reader.readline()) == {
         "type": "shuffle_registered", "id": 7, "error": "", "shuffle": 1048579, "replicas": 1,
-        "integrity_key": "0001020304050607", "workers": [{"name": "w-1", "host": "127.0.0.1", "port": 40001}],
+        "integrity_key": "0001020304050607",
+        "workers": [{"name": "w-1", "host": "127.0.0.1", "port": 40001, "instead_of": "w-2"}],
     }  # fmt: skip
     listening.bridge.shuffle_registered(context, 8, "no ShuffleManager answers")
     refused = json.loads(await jvm.reader.readline())

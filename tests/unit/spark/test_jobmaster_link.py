@@ -98,6 +98,9 @@ class Peer:
             raise NoShuffleService("no ShuffleManager answers")
         return ALLOCATION
 
+    async def locate_shuffle(self, shuffle_id: int) -> ShuffleAllocation:
+        return await self.register_shuffle(shuffle_id, 0)
+
     async def unregister_shuffle(self, shuffle_id: int) -> None:
         await self._hear(("unregister", shuffle_id))
 

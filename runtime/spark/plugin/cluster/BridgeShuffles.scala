@@ -1,6 +1,6 @@
 package org.apache.spark.scheduler.cluster.sluice
 
-import java.util.concurrent.{ExecutionException, TimeUnit, TimeoutException}
+import java.util.concurrent.{CompletableFuture, ExecutionException, TimeUnit, TimeoutException}
 
 import scala.jdk.CollectionConverters._
 
@@ -8,7 +8,7 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.{FetchFailed, SparkException}
 import org.apache.spark.scheduler.{SparkListener, SparkListenerTaskEnd}
-import org.apache.spark.shuffle.sluice.{Allocation, Location, Registrar, ShuffleService, WorkerAddress}
+import org.apache.spark.shuffle.sluice.{Allocation, Keeper, Location, Registrar, ShuffleService, WorkerAddress}
 
 /** Asks the driver agent for the workers of a shuffle, and tells it what became of them. */
 private[sluice] final class BridgeShuffles(bridge: Bridge) extends ShuffleService {
@@ -29,6 +29,18 @@ private[sluice] final class BridgeShuffles(bridge: Bridge) extends ShuffleServic
     }
     new Allocation(answer.path("shuffle").asInt(), workers, math.max(1, answer.path("replicas").asInt(1)), key(answer))
   }
+
+  override def locate(shuffleId: Int): CompletableFuture[Seq[Keeper]] =
+    bridge.request(bridge.message("shuffle_locate").put("shuffle_id", shuffleId))
+      .orTimeout(LocateSeconds, TimeUnit.SECONDS).thenApply { answer =>
+      val error = answer.path("error").asText("")
+      if (error.nonEmpty) throw new SparkException(s"the workers of a shuffle cannot be found: $error")
+      answer.path("workers").elements().asScala.map { node =>
+        val found = worker(node)
+        val of = node.path("instead_of").asText("")
+        Keeper(if (of.isEmpty) found.name else of, found)
+      }.toVector
+    }
 
   private def worker(node: JsonNode): WorkerAddress =
     WorkerAddress(node.path("name").asText(), node.path("host").asText(), node.path("port").asInt())
@@ -53,6 +65,7 @@ private[sluice] final class BridgeShuffles(bridge: Bridge) extends ShuffleServic
 private[sluice] object BridgeShuffles {
   /** A standby JobManager has to have taken over by then. */
   private val RegisterSeconds = 120L
+  private val LocateSeconds = 10L
   private val KeyBytes = 8
 }
 

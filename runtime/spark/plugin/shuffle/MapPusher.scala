@@ -16,7 +16,8 @@ import org.apache.spark.storage.BlockManagerId
   * Every replica gets the same frames. One that fails on the way is left out as long as another goes on; nothing that
   * was not committed can be read, so what it has does no harm. Used by the task's thread alone.
   */
-private[sluice] final class MapPusher(allocation: Allocation, map: Long, context: TaskContext, settings: Settings)
+private[sluice] final class MapPusher(
+    allocation: Allocation, shuffleId: Int, map: Long, context: TaskContext, settings: Settings)
     extends Logging {
   import MapPusher._
 
@@ -69,7 +70,8 @@ private[sluice] final class MapPusher(allocation: Allocation, map: Long, context
     isOpen = true
     check = new SegmentCheck(allocation.key, allocation.wireId)
     var failure: WorkerFailure = null
-    val next = candidates.iterator
+    // A shuffle may outlive all addresses that its handle knows: then the driver is asked where they are now.
+    val next = candidates.iterator ++ Iterator.single(()).flatMap(_ => if (targets.isEmpty) elsewhere() else Nil)
     while (targets.size < allocation.replicas && next.hasNext) {
       val worker = next.next()
       try targets += new Target(Workers.get.pushTo(worker))
@@ -80,6 +82,10 @@ private[sluice] final class MapPusher(allocation: Allocation, map: Long, context
       logWarning(s"map $map has ${targets.size} of ${allocation.replicas} replicas: no more workers can be reached")
     }
   }
+
+  private def elsewhere(): Seq[WorkerAddress] =
+    Whereabouts.ask(allocation, shuffleId, allocation.workers.toSeq.map(_.name)).distinct
+      .filter(found => allocation.named(found.name).nonEmpty && !candidates.contains(found))
 
   /** Sends what is in the buffer. */
   private def flush(): Unit = if (inFrame > 0) {

@@ -1,11 +1,16 @@
 package org.apache.spark.shuffle.sluice
 
+import java.util.concurrent.CompletableFuture
+
 import org.apache.spark.SparkException
 
 /** Who gives workers to shuffles: on the driver, the agent at the other end of the bridge. */
 private[spark] trait ShuffleService {
   /** Workers for a shuffle; throws with a sentence when there are none. */
   def register(shuffleId: Int, partitions: Int): Allocation
+
+  /** Where its workers are now; fails with a sentence. */
+  def locate(shuffleId: Int): CompletableFuture[Seq[Keeper]]
 
   /** Nobody reads it any more. */
   def unregister(shuffleId: Int): Unit

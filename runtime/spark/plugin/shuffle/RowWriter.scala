@@ -27,7 +27,7 @@ private[sluice] final class RowWriter[K, V](
   private val buffers = new Array[Array[Byte]](partitions)
   private val filled = new Array[Int](partitions)
   private val codec = settings.rowCodec()
-  private val pusher = new MapPusher(handle.allocation, map, context, settings)
+  private val pusher = new MapPusher(handle.allocation, handle.shuffleId, map, context, settings)
   private val memory = new Budget
   private val dataSize: SQLMetric = RowSerializer.dataSize(dependency.serializer)
   private val checksums = dependency.rowBasedChecksums

@@ -1,7 +1,5 @@
 package org.apache.spark.shuffle.sluice
 
-import java.io.IOException
-
 import scala.collection.mutable
 
 import org.apache.spark.TaskContext
@@ -21,7 +19,9 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
 
   private val check = new SegmentCheck(outputs.allocation.key, outputs.allocation.wireId)
   // Each holder is asked twice at most: the connection that is there may have been broken long ago.
-  private val tries = outputs.holders.iterator.flatMap(worker => Iterator.fill(TriesPerWorker)(worker))
+  // When all have failed, the driver is asked whether they are elsewhere.
+  private val tries = (outputs.holders.iterator ++ Iterator.single(()).flatMap(_ => outputs.moved().iterator))
+    .flatMap(worker => Iterator.fill(TriesPerWorker)(worker))
   /** Of the partition at hand, by number of the map and sequence: another worker's answer begins with it again. */
   private val seen = mutable.HashSet.empty[Long]
   private var request: FetchRequest = _
@@ -42,12 +42,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
 
   /** Sends the request, so that data is on its way before it is needed. */
   def start(): Unit = synchronized {
-    if (request == null && !isOver) {
-      if (outputs.holders.isEmpty) {
-        throw outputs.anyFailure(new IOException(s"nobody knows the workers of ${outputs.location}"))
-      }
-      ask(new WorkerFailure(s"none of ${outputs.location.executorId} was asked"))
-    }
+    if (request == null && !isOver) ask(new WorkerFailure(s"nobody knows the workers of ${outputs.location}"))
   }
 
   /** Asks the next worker that can be reached. */

@@ -26,6 +26,7 @@ private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boole
   private val settings = new Settings(conf)
 
   override def registerShuffle[K, V, C](shuffleId: Int, dependency: ShuffleDependency[K, V, C]): ShuffleHandle = {
+    Whereabouts.serve()
     val allocation = Registrar.current.register(shuffleId, dependency.partitioner.numPartitions)
     // Encryption by Spark (spark.io.encryption) is the work of its own streams.
     val rows = !dependency.mapSideCombine && RowSerializer.isOne(dependency.serializer) &&
@@ -38,7 +39,7 @@ private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boole
     val ours = handle.asInstanceOf[SluiceShuffleHandle[K, V, Any]]
     if (ours.rows) new RowWriter[K, V](ours, map, context, settings, metrics)
     else {
-      val output = new MapOutput(new MapPusher(ours.allocation, map, context, settings))
+      val output = new MapOutput(new MapPusher(ours.allocation, ours.shuffleId, map, context, settings))
       new RelocatedWriter(SparksWriters.writer[K, V](ours.inner, map, context, conf, metrics, output), output)
     }
   }
@@ -55,7 +56,10 @@ private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boole
 
   override val shuffleBlockResolver: ShuffleBlockResolver = NoBlocks
 
-  override def stop(): Unit = if (!isDriver) Workers.close()
+  override def stop(): Unit = if (!isDriver) {
+    Workers.close()
+    Whereabouts.forgetAll()
+  }
 }
 
 /** Executors hold no block of a shuffle. */

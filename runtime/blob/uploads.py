@@ -1,0 +1,270 @@
+"""Uploads in pieces: one that broke goes on at the offset that the server confirms. Bounded; swept when abandoned.
+
+An upload is a directory ``<root>/<id>`` with ``upload.json`` (what was announced, and by whom) and ``content`` (what
+has come). Its offset is the length of ``content``, so whoever serves this directory next goes on where the last one
+ended. What has come counts only when all of it has the digest that was announced.
+
+Only its owner gets at an upload; for others it is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+
+from pki.errors import SluiceError
+from pki.files import SECRET_MODE, make_private_directory, read_bounded, write_secret
+from pki.tasks import end_tasks
+from runtime.blob.errors import BlobCorrupt, BlobError, BlobTooLarge, TooManyUploads, UploadConflict, UploadNotFound
+from runtime.blob.names import check_digest, check_file_name
+from runtime.messages import BlobRef, Message
+
+MAX_UPLOADS_PER_OWNER = 64
+MAX_UPLOADS = 1024
+KEPT_SECONDS = 24 * 3600.0
+"""An upload to which nothing came for so long is abandoned."""
+SWEEP_SECONDS = 600.0
+SHARES = 8
+"""The uploads of all owners together have at most so many times what those of one may have."""
+_MAX_NOTE_BYTES = 4096
+_ID = re.compile(r"[0-9a-f]{32}")
+_NOTE = "upload.json"
+_CONTENT = "content"
+
+
+class Upload(Message, frozen=True):
+    """A file that comes in pieces: ``offset`` bytes of ``size`` are there, with ``complete`` all, and rightly so."""
+
+    id: str
+    name: str
+    size: int
+    sha256: str
+    offset: int
+    complete: bool
+    expires_at: int
+
+
+class _Note(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    owner: str
+    name: str
+    size: int
+    sha256: str
+    complete: bool = False
+
+
+class Appending:
+    """Bytes that come for one upload, from its offset on; over when another request goes on with the same upload."""
+
+    def __init__(self, file: int, offset: int, size: int, current: Callable[[], bool]) -> None:
+        self._file = file
+        self._offset = offset
+        self._size = size
+        self._current = current
+
+    def write(self, chunk: bytes) -> None:
+        """Append ``chunk``; it is confirmed when this returns.
+
+        Raises:
+            UploadConflict: another request has taken over.
+            BlobTooLarge: more than was announced; nothing of this chunk is kept.
+        """
+        if not self._current():
+            raise UploadConflict("another request goes on with this upload", "ask for its offset")
+        if self._offset + len(chunk) > self._size:
+            raise BlobTooLarge(f"more than the {self._size} bytes that were announced")
+        view = memoryview(chunk)
+        try:
+            while view:
+                written = os.write(self._file, view)
+                self._offset, view = self._offset + written, view[written:]
+        except OSError as error:
+            raise BlobError(f"cannot store an upload: {error.strerror or error}") from error
+
+
+class UploadStore:
+    """All uploads below ``root``; the announced sizes of one owner's are bounded by ``max_bytes`` together."""
+
+    def __init__(self, root: Path, max_bytes: int, *, clock: Callable[[], float] = time.time) -> None:
+        self._root = root
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._turns: dict[str, int] = {}
+
+    def create(self, owner: str, name: str, size: int, sha256: str) -> Upload:
+        """Announce an upload.
+
+        Raises:
+            InvalidBlobName: the name is not a plain file name, or the digest is none.
+            BlobTooLarge: there is no room for it.
+            TooManyUploads: the owner, or all together, have as many as there may be.
+        """
+        check_file_name(name)
+        check_digest(sha256)
+        self.sweep()
+        every = list(self._notes())
+        own = [note for _, note in every if note.owner == owner]
+        if len(own) >= MAX_UPLOADS_PER_OWNER or len(every) >= MAX_UPLOADS:
+            raise TooManyUploads(f"{len(own)} uploads of {owner}", "remove or finish some, or wait a day")
+        if size < 0 or sum(note.size for note in own) + size > self._max_bytes:
+            raise BlobTooLarge(
+                f"the uploads of {owner} would have {sum(note.size for note in own) + size} bytes",
+                f"at most {self._max_bytes} (jobmanager.max_blob_bytes)",
+            )
+        if sum(note.size for _, note in every) + size > SHARES * self._max_bytes:
+            raise TooManyUploads("the uploads of all users are too large together", "try again later")
+        upload_id = secrets.token_hex(16)
+        directory = make_private_directory(make_private_directory(self._root) / upload_id)
+        with os.fdopen(os.open(directory / _CONTENT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE), "wb"):
+            pass
+        write_secret(directory / _NOTE, msgspec.json.encode(_Note(owner=owner, name=name, size=size, sha256=sha256)))
+        return self.get(upload_id, owner)
+
+    def get(self, upload_id: str, owner: str) -> Upload:
+        """One upload of ``owner``; raises :class:`UploadNotFound`."""
+        return self._view(upload_id, self._note(upload_id, owner))
+
+    def owned(self, owner: str) -> tuple[Upload, ...]:
+        """All uploads of ``owner``."""
+        return tuple(self._view(upload_id, note) for upload_id, note in self._notes() if note.owner == owner)
+
+    @contextlib.contextmanager
+    def append(self, upload_id: str, owner: str, offset: int) -> Iterator[Appending]:
+        """Go on with an upload at ``offset``, which must be its own; an earlier request that still goes on is over.
+
+        Raises:
+            UploadNotFound: there is none, or it is somebody else's.
+            UploadConflict: it stands at another offset, or is complete.
+        """
+        note = self._note(upload_id, owner)
+        turn = self._turns[upload_id] = self._turns.get(upload_id, 0) + 1
+        path = self._root / upload_id / _CONTENT
+        present = path.stat().st_size
+        if note.complete or present != offset:
+            raise UploadConflict(
+                f"upload {upload_id} stands at {present}, not at {offset}", f"go on at offset {present}"
+            )
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            yield Appending(descriptor, offset, note.size, lambda: self._turns.get(upload_id) == turn)
+        finally:
+            os.close(descriptor)
+
+    def finish(self, upload_id: str, owner: str) -> Upload:
+        """Check an upload of which all has come; it is as it was while some is missing. Reads all of it.
+
+        Raises:
+            BlobCorrupt: the content has another digest than was announced; the upload is removed.
+        """
+        note = self._note(upload_id, owner)
+        path = self._root / upload_id / _CONTENT
+        if note.complete or path.stat().st_size < note.size:
+            return self._view(upload_id, note)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            os.fsync(file.fileno())
+        if digest != note.sha256:
+            self._remove(upload_id)
+            raise BlobCorrupt(f"{note.name} has SHA-256 {digest}, expected {note.sha256}", "upload it again")
+        whole = msgspec.structs.replace(note, complete=True)
+        write_secret(self._root / upload_id / _NOTE, msgspec.json.encode(whole))
+        return self._view(upload_id, whole)
+
+    def content(self, upload_id: str, owner: str) -> tuple[BlobRef, Path]:
+        """What a complete upload is, and where.
+
+        Raises:
+            UploadConflict: some of it is missing.
+        """
+        note = self._note(upload_id, owner)
+        if not note.complete:
+            raise UploadConflict(f"upload {upload_id} is not complete", "go on with it first")
+        return BlobRef(sha256=note.sha256, name=note.name, size=note.size), self._root / upload_id / _CONTENT
+
+    def remove(self, upload_id: str, owner: str) -> None:
+        """Give up an upload; raises :class:`UploadNotFound`."""
+        self._note(upload_id, owner)
+        self._remove(upload_id)
+
+    def sweep(self) -> int:
+        """Remove what was abandoned; how many there were."""
+        abandoned = [name for name in self._names() if self._touched(name) + KEPT_SECONDS <= self._clock()]
+        for name in abandoned:
+            self._remove(name)
+        return len(abandoned)
+
+    def _note(self, upload_id: str, owner: str) -> _Note:
+        note = self._read(upload_id) if _ID.fullmatch(upload_id) else None
+        if note is None or note.owner != owner:
+            raise UploadNotFound(f"there is no upload {upload_id[:64]!r} of yours", "it may be over: begin anew")
+        return note
+
+    def _notes(self) -> Iterator[tuple[str, _Note]]:
+        for upload_id in self._names():
+            note = self._read(upload_id)
+            if note is not None:
+                yield upload_id, note
+
+    def _names(self) -> list[str]:
+        if not self._root.is_dir():
+            return []
+        return sorted(path.name for path in self._root.iterdir() if _ID.fullmatch(path.name))
+
+    def _read(self, upload_id: str) -> _Note | None:
+        """None for what is not there, or was cut off while it was made: that is swept in its time."""
+        try:
+            return msgspec.json.decode(read_bounded(self._root / upload_id / _NOTE, _MAX_NOTE_BYTES), type=_Note)
+        except (OSError, SluiceError, msgspec.DecodeError):
+            return None
+
+    def _touched(self, upload_id: str) -> float:
+        """When something came last."""
+        for path in (self._root / upload_id / _CONTENT, self._root / upload_id):
+            with contextlib.suppress(OSError):
+                return path.stat().st_mtime
+        return self._clock()
+
+    def _view(self, upload_id: str, note: _Note) -> Upload:
+        try:
+            offset = (self._root / upload_id / _CONTENT).stat().st_size
+        except OSError as error:
+            raise UploadNotFound(f"upload {upload_id} is over", "begin anew") from error
+        return Upload(
+            id=upload_id,
+            name=note.name,
+            size=note.size,
+            sha256=note.sha256,
+            offset=offset,
+            complete=note.complete,
+            expires_at=int((self._touched(upload_id) + KEPT_SECONDS) * 1000),
+        )
+
+    def _remove(self, upload_id: str) -> None:
+        self._turns.pop(upload_id, None)
+        shutil.rmtree(self._root / upload_id, ignore_errors=True)
+
+
+@asynccontextmanager
+async def sweeping(uploads: UploadStore) -> AsyncIterator[None]:
+    """Abandoned uploads are removed for as long as this lasts."""
+
+    async def forever() -> None:
+        while True:
+            await asyncio.to_thread(uploads.sweep)
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    task = asyncio.create_task(forever(), name="sweeping uploads")
+    try:
+        yield
+    finally:
+        await end_tasks(task)

@@ -1,0 +1,118 @@
+"""Files that come in pieces before the job that wants them: announced, continued where they broke, then submitted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import msgspec
+from aiohttp import ClientPayloadError, web
+
+from runtime.blob.errors import (
+    BlobCorrupt,
+    BlobTooLarge,
+    InvalidBlobName,
+    TooManyUploads,
+    UploadConflict,
+    UploadNotFound,
+)
+from runtime.blob.uploads import Upload
+from runtime.jobmanager.errors import QuotaExceeded
+from runtime.messages import Message
+from runtime.rest.cluster import Cluster
+from runtime.rest.problems import BadRequest
+from runtime.rest.route import BINARY, Call, NoQuery, Nothing, Query, Route
+from runtime.rest.submission import CHUNK_BYTES, STALL_SECONDS
+
+OPERATION = "jobs.submit"
+"""Who may submit may upload."""
+_OffsetBytes = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+
+
+class UploadOrder(Message, frozen=True):
+    """What is to come: the name that the file has with the job, its size in bytes, and its SHA-256 in hexadecimal."""
+
+    name: str
+    size: _OffsetBytes
+    sha256: str
+
+
+class UploadList(Message, frozen=True):
+    """All uploads of who asks."""
+
+    uploads: tuple[Upload, ...]
+
+
+class OffsetQuery(Query, frozen=True, kw_only=True):
+    """Where the piece begins."""
+
+    offset: Annotated[int, msgspec.Meta(ge=0, le=1 << 53, description="`offset` of the upload as it stands")]
+
+
+async def announce_upload(cluster: Cluster, call: Call[NoQuery], body: UploadOrder) -> Upload:
+    """Announce a file that comes in pieces."""
+    owner, quota = call.who.principal, cluster.config.limits.max_blob_bytes_per_user
+    own = sum(each.size for each in cluster.store.uploads.owned(owner))
+    if 0 < quota < own + body.size:
+        raise QuotaExceeded(f"the uploads of {owner} would have {own + body.size} bytes together", f"at most {quota}")
+    return await asyncio.to_thread(cluster.store.uploads.create, owner, body.name, body.size, body.sha256)
+
+
+async def list_uploads(cluster: Cluster, call: Call[NoQuery]) -> UploadList:
+    """One's own uploads."""
+    return UploadList(uploads=await asyncio.to_thread(cluster.store.uploads.owned, call.who.principal))
+
+
+async def get_upload(cluster: Cluster, call: Call[NoQuery]) -> Upload:
+    """One of one's own uploads: where it stands."""
+    return cluster.store.uploads.get(call.path["upload_id"], call.who.principal)
+
+
+async def continue_upload(cluster: Cluster, call: Call[OffsetQuery]) -> Upload:
+    """The next piece of an upload.
+
+    What has come of a piece stays when the connection breaks: ask for the upload, and go on at its `offset`. With the
+    last piece the content is checked; content with another digest than was announced is removed. A request for the same
+    upload that still goes on is over when another one comes.
+    """
+    uploads, upload_id, owner = cluster.store.uploads, call.path["upload_id"], call.who.principal
+    if call.request.content_type != BINARY:
+        raise BadRequest(f"the body is {call.request.content_type[:80]}, not {BINARY}")
+    with uploads.append(upload_id, owner, call.query.offset) as piece:
+        try:
+            while chunk := await asyncio.wait_for(call.request.content.read(CHUNK_BYTES), STALL_SECONDS):
+                piece.write(chunk)
+        except TimeoutError as error:
+            raise BadRequest(f"the upload stood still for {STALL_SECONDS:g} s") from error
+        except (ClientPayloadError, web.RequestPayloadError) as error:
+            raise BadRequest("the body broke off", "ask for the upload, and go on at its offset") from error
+    return await asyncio.to_thread(uploads.finish, upload_id, owner)
+
+
+async def remove_upload(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
+    """Give up one of one's own uploads."""
+    cluster.store.uploads.remove(call.path["upload_id"], call.who.principal)
+    return Nothing()
+
+
+ROUTES = (
+    Route("GET", "/v1/uploads", OPERATION, list_uploads),
+    Route(
+        "POST",
+        "/v1/uploads",
+        OPERATION,
+        announce_upload,
+        status=201,
+        errors=(InvalidBlobName, BlobTooLarge, QuotaExceeded, TooManyUploads),
+    ),
+    Route("GET", "/v1/uploads/{upload_id}", OPERATION, get_upload, errors=(UploadNotFound,)),
+    Route(
+        "PATCH",
+        "/v1/uploads/{upload_id}",
+        OPERATION,
+        continue_upload,
+        errors=(UploadNotFound, UploadConflict, BlobTooLarge, BlobCorrupt),
+        binary=True,
+    ),
+    Route("DELETE", "/v1/uploads/{upload_id}", OPERATION, remove_upload, errors=(UploadNotFound,)),
+)

@@ -1,0 +1,157 @@
+"""A worker that is drained gives what it keeps of its shuffles to other workers.
+
+It dials a successor's data channel as what it is, a shuffle worker, and pushes committed maps as their writers did: the
+same segments, sequence numbers and check values. The successor lets it in for the jobs that the manager told it to
+expect from this worker, and for no other. What is here stays here until the job or the shuffle is released.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import struct
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pki.tasks import end_tasks
+from pki.tls import TlsIdentity
+from runtime.shuffle.connection import WorkerAddress, WorkerConnection
+from runtime.shuffle.errors import MapUnknown, SegmentCorrupt, ShuffleError
+from runtime.shuffle.integrity import SegmentChecks
+from runtime.shuffle.wire import MAX_PARTITION, FrameType, Header
+from runtime.shuffle.worker.located import Located
+from runtime.shuffle.worker.shuffle_data import ShuffleData
+from runtime.shuffle.worker.store import ShuffleStore
+from runtime.shuffle.worker.volume import Committed
+
+_LOG = logging.getLogger(__name__)
+
+FRAME_BYTES = 1 << 20
+"""About so much data goes into one frame."""
+FRAME_SEGMENTS = 1024
+_ROW = struct.Struct("<IIII")
+
+
+@dataclass(slots=True)
+class _Shuffle:
+    """A shuffle, to whom it goes, and which of its maps are there."""
+
+    job_id: str
+    number: int
+    data: ShuffleData
+    checks: SegmentChecks
+    to: WorkerAddress
+    given: set[int] = field(default_factory=set)
+    task: asyncio.Task[None] | None = None
+    failure: ShuffleError | None = None
+
+
+class HandOvers:
+    """All hand-overs of one worker; used on its event loop.
+
+    Args:
+        identity: the worker's.
+        store: what it keeps.
+    """
+
+    def __init__(self, identity: TlsIdentity, store: ShuffleStore) -> None:
+        self._identity = identity
+        self._store = store
+        self._shuffles: dict[tuple[str, int], _Shuffle] = {}
+
+    def hand_over(self, job_id: str, number: int, to: WorkerAddress) -> int:
+        """Go on handing a shuffle over, in the background; returns how many maps are left, not committed ones included.
+
+        To be called again until nothing is left. What cannot be read here any more is left out: it would be lost for
+        readers all the same.
+
+        Raises:
+            ShuffleError: why it does not go on since the last call.
+        """
+        job = self._store.job(job_id)
+        try:
+            data, checks = job.shuffle(number, create=False)
+        except MapUnknown:
+            self._shuffles.pop((job_id, number), None)
+            return 0
+        known = self._shuffles.get((job_id, number))
+        if known is None or known.to != to:
+            if known is not None and known.task is not None:
+                known.task.cancel()
+            known = self._shuffles[job_id, number] = _Shuffle(job_id, number, data, checks, to)
+        if known.failure is not None:
+            failure, known.failure = known.failure, None
+            raise failure
+        committed = data.committed()
+        left = [each for each in committed if each.map_id not in known.given]
+        if left and known.task is None:
+            known.task = asyncio.create_task(_run(self._identity, known, left))
+        return len(left) + data.open_maps()
+
+    async def close(self) -> None:
+        """End those that run."""
+        running = [each.task for each in self._shuffles.values() if each.task is not None]
+        await end_tasks(*running)
+
+
+async def _run(identity: TlsIdentity, shuffle: _Shuffle, maps: list[Committed]) -> None:
+    try:
+        connection = await WorkerConnection.open(identity, shuffle.to, "push", shuffle.job_id)
+        try:
+            for each in maps:
+                with contextlib.suppress(SegmentCorrupt):
+                    await _give(connection, shuffle, each)
+                shuffle.given.add(each.map_id)
+        finally:
+            await connection.close()
+        _LOG.info("%d maps of shuffle %s are with %s now", len(maps), shuffle.data.name, shuffle.to.name)
+    except ShuffleError as error:
+        _LOG.warning("shuffle %s cannot be handed over to %s: %s", shuffle.data.name, shuffle.to.name, error)
+        shuffle.failure = error
+    finally:
+        shuffle.task = None
+
+
+async def _give(connection: WorkerConnection, shuffle: _Shuffle, each: Committed) -> None:
+    """Push one map and commit it. The successor may have it already, as a replica: then its pushes are refused, and the
+    commit is not.
+    """
+    with connection.request() as (request, _):
+        for at in await asyncio.to_thread(_plan, shuffle.data, each.map_id):
+            row = 0
+            while row < len(at):
+                end, payload = await asyncio.to_thread(_frame, shuffle.data, shuffle.checks, at, row)
+                header = Header(
+                    FrameType.PUSH, shuffle=shuffle.number, map_id=each.map_id, request=request, length=len(payload),
+                    count=end - row,
+                )  # fmt: skip
+                await connection.push(header, payload)
+                row = end
+    await connection.commit(shuffle.number, each.map_id, each.segments, each.size)
+
+
+def _plan(data: ShuffleData, map_id: int) -> list[Located]:
+    return list(data.plan(0, MAX_PARTITION, np.array([map_id], np.int64), ordered=True))
+
+
+def _frame(data: ShuffleData, checks: SegmentChecks, at: Located, row: int) -> tuple[int, bytes]:
+    """The payload of a PUSH that begins with segment ``row``, checked, and the row after its last."""
+    end, size = row, 0
+    while end < len(at) and end - row < FRAME_SEGMENTS and (end == row or size + at.lengths[end] <= FRAME_BYTES):
+        size += at.lengths[end]
+        end += 1
+    table = (end - row) * _ROW.size
+    payload = bytearray(table + size)
+    view = memoryview(payload)
+    data.read(at, row, end, view[table:])
+    start = table
+    for index in range(row, end):
+        length = at.lengths[index]
+        place = at.partitions[index], at.maps[index], at.sequences[index]
+        if checks.value(*place, view[start : start + length]) != at.checks[index]:
+            raise at.damaged(index, "has changed")
+        _ROW.pack_into(payload, (index - row) * _ROW.size, place[0], place[2], length, at.checks[index])
+        start += length
+    return end, bytes(payload)

@@ -1,0 +1,104 @@
+"""A network that fails: what goes to a worker passes a door of ours, which can reset, stall or change it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+
+CHUNK_BYTES = 32 << 10
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class Door:
+    """Forwards connections to one worker. Both ends see TLS of the other; nothing is decrypted here."""
+
+    def __init__(self, port: int) -> None:
+        self._server: asyncio.Server | None = None
+        self._behind = port
+        self._open: set[asyncio.StreamWriter] = set()
+        self._passing = asyncio.Event()
+        self._passing.set()
+        self._until_reset = -1
+        self._changes = 0
+
+    @classmethod
+    async def open(cls, port: int) -> Door:
+        """A door to the worker at ``port``, on a port of its own."""
+        door = cls(port)
+        door._server = await asyncio.start_server(door._serve, "127.0.0.1", 0, limit=CHUNK_BYTES)
+        return door
+
+    @property
+    def port(self) -> int:
+        """Where clients come in."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        """Nobody comes in any more, and whoever is in is thrown out."""
+        if self._server is not None:
+            self._server.close()
+        self.reset()
+
+    def lead_to(self, port: int) -> None:
+        """The worker listens elsewhere now."""
+        self._behind = port
+
+    def reset(self) -> None:
+        """End all connections with a reset, at both ends."""
+        for writer in self._open:
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            writer.transport.abort()
+        self._open.clear()
+
+    def reset_after(self, size: int) -> None:
+        """The same as soon as ``size`` more bytes have passed, wherever in a frame that is."""
+        self._until_reset = size
+
+    def change(self, records: int) -> None:
+        """Flip a bit in each of the next ``records`` chunks."""
+        self._changes = records
+
+    async def stall(self, seconds: float) -> None:
+        """Let nothing pass for a while, and forget nothing."""
+        self._passing.clear()
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._passing.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._behind, limit=CHUNK_BYTES)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._open |= {writer, inner_writer}
+        try:
+            await asyncio.gather(self._pass(reader, inner_writer), self._pass(inner_reader, writer))
+        finally:
+            for each in (writer, inner_writer):
+                self._open.discard(each)
+                each.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(CHUNK_BYTES):
+                await self._passing.wait()
+                if self._changes:
+                    self._changes -= 1
+                    changed = bytearray(data)
+                    changed[len(changed) // 2] ^= 0x04
+                    data = bytes(changed)
+                if self._until_reset >= 0:
+                    self._until_reset -= len(data)
+                    if self._until_reset < 0:
+                        self._until_reset = -1
+                        self.reset()
+                        return
+                writer.write(data)
+                await writer.drain()
+            writer.close()

@@ -1,0 +1,155 @@
+"""A small cluster on which one fault after the other happens, and is repaired."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from benchmarks.shuffle_workers import ShuffleWorkers
+from runtime.messages import ShuffleAllocation
+from runtime.spark.command import SparkRuntime
+from tests.chaos.shuffle.network import Door
+from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.system.shuffle.cluster import SHAPE, Cluster, cluster
+
+WORKERS = ("shuffle-worker-1", "shuffle-worker-2", "shuffle-worker-3")
+MEMORY_BYTES = 64 << 20
+CONF = {
+    "spark.sluice.shuffle.timeout": "5s",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.excludeOnFailure.enabled": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """How the cluster of some runs is configured."""
+
+    name: str
+    conf: Mapping[str, str]
+    worker_options: Sequence[str] = ()
+
+
+FLAVOURS = (
+    Flavour("plain", {}),
+    Flavour(
+        "small-zstandard",
+        {
+            "spark.io.compression.codec": "zstd",
+            "spark.sluice.shuffle.buffer": "8k",
+            "spark.sluice.shuffle.frame": "64k",
+        },
+        ("--layout", "map"),
+    ),
+    Flavour("uncompressed", {"spark.shuffle.compress": "false", "spark.reducer.maxSizeInFlight": "1m"}),
+    Flavour("encrypted-by-spark", {"spark.io.encryption.enabled": "true"}, ("--engine", "standard")),
+)
+
+
+@dataclass
+class DoorWorkers(ShuffleWorkers):
+    """Workers that jobs reach through doors, which can fail."""
+
+    doors: dict[str, Door] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def open_doors(self) -> AsyncIterator[None]:
+        """A door for each worker; those that are open in the end are closed."""
+        for name in self.processes:
+            self.doors[name] = await Door.open(self.port(name))
+        yield
+        for door in self.doors.values():
+            door.close()
+
+    async def move_door(self, name: str) -> None:
+        """Another door for a worker, at another address; the old one is closed."""
+        self.doors[name].close()
+        self.doors[name] = await Door.open(self.port(name))
+
+    def allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation:
+        """All workers; each at its door."""
+        found = super().allocate(context, shuffle_id)
+        workers = tuple(msgspec.structs.replace(each, port=self.doors[each.name].port) for each in found.workers)
+        return msgspec.structs.replace(found, workers=workers)
+
+    def port(self, name: str) -> int:
+        """Where a worker itself listens."""
+        return self._addresses[name].port
+
+    async def start_worker(self, name: str, port: int = 0) -> None:
+        """Start one worker; its door leads to it."""
+        await super().start_worker(name, port)
+        if name in self.doors:
+            self.doors[name].lead_to(self.port(name))
+
+
+@dataclass
+class Scene:
+    """The cluster, and what is broken in it."""
+
+    job: Cluster
+    workers: DoorWorkers
+    is_usable: bool = True
+    broken: set[str] = field(default_factory=set)
+    """Workers that have to be started again before the next run."""
+
+    async def ask(self, function: str, job: Mapping[str, Any]) -> Mapping[str, str]:
+        """What the program answers: ``result`` or ``error``."""
+        answer: dict[str, str] = json.loads(
+            await self.job.job.ask(json.dumps({"run": f"seeded.{function}", "job": job}))
+        )
+        return answer
+
+    def process(self, name: str) -> psutil.Process:
+        """A worker's."""
+        return psutil.Process(self.workers.processes[name].pid)
+
+    def limit_files(self, name: str, size: int) -> None:
+        """No file of a worker grows beyond ``size`` bytes from now on: its disk is full."""
+        resource.prlimit(self.workers.processes[name].pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+        self.broken.add(name)
+
+    async def kill_executor(self, which: int) -> None:
+        """SIGKILL an executor, and start another one as a TaskManager would."""
+        running = [each for each in self.job.job.executors.values() if each.running]
+        victim = running[which % len(running)]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(victim.pid).kill()
+        await victim.wait()
+        await self.job.job.start_executor(max(self.job.job.executors) + 1)
+
+    async def repair(self) -> None:
+        """Everything works again, on what is in the workers' directories."""
+        for name in WORKERS:
+            process = self.workers.processes[name]
+            if name in self.broken and process.returncode is None:
+                await self.workers.kill(name)
+            if process.returncode is not None:
+                await self.workers.start_worker(name)
+        self.broken.clear()
+
+
+@asynccontextmanager
+async def scene(directory: Path, pki: TestPki, spark: SparkRuntime, flavour: Flavour) -> AsyncIterator[Scene]:
+    """Two executors and three workers."""
+    async with AsyncExitStack() as stack:
+        job = await stack.enter_async_context(cluster(directory, pki, spark, {**CONF, **flavour.conf}))
+        workers = DoorWorkers(
+            directory / "doors", pki.issuer, TRUST_DOMAIN, [job.job.job_id], len(WORKERS), 1, MEMORY_BYTES,
+            flavour.worker_options,
+        )  # fmt: skip
+        await workers.start(stack)
+        await stack.enter_async_context(workers.open_doors())
+        job.job.shuffle = workers
+        assert len(job.job.executors) == SHAPE.executors
+        yield Scene(job, workers)

@@ -1,0 +1,90 @@
+"""Executors that are given back or decommissioned take no output of a map with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pki.files import make_private_directory
+from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+from tests.system.shuffle.pipelines.rests import MAPS
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+CONFIG = """
+[shuffle]
+enabled = true
+workers = 2
+
+[taskmanager]
+count = 2
+slots = 2
+slot_memory_mb = 512
+
+[spark]
+driver_memory_mb = 512
+executors = 1
+"""
+PIPELINE = Path(__file__).parent / "pipelines" / "rests.py"
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.initialExecutors": "1",
+    "spark.dynamicAllocation.executorIdleTimeout": "2s",
+}
+EXPECTED = [[key, sum(range(key, 100_000, 13))] for key in range(13)]
+
+
+@pytest.fixture(scope="module")
+def shuffling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Two TaskManagers and a shuffle service."""
+    home = make_private_directory(tmp_path_factory.mktemp("executors-go") / "home")
+    (home / "sluice.toml").write_text(CONFIG)
+    cluster = start_cluster(home)
+    try:
+        yield cluster
+    finally:
+        cluster.sluice("down")
+
+
+def running(job: Any) -> list[Any]:
+    """Its executors that run."""
+    return [each for each in job["executors"] if each["state"] == "RUNNING"]
+
+
+def submit(cluster: LocalCluster, folder: Path, *options: str) -> str:
+    """Submit; returns the job id when the first read is over."""
+    done = cluster.sluice("submit", *options, str(PIPELINE), "--", str(folder))
+    assert done.returncode == 0, done.stderr
+    job_id = done.stdout.strip()
+    eventually((folder / "first").exists, "the shuffle was read", 150)
+    return job_id
+
+
+def check(cluster: LocalCluster, job_id: str, folder: Path) -> None:
+    """Let the job go on: the right answer, and no map ran twice."""
+    (folder / "go").touch()
+    job = cluster.wait_for_state(job_id, "FINISHED", "FAILED")
+    assert job["state"] == "FINISHED", job["failure"]
+    assert json.loads((folder / "first").read_text()) == EXPECTED
+    assert json.loads((folder / "second").read_text()) == EXPECTED
+    assert len(list(folder.glob("map-*"))) == MAPS
+
+
+def test_all_executors_are_given_back_between_maps_and_reducers(shuffling: LocalCluster, tmp_path: Path) -> None:
+    job_id = submit(shuffling, tmp_path, *(f"--conf={key}={value}" for key, value in DYNAMIC.items()))
+    eventually(lambda: not running(shuffling.job(job_id)), "no executor is left", 60)
+    check(shuffling, job_id, tmp_path)
+
+
+def test_executors_of_a_drained_taskmanager_are_decommissioned(shuffling: LocalCluster, tmp_path: Path) -> None:
+    job_id = submit(shuffling, tmp_path, "--executors", "2")
+    assert {each["taskmanager"] for each in running(shuffling.job(job_id))} == {"taskmanager-1", "taskmanager-2"}
+    drained = shuffling.sluice("drain", "taskmanager-1", "--wait", "--timeout", "120")
+    assert drained.returncode == 0, drained.stderr
+    assert {each["taskmanager"] for each in running(shuffling.job(job_id))} == {"taskmanager-2"}
+    check(shuffling, job_id, tmp_path)

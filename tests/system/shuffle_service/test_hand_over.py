@@ -1,0 +1,125 @@
+"""A drained worker gives what it keeps to another one: then it can be killed, and readers find all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from pki.identity import Role, SpiffeId
+from runtime.messages import ShuffleWorkerAddress
+from runtime.shuffle.client import WorkerAddress
+from runtime.shuffle.connection import WorkerConnection
+from runtime.shuffle.errors import FrameRefused, JobNotAllowed, ShuffleError
+from runtime.shuffle.manager_link import ShuffleManagerLink
+from tests.hostile import TRUST_DOMAIN
+from tests.system.shuffle_service.conftest import ShuffleWorld, eventually
+from tests.system.shuffle_service.test_shuffle_processes import DATA, JOB, OTHER, read, write
+
+NAMES = ("w-1", "w-2", "w-3")
+
+
+async def started(world: ShuffleWorld, names: Sequence[str] = NAMES) -> ShuffleManagerLink:
+    """A manager and workers."""
+    await world.start(Role.SHUFFLE_MANAGER, "manager-1")
+    for name in names:
+        await world.start(Role.SHUFFLE_WORKER, name)
+    link = await world.cluster()
+    for name in names:
+        await world.until(link, name, "ACTIVE")
+    return link
+
+
+def plain(address: ShuffleWorkerAddress) -> WorkerAddress:
+    """As clients take it."""
+    return WorkerAddress(address.name, address.host, address.port)
+
+
+async def test_what_a_drained_worker_kept_is_read_from_its_successor(world: ShuffleWorld) -> None:
+    link = await started(world)
+    allocation = await link.allocate(JOB, 0, 4)
+    places = {map_id: await write(world, allocation, map_id) for map_id in range(6)}
+    victim = places[0]
+    assert (await link.locate(JOB, 0, [victim.name]))[0].instead_of == ""
+    async with world.client(JOB, allocation) as client:  # a map that has begun when the worker is drained
+        late = client.writer(0, 9, 0)
+        await late.write(0, b"before")
+        await late.flush()
+        await client.writer(0, 10, 0).commit()  # behind it on the same connection
+        await link.drain(victim.name)
+        await world.until(link, victim.name, "DRAINING")
+        early = client.writer(0, 12, 0)
+        await early.write(0, b"after")
+        with pytest.raises(ShuffleError):  # it begins afterwards
+            await early.commit()
+        await late.write(1, b"after")
+        assert await late.commit() == (victim,)
+    view = await world.until(link, victim.name, "DRAINED")
+    assert view.bytes > 0
+    assert "other workers" in view.reason
+    (found,) = await link.locate(JOB, 0, [victim.name])
+    assert found.instead_of == victim.name != found.name
+    await world.kill(victim.name)
+    await world.until(link, victim.name, "LOST")
+    for map_id in [each for each, where in places.items() if where == victim]:
+        assert await read(world, allocation, plain(found), map_id) == DATA
+    assert await read(world, allocation, plain(found), 9) == [(0, b"before"), (1, b"after")]
+    assert (await link.locate(JOB, 0, NAMES))[0].port
+    await link.release_job(JOB)
+
+    async def gone() -> bool:
+        return all(victim.name in path.parts for path in world.files())
+
+    await eventually(gone, "nothing of the job is on disk of those that run")
+
+
+async def test_two_replicas_stay_on_two_workers(world: ShuffleWorld) -> None:
+    link = await started(world, NAMES[:2])
+    link.replicas = 2
+    allocation = await link.allocate(JOB, 0, 4)
+    async with world.client(JOB, allocation) as client:
+        writer = client.writer(0, 1, 0)
+        for partition, data in DATA:
+            await writer.write(partition, data)
+        first, second = await writer.commit()
+    await world.start(Role.SHUFFLE_WORKER, NAMES[2])
+    await world.until(link, NAMES[2], "ACTIVE")
+    await link.drain(first.name)
+    await world.until(link, first.name, "DRAINED")
+    (found,) = await link.locate(JOB, 0, [first.name])
+    assert {found.name, first.name, second.name} == set(NAMES)
+    assert await read(world, allocation, plain(found), 1) == DATA
+    await link.drain(second.name)  # whoever takes it over has it already
+    await world.until(link, second.name, "DRAINED")
+    (again,) = await link.locate(JOB, 0, [second.name])
+    assert again.name == found.name
+    assert await read(world, allocation, plain(again), 1) == DATA
+
+
+async def test_a_worker_that_takes_part_again_is_found_at_its_place(world: ShuffleWorld) -> None:
+    link = await started(world)
+    allocation = await link.allocate(JOB, 0, 4)
+    where = await write(world, allocation, 0)
+    await link.drain(where.name)
+    await world.until(link, where.name, "DRAINED")
+    await link.drain(where.name, wanted=False)
+    await world.until(link, where.name, "ACTIVE")
+    (found,) = await link.locate(JOB, 0, [where.name])
+    assert (found.name, found.instead_of) == (where.name, "")
+    assert await read(world, allocation, where, 0) == DATA
+
+
+async def test_a_worker_that_nobody_expects_is_refused(world: ShuffleWorld) -> None:
+    link = await started(world)
+    allocation = await link.allocate(JOB, 0, 4)
+    where = await write(world, allocation, 0)
+    worker = world.identity(Role.SHUFFLE_WORKER, "w-of-nobody")
+    for job_id in (JOB, OTHER, ""):
+        with pytest.raises(JobNotAllowed):
+            await WorkerConnection.open(worker, where, "push", job_id)
+    with pytest.raises(JobNotAllowed, match="reads nothing"):
+        await WorkerConnection.open(worker, where, "fetch", JOB)
+    executor = world.pki.identity(SpiffeId.executor(TRUST_DOMAIN, JOB, 1))
+    with pytest.raises(FrameRefused, match="names a job"):
+        await WorkerConnection.open(executor, where, "push", OTHER)
+    assert await read(world, allocation, where, 0) == DATA

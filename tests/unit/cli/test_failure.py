@@ -1,0 +1,50 @@
+"""Errors on a terminal have three parts: what, why, what to do."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from cli.failure import causes, tell
+from pki.errors import SluiceError, StoreError
+
+
+def told(error: SluiceError) -> list[str]:
+    written = io.StringIO()
+    tell(error, Console(file=written))
+    return written.getvalue().splitlines()
+
+
+def failed(cause: BaseException, what: str, remedy: str = "") -> SluiceError:
+    """An error as if raised from another one."""
+    error = StoreError(what, remedy)
+    error.__cause__ = cause
+    return error
+
+
+def test_what_why_and_what_to_do() -> None:
+    refused = ConnectionRefusedError(111, "Connection refused")
+    assert told(failed(refused, "the gateway at localhost:8443 does not answer", "start it: sluice up --detach")) == [
+        "error: the gateway at localhost:8443 does not answer",
+        "  why:  [Errno 111] Connection refused",
+        "  do:   start it: sluice up --detach",
+    ]
+
+
+def test_a_part_that_there_is_none_of_is_left_out() -> None:
+    assert told(StoreError("there is no job 7")) == ["error: there is no job 7"]
+
+
+def test_what_an_error_says_itself_is_not_repeated() -> None:
+    assert list(causes(failed(ValueError("no such file"), "reading x failed: No such file"))) == []
+
+
+def test_causes_are_told_from_the_nearest_on_and_each_on_one_line() -> None:
+    first = failed(ValueError("the key is\nsecret text"), "the identity is damaged", "not told here")
+    assert list(causes(failed(first, "the process does not start"))) == ["the identity is damaged", "the key is"]
+    assert list(causes(failed(TimeoutError(), "no answer"))) == ["TimeoutError"]
+
+
+def test_markup_in_what_others_said_is_text() -> None:
+    assert told(failed(ValueError("[red]x[/red]"), "[bold]y"))[:2] == ["error: [bold]y", "  why:  [red]x[/red]"]

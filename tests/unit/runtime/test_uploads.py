@@ -1,0 +1,234 @@
+"""Uploads in pieces: what the store keeps, what it refuses, and what it forgets."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from runtime.blob import uploads as module
+from runtime.blob.errors import (
+    BlobCorrupt,
+    BlobTooLarge,
+    InvalidBlobName,
+    TooManyUploads,
+    UploadConflict,
+    UploadNotFound,
+)
+from runtime.blob.store import BlobStore
+from runtime.blob.uploads import KEPT_SECONDS, Upload, UploadStore
+
+CONTENT = bytes(range(256)) * 10
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+JOB = "a" * 32
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    ahead = 0.0
+
+    def __call__(self) -> float:
+        import time
+
+        return time.time() + self.ahead
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Now."""
+    return Clock()
+
+
+@pytest.fixture
+def uploads(tmp_path: Path, clock: Clock) -> UploadStore:
+    """An empty store, of 10,000 bytes for each owner."""
+    return UploadStore(tmp_path / "uploads", 10_000, clock=clock)
+
+
+def announced(uploads: UploadStore, owner: str = "ann") -> Upload:
+    """An upload of :data:`CONTENT`."""
+    return uploads.create(owner, "data.csv", len(CONTENT), DIGEST)
+
+
+def send(uploads: UploadStore, upload: Upload, start: int, end: int, owner: str = "ann") -> Upload:
+    """A piece of it."""
+    with uploads.append(upload.id, owner, start) as piece:
+        piece.write(CONTENT[start:end])
+    return uploads.finish(upload.id, owner)
+
+
+def test_it_goes_on_where_it_broke_whoever_serves_it(uploads: UploadStore, tmp_path: Path) -> None:
+    upload = announced(uploads)
+
+    def broken() -> None:
+        with uploads.append(upload.id, "ann", 0) as piece:
+            piece.write(CONTENT[:1000])
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        broken()
+    after = UploadStore(tmp_path / "uploads", 10_000)
+    stands = after.get(upload.id, "ann")
+    assert (stands.offset, stands.complete) == (1000, False)
+    assert send(after, upload, 1000, 2000).offset == 2000
+    done = send(after, upload, 2000, len(CONTENT))
+    assert (done.offset, done.complete) == (len(CONTENT), True)
+    ref, path = after.content(upload.id, "ann")
+    assert (ref.sha256, ref.name, path.read_bytes()) == (DIGEST, "data.csv", CONTENT)
+
+
+def test_an_empty_file_is_complete_with_an_empty_piece(uploads: UploadStore) -> None:
+    upload = uploads.create("ann", "empty", 0, hashlib.sha256(b"").hexdigest())
+    assert not upload.complete
+    with uploads.append(upload.id, "ann", 0):
+        pass
+    assert uploads.finish(upload.id, "ann").complete
+
+
+@pytest.mark.parametrize("offset", [0, 999, 1001, 1 << 40])
+def test_a_piece_that_does_not_begin_where_it_stands_changes_nothing(uploads: UploadStore, offset: int) -> None:
+    upload = announced(uploads)
+    send(uploads, upload, 0, 1000)
+    with pytest.raises(UploadConflict, match="stands at 1000"), uploads.append(upload.id, "ann", offset):
+        pass
+    assert uploads.get(upload.id, "ann").offset == 1000
+
+
+def test_somebody_elses_is_not_there(uploads: UploadStore) -> None:
+    upload = announced(uploads)
+    send(uploads, upload, 0, len(CONTENT))
+    for attempt in (
+        lambda: uploads.get(upload.id, "eve"),
+        lambda: send(uploads, upload, 0, 10, "eve"),
+        lambda: uploads.finish(upload.id, "eve"),
+        lambda: uploads.content(upload.id, "eve"),
+        lambda: uploads.remove(upload.id, "eve"),
+    ):
+        with pytest.raises(UploadNotFound):
+            attempt()
+    assert uploads.owned("eve") == ()
+    assert uploads.get(upload.id, "ann").complete
+
+
+@pytest.mark.parametrize("upload_id", ["", "..", "../jobs", "a" * 32, "A" * 32, "a" * 31 + "/", "a" * 33])
+def test_what_is_no_id_is_not_there(uploads: UploadStore, upload_id: str) -> None:
+    announced(uploads)
+    with pytest.raises(UploadNotFound):
+        uploads.get(upload_id, "ann")
+
+
+def test_other_content_than_was_announced_is_removed(uploads: UploadStore) -> None:
+    upload = announced(uploads)
+    with uploads.append(upload.id, "ann", 0) as piece:
+        piece.write(b"x" * len(CONTENT))
+    with pytest.raises(BlobCorrupt):
+        uploads.finish(upload.id, "ann")
+    with pytest.raises(UploadNotFound):
+        uploads.get(upload.id, "ann")
+
+
+def test_more_than_was_announced_is_not_written(uploads: UploadStore) -> None:
+    upload = announced(uploads)
+    with uploads.append(upload.id, "ann", 0) as piece:
+        piece.write(CONTENT[:2000])
+        with pytest.raises(BlobTooLarge):
+            piece.write(CONTENT)
+    assert uploads.get(upload.id, "ann").offset == 2000
+
+
+def test_a_complete_one_takes_nothing_more(uploads: UploadStore) -> None:
+    upload = announced(uploads)
+    send(uploads, upload, 0, len(CONTENT))
+    with pytest.raises(UploadConflict), uploads.append(upload.id, "ann", len(CONTENT)):
+        pass
+
+
+def test_of_two_requests_the_later_one_goes_on(uploads: UploadStore) -> None:
+    upload = announced(uploads)
+    with uploads.append(upload.id, "ann", 0) as first:
+        first.write(CONTENT[:100])
+        with uploads.append(upload.id, "ann", 100) as second:
+            with pytest.raises(UploadConflict):
+                first.write(CONTENT[100:200])
+            second.write(CONTENT[100:300])
+    assert send(uploads, upload, 300, len(CONTENT)).complete
+
+
+def test_one_that_is_not_complete_is_no_content(uploads: UploadStore) -> None:
+    upload = announced(uploads)
+    send(uploads, upload, 0, 1000)
+    with pytest.raises(UploadConflict):
+        uploads.content(upload.id, "ann")
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "a,b", "x" * 300])
+def test_names_are_plain(uploads: UploadStore, name: str) -> None:
+    with pytest.raises(InvalidBlobName):
+        uploads.create("ann", name, 1, DIGEST)
+
+
+@pytest.mark.parametrize("digest", ["", "../" + DIGEST[3:], DIGEST.upper(), DIGEST + "0"])
+def test_digests_are_digests(uploads: UploadStore, digest: str) -> None:
+    with pytest.raises(InvalidBlobName):
+        uploads.create("ann", "x", 1, digest)
+
+
+def test_what_one_may_have_is_counted_when_it_is_announced(uploads: UploadStore) -> None:
+    for number in range(3):
+        uploads.create("ann", f"f{number}", 3000, DIGEST)
+    with pytest.raises(BlobTooLarge):
+        uploads.create("ann", "f4", 3000, DIGEST)
+    with pytest.raises(BlobTooLarge):
+        uploads.create("ann", "f4", -1, DIGEST)
+    assert uploads.create("bob", "f4", 3000, DIGEST).offset == 0
+
+
+def test_their_number_is_bounded_for_each_and_for_all(uploads: UploadStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_UPLOADS_PER_OWNER", 2)
+    monkeypatch.setattr(module, "MAX_UPLOADS", 3)
+    for owner in ("ann", "ann", "bob"):
+        uploads.create(owner, "f", 1, DIGEST)
+    for owner in ("ann", "eve"):
+        with pytest.raises(TooManyUploads):
+            uploads.create(owner, "f", 1, DIGEST)
+
+
+def test_abandoned_ones_are_swept_with_what_a_crash_left(uploads: UploadStore, tmp_path: Path, clock: Clock) -> None:
+    upload = announced(uploads)
+    (tmp_path / "uploads" / ("b" * 32)).mkdir()
+    assert uploads.sweep() == 0
+    clock.ahead = KEPT_SECONDS + 60
+    assert uploads.sweep() == 2
+    with pytest.raises(UploadNotFound):
+        uploads.get(upload.id, "ann")
+    assert list((tmp_path / "uploads").iterdir()) == []
+
+
+def test_a_job_adopts_what_its_owner_uploaded_and_it_is_on_disk_once(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "blobs", 10_000)
+    upload = announced(store.uploads)
+    with pytest.raises(UploadConflict):
+        store.adopt(JOB, upload.id, "ann")
+    send(store.uploads, upload, 0, len(CONTENT))
+    with pytest.raises(UploadNotFound):
+        store.adopt(JOB, upload.id, "eve")
+    ref = store.adopt(JOB, upload.id, "ann")
+    assert store.adopt(JOB, upload.id, "ann") == ref
+    blob = store.path(JOB, DIGEST)
+    assert blob.stat().st_nlink == 2
+    store.uploads.remove(upload.id, "ann")
+    assert blob.read_bytes() == CONTENT
+    assert store.jobs() == {JOB}
+
+
+def test_a_job_adopts_no_more_than_it_may_have(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "blobs", 10_000)
+    upload = announced(store.uploads)
+    send(store.uploads, upload, 0, len(CONTENT))
+    with store.writer(JOB, "other") as writer:
+        writer.write(b"x" * 9000)
+        writer.commit()
+    with pytest.raises(BlobTooLarge):
+        store.adopt(JOB, upload.id, "ann")
