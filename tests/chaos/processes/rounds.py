@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-ROUNDS = 12
+ROUNDS = 6
 NUMBERS = 3_000
 
 
