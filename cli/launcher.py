@@ -23,6 +23,7 @@ from typing import BinaryIO
 import aiohttp
 import psutil
 
+from cli.class_archive import archive_classes
 from cli.config import Configuration
 from cli.errors import CommandError
 from cli.identities import (
@@ -177,9 +178,7 @@ class Launcher:
         argv = [sys.executable, "-P", "-m", "cli.main", "run", *member.arguments, "--home", str(self.home.root)]
         if self.config_file is not None:
             argv += ["--config", str(self.config_file)]
-        environment = {key: os.environ[key] for key in PASSED_ENVIRONMENT if key in os.environ}
-        environment |= {key: value for key, value in os.environ.items() if key.startswith("SLUICE__")}
-        environment |= self._flag_environment()
+        environment = self._environment() | self._flag_environment()
         if member.arguments[0] == "shuffle-worker":
             environment |= no_tickets_environment()
         with _open_log(self.log_of(member.name)) as log:
@@ -188,6 +187,10 @@ class Launcher:
             )
         member.started_at = time.monotonic()
         self._write_record()
+
+    def _environment(self) -> dict[str, str]:
+        environment = {key: os.environ[key] for key in PASSED_ENVIRONMENT if key in os.environ}
+        return environment | {key: value for key, value in os.environ.items() if key.startswith("SLUICE__")}
 
     def _flag_environment(self) -> dict[str, str]:
         """Flags of ``sluice up`` reach the children the way the environment does."""
@@ -285,6 +288,8 @@ class Launcher:
         async def start(name: str) -> None:
             tasks.add(asyncio.create_task(self._watch(await self._add_taskmanager(name), stop)))
 
+        if self.configuration.spark.class_archive:
+            tasks.add(asyncio.create_task(archive_classes(self._environment(), self.home, self.report)))
         if self.configuration.resources.provider is Provider.PROCESS:
             tasks.add(asyncio.create_task(provide_forever(self.home, self._names, start)))
         try:
