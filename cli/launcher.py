@@ -24,7 +24,7 @@ import aiohttp
 import psutil
 
 from cli.class_archive import archive_classes
-from cli.config import Configuration
+from cli.config import EMBEDDED, FLAG, Configuration
 from cli.errors import CommandError
 from cli.identities import (
     ca_address,
@@ -86,6 +86,10 @@ class Launcher:
     _members: list[_Member] = field(default_factory=list)
     _ready_at: float = 0.0
     _started_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        """It starts all there is of the cluster, so its defaults are those of a whole one."""
+        self.configuration = self.configuration.embedded()
 
     @property
     def ready(self) -> bool:
@@ -193,12 +197,12 @@ class Launcher:
         return environment | {key: value for key, value in os.environ.items() if key.startswith("SLUICE__")}
 
     def _flag_environment(self) -> dict[str, str]:
-        """Flags of ``sluice up`` reach the children the way the environment does."""
+        """What ``sluice up`` was told, and has decided, reaches the children the way the environment does."""
         values = self.configuration.values()
         return {
             f"SLUICE__{name.replace('.', '__', 1).upper()}": str(values[name])
             for name, origin in self.configuration.origins.items()
-            if origin == "flag"
+            if origin in {FLAG, EMBEDDED}
         }
 
     def log_of(self, name: str) -> Path:
