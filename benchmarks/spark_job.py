@@ -27,7 +27,7 @@ from runtime.process import ChildProcess
 from runtime.spark.bridge import Bridge, BridgeEvent, LocateShuffle, RegisterShuffle, SparkStopped
 from runtime.spark.command import Command, SparkRuntime, TlsEngine, driver_jvm_command, executor_command
 from runtime.spark.conf import FORBIDDEN_PATTERNS_PROPERTY, DriverShape, default_conf, launcher_conf, shuffle_conf
-from runtime.spark.driver_process import read_gateway
+from runtime.spark.driver_gateway import read_gateway
 from runtime.spark.evidence import read_evidence
 from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
 

@@ -3,20 +3,29 @@
 The peer is ``spark-submit --master local[2]`` of the same pipeline: from its start to the launch of its first task
 (from Spark's own event log). Ours is from the submission through the gateway to the launch of the first task, with
 executors in slots of their own and mutual TLS everywhere. Alternating runs, medians.
+
+The same cluster without an archive of Spark's classes is a second peer: the ratio of both is what the archive is worth.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.report import Result, arguments, emit, progress, spread
+from pki.files import make_private_directory
+from runtime.spark.class_archive import make_class_archive
+from runtime.spark.plugin_build import ensure_plugin
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PIPELINE = REPOSITORY / "pipelines" / "cert_inventory.py"
@@ -24,22 +33,40 @@ BAR = 1.5
 RUN_TIMEOUT_SECONDS = 120
 
 
-def sluice(home: Path, verb: str, *arguments_: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster in ``home`` whose processes find what was built for them in ``cache``."""
+
+    home: Path
+    cache: Path
+
+    def __call__(self, verb: str, *arguments_: str) -> str:
+        """Run a verb on it; returns its standard output."""
+        return sluice(self.home, verb, *arguments_, variables={"XDG_CACHE_HOME": str(self.cache)})
+
+
+def sluice(home: Path, verb: str, *arguments_: str, variables: Mapping[str, str]) -> str:
     """Run a verb on the cluster in ``home``; returns its standard output."""
     verbs = verb.split()
     command = [sys.executable, "-m", "cli.main", *verbs, "--home", str(home), *arguments_]
     done = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=RUN_TIMEOUT_SECONDS, check=False
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_SECONDS,
+        check=False,
     )
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
     return done.stdout
 
 
-def measure_sluice(home: Path) -> tuple[float, float]:
+def measure_sluice(cluster: Cluster) -> tuple[float, float]:
     """(seconds from submit to the first task, seconds from submit to the end)."""
     started = time.time()
-    job = json.loads(sluice(home, "submit", "--wait", "--json", str(PIPELINE)))
+    job = json.loads(cluster("submit", "--wait", "--json", str(PIPELINE)))
     return float(job["progress"]["first_task_at"]) - started, time.time() - started
 
 
@@ -56,9 +83,9 @@ def measure_spark_submit(folder: Path) -> tuple[float, float]:
         *("--conf", "spark.ui.enabled=false"),
         str(PIPELINE),
     ]
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    variables = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     started = time.time()
-    subprocess.run(command, env=environment, capture_output=True, timeout=RUN_TIMEOUT_SECONDS, check=True)
+    subprocess.run(command, env=variables, capture_output=True, timeout=RUN_TIMEOUT_SECONDS, check=True)
     ended = time.time()
     return _first_launch(events) - started, ended - started
 
@@ -74,33 +101,77 @@ def _first_launch(events: Path) -> float:
     raise SystemExit("spark-submit left no event log with a task")
 
 
+@contextmanager
+def running(folder: Path, name: str, cache: Path) -> Iterator[Cluster]:
+    """A cluster that is ready."""
+    progress(f"starting a cluster: {name}")
+    cluster = Cluster(folder / name, cache)
+    cluster("up", "--detach", "--port", "0")
+    try:
+        cluster("token create", "bench", "--role", "submitter", "--output", str(cluster.home / "token"))
+        yield cluster
+    finally:
+        cluster("down")
+
+
+def caches(folder: Path) -> tuple[Path, Path]:
+    """One with an archive of Spark's classes, and one without; both with the plugin."""
+    plugin, archive = ensure_plugin(), make_class_archive()
+    with_archive, without = folder / "with", folder / "without"
+    for cache, files in (
+        (with_archive, (plugin, archive, archive.with_suffix(".json"))),
+        (without, (plugin,)),
+    ):
+        directory = make_private_directory(cache / "sluice")
+        for file in files:
+            shutil.copy2(file, directory / file.name)
+    return with_archive, without
+
+
 def main() -> int:
     """Measure and report."""
     options = arguments(__doc__)
     rounds = 1 if options.quick else 5
     figures: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as name:
+    runs: dict[str, list[tuple[float, float]]] = {"sluice": [], "without_archive": [], "spark_submit": []}
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        home = folder / "home"
-        progress("starting a cluster")
-        sluice(home, "up", "--detach", "--port", "0")
-        try:
-            figures["up_to_ready_s"] = json.loads(sluice(home, "status", "--json"))["startup_seconds"]
-            sluice(home, "token create", "bench", "--role", "submitter", "--output", str(home / "token"))
-            ours, theirs = [], []
-            for number in range(1, rounds + 1):
-                progress(f"round {number} of {rounds}")
-                ours.append(measure_sluice(home))
-                theirs.append(measure_spark_submit(folder))
-        finally:
-            sluice(home, "down")
-    for label, runs in (("sluice", ours), ("spark_submit", theirs)):
+        progress("making an archive of Spark's classes, unless there is one")
+        with_archive, without = caches(folder)
+        cluster = stack.enter_context(running(folder, "sluice", with_archive))
+        figures["up_to_ready_s"] = json.loads(cluster("status", "--json"))["startup_seconds"]
+        with environment(SLUICE__SPARK__CLASS_ARCHIVE="false"):
+            slower = stack.enter_context(running(folder, "without_archive", without))
+        for number in range(1, rounds + 1):
+            progress(f"round {number} of {rounds}")
+            runs["sluice"].append(measure_sluice(cluster))
+            runs["without_archive"].append(measure_sluice(slower))
+            runs["spark_submit"].append(measure_spark_submit(folder))
+    for label, each in runs.items():
         for column, what in enumerate(("first_task", "end")):
-            for statistic, value in spread([run[column] for run in runs]).items():
+            for statistic, value in spread([run[column] for run in each]).items():
                 figures[f"{label}_submit_to_{what}_{statistic}_s"] = value
-    ratio = statistics.median(mine[0] / other[0] for mine, other in zip(ours, theirs, strict=True))
+    for column, what in enumerate(("first_task", "end")):
+        figures[f"with_over_without_archive_{what}"] = _ratio(runs["sluice"], runs["without_archive"], column)
+    ratio = _ratio(runs["sluice"], runs["spark_submit"], 0)
     goal = f"submit to first task at most {BAR} times spark-submit --master local[2] of the same pipeline"
     return emit(Result("startup", figures, ratio, goal, BAR, ratio <= BAR), as_json=options.json)
+
+
+def _ratio(ours: Sequence[tuple[float, float]], theirs: Sequence[tuple[float, float]], column: int) -> float:
+    """The median of the rounds' ratios."""
+    return statistics.median(mine[column] / other[column] for mine, other in zip(ours, theirs, strict=True))
+
+
+@contextmanager
+def environment(**values: str) -> Iterator[None]:
+    """These variables, for what is started meanwhile."""
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key in values:
+            del os.environ[key]
 
 
 if __name__ == "__main__":

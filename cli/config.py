@@ -10,7 +10,7 @@ import difflib
 import os
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,6 +63,11 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "gateway": GatewayConfig,
 }
 
+DEFAULT = "default"
+FLAG = "flag"
+EMBEDDED = "default of a cluster of this machine"
+"""Origins of values, besides files and the environment."""
+
 _Layer = dict[str, dict[str, Any]]
 _Section = TypeVar("_Section", bound=msgspec.Struct)
 
@@ -107,6 +112,16 @@ class Configuration:
             limits=self.limits,
         )
 
+    def embedded(self) -> Configuration:
+        """As for a whole cluster of this machine, whose shuffles go through the service if nobody says otherwise.
+
+        Elsewhere the service is used where it is configured: somebody has to start it.
+        """
+        if self.origins["shuffle.enabled"] != DEFAULT or self.ha.mode != "embedded":
+            return self
+        shuffle = _checked(check_shuffle, msgspec.structs.replace(self.shuffle, enabled=True))
+        return replace(self, shuffle=shuffle, origins={**self.origins, "shuffle.enabled": EMBEDDED})
+
     def values(self) -> dict[str, Any]:
         """Every value as plain data, keyed ``section.key``."""
         return {
@@ -134,13 +149,13 @@ def load(
     """Merge the layers; raises :class:`UsageError` naming the key and where it stands."""
     merged: _Layer = {section: {} for section in SECTIONS}
     origins = {
-        f"{section}.{name}": "default" for section, struct in SECTIONS.items() for name in struct.__struct_fields__
+        f"{section}.{name}": DEFAULT for section, struct in SECTIONS.items() for name in struct.__struct_fields__
     }
     layers: list[tuple[str, _Layer]] = []
     if file is not None:
         layers.append((str(file), _read_file(file)))
     layers.append(("environment", _read_environment(environment)))
-    layers.append(("flag", _read_flags(flags or {})))
+    layers.append((FLAG, _read_flags(flags or {})))
     for origin, layer in layers:
         for section, values in layer.items():
             for key, value in values.items():

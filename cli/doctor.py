@@ -28,6 +28,7 @@ def doctor(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None, as_json
     located, configuration = load_configuration(home, config)
     record = read_record(located)
     running = record is not None and record.launcher.find() is not None
+    configuration = configuration.embedded()
     facts = read_machine(located.root, _ports(configuration), cluster_running=running)
     problems = machine_problems(facts, _demand(configuration))
     fit = not any(each.severity is Severity.ERROR for each in problems)

@@ -23,7 +23,8 @@ from typing import BinaryIO
 import aiohttp
 import psutil
 
-from cli.config import Configuration
+from cli.class_archive import archive_classes
+from cli.config import EMBEDDED, FLAG, Configuration
 from cli.errors import CommandError
 from cli.identities import (
     ca_address,
@@ -85,6 +86,10 @@ class Launcher:
     _members: list[_Member] = field(default_factory=list)
     _ready_at: float = 0.0
     _started_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        """It starts all there is of the cluster, so its defaults are those of a whole one."""
+        self.configuration = self.configuration.embedded()
 
     @property
     def ready(self) -> bool:
@@ -177,9 +182,7 @@ class Launcher:
         argv = [sys.executable, "-P", "-m", "cli.main", "run", *member.arguments, "--home", str(self.home.root)]
         if self.config_file is not None:
             argv += ["--config", str(self.config_file)]
-        environment = {key: os.environ[key] for key in PASSED_ENVIRONMENT if key in os.environ}
-        environment |= {key: value for key, value in os.environ.items() if key.startswith("SLUICE__")}
-        environment |= self._flag_environment()
+        environment = self._environment() | self._flag_environment()
         if member.arguments[0] == "shuffle-worker":
             environment |= no_tickets_environment()
         with _open_log(self.log_of(member.name)) as log:
@@ -189,13 +192,17 @@ class Launcher:
         member.started_at = time.monotonic()
         self._write_record()
 
+    def _environment(self) -> dict[str, str]:
+        environment = {key: os.environ[key] for key in PASSED_ENVIRONMENT if key in os.environ}
+        return environment | {key: value for key, value in os.environ.items() if key.startswith("SLUICE__")}
+
     def _flag_environment(self) -> dict[str, str]:
-        """Flags of ``sluice up`` reach the children the way the environment does."""
+        """What ``sluice up`` was told, and has decided, reaches the children the way the environment does."""
         values = self.configuration.values()
         return {
             f"SLUICE__{name.replace('.', '__', 1).upper()}": str(values[name])
             for name, origin in self.configuration.origins.items()
-            if origin == "flag"
+            if origin in {FLAG, EMBEDDED}
         }
 
     def log_of(self, name: str) -> Path:
@@ -285,6 +292,8 @@ class Launcher:
         async def start(name: str) -> None:
             tasks.add(asyncio.create_task(self._watch(await self._add_taskmanager(name), stop)))
 
+        if self.configuration.spark.class_archive:
+            tasks.add(asyncio.create_task(archive_classes(self._environment(), self.home, self.report)))
         if self.configuration.resources.provider is Provider.PROCESS:
             tasks.add(asyncio.create_task(provide_forever(self.home, self._names, start)))
         try:

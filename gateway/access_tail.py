@@ -32,11 +32,16 @@ def access_file(home: Home) -> Path:
 
 
 class AccessTail:
-    """Follows the access log at ``path`` (and ``path.*``, where it was rotated to) into ``log``."""
+    """Follows the access log at ``path`` (and ``path.*``, where it was rotated to) into ``log``.
+
+    Attributes:
+        behind: after a step, whether there was more than one step takes, or another file to go on with.
+    """
 
     def __init__(self, path: Path, log: AuditLog) -> None:
         self._path = path
         self._log = log
+        self.behind = False
 
     def step(self) -> int:
         """Take over at most one batch; returns how many lines or gaps that were. 0: there is nothing new.
@@ -50,6 +55,7 @@ class AccessTail:
             raise AuditLogError(f"cannot read {self._path}: {error.strerror or error}") from error
 
     def _step(self) -> int:
+        self.behind = False
         known = self._log.position() or _NOWHERE
         files = self._files()
         if not files:
@@ -72,6 +78,8 @@ class AccessTail:
             data = _read(files[before.file], 0, finished=place + 2 < len(names))
         if not data:
             return 0
+        # What a busy proxy writes meanwhile is little: looking again at once for that would never end.
+        self.behind = len(data) > MAX_BATCH_BYTES // 2 or before.file != names[-1]
         lines = without_secrets(data if data.endswith(b"\n") else data + b"\n")
         end = AccessPosition(before.file, before.offset + len(data))
         return lines.count(b"\n") if self._log.take_over(lines, after=known, position=end) else 0
@@ -93,6 +101,7 @@ class AccessTail:
         return place
 
     def _tell(self, record: AuditRecord, known: AccessPosition) -> int:
+        self.behind = True
         return 1 if self._log.append_all((record,), after=known) else 0
 
     def _files(self) -> dict[str, Path]:

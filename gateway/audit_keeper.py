@@ -41,12 +41,12 @@ async def _maintain(log: AuditLog) -> None:
 
 async def _follow(tail: AccessTail) -> None:
     while True:
-        taken = 0
         try:
-            taken = await asyncio.to_thread(tail.step)
-            if not taken:
+            await asyncio.to_thread(tail.step)
+            if not tail.behind:
                 await asyncio.to_thread(tail.drop_read)
         except SluiceError as error:
             _LOG.error("the access log is not taken over into the audit log: %s", error)
-        if not taken:
+            tail.behind = False
+        if not tail.behind:
             await asyncio.sleep(ACCESS_POLL_SECONDS)

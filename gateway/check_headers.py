@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.client_certificate import HEADER as CERTIFICATE_HEADER
 from gateway.passes import CSRF_HEADER
+from pki.tracing import TRACEPARENT_HEADER
 
 CHECK_HEADERS = (
     "authorization",
@@ -12,6 +13,7 @@ CHECK_HEADERS = (
     "sec-fetch-mode",
     "x-forwarded-for",
     "x-request-id",
+    TRACEPARENT_HEADER,
     CSRF_HEADER,
     CERTIFICATE_HEADER,
 )

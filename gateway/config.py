@@ -118,6 +118,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What one principal with a pass may ask for, wherever from, twice as much at once; 0: no limit."""
     tls_minimum: Literal["1.2", "1.3"] = "1.3"
     """Oldest version of TLS at the edge; 1.2 with forward secrecy and AEAD ciphers alone."""
+    http3: bool = False
+    """Whether the gateway also answers HTTP/3, on the same port number of UDP; without client certificates there."""
     cors_origins: tuple[str, ...] = ()
     """Web origins (``https://dashboard.example.org``) whose pages may use this gateway with the user's cookie."""
     auth_host: str = ""
@@ -147,6 +149,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             check_url("public_url", self.public_url)
             if urlsplit(self.public_url).path:
                 raise ValueError("public_url must not have a path")
+        if self.http3 and not self.port:
+            raise ValueError("http3 needs a fixed port: TCP and UDP have the same one, and 0 is any")
         if not 10 <= self.pass_lifetime <= MAX_PASS_SECONDS:
             raise ValueError(f"pass_lifetime must be 10 to {MAX_PASS_SECONDS} seconds")
         if len({each.issuer for each in self.issuers}) != len(self.issuers):

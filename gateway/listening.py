@@ -47,18 +47,20 @@ def clear_stale_socket(path: Path) -> None:
             raise ListenError(f"another process listens on {path}", "see `sluice status`, stop it with `sluice down`")
 
 
-def require_free_port(host: str, port: int) -> None:
+def require_free_port(host: str, port: int, *, udp: bool = False) -> None:
     """Raise :class:`ListenError` when ``host:port`` cannot be listened on; port 0 is always free."""
     try:
         family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
     except ValueError as error:
         raise ListenError(f"gateway host {host!r} is not an IP address", "set [gateway] host to one") from error
-    with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
-        # As Envoy does it: connections in TIME_WAIT are no obstacle, a listener is.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with contextlib.closing(socket.socket(family, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM)) as probe:
+        if not udp:
+            # As Envoy does it: connections in TIME_WAIT are no obstacle, a listener is.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-            probe.listen(1)
+            if not udp:
+                probe.listen(1)
         except OSError as error:
             raise port_error(host, port, error) from error
 
@@ -68,7 +70,7 @@ def port_error(host: str, port: int, error: OSError) -> ListenError:
     if error.errno == errno.EADDRINUSE:
         return ListenError(
             f"port {port} on {host} is already in use",
-            f"stop what listens there (ss -ltnp 'sport = :{port}'), or set [gateway] port, see `sluice up --help`",
+            f"stop what listens there (ss -lntup 'sport = :{port}'), or set [gateway] port, see `sluice up --help`",
         )
     return ListenError(f"cannot listen on {host}:{port}: {error.strerror}", "set [gateway] host and port")
 

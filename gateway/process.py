@@ -166,6 +166,8 @@ async def run_envoy(
     # Before anything is written: another gateway of this home may be using the files.
     if not elsewhere:
         require_free_port(config.host, config.port)
+        if config.http3:
+            require_free_port(config.host, config.port, udp=True)
         clear_stale_socket(paths.admin_socket)
     make_private_directory(paths.bootstrap.parent)
     feeds = [SecretFeed(edge_directory(home), Side.EDGE, trust_domain)]

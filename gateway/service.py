@@ -33,6 +33,7 @@ from gateway.token_book import Unauthenticated, redact
 from pki.assertions import HEADER as ASSERTION_HEADER
 from pki.errors import SluiceError
 from pki.metrics import REGISTRY
+from pki.tracing import TRACEPARENT_HEADER, TRACING, checked
 from webui.assets import PREFIX as STATIC_PREFIX
 from webui.assets import find_asset
 
@@ -77,13 +78,18 @@ class AuthService:
             request_id=request.headers.get("x-request-id", "")[:MAX_LOGGED_FIELD_CHARACTERS],
             address=request.headers.get("x-forwarded-for", "")[:MAX_LOGGED_FIELD_CHARACTERS],
         )
+        parent = checked(request.headers.get(TRACEPARENT_HEADER, ""))
         try:
-            who = await self._who(check)
-            decision = self.decide_and_record(check, who)
-            if decision.status == 401 and _is_navigation(request):
-                return _to_login(check)
-            cookie = self._noted_use(who) if decision.allowed and isinstance(who, Authenticated) else None
-            answer = _answer(check, decision, self.signer, cookie)
+            with TRACING.span("auth decide", parent, request_id=check.request_id) as span:
+                who = await self._who(check)
+                decision = self.decide_and_record(check, who)
+                span.note(operation=decision.operation, status=decision.status)
+                if decision.status == 401 and _is_navigation(request):
+                    return _to_login(check)
+                cookie = self._noted_use(who) if decision.allowed and isinstance(who, Authenticated) else None
+                answer = _answer(check, decision, self.signer, cookie)
+            if decision.allowed and span.traceparent:
+                answer.headers[TRACEPARENT_HEADER] = span.traceparent  # what REST does comes below it
             return for_nginx(answer) if request.headers.get(PROXY_HEADER) == NGINX else answer
         except SluiceError:
             # The caller gets Envoy's own 503, which tells nothing.

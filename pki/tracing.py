@@ -18,6 +18,8 @@ from pki.errors import SluiceError
 MAX_TRACEPARENT_CHARACTERS = 55
 TraceParent = Annotated[str, msgspec.Meta(max_length=MAX_TRACEPARENT_CHARACTERS)]
 
+TRACEPARENT_HEADER = "traceparent"
+"""As W3C Trace Context names it."""
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -42,6 +44,11 @@ class Span:
     def __init__(self, span: Any = None) -> None:  # noqa: ANN401  # opentelemetry may not be installed
         self._span = span
         self.traceparent = "" if span is None else _written(span)
+
+    def note(self, **attributes: str | int) -> None:
+        """What was learned while it is open."""
+        if self._span is not None:
+            self._span.set_attributes(attributes)
 
     def end(self, error: str = "") -> None:
         """It is over; ``error`` when it did not end well."""

@@ -13,6 +13,7 @@ from gateway.xds.api import CLUSTER, EXTENSION, LISTENER, ROUTES, from_json
 from gateway.xds.clusters import edge_clusters
 from gateway.xds.filters import PASS, REVOCATIONS, pass_filter
 from gateway.xds.listeners import EDGE, edge_listener
+from gateway.xds.quic import EDGE_QUIC, quic_listener
 from gateway.xds.revocations import revocation_filter
 from gateway.xds.routes import Grants, route_configuration
 from gateway.xds.snapshot import Resources
@@ -37,12 +38,14 @@ class EdgeInputs:
 
 def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]]:
     """Clusters, listener and routes in JSON, by kind and name. There is no secret in them."""
-    listener = edge_listener(inputs.listener_source, inputs.config)
+    listeners = {EDGE: edge_listener(inputs.listener_source, inputs.config)}
+    if inputs.config.http3:
+        listeners[EDGE_QUIC] = quic_listener(listeners[EDGE], inputs.config)
     routes = route_configuration(inputs.config, inputs.routes, inputs.grants)
     clusters = edge_clusters(inputs.config, inputs.trust_domain, inputs.legs)
     return {
         CLUSTER: {str(each["name"]): each for each in clusters},
-        LISTENER: {EDGE: listener},
+        LISTENER: listeners,
         ROUTES: {EDGE: routes},
     }
 

@@ -16,11 +16,12 @@ from collections.abc import Iterable, Mapping
 from gateway.check_headers import CHECK_HEADERS, REFUSAL_HEADERS, SUCCESS_HEADERS
 from gateway.config import GatewayConfig
 from gateway.passes import AUDIENCE, ISSUER, LEEWAY_SECONDS, PASS_COOKIE
-from gateway.xds.headers import CREDENTIAL, OPERATION, PASS_ID, PRINCIPAL
+from gateway.xds.headers import CREDENTIAL, OPERATION, PASS_ID, PRINCIPAL, ROLE
 from gateway.xds.json_values import FROM_XDS, extension, seconds, typed
 from gateway.xds.limits import rate_limit
 from pki.assertions import HEADER as ASSERTION
 from pki.assertions import PASS_SCHEME
+from pki.tracing import TRACEPARENT_HEADER
 
 PASS_CACHE_SIZE = 1000
 """Verified passes that each worker remembers."""
@@ -37,6 +38,8 @@ AUTHORIZATION = "authorization"
 REVOCATIONS = "revocations"
 PASS = "pass"  # noqa: S105  the name of a filter
 """Names of filters; routes configure them by name."""
+ROLE_PASS = "role-pass"  # noqa: S105  likewise
+"""The requirement of routes for passes whose role tells all."""
 
 _JWT_AUTHN = "envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication"
 _JWT_AUTHN_PER_ROUTE = "envoy.extensions.filters.http.jwt_authn.v3.PerRouteConfig"
@@ -74,14 +77,17 @@ def http_filters(config: GatewayConfig) -> list[dict[str, object]]:
 def decided_by_pass(roles: Iterable[str], operation: str) -> Mapping[str, object]:
     """Per route, for what shows a pass with a role: it is good and has one of these roles, or gets no further.
 
-    Nobody is asked here, so the filters that ask are not even made.
+    Nobody is asked here, so the filters that ask are not even made; and nobody needs all that is in the pass, so its
+    role is a header, which no client can write, and the rest is not copied.
     """
-    by_pass = [_metadata(JWT_NAMESPACE, _ROLE_IN_PASS, role) for role in sorted(roles)]
+    by_pass: list[dict[str, object]] = [
+        {"header": {"name": ROLE, "string_match": {"exact": role}}} for role in sorted(roles)
+    ]
     # Without a role nobody: an empty list of principals would be an error of the configuration.
     nobody: dict[str, object] = {"not_id": {"any": True}}
     policy = {"permissions": [{"any": True}], "principals": by_pass or [nobody]}
     return {
-        PASS: typed(_JWT_AUTHN_PER_ROUTE, requirement_name=PASS),
+        PASS: typed(_JWT_AUTHN_PER_ROUTE, requirement_name=ROLE_PASS),
         ASK: typed("envoy.config.route.v3.FilterConfig", disabled=True),
         AUTHORIZATION: typed(_RBAC_PER_ROUTE, rbac={"rules": {"action": "ALLOW", "policies": {operation: policy}}}),
     }
@@ -123,31 +129,31 @@ def authenticated_route() -> Mapping[str, object]:
 
 def pass_filter(jwks: str) -> dict[str, object]:
     """Filter 1, from the key set of passes in JSON."""
-    provider = {
+    common = {
         "issuer": ISSUER,
         "audiences": [AUDIENCE],
         "require_expiration": True,
         "clock_skew_seconds": LEEWAY_SECONDS,
         "local_jwks": {"inline_string": jwks},
-        "payload_in_metadata": "pass",
         # The auth service reads the pass again where it is asked; routes take it out before REST.
         "forward": True,
         "from_headers": [{"name": "authorization", "value_prefix": "Bearer "}],
-        "from_cookies": [PASS_COOKIE],
         "claim_to_headers": [
             {"header_name": PRINCIPAL, "claim_name": "sub"},
             {"header_name": CREDENTIAL, "claim_name": "cred"},
             {"header_name": PASS_ID, "claim_name": "jti"},
+            {"header_name": ROLE, "claim_name": "role"},
         ],
         "jwt_cache_config": {"jwt_cache_size": PASS_CACHE_SIZE},
     }
+    any_pass = {**common, "from_cookies": [PASS_COOKIE], "payload_in_metadata": "pass"}
     # Failed is as good as missing: filter 5 asks the auth service, which tells the caller why not.
-    either = [{"provider_name": "pass"}, {"allow_missing_or_failed": {}}]
+    either = [{"provider_name": PASS}, {"allow_missing_or_failed": {}}]
     return extension(
         PASS,
         _JWT_AUTHN,
-        providers={"pass": provider},
-        requirement_map={PASS: {"provider_name": "pass"}},
+        providers={PASS: any_pass, ROLE_PASS: common},
+        requirement_map={ROLE_PASS: {"provider_name": ROLE_PASS}},
         rules=[{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": either}}}],
     )
 
@@ -178,7 +184,7 @@ def _ext_authz(name: str, config: GatewayConfig, when: Mapping[str, object]) -> 
                 "timeout": seconds(config.authorization_timeout),
             },
             "authorization_response": {
-                "allowed_upstream_headers": {"patterns": [{"prefix": "x-sluice-"}]},
+                "allowed_upstream_headers": {"patterns": [{"prefix": "x-sluice-"}, {"exact": TRACEPARENT_HEADER}]},
                 "allowed_client_headers": {"patterns": [{"exact": header} for header in REFUSAL_HEADERS]},
                 "allowed_client_headers_on_success": {"patterns": [{"exact": header} for header in SUCCESS_HEADERS]},
                 # Metadata cannot come from outside, whatever headers are called.

@@ -29,6 +29,8 @@ REMOVED_HEADERS = (
 PRINCIPAL = "x-sluice-principal"
 CREDENTIAL = "x-sluice-credential"
 PASS_ID = "x-sluice-pass-id"  # noqa: S105  the name of a header
+ROLE = "x-sluice-role"
+"""The one role of a verified pass that tells all it may do."""
 OPERATION = "x-sluice-operation"
 REQUEST_ID = "x-sluice-request-id"
 """What Envoy or the auth service writes for each other and for REST."""

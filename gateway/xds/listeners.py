@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from gateway.config import GatewayConfig
 from gateway.errors import BootstrapError
 from gateway.upstreams import EDGE_SECRET, EDGE_TRUST_SECRET, secret_source
-from gateway.xds.filters import JWT_NAMESPACE, ROUTE_NAMESPACE, http_filters
-from gateway.xds.headers import CREDENTIAL, PASS_ID, PRINCIPAL, header_mutations
+from gateway.xds.filters import ROUTE_NAMESPACE, http_filters
+from gateway.xds.headers import CREDENTIAL, PASS_ID, PRINCIPAL, ROLE, header_mutations
 from gateway.xds.json_values import FROM_XDS, seconds
 from gateway.xds.replies import local_replies
 from gateway.xds.source import DIRECTORY, fill
@@ -71,7 +71,7 @@ def log_fields() -> Mapping[str, object]:
         "principal": f"%REQ({PRINCIPAL})%",
         "credential": f"%REQ({CREDENTIAL})%",
         "pass_id": f"%REQ({PASS_ID})%",
-        "roles": f"%DYNAMIC_METADATA({JWT_NAMESPACE}:pass:role)%",
+        "roles": f"%REQ({ROLE})%",
         # What Envoy itself decided (allowed, denied, nothing), and whether the auth service had decided before.
         "decision": "%DYNAMIC_METADATA(envoy.filters.http.rbac:enforced_engine_result)%",
         "asked": "%DYNAMIC_METADATA(envoy.filters.http.ext_authz:x-sluice-operation)%",

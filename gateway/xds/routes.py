@@ -25,6 +25,7 @@ from gateway.xds.filters import (
 )
 from gateway.xds.headers import CLIENT_CERTIFICATE
 from gateway.xds.json_values import exact_header, seconds, typed
+from gateway.xds.quic import alternative_service
 from pki.assertions import HEADER as ASSERTION
 from pki.assertions import PASS_SCHEME
 
@@ -75,7 +76,7 @@ def route_configuration(config: GatewayConfig, published: tuple[Route, ...], gra
                 "name": "cluster",
                 # Only names the certificate has: a foreign Host (DNS rebinding) reaches nothing.
                 "domains": domains(config),
-                "response_headers_to_add": _response_headers(),
+                "response_headers_to_add": _response_headers(config),
                 "routes": routes,
                 **_cors(config),
             },
@@ -227,9 +228,13 @@ DEFAULT_HEADERS: Mapping[str, str] = {
 """What an answer says that does not say better; pages with scripts have a policy of their own."""
 
 
-def _response_headers() -> list[dict[str, object]]:
+def _response_headers(config: GatewayConfig) -> list[dict[str, object]]:
+    alternative = {"alt-svc": alternative_service(config)} if config.http3 else {}
     return [
-        *(_added(name, value, "OVERWRITE_IF_EXISTS_OR_ADD") for name, value in RESPONSE_HEADERS.items()),
+        *(
+            _added(name, value, "OVERWRITE_IF_EXISTS_OR_ADD")
+            for name, value in {**RESPONSE_HEADERS, **alternative}.items()
+        ),
         *(_added(name, value, "ADD_IF_ABSENT") for name, value in DEFAULT_HEADERS.items()),
     ]
 

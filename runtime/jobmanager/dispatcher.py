@@ -58,21 +58,22 @@ class Dispatcher(JobRegister):
     async def on_start(self) -> None:
         """Read what there is; jobs that an earlier leader left unfinished start again when nothing of them runs."""
         recovered = await self._store.recover()
+        histories = {each.job_id: await self._histories.get(each.job_id) for each in recovered.accepted}
         await asyncio.to_thread(end_remains, self._directory)
         for ended in recovered.ended:
             self._jobs[ended.summary.id] = RegisteredJob(ended_record(ended), clean=not ended.dirty)
             if ended.dirty:
                 self.hand_off(self._clean_up(ended.summary.id))
-        for accepted in recovered.accepted:
-            history = await self._histories.get(accepted.job_id)
+        for job_id in self._blobs.jobs():
+            self._blobs.remove_job(job_id)
+        for accepted in recovered.accepted:  # they fetch their files anew
+            history = histories[accepted.job_id]
             job = self._jobs[accepted.job_id] = self._new(interrupted_record(accepted, history), history)
             job.cancelled = accepted.cancelled
             if not accepted.cancelled:
                 self._queue.enter_again(accepted.job_id, accepted.owner)
             _LOG.info("recovering job %s (%s) of %s", accepted.job_id, accepted.name, accepted.owner)
             self._launch(job, self._recover(accepted, job))
-        for job_id in self._blobs.jobs():
-            self._blobs.remove_job(job_id)
         self._trim_directories()
         self._trim_archive()
 

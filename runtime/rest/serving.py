@@ -12,12 +12,11 @@ from aiohttp import web
 from prometheus_client import Histogram
 
 from pki.metrics import REGISTRY
-from pki.tracing import TRACING, checked
+from pki.tracing import TRACEPARENT_HEADER, TRACING, checked
 from runtime.rest.cluster import Cluster
 from runtime.rest.problems import BadRequest
 from runtime.rest.route import JSON, Annotation, Call, Query, Reply, Route
 
-TRACEPARENT = "traceparent"
 MAX_BODY_BYTES = 1 << 20
 """Largest body in JSON."""
 BODY_SECONDS = 30.0
@@ -44,7 +43,7 @@ def handler_of(route: Route, cluster: Cluster) -> RestHandler:
                 REQUESTS.labels(route.id).observe(time.monotonic() - begun)
 
     async def answer_to(request: web.Request) -> web.StreamResponse:
-        parent = checked(request.headers.get(TRACEPARENT, ""))
+        parent = checked(request.headers.get(TRACEPARENT_HEADER, ""))
         with TRACING.span(f"rest {route.id}", parent, operation=route.operation, path=request.path[:200]) as span:
             return await answer_in(request, span.traceparent)
 

@@ -21,7 +21,8 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Port 0 means: any free port. Times are in seconds, sizes in MiB; 0 as a quota means: none."""
 
     enabled: bool = False
-    """Whether the shuffles of jobs go through the service."""
+    """Whether the shuffles of jobs go through the service. Where nobody says: yes in a cluster that one command starts
+    on one machine (``sluice up``), no elsewhere."""
     managers: tuple[str, ...] = ()
     """``host:port`` of the ShuffleManagers, one of which leads; empty: those of this home."""
     manager_count: Annotated[int, msgspec.Meta(ge=1, le=8)] = 1

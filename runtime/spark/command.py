@@ -24,9 +24,11 @@ from pathlib import Path
 
 from pki.files import write_secret
 from runtime.messages import ExecutorLaunch
+from runtime.spark.class_archive import find_class_archive
 from runtime.spark.conf import FORBIDDEN_PATTERNS_PROPERTY, executor_startup_conf, forbidden_patterns
 from runtime.spark.errors import ForbiddenSparkConf
 from runtime.spark.java import Java, SparkDistribution, find_java, find_spark
+from runtime.spark.jvm_options import MODULE_OPTIONS, SCALA_BINARY_VERSION, argument_file
 from runtime.spark.plugin_build import ensure_plugin
 
 IDENTITY_EXIT_CODE = 97
@@ -35,32 +37,12 @@ IDENTITY_EXIT_CODE = 97
 MINIMUM_EXECUTOR_MEMORY_MB = 450
 """Least heap Spark accepts (1.5 times its reserved memory), in MiB."""
 
+CLASSES_LOG = "classes.log"
+"""In the working directory of a JVM: whether it could use the archive of classes, and why not."""
+
 SERIAL_GC_BELOW_MB = 1792
 """Heaps smaller than this, in MiB, are collected by one thread: what Java itself does on machines of this size
 (HotSpot's "server-class machine"); it looks at the machine, but slots share one."""
-
-SCALA_BINARY_VERSION = "2.13"
-
-# What Spark itself adds to every JVM (org.apache.spark.launcher.JavaModuleOptions); without it Arrow does not work.
-_OPENED = (
-    *("java.base/" + package for package in (
-        "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
-        "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs",
-        "sun.security.action", "sun.util.calendar",
-    )),
-    "java.security.jgss/sun.security.krb5",
-)  # fmt: skip
-MODULE_OPTIONS: tuple[str, ...] = (
-    "-XX:+IgnoreUnrecognizedVMOptions",
-    "--add-modules=jdk.incubator.vector",
-    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
-    "-Djava.net.preferIPv6Addresses=false",
-    "-Dio.netty.tryReflectionSetAccessible=true",
-    "-Dio.netty.allocator.type=pooled",
-    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
-    "--sun-misc-unsafe-memory-access=allow",
-    "--enable-native-access=ALL-UNNAMED",
-)
 
 
 class TlsEngine(enum.StrEnum):
@@ -94,12 +76,13 @@ def engine_for(system: str, machine: str, libc: str, jars: Iterable[Path]) -> Tl
 
 @dataclass(frozen=True, slots=True)
 class SparkRuntime:
-    """What every Spark JVM is started from."""
+    """What every Spark JVM is started from; ``class_archive`` is None where there is none (yet)."""
 
     java: Java
     distribution: SparkDistribution
     plugin: Path
     engine: TlsEngine
+    class_archive: Path | None = None
 
 
 def find_spark_runtime() -> SparkRuntime:
@@ -107,7 +90,8 @@ def find_spark_runtime() -> SparkRuntime:
     java = find_java()
     distribution = find_spark()
     engine = engine_for(platform.system(), platform.machine(), platform.libc_ver()[0], distribution.jars)
-    return SparkRuntime(java, distribution, ensure_plugin(java=java, spark=distribution), engine)
+    plugin = ensure_plugin(java=java, spark=distribution)
+    return SparkRuntime(java, distribution, plugin, engine, find_class_archive(java, distribution))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +126,7 @@ def executor_command(
     """
     _check_java_options(launch.java_options)
     options = [
-        *_jvm_options(spark, identity_dir, temp_dir, memory_mb=launch.memory_mb),
+        *_jvm_options(spark, identity_dir, work_dir, temp_dir, memory_mb=launch.memory_mb),
         *(f"-D{key}={value}" for key, value in sorted(executor_startup_conf(launch.startup_conf).items())),
         "-cp",
         spark.distribution.class_path,
@@ -167,7 +151,7 @@ def executor_command(
         "OMP_NUM_THREADS": str(launch.cores),
         "_SPARK_AUTH_SECRET": launch.spark_auth_secret,
     }
-    return Command(argv, env, {argfile: _argfile(options)})
+    return Command(argv, env, {argfile: argument_file(options)})
 
 
 def driver_jvm_command(
@@ -193,7 +177,7 @@ def driver_jvm_command(
         connection_info: where the gateway writes its port and token.
     """
     options = [
-        *_jvm_options(spark, identity_dir, temp_dir, memory_mb=memory_mb),
+        *_jvm_options(spark, identity_dir, work_dir, temp_dir, memory_mb=memory_mb),
         f"-D{FORBIDDEN_PATTERNS_PROPERTY}={','.join(forbidden_patterns())}",
         *(f"-D{key}={value}" for key, value in sorted(conf.items())),
         "-cp",
@@ -212,10 +196,12 @@ def driver_jvm_command(
         "SLUICE_ATTEMPT": str(attempt),
     }
     argv = (str(spark.java.executable), f"@{argfile}", "org.apache.spark.api.python.PythonGatewayServer")
-    return Command(argv, env, {argfile: _argfile(options)})
+    return Command(argv, env, {argfile: argument_file(options)})
 
 
-def _jvm_options(spark: SparkRuntime, identity_dir: Path, temp_dir: Path, *, memory_mb: int) -> list[str]:
+def _jvm_options(
+    spark: SparkRuntime, identity_dir: Path, work_dir: Path, temp_dir: Path, *, memory_mb: int
+) -> list[str]:
     return [
         *MODULE_OPTIONS,
         f"-Xmx{memory_mb}m",
@@ -223,9 +209,22 @@ def _jvm_options(spark: SparkRuntime, identity_dir: Path, temp_dir: Path, *, mem
         "-XX:+DisableAttachMechanism",
         "-XX:-UsePerfData",
         *(["-XX:+UseSerialGC"] if memory_mb < SERIAL_GC_BELOW_MB else []),
+        *(_class_options(spark.class_archive, work_dir) if spark.class_archive is not None else []),
         f"-Djava.io.tmpdir={temp_dir}",
         f"-Dsluice.tls.engine={spark.engine}",
         f"-javaagent:{spark.plugin}={identity_dir}",
+    ]
+
+
+def _class_options(archive: Path, work_dir: Path) -> list[str]:
+    """Use an archive of classes when it fits; the JVM's log says whether it did."""
+    return [
+        "-Xshare:auto",
+        f"-XX:SharedArchiveFile={archive}",
+        # where it was made for: elsewhere each JVM would have to change, and so to hold, every page of it
+        "-XX:+UnlockDiagnosticVMOptions",
+        "-XX:ArchiveRelocationMode=0",
+        f'-Xlog:cds=info:file="{work_dir / CLASSES_LOG}":uptime,level,tags:filecount=0',
     ]
 
 
@@ -246,9 +245,3 @@ def _check_java_options(options: Iterable[str]) -> None:
     for option in options:
         if option not in MODULE_OPTIONS:
             raise ForbiddenSparkConf(f"the driver wants executors with the JVM option {option[:200]!r}")
-
-
-def _argfile(options: Iterable[str]) -> bytes:
-    """An argument file of the ``java`` command: one quoted argument a line."""
-    quoted = ('"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"' for option in options)
-    return ("\n".join(quoted) + "\n").encode()

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import struct
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -20,22 +19,14 @@ from pki.files import make_private_directory
 from runtime.process import ChildProcess, Exit
 from runtime.spark.command import Command, SparkRuntime, driver_jvm_command
 from runtime.spark.conf import check_job_conf, default_conf, launcher_conf
+from runtime.spark.driver_gateway import Gateway, read_gateway
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
 from runtime.spark.packages import NO_PACKAGES, Packages
 
-MAX_GATEWAY_SECRET_BYTES = 1024
 MAX_STDERR_TAIL_BYTES = 64 << 10
 
 _GATEWAY_POLL_SECONDS = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Gateway:
-    """Where the JVM listens for Python (loopback), and the token it wants."""
-
-    port: int
-    secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +193,3 @@ class DriverProcess:
     def _log(self, name: str) -> IO[bytes]:
         descriptor = os.open(self._work / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         return os.fdopen(descriptor, "ab")
-
-
-def read_gateway(data: bytes) -> Gateway:
-    """Decode what PythonGatewayServer writes: port and length as big-endian integers, then the secret."""
-    try:
-        port, length = struct.unpack_from(">ii", data)
-    except struct.error as error:
-        raise DriverFailed("the driver's JVM wrote no gateway address") from error
-    secret = data[8:]
-    if not 0 < port < 65536 or not 0 < length <= MAX_GATEWAY_SECRET_BYTES or len(secret) != length:
-        raise DriverFailed("the driver's JVM wrote a malformed gateway address")
-    return Gateway(port, secret.decode())

@@ -17,6 +17,10 @@ class PluginBuildFailed(SparkError):
     """The Scala plugin did not compile against the installed pyspark."""
 
 
+class ClassArchiveFailed(SparkError):
+    """No archive of Spark's classes could be made; JVMs start without, and take longer."""
+
+
 class ForbiddenSparkConf(SparkError):
     """A job asked for a Spark setting that only the launcher may decide."""
 

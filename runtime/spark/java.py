@@ -17,6 +17,7 @@ MINIMUM_JAVA = 17
 """Oldest Java that Spark 4 runs on (https://spark.apache.org/docs/latest/#downloading)."""
 
 VERSION_TIMEOUT_SECONDS = 30
+MAX_BUILD_CHARACTERS = 2000
 
 _INSTALL = (
     f"install a Java {MINIMUM_JAVA} runtime: apt-get install openjdk-17-jre-headless (Debian, Ubuntu), "
@@ -27,10 +28,11 @@ _VERSION = re.compile(r'version "(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A usable Java runtime: its ``java`` command and major version."""
+    """A usable Java runtime: its ``java`` command, its major version, and all it says of its build."""
 
     executable: Path
     major: int
+    build: str = ""
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
@@ -46,13 +48,13 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
         if found is None:
             raise JavaNotFound("there is no java command", _INSTALL)
         candidate = Path(found)
-    major = _major_version(candidate)
+    major, build = _version(candidate)
     if major < MINIMUM_JAVA:
         raise JavaNotFound(f"{candidate} is Java {major}, Spark needs {MINIMUM_JAVA} or newer", _INSTALL)
-    return Java(candidate.absolute(), major)
+    return Java(candidate.absolute(), major, build)
 
 
-def _major_version(executable: Path) -> int:
+def _version(executable: Path) -> tuple[int, str]:
     try:
         run = subprocess.run(
             [executable, "-version"],
@@ -65,10 +67,11 @@ def _major_version(executable: Path) -> int:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaNotFound(f"{executable} does not run: {error}", _INSTALL) from error
-    match = _VERSION.search(run.stderr + run.stdout)
+    told = run.stderr + run.stdout
+    match = _VERSION.search(told)
     if run.returncode != 0 or match is None:
         raise JavaNotFound(f"{executable} -version gave no version (exit code {run.returncode})", _INSTALL)
-    return int(match[1])
+    return int(match[1]), told[:MAX_BUILD_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True)

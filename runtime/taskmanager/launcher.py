@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from runtime.messages import ExecutorLaunch
+from runtime.spark.class_archive import find_class_archive, has_class_archive
 from runtime.spark.command import Command, SparkRuntime, executor_command, find_spark_runtime
 
 
@@ -37,6 +39,7 @@ class SparkExecutorLauncher:
 
     def __init__(self) -> None:
         self._spark: SparkRuntime | None = None
+        self._looking: threading.Thread | None = None
 
     def prepare(self) -> None:
         """See :class:`ExecutorLauncher`."""
@@ -45,6 +48,7 @@ class SparkExecutorLauncher:
     def command(self, launch: ExecutorLaunch, place: ExecutorPlace) -> Command:
         """See :class:`ExecutorLauncher`."""
         spark = self._spark or find_spark_runtime()
+        self._look_for_classes(spark)
         return executor_command(
             launch,
             spark=spark,
@@ -53,3 +57,12 @@ class SparkExecutorLauncher:
             temp_dir=place.temp,
             host=place.host,
         )
+
+    def _look_for_classes(self, spark: SparkRuntime) -> None:
+        """An archive that was made since the beginning serves the executors after this one: checking it takes long."""
+        if spark.class_archive is None and self._looking is None and has_class_archive(spark.java, spark.distribution):
+            self._looking = threading.Thread(target=self._take_classes, args=(spark,), daemon=True)
+            self._looking.start()
+
+    def _take_classes(self, spark: SparkRuntime) -> None:
+        self._spark = replace(spark, class_archive=find_class_archive(spark.java, spark.distribution))

@@ -112,10 +112,17 @@ def start_cluster(home: Path, *options: str) -> LocalCluster:
     return cluster
 
 
+def without_shuffle(home: Path) -> Path:
+    """``home`` for a cluster without the shuffle service, which is for tests of whole systems: it starts sooner."""
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "sluice.toml").write_text("[shuffle]\nenabled = false\n")
+    return home
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One cluster that the tests of this folder share."""
-    running = start_cluster(tmp_path_factory.mktemp("cluster") / "home")
+    running = start_cluster(without_shuffle(tmp_path_factory.mktemp("cluster") / "home"))
     yield running
     running.sluice("down")
 
@@ -123,6 +130,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """A cluster that one test may mistreat."""
-    running = start_cluster(tmp_path / "home", "--taskmanagers", "1")
+    running = start_cluster(without_shuffle(tmp_path / "home"), "--taskmanagers", "1")
     yield running
     running.sluice("down")

@@ -17,7 +17,7 @@ from pki.identity_files import CHAIN_FILE, read_certificates
 from pki.profiles import AuthorityKind
 from pki.store import AuthorityStore
 from tests.integration.cluster import pipelines
-from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
+from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster, without_shuffle
 from tests.integration.cluster.load import LOADER, Load
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -51,7 +51,7 @@ def in_memory(cluster: LocalCluster) -> dict[str, dict[str, Any]]:
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     """With slots for two jobs at a time."""
-    running = start_cluster(tmp_path / "home", "--taskmanagers", "2")
+    running = start_cluster(without_shuffle(tmp_path / "home"), "--taskmanagers", "2")
     yield running
     running.sluice("down")
 

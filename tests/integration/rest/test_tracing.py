@@ -2,59 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 
 import aiohttp
 import pytest
-from aiohttp import web
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.proto.trace.v1.trace_pb2 import Span as ReceivedSpan
 
 from pki.tracing import TRACING, TracingConfig, TracingUnavailable, checked
 from tests.assertions import AssertingGateway
 from tests.integration.runtime.conftest import Cluster, eventually
+from tests.otlp import Collector, collecting, stopped
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
 
 
-@dataclass
-class Collector:
-    """Takes OTLP over HTTP and remembers the spans."""
-
-    spans: list[ReceivedSpan] = field(default_factory=list)
-
-    async def take(self, request: web.BaseRequest) -> web.Response:
-        received = ExportTraceServiceRequest.FromString(_inflated(await request.read(), request))
-        for resource in received.resource_spans:
-            for scope in resource.scope_spans:
-                self.spans += scope.spans
-        return web.Response(content_type="application/x-protobuf")
-
-
-def _inflated(body: bytes, request: web.BaseRequest) -> bytes:
-    assert request.headers.get("content-encoding", "") in {"", "gzip"}  # aiohttp has inflated it
-    return body
-
-
 @pytest.fixture
 async def collector() -> AsyncIterator[Collector]:
     """A collector, and the tracing of this process turned on towards it."""
-    collector = Collector()
-    runner = web.ServerRunner(web.Server(collector.take))
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    TRACING.start(TracingConfig(endpoint=f"http://{host}:{port}/v1/traces"), "test/all")
-    yield collector
-    await _stopped()
-    await runner.cleanup()
-
-
-async def _stopped() -> None:
-    await asyncio.to_thread(TRACING.stop)
+    async with collecting() as collector:
+        yield collector
 
 
 async def test_one_trace_leads_from_the_request_to_the_taskmanager(collector: Collector, cluster: Cluster) -> None:
@@ -71,7 +37,7 @@ async def test_one_trace_leads_from_the_request_to_the_taskmanager(collector: Co
     await cluster.until_running(job_id, 1)
     cluster.flag.touch()
     await cluster.until(job_id, "FINISHED")
-    await _stopped()
+    await stopped()
 
     async def all_there() -> bool:
         return len([span for span in collector.spans if span.trace_id.hex() == TRACE]) >= 4
@@ -96,7 +62,7 @@ async def test_what_is_no_traceparent_begins_a_trace_of_its_own(collector: Colle
         session.get(f"http://rest{path}", headers=signed | {"traceparent": f"00-{TRACE}-{'0' * 16}-01"}) as answer,
     ):
         assert answer.status == 200
-    await _stopped()
+    await stopped()
 
     async def there() -> bool:
         return bool(collector.spans)

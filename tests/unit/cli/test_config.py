@@ -23,6 +23,26 @@ def test_defaults_need_no_file() -> None:
     assert loaded.runtime.trust_domain == loaded.pki.trust_domain
 
 
+@pytest.mark.parametrize(
+    ("text", "enabled"),
+    [
+        pytest.param("", True, id="nobody says"),
+        pytest.param("[shuffle]\nenabled = false\n", False, id="turned off"),
+        pytest.param("[shuffle]\nworkers = 3\n", True, id="another setting of it"),
+        pytest.param(
+            '[ha]\nmode = "kubernetes"\nstorage = "s3://b/s"\n', False, id="JobManagers that others share with"
+        ),
+    ],
+)
+def test_a_cluster_of_one_machine_has_the_shuffle_service_unless_somebody_says_otherwise(
+    text: str, enabled: bool, tmp_path: Path
+) -> None:
+    loaded = load(text, tmp_path)
+    assert not loaded.shuffle.enabled
+    assert loaded.embedded().shuffle.enabled is enabled
+    assert loaded.embedded().runtime.shuffle.enabled is enabled
+
+
 def test_flags_beat_environment_beats_file(tmp_path: Path) -> None:
     file = tmp_path / "sluice.toml"
     file.write_text("[taskmanager]\ncount = 3\nslots = 4\nslot_cores = 2\n", encoding="utf-8")

@@ -52,6 +52,27 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+def test_a_step_says_whether_there_is_more_worth_looking_for_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower that looked again for each line of a busy proxy would never rest."""
+    monkeypatch.setattr(access_tail, "MAX_BATCH_BYTES", 100)
+    tail = AccessTail(world.access, world.log)
+    seen = []
+    world.write(1)
+    seen.append((tail.step(), tail.behind))
+    world.write(*range(10, 14))
+    seen.append((tail.step(), tail.behind))
+    tail.step()
+    world.write(20)
+    world.rotate()
+    world.write(30)
+    seen.append((tail.step(), tail.behind))
+    seen.append((tail.step(), tail.behind))
+    seen.append((tail.step(), tail.behind))
+    assert seen == [(1, False), (4, True), (1, True), (1, False), (0, False)]
+
+
 def test_nothing_is_there_yet(world: World) -> None:
     assert world.drain() == 0
     world.access.touch()

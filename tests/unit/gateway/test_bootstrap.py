@@ -189,11 +189,13 @@ def edge_routes() -> list[dict[str, Any]]:
 def test_only_logging_in_is_open_to_everybody() -> None:
     """No other route switches the question who it is off."""
     unasked = [route for route in edge_routes() if found(route, "disabled")]
-    demanding = [route for route in unasked if found(route, "requirement_name") == ["pass"]]
+    demanding = [route for route in unasked if found(route, "requirement_name") == ["role-pass"]]
     assert {route["match"].get("path_separated_prefix") for route in unasked if route not in demanding} == {"/auth"}
     for route in demanding:
         assert route["match"]["headers"][0]["name"] == "authorization"
-        assert {each["filter"] for each in found(route, "metadata_matcher")} == {"envoy.filters.http.jwt_authn"}
+        assert {each["name"] for each in found(route["typed_per_filter_config"]["authorization"], "header")} == {
+            "x-sluice-role"
+        }
 
 
 def test_every_way_to_rest_names_its_operation_and_who_may() -> None:
@@ -214,11 +216,18 @@ def test_operation_that_no_role_has_is_closed_to_every_pass() -> None:
 
 def roles_of(route: dict[str, Any]) -> list[str]:
     """Whom Envoy lets through by itself."""
-    return [
+    authorization = route["typed_per_filter_config"]["authorization"]
+    from_metadata = [
         matcher["value"]["string_match"]["exact"]
-        for matcher in found(route["typed_per_filter_config"]["authorization"], "metadata_matcher")
+        for matcher in found(authorization, "metadata_matcher")
         if matcher["filter"] == "envoy.filters.http.jwt_authn"
     ]
+    from_header = [
+        header["string_match"]["exact"]
+        for header in found(authorization, "header")
+        if header["name"] == "x-sluice-role"
+    ]
+    return from_metadata + from_header
 
 
 def test_roles_of_the_policy_arrive_and_owners_are_asked_about() -> None:

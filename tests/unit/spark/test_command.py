@@ -12,7 +12,6 @@ import pytest
 
 from runtime.messages import ExecutorLaunch
 from runtime.spark.command import (
-    MODULE_OPTIONS,
     SERIAL_GC_BELOW_MB,
     Command,
     SparkRuntime,
@@ -23,6 +22,7 @@ from runtime.spark.command import (
 )
 from runtime.spark.errors import ForbiddenSparkConf
 from runtime.spark.java import Java, SparkDistribution, find_java
+from runtime.spark.jvm_options import MODULE_OPTIONS
 
 SECRET = "5ec2e7" * 8
 SPARK = SparkRuntime(
@@ -65,6 +65,15 @@ def test_executor_carries_the_agent_and_our_security_settings() -> None:
     assert "-Dspark.rpc.askTimeout=5s" in lines
     assert "-Xmx768m" in lines
     assert lines[-2:] == ["-cp", "/opt/spark/jars/a.jar:/opt/spark/jars/b.jar"]
+
+
+def test_both_take_the_class_archive_and_do_without_one_that_does_not_fit() -> None:
+    with_archive = replace(SPARK, class_archive=Path("/cache/classes.jsa"))
+    lines = options(executor(spark=with_archive))
+    assert "-XX:SharedArchiveFile=/cache/classes.jsa" in lines
+    assert "-Xshare:auto" in lines
+    assert any("/work/classes.log" in line for line in lines)
+    assert not any("share" in line.lower() for line in options(executor()))
 
 
 def test_executor_arguments() -> None:

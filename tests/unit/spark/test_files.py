@@ -14,7 +14,7 @@ import pytest
 
 from pki.errors import SluiceError, StoreError
 from runtime.spark.driver_agent import safe_name
-from runtime.spark.driver_process import MAX_GATEWAY_SECRET_BYTES, Gateway, read_gateway
+from runtime.spark.driver_gateway import MAX_GATEWAY_SECRET_BYTES, Gateway, read_gateway
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed, SparkError
 from runtime.spark.evidence import EVIDENCE_FILE, MAX_EVIDENCE_LINES, read_evidence

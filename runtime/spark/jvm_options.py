@@ -1,0 +1,34 @@
+"""What every JVM of Spark is started with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+SCALA_BINARY_VERSION = "2.13"
+
+# What Spark itself adds to every JVM (org.apache.spark.launcher.JavaModuleOptions); without it Arrow does not work.
+_OPENED = (
+    *("java.base/" + package for package in (
+        "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util",
+        "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs",
+        "sun.security.action", "sun.util.calendar",
+    )),
+    "java.security.jgss/sun.security.krb5",
+)  # fmt: skip
+MODULE_OPTIONS: tuple[str, ...] = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "--add-modules=jdk.incubator.vector",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    "-Djava.net.preferIPv6Addresses=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+
+
+def argument_file(options: Iterable[str]) -> bytes:
+    """An argument file of the ``java`` command: one quoted argument a line."""
+    quoted = ('"' + option.replace("\\", "\\\\").replace('"', '\\"') + '"' for option in options)
+    return ("\n".join(quoted) + "\n").encode()

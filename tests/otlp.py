@@ -1,0 +1,51 @@
+"""A collector of OpenTelemetry's traces in this process, to which its own tracing is turned on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from pki.tracing import TRACING, TracingConfig
+
+
+@dataclass
+class Collector:
+    """Takes OTLP over HTTP and remembers the spans."""
+
+    spans: list[Span] = field(default_factory=list)
+
+    async def take(self, request: web.BaseRequest) -> web.Response:
+        """One export."""
+        assert request.headers.get("content-encoding", "") in {"", "gzip"}  # aiohttp has inflated it
+        received = ExportTraceServiceRequest.FromString(await request.read())
+        for resource in received.resource_spans:
+            for scope in resource.scope_spans:
+                self.spans += scope.spans
+        return web.Response(content_type="application/x-protobuf")
+
+
+@contextlib.asynccontextmanager
+async def collecting() -> AsyncIterator[Collector]:
+    """A collector that takes what this process records meanwhile."""
+    collector = Collector()
+    runner = web.ServerRunner(web.Server(collector.take))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    TRACING.start(TracingConfig(endpoint=f"http://{host}:{port}/v1/traces"), "test/all")
+    try:
+        yield collector
+    finally:
+        await stopped()
+        await runner.cleanup()
+
+
+async def stopped() -> None:
+    """Everything that was recorded is sent, and nothing more is recorded."""
+    await asyncio.to_thread(TRACING.stop)

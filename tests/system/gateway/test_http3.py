@@ -1,0 +1,208 @@
+"""HTTP/3 at the real Envoy: the same decisions as over TCP, no early data, and nothing of it unless it is wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from aioquic.tls import SessionTicket
+
+from gateway.config import GatewayConfig
+from gateway.principal import AccessRole
+from gateway.revocations import Revocations
+from pki.home import Home
+from tests.integration.gateway.conftest import DEADLINE_SECONDS, BackgroundLoop, EdgeAuthority, Gateway
+from tests.integration.gateway.test_passes_at_the_door import pass_of
+from tests.system.gateway.http3_client import Http3, http3
+
+LIMITED_PER_SECOND = 5.0
+
+
+def free_port() -> int:
+    """Free on loopback for TCP and for UDP."""
+    while True:
+        with socket.socket() as stream, socket.socket(type=socket.SOCK_DGRAM) as datagram:
+            stream.bind(("127.0.0.1", 0))
+            with contextlib.suppress(OSError):
+                datagram.bind(stream.getsockname())
+                return int(stream.getsockname()[1])
+
+
+@contextlib.contextmanager
+def a_gateway(authority: EdgeAuthority, loop: BackgroundLoop, per_second: float) -> Iterator[Gateway]:
+    """One that answers HTTP/3."""
+    directory = Path(tempfile.mkdtemp(prefix="slq"))
+    config = GatewayConfig(
+        port=free_port(),
+        http3=True,
+        max_request_bytes=1 << 20,
+        authorization_timeout=5.0,
+        address_requests_per_second=per_second,
+        principal_requests_per_second=1e6,
+    )
+    gateway = Gateway(Home.at(directory), authority, loop, config)
+    gateway.start()
+    try:
+        yield gateway
+    finally:
+        gateway.stop()
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="module")
+def one_gateway(edge_authority: EdgeAuthority, background: BackgroundLoop) -> Iterator[Gateway]:
+    with a_gateway(edge_authority, background, 1e6) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def gateway(one_gateway: Gateway) -> Gateway:
+    """Nothing has reached REST yet in this test."""
+    one_gateway.reached()
+    return one_gateway
+
+
+async def test_who_may_is_answered_and_named_to_rest(gateway: Gateway) -> None:
+    by_token, (by_pass, _) = gateway.token(AccessRole.VIEWER), pass_of(gateway, "viewer", name="grace")
+    async with http3(gateway) as client:
+        for credential, name in ((by_token, "ada"), (by_pass, "grace")):
+            answer = await client.ask("GET", "/v1/jobs?limit=5", token=credential)
+            assert (answer.status, answer.body) == (200, b'{"served": "/v1/jobs?limit=5"}')
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            (reached,) = gateway.reached()
+            assert reached.asserted(gateway.home)[0] == name
+            assert reached.values("authorization") == []
+
+
+async def test_a_body_goes_through_whole(gateway: Gateway) -> None:
+    body = bytes(range(256)) * 2000
+    async with http3(gateway) as client:
+        length = ("content-length", str(len(body)))
+        answer = await client.ask("POST", "/v1/jobs", length, token=gateway.token(AccessRole.ADMIN), body=body)
+    assert answer.status == 200
+    (reached,) = gateway.reached()
+    assert (reached.body_bytes, reached.complete) == (len(body), True)
+
+
+async def test_clients_over_tcp_are_told_of_it(gateway: Gateway) -> None:
+    reply = gateway.send("GET", "/v1/jobs", token=gateway.token(AccessRole.VIEWER))
+    assert reply.headers["alt-svc"] == f'h3=":{gateway.port}"; ma=3600'
+
+
+REFUSALS = {
+    "nobody": (401, partial(Http3.ask, method="GET", path="/v1/jobs")),
+    "a wrong token": (401, partial(Http3.ask, method="GET", path="/v1/jobs", token="slc_wrong")),  # noqa: S106
+    "an unsigned pass": (401, partial(Http3.ask, method="GET", path="/v1/jobs", token="eyJhbGciOiJub25lIn0.e30.")),  # noqa: S106
+    "no such path": (401, partial(Http3.ask, method="GET", path="/v1/nothing")),
+    "a foreign host": (401, partial(Http3.ask, method="GET", path="/v1/jobs", host="evil.example")),
+}
+OF_A_VIEWER = {
+    "what its role may not": (403, "POST", "/v1/jobs", [("content-length", "0")]),
+    "no such path": (404, "GET", "/v1/nothing", []),
+    "encoded slash": (400, "GET", "/v1/jobs%2f..%2foverview", []),
+    "encoded percent": (400, "GET", "/v1/jobs/%252e%252e", []),
+    "path parameter": (400, "GET", "/v1/jobs;/42", []),
+    "no length": (411, "POST", "/v1/jobs", []),
+    "too large": (413, "POST", "/v1/jobs", [("content-length", str(2 << 20))]),
+    "two credentials": (400, "GET", "/v1/jobs", [("cookie", "__Host-sluice-pass=x")]),
+    "an underscore": (400, "GET", "/v1/jobs", [("x_sluice_principal", "root")]),
+    "headers without end": (431, "GET", "/v1/jobs", [("x-much", "a" * 40_000)]),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+async def test_who_may_not_is_refused(gateway: Gateway, case: str) -> None:
+    status, ask = REFUSALS[case]
+    async with http3(gateway) as client:
+        answer = await ask(client)
+    assert answer.status == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert gateway.reached() == []
+
+
+@pytest.mark.parametrize("case", OF_A_VIEWER)
+async def test_what_may_not_be_asked_is_refused(gateway: Gateway, case: str) -> None:
+    """A stream may also be reset, or the connection closed, instead of an answer."""
+    status, method, path, headers = OF_A_VIEWER[case]
+    token, _ = pass_of(gateway, "viewer")
+    async with http3(gateway) as client:
+        answer = await client.ask(method, path, *headers, token=token)
+    assert answer.status in {0, status}
+    assert gateway.reached() == []
+
+
+async def test_foreign_names_lead_nowhere(gateway: Gateway) -> None:
+    async with http3(gateway) as client:
+        answer = await client.ask("GET", "/v1/jobs", token=gateway.token(AccessRole.ADMIN), host="evil.example")
+    assert answer.status in {401, 403, 404}
+    assert gateway.reached() == []
+
+
+async def test_tunnels_and_upgrades_are_refused(gateway: Gateway) -> None:
+    token, _ = pass_of(gateway, "admin")
+    connect = [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "https"), (":path", "/v1/jobs")]
+    headers = [*connect, (":authority", "localhost"), ("authorization", f"Bearer {token}")]
+    async with http3(gateway) as client:
+        answer = await client.exchange([(name.encode(), value.encode()) for name, value in headers], b"hello")
+    assert answer.status in {0, 400, 403, 404, 405, 411, 501}
+    assert gateway.reached() == []
+
+
+async def test_identity_from_outside_is_taken_out(gateway: Gateway) -> None:
+    claimed = [
+        ("x-sluice-principal", "root"),
+        ("x-sluice-role", "admin"),
+        ("x-sluice-assertion", "forged"),
+        ("x-forwarded-for", "10.1.2.3"),
+        ("x-forwarded-client-cert", "URI=spiffe://gateway.test/gateway/envoy"),
+        ("x-envoy-original-path", "/v1/overview"),
+    ]
+    token, _ = pass_of(gateway, "viewer")
+    async with http3(gateway) as client:
+        assert (await client.ask("GET", "/v1/jobs", *claimed, token=token)).status == 200
+        (reached,) = gateway.reached()
+        # Nor does a role that somebody claims open anything.
+        length = ("content-length", "0")
+        assert (await client.ask("POST", "/v1/jobs", *claimed, length, token=token)).status == 403
+    assert reached.asserted(gateway.home) == ("ada", ("viewer",))
+    assert reached.values("x-sluice-principal") == ["ada"]
+    assert reached.values("x-forwarded-for") == ["127.0.0.1"]
+    told = {value for _, value in reached.headers}
+    assert not told & {"root", "admin", "forged", "10.1.2.3", "/v1/overview"}
+    assert gateway.reached() == []
+
+
+async def test_a_revocation_counts_on_an_open_connection(gateway: Gateway) -> None:
+    text, issued = pass_of(gateway, "viewer", name="mallory", credential="cred-9")
+    async with http3(gateway) as client:
+        assert (await client.ask("GET", "/v1/jobs", token=text)).status == 200
+        Revocations.of(gateway.home).revoke("pass", issued.id)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while (await client.ask("GET", "/v1/jobs", token=text)).status != 403:
+            assert time.monotonic() < deadline, "the revoked pass is still let in"
+
+
+async def test_nothing_is_taken_before_the_handshake_is_done(gateway: Gateway) -> None:
+    """Early data can be sent again by whoever saw it: no ticket allows it."""
+    tickets: list[SessionTicket] = []
+    token, _ = pass_of(gateway, "viewer")
+    async with http3(gateway, tickets) as client:
+        for _ in range(3):
+            assert (await client.ask("GET", "/v1/jobs", token=token)).status == 200
+    assert [each.max_early_data_size for each in tickets if each.max_early_data_size] == []
+
+
+async def test_an_address_may_ask_for_so_much(edge_authority: EdgeAuthority, background: BackgroundLoop) -> None:
+    with a_gateway(edge_authority, background, LIMITED_PER_SECOND) as gateway:
+        token, _ = pass_of(gateway, "viewer")
+        async with http3(gateway) as client:
+            statuses = [(await client.ask("GET", "/v1/jobs", token=token)).status for _ in range(60)]
+        assert set(statuses) == {200, 429}
+        assert len(gateway.reached()) == statuses.count(200)

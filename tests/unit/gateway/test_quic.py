@@ -1,0 +1,69 @@
+"""The listener for HTTP/3, and what is told of it, as values."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.bootstrap import EnvoyPaths, legs_of
+from gateway.config import GatewayConfig
+from gateway.xds.api import LISTENER, ROUTES, from_json
+from gateway.xds.edge import EdgeInputs, edge_documents
+from gateway.xds.listeners import SOURCE
+from gateway.xds.quic import alternative_service
+from gateway.xds.routes import Grants
+from gateway.xds.source import load_source
+from pki.home import Home
+
+OFF = GatewayConfig()
+ON = GatewayConfig(http3=True)
+
+
+def documents(config: GatewayConfig, directory: Path) -> dict[str, Any]:
+    legs = legs_of(config, EnvoyPaths.of(Home.at(directory)))
+    inputs = EdgeInputs(config, "unit.test", legs, load_source(SOURCE), (), Grants({}))
+    return edge_documents(replace(inputs, config=config))
+
+
+def test_nothing_of_it_is_there_unless_it_is_wanted(tmp_path: Path) -> None:
+    made = documents(OFF, tmp_path)
+    assert list(made[LISTENER]) == ["edge"]
+    assert "alt-svc" not in str(made[ROUTES])
+
+
+def test_the_listener_has_the_same_filters_and_limits_and_what_envoy_knows(tmp_path: Path) -> None:
+    listeners = documents(ON, tmp_path)[LISTENER]
+    tcp, udp = listeners["edge"], listeners["edge-quic"]
+    from_json(LISTENER, udp)
+    assert udp["address"]["socket_address"] == {**tcp["address"]["socket_address"], "protocol": "UDP"}
+    reliable, quick = (each["filter_chains"][0]["filters"][0]["typed_config"] for each in (tcp, udp))
+    changed = {key for key in reliable.keys() | quick.keys() if reliable.get(key) != quick.get(key)}
+    assert changed == {"codec_type", "http2_protocol_options", "http3_protocol_options"}
+    assert quick["http3_protocol_options"]["quic_protocol_options"] == reliable["http2_protocol_options"]
+
+
+def test_it_takes_no_early_data_no_client_certificate_and_stays_where_it_is(tmp_path: Path) -> None:
+    udp = documents(ON, tmp_path)[LISTENER]["edge-quic"]
+    transport = udp["filter_chains"][0]["transport_socket"]["typed_config"]
+    tls = transport["downstream_tls_context"]
+    assert transport["enable_early_data"] is False
+    assert tls["disable_stateless_session_resumption"] is True
+    assert not [name for name in tls["common_tls_context"] if "validation" in name]
+    options = udp["udp_listener_config"]["quic_options"]
+    assert options["send_disable_active_migration"] is True
+    assert options["max_sessions_per_event_loop"] == ON.max_connections
+
+
+def test_the_port_that_clients_see_is_told() -> None:
+    assert alternative_service(ON) == 'h3=":8443"; ma=3600'
+    assert alternative_service(GatewayConfig(http3=True, public_url="https://sluice.example.com")) == (
+        'h3=":443"; ma=3600'
+    )
+
+
+def test_it_needs_a_fixed_port() -> None:
+    with pytest.raises(ValueError, match="http3 needs a fixed port"):
+        GatewayConfig(http3=True, port=0)

@@ -1,0 +1,108 @@
+"""What a new leader does with the files of jobs: those of the leader before go, then the jobs fetch theirs anew."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from runtime.blob.store import BlobStore, BlobWriter
+from runtime.jobmanager.dispatcher import Dispatcher
+from runtime.jobmanager.history import JobHistory
+from runtime.jobmanager.job_store import AcceptedJob, Recovered
+from runtime.messages import BlobRef, JobSubmission
+from runtime.restart_config import RestartConfig
+
+CONTENT = b"print(1)"
+PIPELINE = BlobRef(sha256=hashlib.sha256(CONTENT).hexdigest(), name="p.py", size=len(CONTENT))
+JOBS = ("a" * 32, "b" * 32)
+
+
+class Store:
+    """Two accepted jobs; no attempt of one begins before the test ends."""
+
+    origin = "here"
+
+    async def recover(self) -> Recovered:
+        submission = JobSubmission(name="p.py", owner="ann", pipeline=PIPELINE)
+        jobs = (
+            AcceptedJob(
+                job_id=job_id, name="p.py", owner="ann", accepted_at=1, cancelled=False, submission=submission,
+                attempt=None,
+            )
+            for job_id in JOBS
+        )  # fmt: skip
+        return Recovered(accepted=tuple(jobs), ended=())
+
+    def blob_chunks(self, job_id: str, ref: BlobRef) -> Iterator[bytes]:
+        assert job_id in JOBS
+        assert ref == PIPELINE
+        yield CONTENT
+
+    async def begin_attempt(self, job_id: str) -> int:
+        assert job_id in JOBS
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class Histories:
+    """Answers after a while, as a storage does."""
+
+    async def get(self, job_id: str) -> JobHistory:
+        assert job_id in JOBS
+        await asyncio.sleep(0.05)
+        return JobHistory()
+
+
+class Term:
+    """It leads."""
+
+    granted_at = 0.0
+
+    def check(self) -> None:
+        """Still."""
+
+
+class Blobs(BlobStore):
+    """Notes what is done with it."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, 1000)
+        self.events: list[tuple[str, str]] = []
+
+    def writer(self, job_id: str, name: str) -> BlobWriter:
+        self.events.append(("fetch", job_id))
+        return super().writer(job_id, name)
+
+    def remove_job(self, job_id: str) -> None:
+        self.events.append(("remove", job_id))
+        super().remove_job(job_id)
+
+
+async def test_what_a_recovered_job_has_fetched_stays(tmp_path: Path) -> None:
+    blobs, nothing = Blobs(tmp_path / "blobs"), _any(None)
+    for job_id in JOBS:
+        with blobs.writer(job_id, "old") as writer:
+            writer.write(b"of the leader before")
+            writer.commit()
+    blobs.events.clear()
+    (tmp_path / "jobs").mkdir()
+    dispatcher = Dispatcher(
+        store=_any(Store()), history=_any(Histories()), term=_any(Term()), blobs=blobs, jobs=tmp_path / "jobs",
+        resource_manager=nothing, services=nothing, finished_jobs_kept=3, lease=0.0, restart=RestartConfig(),
+    )  # fmt: skip
+    await dispatcher.on_start()
+    async with asyncio.timeout(20):
+        while sum(what == "fetch" for what, _ in blobs.events) < len(JOBS):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        for job_id in JOBS:
+            while not (tmp_path / "blobs" / job_id / PIPELINE.sha256).is_file():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    assert [what for what, _ in blobs.events] == ["remove", "remove", "fetch", "fetch"]
+    await dispatcher.on_stop()
+
+
+def _any(value: object) -> Any:  # a part that stands for another
+    return value
