@@ -59,24 +59,15 @@ class LeafView:
 
 @dataclass(frozen=True, slots=True)
 class PkiView:
-    """All of it; ``problems`` are what could not be read."""
+    """All of it; ``steps`` are the commands of a rotation that are left, ``problems`` what could not be read."""
 
     authorities: tuple[AuthorityView, ...]
     leaves: tuple[LeafView, ...]
     more: int
     phase: str
     rotating: str
-    next_step: str
+    steps: tuple[str, ...]
     problems: tuple[str, ...]
-
-
-_NEXT = {
-    Phase.STEADY: "sluice pki rotate prepare internal",
-    Phase.PREPARED: "sluice pki rotate activate",
-    Phase.ACTIVE: "sluice pki rotate finish",
-    Phase.FINISHING: "sluice pki rotate finish",
-    Phase.ABORTING: "sluice pki rotate abort",
-}
 
 
 def pki_view(home: Home, config: PkiConfig, now: float) -> PkiView:
@@ -94,9 +85,17 @@ def pki_view(home: Home, config: PkiConfig, now: float) -> PkiView:
         max(0, len(leaves) - MAX_LEAVES),
         str(phase),
         "" if rotation is None else str(rotation.subject),
-        _NEXT[phase],
+        _steps(phase, "internal" if rotation is None else str(rotation.subject)),
         tuple(problems),
     )
+
+
+def _steps(phase: Phase, subject: str) -> tuple[str, ...]:
+    """The commands that are left of a rotation, or all of one."""
+    verbs = {Phase.STEADY: ("prepare", "activate", "finish"), Phase.PREPARED: ("activate", "finish")}.get(phase)
+    if verbs is None:
+        verbs = ("abort",) if phase is Phase.ABORTING else ("finish",)
+    return tuple(f"sluice pki rotate {verb} {subject} --wait 60" for verb in verbs)
 
 
 def _authorities(home: Home, kind: AuthorityKind, now: float, problems: list[str]) -> list[AuthorityView]:

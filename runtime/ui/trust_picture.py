@@ -189,7 +189,7 @@ def _line(link: Link, boxes: Mapping[str, Box], position: int, of: int) -> Line:
     turn = (position - (of - 1) / 2) * BEND * (1 if (x2 < x1) == down else -1)
     bend = (y1 + tip) / 2 + turn
     # Nearer to who dials, where lines are apart; names of lines side by side stand one below the other.
-    at = 0.38 + (position - (of - 1) / 2) * 0.22
+    at = 0.38 + (position - (of - 1) / 2) * (0.34 if of == 2 else 0.22)
     tag_x, tag_y = _on_curve((x1, y1), (x1, bend), (x2, bend), (x2, tip), at)
     return Line(
         link,

@@ -13,6 +13,7 @@ from gateway.tokens import TokenStore
 from pki.config import PkiConfig
 from pki.files import write_secret
 from pki.identity import Role, SpiffeId
+from pki.identity_files import read_certificates
 from pki.issuer import LocalIssuer
 
 from .conftest import Browser, House, Start
@@ -158,4 +159,9 @@ async def test_certificates_by_expiry(local: House) -> None:
     for kind in ("root", "internal", "edge"):
         assert f'<td class="name">{kind}' in shown
     assert "PRIVATE" not in shown
-    assert "sluice pki rotate prepare internal" in shown
+    # What signs is done where the keys are: the page has the commands.
+    for verb in ("prepare", "activate", "finish"):
+        assert f"sluice pki rotate {verb} internal --wait 60" in shown
+    (serial,) = set(re.findall(r"sluice pki revoke ([0-9a-f]+) --authority internal --reason key-compromise", shown))
+    leaf = read_certificates(local.home.identity(Role.TASKMANAGER, "tm-1") / "chain.pem")[0]
+    assert serial == f"{leaf.serial_number:x}", "the other one's certificate is damaged"
