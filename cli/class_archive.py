@@ -13,6 +13,8 @@ from runtime.spark.class_archive import has_class_archive
 from runtime.spark.java import find_java, find_spark
 
 LOG = "class-archive.log"
+PATIENCE_SECONDS = 60.0
+"""A cluster that ends sooner (a demo, a test) would only begin the work, and whoever comes first has the machine."""
 
 
 async def archive_classes(environment: Mapping[str, str], home: Home, report: Callable[[str], None]) -> None:
@@ -23,6 +25,7 @@ async def archive_classes(environment: Mapping[str, str], home: Home, report: Ca
     except SluiceError as error:
         report(f"no archive of Spark's classes is made: {error}")
         return
+    await asyncio.sleep(PATIENCE_SECONDS)
     path = home.logs / LOG
     with path.open("ab") as log:
         child = await ChildProcess.start(
