@@ -23,7 +23,6 @@ from typing import BinaryIO
 import aiohttp
 import psutil
 
-from cli.class_archive import archive_classes
 from cli.config import EMBEDDED, FLAG, Configuration
 from cli.errors import CommandError
 from cli.identities import (
@@ -292,8 +291,6 @@ class Launcher:
         async def start(name: str) -> None:
             tasks.add(asyncio.create_task(self._watch(await self._add_taskmanager(name), stop)))
 
-        if self.configuration.spark.class_archive:
-            tasks.add(asyncio.create_task(archive_classes(self._environment(), self.home, self.report)))
         if self.configuration.resources.provider is Provider.PROCESS:
             tasks.add(asyncio.create_task(provide_forever(self.home, self._names, start)))
         try:

@@ -73,8 +73,6 @@ class SparkConfig(_Section, frozen=True):
     driver_memory_mb: int = 768
     executors: int = 2
     conf: dict[str, str] = {}
-    class_archive: bool = True
-    """Let ``sluice up`` make an archive of Spark's classes when there is none: JVMs start faster with one."""
 
 
 class ConnectConfig(_Section, frozen=True):
