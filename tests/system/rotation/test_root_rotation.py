@@ -18,7 +18,7 @@ from pki.profiles import AuthorityKind
 from pki.store import AuthorityStore
 from tests.integration.cluster import pipelines
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster, without_shuffle
-from tests.integration.cluster.load import LOADER, Load
+from tests.system.rotation.load import LOADER, Load
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
