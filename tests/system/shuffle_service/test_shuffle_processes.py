@@ -119,6 +119,10 @@ async def test_jobs_and_clusters_are_kept_apart(world: ShuffleWorld) -> None:
         await foreign.allocate(JOB, 1, 4)
     await foreign.release_job(JOB)
     assert await read(world, allocation, where, 0) == DATA
-    (view,) = (await link.overview()).workers
-    assert {job.job_id for job in view.report.jobs} == {JOB, OTHER}
+
+    async def both_told() -> bool:
+        (view,) = (await link.overview()).workers
+        return {job.job_id for job in view.report.jobs} == {JOB, OTHER}
+
+    await eventually(both_told, "the worker tells of both jobs")
     assert (await foreign.overview()).jobs == ()
