@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import sys
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -56,7 +57,14 @@ def process_of(home: Home, configuration: Configuration, role: Role, name: str) 
     return Process(home, f"{role.value}/{name}", configuration.log, configuration.tracing, str(identity))
 
 
-app = typer.Typer(no_args_is_help=True, help="Run one process of the cluster in the foreground (SIGTERM ends it).")
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def _run() -> None:
+    """Run one process of the cluster in the foreground (SIGTERM ends it)."""
+    # What prepares a process, joining first of all, can take long: it ends as what is running does, with code 0.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 def serve(main: Coroutine[Any, Any, None], process: Process | None = None) -> None:
@@ -83,8 +91,14 @@ async def _until_signal(main: Coroutine[Any, Any, None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, task.cancel)
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    finally:
+        # Closing the loop would bring back the default: a second signal ended what is over, as if it had been killed.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
 
 
 @app.command()

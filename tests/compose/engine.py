@@ -224,6 +224,11 @@ class Stack:
                 found[service] = inspected["State"]["StartedAt"], inspected["RestartCount"]
         return found
 
+    def said(self, service: str, lines: int = 40) -> str:
+        """The end of its log."""
+        log = run("docker", "logs", "--tail", str(lines), self.container(service))
+        return log.stdout + log.stderr
+
     def kill(self, service: str) -> None:
         """SIGKILL to everything in the container, from outside, as the kernel would when memory is short."""
         os.kill(int(self.inspect(service)["State"]["Pid"]), signal.SIGKILL)

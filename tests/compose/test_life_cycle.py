@@ -22,8 +22,12 @@ def test_the_whole_cluster_stops_in_order_and_comes_back_with_its_identities(sta
 
     stack.compose("stop", "--timeout", "30", version=version)
 
-    codes = {service: stack.inspect(service)["State"]["ExitCode"] for service in stack.services}
-    assert codes == dict.fromkeys(stack.services, 0)
+    ended = {service: stack.inspect(service) for service in stack.services}
+    wrong = {service: seen for service, seen in ended.items() if seen["State"]["ExitCode"] != 0}
+    assert not wrong, "\n".join(
+        f"{service}: {seen['State']}, started again {seen['RestartCount']} times\n{stack.said(service)}"
+        for service, seen in wrong.items()
+    )
     stack.up(version)
     since = stack.inspect("ca")["State"]["StartedAt"]
     said = run("docker", "logs", "--since", since, stack.container("ca"))

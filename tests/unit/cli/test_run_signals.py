@@ -1,0 +1,35 @@
+"""SIGTERM to ``sluice run``: code 0, whether it comes before, while or after the process does its work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+BEFORE = "run._run()\nos.kill(os.getpid(), signal.SIGTERM)\nraise AssertionError('goes on')"
+MEANWHILE = "run.serve(work())"
+AGAIN_AFTERWARDS = "run.serve(work())\nos.kill(os.getpid(), signal.SIGTERM)\nprint('ended in order')"
+
+PROGRAM = """
+import asyncio, os, signal
+from cli import run
+
+async def work():
+    os.kill(os.getpid(), signal.SIGTERM)
+    await asyncio.sleep(60)
+    raise AssertionError("goes on")
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("when", "said"),
+    [(BEFORE, ""), (MEANWHILE, ""), (AGAIN_AFTERWARDS, "ended in order\n")],
+    ids=["before", "meanwhile", "again afterwards"],
+)
+def test_a_signal_ends_it_in_order(when: str, said: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM + when], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (0, said), ended.stderr
