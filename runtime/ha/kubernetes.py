@@ -28,7 +28,7 @@ from runtime.ha.kubernetes_client import (
     ObjectMissing,
     RequestUnsettled,
 )
-from runtime.ha.kubernetes_pointers import KubernetesPointers
+from runtime.ha.kubernetes_pointers import KubernetesPointers, written_epoch
 from runtime.ha.leadership import LeaderInformation, Leadership
 
 _LOG = logging.getLogger(__name__)
@@ -100,6 +100,10 @@ class KubernetesElection:
         except (HaError, EntryDamaged, KeyError):
             return None
 
+    async def standbys(self) -> tuple[str, ...] | None:
+        """See :class:`~runtime.ha.leadership.LeaderElection`: a Lease names its holder alone."""
+        return None
+
     async def close(self) -> None:
         """See :class:`~runtime.ha.leadership.LeaderElection`."""
         await self._client.close()
@@ -118,7 +122,9 @@ class KubernetesElection:
     async def _take(self, present: Object, holder: str) -> Leadership:
         wanted = copy.deepcopy(present)
         now, asked_at = micro_time(dt.datetime.now(dt.UTC)), self._clock()
-        transitions = int(present["spec"].get("leaseTransitions") or 0) + 1
+        # A Lease that somebody has removed counts anew; what was written under earlier ones does not.
+        known = await written_epoch(self._client, pointers_of(self._lease))
+        transitions = max(int(present["spec"].get("leaseTransitions") or 0), known) + 1
         wanted["spec"] |= {
             "holderIdentity": holder,
             "leaseDurationSeconds": self._duration,
@@ -137,6 +143,11 @@ class KubernetesElection:
             await leadership.resign()
             raise
         return leadership
+
+
+def pointers_of(lease: str) -> str:
+    """The name of the ConfigMap beside a Lease."""
+    return f"{lease}-pointers"
 
 
 def micro_time(now: dt.datetime) -> str:
@@ -166,8 +177,7 @@ class KubernetesLeadership:
     ) -> None:
         self.granted_at = clock()
         self.epoch = int(lease["spec"]["leaseTransitions"])
-        name = f"{lease['metadata']['name']}-pointers"
-        self.pointers = KubernetesPointers(client, name, self.epoch, self.check)
+        self.pointers = KubernetesPointers(client, pointers_of(lease["metadata"]["name"]), self.epoch, self.check)
         self._client = client
         self._lease = lease
         self._holder = lease["spec"]["holderIdentity"]
@@ -238,6 +248,8 @@ class KubernetesLeadership:
             change(wanted)
             try:
                 self._lease = await self._client.replace(LEASES, "leases", wanted)
+            except ObjectMissing:
+                raise LeadershipLost("somebody has removed the Lease") from None
             except (ObjectConflict, RequestUnsettled):
                 present = await self._client.get(LEASES, "leases", wanted["metadata"]["name"])
                 if present["spec"].get("holderIdentity") != self._holder:

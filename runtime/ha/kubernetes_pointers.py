@@ -180,6 +180,14 @@ class KubernetesPointers:
         return content.get("data") or {}
 
 
+async def written_epoch(client: KubernetesClient, name: str) -> int:
+    """The epoch of who wrote last to the ConfigMap; 0 when there is none."""
+    try:
+        return _epoch_of(await client.get(CONFIG_MAPS, "configmaps", name))
+    except ObjectMissing:
+        return 0
+
+
 def _epoch_of(content: Object) -> int:
     text = (content["metadata"].get("annotations") or {}).get(EPOCH, "0")
     if not (isinstance(text, str) and text.isascii() and text.isdigit()):

@@ -1,4 +1,4 @@
-"""Clusters whose processes are killed. ``SLUICE_CHAOS_SEEDS=7,8,9`` tells other stories than the default."""
+"""Clusters whose processes are killed. ``SLUICE_CHAOS_SEEDS=4,5,6`` tells other stories than the default."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.processes.victims import OPTIONS
 from tests.integration.cluster.conftest import LocalCluster, start_cluster
+from tests.system.ha.conftest import ensemble, ensemble_pki, machines
+
+__all__ = ["cluster", "ensemble", "ensemble_pki", "machines"]
 
 
 def seeds() -> list[int]:
-    """The seeds to run."""
-    return [int(each) for each in os.environ.get("SLUICE_CHAOS_SEEDS", "1").split(",")]
+    """The seeds to run; those of the default kill every kind of process."""
+    return [int(each) for each in os.environ.get("SLUICE_CHAOS_SEEDS", "1,2,3").split(",")]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -24,8 +28,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """Two JobManagers and two TaskManagers."""
-    running = start_cluster(tmp_path / "home", "--taskmanagers", "2", "--jobmanagers", "2")
+    """Two JobManagers, two TaskManagers, and the shuffle service."""
+    running = start_cluster(tmp_path / "home", *OPTIONS)
     try:
         yield running
     finally:

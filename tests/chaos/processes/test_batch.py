@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chaos.processes.victims import Killer, live_on, patiently, story
+from tests.chaos.processes.story import story
+from tests.chaos.processes.victims import Killer, live_on, patiently
 from tests.integration.cluster.conftest import LocalCluster, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 PIPELINE = Path(__file__).with_name("rounds.py")
-DEATHS = int(os.environ.get("SLUICE_CHAOS_DEATHS", "4"))
-JOB_SECONDS = 400.0
+DEATHS = int(os.environ.get("SLUICE_CHAOS_DEATHS", "6"))
+JOB_SECONDS = 300.0
 RESTARTS = ("--restart-strategy", "fixed-delay", "--restart", "attempts=50", "--restart", "delay=0.5")
 
 
-def submit(cluster: LocalCluster, target: Path, progress: Path) -> str:
+def submit(cluster: LocalCluster, target: Path, progress: Path, hold: Path) -> str:
     """Start the pipeline as a job that is restarted whenever it fails."""
-    done = cluster.sluice("submit", str(PIPELINE), "--executors", "2", *RESTARTS, "--", str(target), str(progress))
+    arguments = (str(target), str(progress), str(hold))
+    done = cluster.sluice("submit", str(PIPELINE), "--executors", "2", *RESTARTS, "--", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -42,24 +45,30 @@ def rounds(progress: Path) -> int:
 
 
 def test_it_writes_what_a_clean_run_writes(cluster: LocalCluster, tmp_path: Path, seed: int) -> None:
-    clean = submit(cluster, tmp_path / "clean", tmp_path / "clean.rounds")
+    clean = submit(cluster, tmp_path / "clean", tmp_path / "clean.rounds", tmp_path / "never")
     assert ended(cluster, clean)["state"] == "FINISHED"
 
-    target, progress = tmp_path / "disturbed", tmp_path / "disturbed.rounds"
-    job_id = submit(cluster, target, progress)
+    target, progress, hold = tmp_path / "disturbed", tmp_path / "disturbed.rounds", tmp_path / "hold"
+    hold.touch()
+    job_id = submit(cluster, target, progress, hold)
     killer = Killer(cluster, PIPELINE.name)
+    began = time.monotonic()
     done = 0
-    for death in story(seed, DEATHS, shuffle=killer.shuffle):
-        before = done
-        eventually(lambda before=before: rounds(progress) > before, "another round is done", JOB_SECONDS)  # type: ignore[misc]
+    for death in story("batch", seed, DEATHS):
+        eventually(lambda before=done: rounds(progress) > before, "another round is done", JOB_SECONDS)  # type: ignore[misc]
         live_on(death.after)
-        if target.exists():
-            break  # it was quicker than its murderers
-        print(f"seed {seed}: killing {death.kind} {killer.kill(death)} after {rounds(progress)} rounds")  # noqa: T201
+        victim = killer.kill(death)
         done = rounds(progress)
+        print(f"seed {seed}: {time.monotonic() - began:.0f} s, {done} rounds: killed {death.kind} {victim}")  # noqa: T201
+    eventually(lambda: rounds(progress) > done, "a round is done after the last death", JOB_SECONDS)
+    hold.unlink()
     job = ended(cluster, job_id)
+    print(f"seed {seed}: {time.monotonic() - began:.0f} s, {rounds(progress)} rounds, {job['attempt']} attempts")  # noqa: T201
     assert job["state"] == "FINISHED", job["failure"]
     assert target.read_text() == (tmp_path / "clean").read_text()
+    assert not (tmp_path / "disturbed.twice").exists(), "two drivers ran at the same time"
     numbers = [each["number"] for each in job["attempts"]]
     assert numbers == list(range(1, job["attempt"] + 1)), "an attempt is forgotten"
     assert [each["outcome"] for each in job["attempts"]][-1] == "FINISHED"
+    jobs = {each["id"]: each["state"] for each in cluster.get("/v1/jobs")["jobs"]}
+    assert jobs == {clean: "FINISHED", job_id: "FINISHED"}, "a job is lost, or there is one more"

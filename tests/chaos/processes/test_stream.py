@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.processes.story import story
 from tests.chaos.processes.test_batch import RESTARTS
-from tests.chaos.processes.victims import Killer, live_on, patiently, story
+from tests.chaos.processes.victims import Killer, live_on, patiently
 from tests.integration.cluster.conftest import LocalCluster, eventually
 from tests.system.streaming.certificates import Incoming
 from tests.system.streaming.conftest import PIPELINE, Stream
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-DEATHS = int(os.environ.get("SLUICE_CHAOS_DEATHS", "4"))
+DEATHS = int(os.environ.get("SLUICE_CHAOS_DEATHS", "6"))
 STREAM_SECONDS = 300.0
 
 
@@ -24,18 +26,27 @@ def test_no_row_is_lost_or_written_twice(cluster: LocalCluster, tmp_path: Path, 
     stream.incoming.add(4)
     stream.submit(*RESTARTS)
     killer = Killer(cluster, PIPELINE.name)
+    began = time.monotonic()
     seen = 0
-    for death in story(seed + 1000, DEATHS, shuffle=killer.shuffle):
-        stream.until_committed(seen)
+
+    def more() -> bool:
+        return bool(stream.checkpoints["completed"] > seen)
+
+    for death in story("stream", seed, DEATHS):
+        eventually(patiently(more), f"a batch after the first {seen} is committed", STREAM_SECONDS)
         stream.incoming.add(7)  # more than a batch: the next one is in its middle
         live_on(death.after)
-        print(f"seed {seed}: killing {death.kind} {killer.kill(death)} after {seen} batches")  # noqa: T201
+        victim = killer.kill(death)
         seen = eventually(patiently(lambda: stream.checkpoints["completed"]), "somebody leads")
+        print(f"seed {seed}: {time.monotonic() - began:.0f} s, {seen} batches: killed {death.kind} {victim}")  # noqa: T201
         stream.incoming.add(1)
     stream.until_all_is_there(STREAM_SECONDS)
 
     job = eventually(patiently(lambda: cluster.job(stream.job_id)), "somebody leads")
+    print(f"seed {seed}: {time.monotonic() - began:.0f} s, {job['attempt']} attempts")  # noqa: T201
     assert job["state"] == "RUNNING"
     assert cluster.sluice("jobs", "cancel", stream.job_id).returncode == 0
     eventually(patiently(lambda: cluster.job(stream.job_id)["state"] == "CANCELED"), "the job is cancelled")
     stream.check()
+    numbers = [each["number"] for each in stream.checkpoints["history"]]
+    assert numbers == sorted(set(numbers))

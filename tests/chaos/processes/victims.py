@@ -1,11 +1,9 @@
-"""Who is killed, and when: drawn from a seed before anything runs, so that a seed is the same story every time."""
+"""Kills processes of a cluster on one machine, as the kernel does."""
 
 from __future__ import annotations
 
 import contextlib
-import enum
 import os
-import random
 import signal
 import threading
 from collections.abc import Callable, Sequence
@@ -14,58 +12,29 @@ from typing import Any
 
 import psutil
 
-from cli.errors import AwayError
-from tests.integration.cluster.conftest import LocalCluster, eventually
+from cli.errors import AwayError, UnreachableError
+from tests.chaos.processes.story import Death, Kind
+from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 
 DEADLINE_SECONDS = 120.0
-
-
-class Kind(enum.StrEnum):
-    """The processes of a cluster and of a job."""
-
-    LEADER = "leader"
-    STANDBY = "standby"
-    TASKMANAGER = "taskmanager"
-    SHUFFLE_MANAGER = "shuffle-manager"
-    SHUFFLE_WORKER = "shuffle-worker"
-    DRIVER_AGENT = "driver-agent"
-    DRIVER_JVM = "driver-jvm"
-    DRIVER_PYTHON = "driver-python"
-    EXECUTOR_JVM = "executor-jvm"
-    AUTHORITY = "authority"
-    GATEWAY = "gateway"
-
+OPTIONS = ("--taskmanagers", "2", "--jobmanagers", "2")
+"""Of `sluice up`."""
 
 # What a process of each kind has in its command line, at the end of one argument each.
-_WORDS = {
+WORDS = {
     Kind.TASKMANAGER: ("run", "taskmanager"),
     Kind.SHUFFLE_MANAGER: ("run", "shuffle-manager"),
     Kind.SHUFFLE_WORKER: ("run", "shuffle-worker"),
     Kind.DRIVER_AGENT: ("runtime.spark.driver_main",),
     Kind.DRIVER_JVM: ("org.apache.spark.api.python.PythonGatewayServer",),
     Kind.EXECUTOR_JVM: ("org.apache.spark.executor.CoarseGrainedExecutorBackend",),
+    Kind.EXECUTOR_PYTHON: ("pyspark.daemon",),
     Kind.AUTHORITY: ("run", "ca"),
+    Kind.AUTH: ("run", "auth"),
+    Kind.CONNECT: ("run", "connect"),
     Kind.GATEWAY: ("run", "envoy"),
+    Kind.ENVOY: ("envoy", "--disable-hot-restart"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Death:
-    """Kill one of ``kind`` when the job went on for ``after`` seconds; ``choice`` says which one of several."""
-
-    kind: Kind
-    after: float
-    choice: float
-
-
-def story(seed: int, deaths: int, *, shuffle: bool) -> tuple[Death, ...]:
-    """The deaths of one run: each kind comes once before one comes twice."""
-    chance = random.Random(seed)  # noqa: S311  # a seed is the point
-    kinds = [each for each in Kind if shuffle or each not in {Kind.SHUFFLE_MANAGER, Kind.SHUFFLE_WORKER}]
-    order: list[Kind] = []
-    while len(order) < deaths:
-        order += chance.sample(kinds, len(kinds))
-    return tuple(Death(kind, chance.uniform(0.2, 4.0), chance.random()) for kind in order[:deaths])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +43,6 @@ class Killer:
 
     cluster: LocalCluster
     script: str
-
-    @property
-    def shuffle(self) -> bool:
-        """Whether the cluster has a shuffle service."""
-        return bool(self._with(_WORDS[Kind.SHUFFLE_WORKER]))
 
     def kill(self, death: Death) -> int:
         """``kill -9`` one of the kind, when there is one; its process id."""
@@ -93,28 +57,38 @@ class Killer:
                 return victim
             return 0
 
+        if death.kind is Kind.LAUNCHER:
+            return self._kill_all()
         return eventually(killed, f"there is a {death.kind} to kill", DEADLINE_SECONDS)
+
+    def _kill_all(self) -> int:
+        """Kill `sluice up`, see that everything ends with it, and start it again."""
+        launcher, *others = self.cluster.processes()
+        launcher.kill()
+        _, alive = psutil.wait_procs([launcher, *others], timeout=DEADLINE_SECONDS)
+        assert not alive, f"these outlive the launcher: {[each.cmdline() for each in alive]}"
+        start_cluster(self.cluster.home, *OPTIONS)
+        return launcher.pid
 
     def _of(self, kind: Kind) -> list[psutil.Process]:
         if kind in {Kind.LEADER, Kind.STANDBY}:
-            leader = self._leader()
+            leader = patiently(self._leader)()
             masters = self._with(("run", "jobmanager"))
-            return [each for each in masters if leader and (_has(each, (leader,)) is (kind is Kind.LEADER))]
+            return [each for each in masters if leader and (has_words(each, (leader,)) is (kind is Kind.LEADER))]
         if kind is Kind.DRIVER_PYTHON:
-            return [each for each in self._with((self.script,)) if not _has(each, ("submit",))]
-        return self._with(_WORDS[kind])
+            return [each for each in self._with((self.script,)) if not has_words(each, ("submit",))]
+        return self._with(WORDS[kind])
 
     def _leader(self) -> str:
-        """The name of the JobManager that leads; empty while nobody says."""
-        with contextlib.suppress(AwayError, OSError):
-            return str(self.cluster.get("/v1/overview")["jobmanager"].rsplit("/", 1)[1])
-        return ""
+        """The name of the JobManager that leads."""
+        return str(self.cluster.get("/v1/overview")["jobmanager"].rsplit("/", 1)[1])
 
     def _with(self, words: Sequence[str]) -> list[psutil.Process]:
-        return [each for each in self.cluster.processes() if _has(each, words)]
+        return [each for each in self.cluster.processes() if has_words(each, words)]
 
 
-def _has(process: psutil.Process, words: Sequence[str]) -> bool:
+def has_words(process: psutil.Process, words: Sequence[str]) -> bool:
+    """Whether each of ``words`` ends an argument of the process."""
     try:
         line = process.cmdline()
     except psutil.Error:
@@ -126,9 +100,14 @@ def patiently(ask: Callable[[], Any]) -> Callable[[], Any]:
     """``ask``, with nothing for an answer while nobody leads or the gateway is away."""
 
     def asked() -> Any:
-        with contextlib.suppress(AwayError, OSError):
+        try:
             return ask()
-        return None
+        except (AwayError, OSError):
+            return None
+        except UnreachableError as error:  # a credential that is not accepted is no matter of patience
+            if not error.what.startswith("no cluster is running"):
+                raise
+            return None
 
     return asked
 

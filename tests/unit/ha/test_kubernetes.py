@@ -167,6 +167,24 @@ async def test_somebody_who_edits_the_config_map_is_noticed(world: World) -> Non
     assert await leadership.pointers.names("jobs") == ["a", "b", "c"]
 
 
+async def test_who_makes_a_lease_anew_fences_those_of_the_removed_one(world: World) -> None:
+    """Its count of transitions begins anew; the epoch that writes go by does not."""
+    first = await world.lead(world.candidate("jm-1"))
+    await first.pointers.create("jobs", "a", b"1")
+    del world.api.objects["leases", "sluice-c"]
+    second = await world.lead(world.candidate("jm-2"))
+    assert second.epoch == first.epoch + 1
+    with pytest.raises(LeadershipLost):
+        await first.pointers.create("jobs", "late", b"x")
+    assert await second.pointers.names("jobs") == ["a"]
+
+
+async def test_a_leader_whose_lease_is_removed_leads_no_longer(world: World) -> None:
+    leadership = await world.lead(world.candidate("jm-1"))
+    del world.api.objects["leases", "sluice-c"]
+    assert "removed" in await asyncio.wait_for(leadership.lost(), 30)
+
+
 async def test_stale_objects_conflict_and_missing_ones_are_missing(world: World) -> None:
     client = world.client()
     with pytest.raises(ObjectMissing):

@@ -1,0 +1,77 @@
+"""Who is killed, and when: drawn from a seed before anything runs, so that a seed is the same story every time.
+
+Stories of consecutive seeds share a deck in which each kind is once before one is twice: as many of them as
+:func:`runs_of_a_deck` says kill every kind at least once.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+LONGEST_PAUSE_SECONDS = 4.0
+
+
+class Kind(enum.StrEnum):
+    """The processes of a cluster and of a job."""
+
+    LAUNCHER = "launcher"
+    """`sluice up`, with which all others end; it is started again."""
+    LEADER = "leader"
+    STANDBY = "standby"
+    TASKMANAGER = "taskmanager"
+    SHUFFLE_MANAGER = "shuffle-manager"
+    SHUFFLE_WORKER = "shuffle-worker"
+    DRIVER_AGENT = "driver-agent"
+    DRIVER_JVM = "driver-jvm"
+    DRIVER_PYTHON = "driver-python"
+    EXECUTOR_JVM = "executor-jvm"
+    EXECUTOR_PYTHON = "executor-python"
+    AUTHORITY = "authority"
+    AUTH = "auth"
+    CONNECT = "connect"
+    GATEWAY = "gateway"
+    """What starts Envoy and gives it its secrets."""
+    ENVOY = "envoy"
+    ZOOKEEPER = "zookeeper"
+
+
+ON_ONE_MACHINE = tuple(each for each in Kind if each is not Kind.ZOOKEEPER)
+"""What `sluice up` has, and its jobs."""
+WITH_AN_ENSEMBLE = (
+    Kind.LEADER,
+    Kind.STANDBY,
+    Kind.ZOOKEEPER,
+    Kind.DRIVER_AGENT,
+    Kind.DRIVER_JVM,
+    Kind.DRIVER_PYTHON,
+    Kind.EXECUTOR_JVM,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Kill one of ``kind`` when the job went on for ``after`` seconds; ``choice`` says which one of several."""
+
+    kind: Kind
+    after: float
+    choice: float
+
+
+def runs_of_a_deck(deaths: int, kinds: Sequence[Kind] = ON_ONE_MACHINE) -> int:
+    """How many stories share a deck: with seeds from 1, 4, 7, … on if it is three."""
+    return -(-len(kinds) // deaths)
+
+
+def story(plot: str, seed: int, deaths: int, kinds: Sequence[Kind] = ON_ONE_MACHINE) -> tuple[Death, ...]:
+    """The deaths of one run; seeds begin with 1."""
+    deck, turn = divmod(seed - 1, runs_of_a_deck(deaths, kinds))
+    dealer = random.Random(f"{plot} {deck}")  # noqa: S311  # a seed is the point
+    order: list[Kind] = []
+    while len(order) < (turn + 1) * deaths:
+        order += dealer.sample(kinds, len(kinds))
+    chance = random.Random(f"{plot} {deck} {turn}")  # noqa: S311
+    mine = order[turn * deaths : (turn + 1) * deaths]
+    return tuple(Death(kind, chance.uniform(0.2, LONGEST_PAUSE_SECONDS), chance.random()) for kind in mine)

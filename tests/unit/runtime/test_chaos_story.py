@@ -1,0 +1,22 @@
+"""The stories of the chaos tests leave nobody out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.chaos.processes.story import ON_ONE_MACHINE, WITH_AN_ENSEMBLE, Kind, runs_of_a_deck, story
+
+
+@pytest.mark.parametrize("kinds", [ON_ONE_MACHINE, WITH_AN_ENSEMBLE], ids=["one-machine", "ensemble"])
+@pytest.mark.parametrize("deaths", [1, 4, 6, 40])
+def test_consecutive_seeds_kill_every_kind(deaths: int, kinds: tuple[Kind, ...]) -> None:
+    runs = runs_of_a_deck(deaths, kinds)
+    for deck in range(4):
+        told = [story("batch", 1 + deck * runs + turn, deaths, kinds) for turn in range(runs)]
+        assert {death.kind for each in told for death in each} == set(kinds)
+        assert all(len(each) == deaths for each in told)
+
+
+def test_a_seed_is_always_the_same_story() -> None:
+    assert story("batch", 5, 6) == story("batch", 5, 6) != story("stream", 5, 6)
+    assert set(ON_ONE_MACHINE) | set(WITH_AN_ENSEMBLE) == set(Kind)
