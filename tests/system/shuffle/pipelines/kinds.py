@@ -270,7 +270,7 @@ def real_time(spark: SparkSession, folder: str) -> Any:
     stream = sources.LowLatencyMemoryStream.apply(spark._jsparkSession, 1, jvm.org.apache.spark.sql.Encoders.LONG())
     counts = DataFrame(stream.toDF(), spark).groupBy("value").count()
     query = counts.writeStream.outputMode("update").format("console").option("checkpointLocation", folder)
-    running = query.trigger(realTime="5 seconds").start()
+    running = query.trigger(realTime="5 seconds").start()  # type: ignore[call-overload]  # not in the stubs
     try:
         running.awaitTermination(60)
     except Exception as error:  # noqa: BLE001  # its text is the answer
