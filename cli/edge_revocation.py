@@ -6,18 +6,14 @@ directory tells, or else the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-
-from cryptography.hazmat.primitives import hashes
 
 from cli.errors import RefusedError
 from gateway.revocations import FOREVER, Revocations
-from pki.ca.ledger_file import ledger_path, read_ledger
-from pki.crl_files import identity_directories
+from pki.ca.revocable import fingerprints
 from pki.errors import SluiceError
 from pki.home import Home
-from pki.identity_files import CHAIN_FILE, previous_certificates, read_certificates
 from pki.revocation_store import Target
 
 
@@ -28,7 +24,7 @@ def end_at_the_gateway(home: Home, targets: Iterable[Target], directory: Path | 
         return
     revocations = Revocations.of(home)
     try:
-        for serial, fingerprint in set(_known(home, directory)):
+        for serial, fingerprint in set(fingerprints(home, directory)):
             if (target := wanted.get(serial)) is not None:
                 end = target.not_after
                 revocations.revoke("certificate", fingerprint, until=FOREVER if end is None else end.timestamp())
@@ -36,14 +32,3 @@ def end_at_the_gateway(home: Home, targets: Iterable[Target], directory: Path | 
         raise RefusedError(
             f"revoked, but not yet on open connections to the gateway: {error}", "`sluice user lock NAME` ends those"
         ) from error
-
-
-def _known(home: Home, directory: Path | None) -> Iterator[tuple[int, str]]:
-    """Serial number and fingerprint of every certificate that can be found here."""
-    for each in {*identity_directories(home), *([] if directory is None else [directory])}:
-        for certificate in (*read_certificates(each / CHAIN_FILE)[:1], *previous_certificates(each)):
-            yield certificate.serial_number, certificate.fingerprint(hashes.SHA256()).hex()
-    if ledger_path(home.pki).exists():
-        for record in read_ledger(ledger_path(home.pki)):
-            if record.serial and record.certificate:
-                yield int(record.serial, 16), record.certificate

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import getpass
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
-from cryptography import x509
 
 from cli import acts
 from cli.edge_revocation import end_at_the_gateway
 from cli.errors import EXIT_NO, RefusedError, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
-from pki.ca.issued import living
+from pki.ca.revocable import Found, in_directory, in_home
 from pki.config import PkiConfig
 from pki.crl import Reason, RevocationList
-from pki.crl_files import identity_directories, push_crls
+from pki.crl_files import push_crls
 from pki.errors import CrlRejected, InvalidIdentity, PkiError
 from pki.home import Home
 from pki.identity import SpiffeId
-from pki.identity_files import CHAIN_FILE, previous_certificates, read_certificates
 from pki.issuer import utc_now
 from pki.passphrase import read_passphrase
-from pki.peer import certified_identity
 from pki.profiles import ISSUING, AuthorityKind
 from pki.revocation_store import RevocationStore, Target
 from pki.store import AuthorityStore
-from pki.trust import TrustStore
-from pki.verify import was_issued_by
 
 crl = typer.Typer(
     no_args_is_help=True,
@@ -174,40 +168,22 @@ def _resolve(
     home: Home, config: PkiConfig, target: str, authority: AuthorityKind | None
 ) -> dict[AuthorityKind, list[Target]]:
     """Which certificates ``target`` means, by the authority that signed them."""
-    found: list[tuple[Path, int | None]]
-    if Path(target).is_dir():
-        found = [(Path(target), None)]
-    elif _SERIAL.fullmatch(target):
-        serial = int(target, 16)
-        found = [(directory, serial) for directory in identity_directories(home)]
-    else:
-        identity = _identity(target, config.trust_domain)
-        found = [(path, None) for path in identity_directories(home) if _identity_in(path) == identity]
-    targets: dict[AuthorityKind, list[Target]] = {}
     now = utc_now()
-    for directory, wanted in found:
-        # A renewed certificate leaves others behind that have not expired: whoever took their keys still has them.
-        for leaf in (read_certificates(directory / CHAIN_FILE)[0], *previous_certificates(directory)):
-            if leaf.not_valid_after_utc > now and (wanted is None or leaf.serial_number == wanted):
-                kind = _issuer_of(home, leaf, directory)
-                targets.setdefault(kind, []).append(Target.of(leaf, str(certified_identity(leaf))))
-    # What was issued to other machines is in the ledger alone.
-    for kind, each in _in_ledger(home, config, target, now):
-        if each.serial not in {known.serial for known in targets.get(kind, ())}:
-            targets.setdefault(kind, []).append(each)
+    found: Iterable[Found]
+    if Path(target).is_dir():
+        found = in_directory(home, Path(target), now)
+    elif _SERIAL.fullmatch(target):
+        found = in_home(home, now, serial=int(target, 16))
+    else:
+        found = in_home(home, now, identity=_identity(target, config.trust_domain))
+    targets: dict[AuthorityKind, list[Target]] = {}
+    for kind, each in found:
+        targets.setdefault(kind, []).append(each)
     if not targets and _SERIAL.fullmatch(target):
         return _by_serial(home, int(target, 16), authority)
     if not targets:
         raise RefusedError(f"no certificate of {target} is in {home.root}", "revoke it by its serial number")
     return targets
-
-
-def _in_ledger(home: Home, config: PkiConfig, target: str, now: dt.datetime) -> Iterator[tuple[AuthorityKind, Target]]:
-    if Path(target).is_dir():
-        return iter(())
-    if _SERIAL.fullmatch(target):
-        return living(home.pki, now, serial=int(target, 16))
-    return living(home.pki, now, identity=_identity(target, config.trust_domain))
 
 
 def _passphrase(kind: AuthorityKind, file: Path | None) -> bytes | None:
@@ -224,22 +200,6 @@ def _by_serial(home: Home, serial: int, authority: AuthorityKind | None) -> dict
     if authority is None:
         raise RefusedError(f"no certificate with serial {serial:x} is known here", "say who signed it: --authority")
     return {authority: [Target(serial)]}
-
-
-def _issuer_of(home: Home, leaf: x509.Certificate, directory: Path) -> AuthorityKind:
-    store = AuthorityStore(home.pki)
-    trust = TrustStore(home.pki)
-    for kind in ISSUING:
-        if store.exists(kind) and any(was_issued_by(leaf, anchor) for anchor in trust.anchors(kind)):
-            return kind
-    raise RefusedError(f"{directory} was not certified by an authority of {home.root}", "revoke it where it was")
-
-
-def _identity_in(directory: Path) -> SpiffeId | None:
-    try:
-        return certified_identity(read_certificates(directory / CHAIN_FILE)[0])
-    except PkiError:
-        return None
 
 
 def _identity(text: str, trust_domain: str) -> SpiffeId:

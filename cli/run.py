@@ -263,8 +263,14 @@ def auth(
     domain = configuration.pki.trust_domain
     settings = configuration.jobmanager
     rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
+    locate = None if join is None else join.locate
     serve(
-        joined(located, join, kept, lambda: run_auth(located, configuration.gateway, domain, name, rest=rest)),
+        joined(
+            located,
+            join,
+            kept,
+            lambda: run_auth(located, configuration.gateway, domain, name, rest=rest, locate_ca=locate),
+        ),
         process_of(located, configuration, Role.AUTH, name),
     )
 

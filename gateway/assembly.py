@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from gateway.assertion import AssertionSigner, publish_keys
 from gateway.audit_log import AuditLog, audit_file
 from gateway.authenticator import Authenticator
-from gateway.config import GatewayConfig, IssuerConfig
+from gateway.config import AUTH_NAME, GatewayConfig, IssuerConfig
 from gateway.connect.envoy import connect_operations
 from gateway.fetch import Fetcher
 from gateway.jwks import KeyCache
@@ -31,10 +31,13 @@ from gateway.signin.oidc import Directory, Provider, key_cache
 from gateway.snapshot import FileSnapshot
 from gateway.token_use import TokenUse
 from gateway.tokens import token_snapshot
+from gateway.ui.revoking import AtTheAuthority
 from gateway.users import user_snapshot
 from pki.assertion_keys import assertion_keys_file
+from pki.ca.address import CaAddress, read_ca
 from pki.errors import SluiceError
 from pki.home import Home
+from pki.identity import Role
 from pki.tasks import end_tasks
 
 _LOG = logging.getLogger(__name__)
@@ -50,8 +53,18 @@ def route_file(home: Home) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def auth_service(home: Home, config: GatewayConfig, trust_domain: str) -> AsyncIterator[AuthService]:
+async def auth_service(
+    home: Home,
+    config: GatewayConfig,
+    trust_domain: str,
+    name: str = AUTH_NAME,
+    *,
+    locate_ca: Callable[[], CaAddress] | None = None,
+) -> AsyncIterator[AuthService]:
     """The auth service of ``home``, ready to answer, and looked after until the end.
+
+    ``name`` is that of its own identity, with which it asks the online authority, which is announced in ``home``
+    unless ``locate_ca`` says where it is.
 
     Raises :class:`~pki.errors.SluiceError` when tokens, users, routes, the policy, the revocations or the audit log are
     not in order: an auth service that cannot decide does not start.
@@ -89,7 +102,10 @@ async def auth_service(home: Home, config: GatewayConfig, trust_domain: str) -> 
         stack.callback(use.flush)
         upkeep = asyncio.create_task(_look_after(home, authenticator, use))
         stack.push_async_callback(end_tasks, upkeep)
-        yield AuthService(authenticator, routes, audit, desk, AuthApi(desk, home), AssertionSigner(keys))
+        authority = AtTheAuthority(
+            home.identity(Role.AUTH, name), locate_ca or (lambda: read_ca(home)), authenticator.revocations
+        )
+        yield AuthService(authenticator, routes, audit, desk, AuthApi(desk, home, authority), AssertionSigner(keys))
 
 
 def decode_routes(data: bytes) -> RouteTable:

@@ -15,6 +15,7 @@ GATEWAY_OPERATIONS: Mapping[str, str] = {
     "tokens.revoke": "revoke API tokens of anybody",
     "audit_log.search": "search the audit log, and have its chain verified",
     "certificates.list": "see authorities, issued certificates and rotations",
+    "certificates.revoke": "have the certificate of any process, job or user revoked",
 }
 """Operations that REST has no route for, with what they mean."""
 

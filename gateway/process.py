@@ -34,6 +34,7 @@ from gateway.xds.secrets import Secrets
 from gateway.xds.service import xds_service
 from gateway.xds.source import load_source
 from gateway.xds.status import status_file
+from pki.ca.address import CaAddress
 from pki.channels import Channel, client_policy
 from pki.files import SECRET_MODE, make_private_directory, write_atomic, write_secret
 from pki.home import Home
@@ -69,17 +70,19 @@ async def run_auth(
     name: str = AUTH_NAME,
     *,
     rest: tuple[str, int] | None = None,
+    locate_ca: Callable[[], CaAddress] | None = None,
 ) -> None:
     """Serve Envoy's questions, and its configuration, until cancelled: on sockets, or on ``config.auth_host``.
 
-    ``rest`` is where Envoy finds REST over mutual TLS; None: on its unix socket.
+    ``rest`` is where Envoy finds REST over mutual TLS; None: on its unix socket. ``locate_ca`` tells where the online
+    authority is; None: it is announced in ``home``.
 
     Raises :class:`~pki.errors.SluiceError` when tokens, routes or the audit log are not in order, or there is no
     identity for the network: an auth service that cannot decide does not start.
     """
     paths = EnvoyPaths.of(home)
     async with contextlib.AsyncExitStack() as stack:
-        service = await stack.enter_async_context(auth_service(home, config, trust_domain))
+        service = await stack.enter_async_context(auth_service(home, config, trust_domain, name, locate_ca=locate_ca))
         await stack.enter_async_context(keeping(home, service.audit))
         server = web.Server(
             for_jobmanagers(service.handle, service.authenticator.pass_keys, stands_in(home))

@@ -149,6 +149,11 @@ def job(number: int, state: JobState, now: float) -> JobDetail:
     )
 
 
+async def simulated_standbys() -> tuple[str, ...] | None:
+    """One stands by; the election counts the leader's other session, which has not ended yet."""
+    return ("jm-1", "jm-2")
+
+
 def simulated_trust() -> TrustFacts:
     """What the JobManager trusts: one authority; an audit was a while ago."""
     now = time.time()
@@ -224,6 +229,7 @@ def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager
         streams=Streams(OpenStreams(whoever_was_let_in)),
         shuffle=cast("ShuffleManagerLink", SimulatedShuffle(dispatcher)),
         trust=simulated_trust,
+        standbys=simulated_standbys,
     )
 
 

@@ -18,6 +18,7 @@ from gateway.signin.device import Device
 from gateway.signin.login import Login
 from gateway.token_book import Unauthenticated
 from gateway.ui.pages import AdminPages
+from gateway.ui.revoking import AtTheAuthority
 from gateway.xds.replies import DENIED_PATH
 from pki.errors import SluiceError
 from pki.home import Home
@@ -33,7 +34,7 @@ _Handler = Callable[[Asked, Note], Awaitable[web.Response]]
 class AuthApi:
     """Answers requests to the auth service itself."""
 
-    def __init__(self, desk: Desk, home: Home) -> None:
+    def __init__(self, desk: Desk, home: Home, authority: AtTheAuthority) -> None:
         login, device = Login(desk), Device(desk)
         self._desk = desk
         self._routes: Mapping[tuple[str, str], tuple[str, _Handler]] = {
@@ -52,7 +53,7 @@ class AuthApi:
             ("POST", "/auth/device/token"): ("auth.device", device.token),
             ("GET", "/auth/device"): ("auth.device", device.show),
             ("POST", "/auth/device/decide"): ("auth.device", device.decide),
-            **AdminPages(desk, home).routes(),
+            **AdminPages(desk, home, authority).routes(),
         }
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:

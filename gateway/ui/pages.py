@@ -7,6 +7,7 @@ changes something is a form with the session's CSRF token. No page reads a priva
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -33,8 +34,12 @@ from gateway.token_book import Unauthenticated
 from gateway.token_use import read_token_use
 from gateway.tokens import TokenStore
 from gateway.ui.certificates import PkiView, pki_view
+from gateway.ui.revoking import REASONS, AtTheAuthority
 from gateway.ui.verify_main import Outcome
+from pki.ca.errors import CertificateUnknown
 from pki.config import PkiConfig
+from pki.crl import Reason
+from pki.errors import SluiceError
 from pki.home import Home
 from webui.rendering import HTML, Pages, page_headers
 
@@ -47,6 +52,7 @@ VERIFY_SECONDS = 120.0
 
 GATEWAY_PAGE, AUDIT_PAGE, PKI_PAGE = "/auth/ui/gateway", "/auth/ui/audit-log", "/auth/ui/pki"
 
+_SERIAL = re.compile(r"[0-9a-f]{1,40}")
 _TEMPLATES = Pages(Path(gateway.ui.__file__).parent / "templates")
 _Page = Callable[[Asked, Note], Awaitable[web.Response]]
 
@@ -57,6 +63,7 @@ class AdminPages:
 
     desk: Desk
     home: Home
+    authority: AtTheAuthority
     _one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def routes(self) -> Mapping[tuple[str, str], tuple[str, _Page]]:
@@ -68,6 +75,7 @@ class AdminPages:
             ("GET", AUDIT_PAGE): ("audit_log.search", self._page(self.audit_log)),
             ("POST", "/auth/ui/audit-log/verify"): ("audit_log.search", self._page(self.verify)),
             ("GET", PKI_PAGE): ("certificates.list", self._page(self.certificates)),
+            ("POST", "/auth/ui/certificates/revoke"): ("certificates.revoke", self._page(self.revoke_certificate)),
         }
 
     async def gateway(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
@@ -131,7 +139,28 @@ class AdminPages:
         config = PkiConfig(trust_domain=self.desk.realm)
         async with self._one_at_a_time:
             view: PkiView = await asyncio.to_thread(pki_view, self.home, config, self.desk.clock())
-        return self._render(asked, who, "pki.html", pki=view)
+        may_revoke = self._may(who, "certificates.revoke") and await asyncio.to_thread(lambda: self.authority.possible)
+        return self._render(asked, who, "pki.html", pki=view, may_revoke=may_revoke, reasons=REASONS)
+
+    async def revoke_certificate(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
+        """Have the authority revoke a leaf, by its serial number."""
+        serial, name = asked.form.get("id", ""), who.principal.name
+        if _SERIAL.fullmatch(serial) is None:
+            raise Refused(404, "no such certificate", "There is no such certificate (any more).")
+        try:
+            reason = Reason(asked.form.get("reason", ""))
+        except ValueError as error:
+            raise Refused(400, "no reason", "Say why it is revoked.") from error
+        try:
+            answer = await asyncio.to_thread(self.authority.revoke, serial, reason, name)
+        except CertificateUnknown as error:
+            raise Refused(404, "no such certificate", "The authority knows no such certificate (any more).") from error
+        except SluiceError as error:
+            raise Refused(503, error.what, f"The authority did not revoke it: {error}") from error
+        note.reason = f"revoked {serial} of {answer.identity}"
+        detail = {"identities": answer.identity, "serials": serial, "count": int(answer.new), "reason": reason.value}
+        self.desk.audit.event("certificate.revoked", name, detail)
+        return redirect(f"{PKI_PAGE}?done=certificate")
 
     async def _audit_page(self, asked: Asked, who: Authenticated, outcome: Outcome | None) -> web.Response:
         terms = {name: asked.query.get(name, "")[:MAX_TEXT] for name in ("principal", "operation", "decision")}

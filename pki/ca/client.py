@@ -15,7 +15,14 @@ from cryptography import x509
 
 from pki.authority import to_pem, trust_domain_of
 from pki.ca.address import CaAddress
-from pki.ca.errors import CaUnavailable, EnrolmentRefused, IssuanceRefused, LedgerError, RateLimited
+from pki.ca.errors import (
+    CaUnavailable,
+    CertificateUnknown,
+    EnrolmentRefused,
+    IssuanceRefused,
+    LedgerError,
+    RateLimited,
+)
 from pki.ca.policy import JOB_ROLES, names_of
 from pki.ca.possession import prove_possession
 from pki.ca.protocol import (
@@ -25,21 +32,26 @@ from pki.ca.protocol import (
     ENROL_PATH,
     JOB_PATH,
     MAX_ANSWER_BYTES,
+    MAX_NAME_CHARACTERS,
     RENEW_PATH,
+    REVOKE_PATH,
     AuthorityAnswer,
     EdgeRenewRequest,
     EnrolRequest,
     JobRequest,
     Problem,
     RenewRequest,
+    RevokedAnswer,
+    RevokeRequest,
     SignedAnswer,
 )
 from pki.ca.tokens import JoinToken, fingerprint
 from pki.channels import Channel, server_policy
+from pki.crl import Reason
 from pki.csr import new_csr
 from pki.damaged import DAMAGED, DAMAGED_JSON
 from pki.due import purposes_of
-from pki.errors import CertificateRejected, PkiError, StoreError
+from pki.errors import CertificateRejected, PeerRefused, PkiError, StoreError
 from pki.files import read_bounded
 from pki.identity import Role, SpiffeId
 from pki.identity_files import PEERS_FILE, read_identity
@@ -62,7 +74,8 @@ SERVER_ONLY = (Purpose.SERVER,)
 """What a public certificate is for."""
 
 _ERRORS: dict[str, type[PkiError]] = {
-    error.__name__: error for error in (CertificateRejected, EnrolmentRefused, IssuanceRefused, LedgerError)
+    error.__name__: error
+    for error in (CertificateRejected, CertificateUnknown, EnrolmentRefused, IssuanceRefused, LedgerError, PeerRefused)
 }
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 Address = tuple[str, int]
@@ -156,6 +169,18 @@ def renew_edge(directory: Path, gateway: TlsIdentity, address: Address, *, algor
     answer = _call(address, mutual_context(gateway), "POST", EDGE_RENEW_PATH, body, SignedAnswer)
     install_signed(directory, key_pem, _checked(answer, names.spiffe_id, SERVER_ONLY), now=utc_now())
     return read_identity(directory)[0].leaf.not_valid_after_utc
+
+
+def revoke(identity: TlsIdentity, address: Address, serial: str, reason: Reason, by: str) -> RevokedAnswer:
+    """Have the certificate with this number (hexadecimal) revoked, as the auth service ``identity`` for ``by``.
+
+    Raises:
+        CertificateUnknown: the authority knows no such certificate.
+        PeerRefused: ``identity`` is not of an auth service.
+        CaUnavailable: no answer; it may have been revoked or not.
+    """
+    body = RevokeRequest(serial=serial, reason=reason, by=by[:MAX_NAME_CHARACTERS])
+    return _call(address, mutual_context(identity), "POST", REVOKE_PATH, body, RevokedAnswer)
 
 
 class OnlineIssuer:

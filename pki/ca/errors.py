@@ -13,6 +13,10 @@ class IssuanceRefused(PkiError):
     """The requester may not have what it asks for, whatever its request looks like."""
 
 
+class CertificateUnknown(PkiError):
+    """No certificate like that lives, as far as this authority knows."""
+
+
 class LedgerError(PkiError):
     """The ledger of issued certificates is damaged, or cannot be written: nothing is issued."""
 

@@ -15,6 +15,7 @@ from pki.ca.address import CaAddress, publish_ca, withdraw_ca
 from pki.ca.authority import OnlineAuthority
 from pki.ca.config import CaConfig
 from pki.ca.follower_file import FollowerFile
+from pki.ca.revoker import Revoker
 from pki.ca.server import CaServer
 from pki.config import PkiConfig
 from pki.connections import ConnectionLog
@@ -81,7 +82,13 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         following = FollowerFile(home.pki)
         following.keep(at_once=True)
         stack.callback(_keep_at_the_end, following)
-        server = CaServer(identity, authority, connections=ConnectionLog(), followers=following.followers)
+        server = CaServer(
+            identity,
+            authority,
+            connections=ConnectionLog(),
+            followers=following.followers,
+            revoker=Revoker(home, pki),
+        )
         stack.push_async_callback(server.close)
         mutual, enrolment = await server.start(config.host, config.port, config.enrolment_port)
         renewing = asyncio.create_task(_repeat_forever(server, renew_own, RENEWAL_CHECK_SECONDS))

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import msgspec
 
+from pki.crl import Reason
 from pki.in_use import InUse
+from pki.profiles import AuthorityKind
 
 AUTHORITY_PATH = "/v1/authority"
 ENROL_PATH = "/v1/enrol"
@@ -14,6 +16,7 @@ RENEW_PATH = "/v1/renew"
 JOB_PATH = "/v1/jobs/identities"
 EDGE_RENEW_PATH = "/v1/edge/renew"
 TRUST_PATH = "/v1/trust"
+REVOKE_PATH = "/v1/revoke"
 
 ALPN = ("http/1.1",)
 MAX_REQUEST_BYTES = 128 << 10
@@ -23,6 +26,7 @@ MAX_TRUST_REQUEST_BYTES = 32 << 10
 MAX_TOLD = 8
 """Most processes of an identity whose reports come with a question; more are told as a number."""
 MAX_VERSION_CHARACTERS = 64
+MAX_NAME_CHARACTERS = 256
 MAX_ANSWER_BYTES = 6 << 20
 """Largest answer that a client reads, in bytes."""
 MAX_TRUST_ANSWER_BYTES = 12 << 20
@@ -62,6 +66,24 @@ class JobRequest(_Body, frozen=True):
     spiffe_id: str
     csr_pem: str
     lifetime_seconds: float = 0
+
+
+class RevokeRequest(_Body, frozen=True):
+    """``serial`` is hexadecimal; ``by`` is for whom, by the word of who asks."""
+
+    serial: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{1,40}$")]
+    reason: Reason
+    by: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARACTERS)]
+
+
+class RevokedAnswer(_Body, frozen=True):
+    """What was revoked. ``new``: it was not before; ``fingerprint``: SHA-256, empty when only the number is known."""
+
+    identity: str
+    authority: AuthorityKind
+    new: bool
+    fingerprint: str = ""
+    not_after: float | None = None
 
 
 class AuthorityAnswer(_Body, frozen=True):

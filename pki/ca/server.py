@@ -7,6 +7,7 @@ mutual TLS                 ``POST /v1/renew``                 a new certificate 
 \\                          ``POST /v1/edge/renew``            a new public certificate, for gateways
 \\                          ``POST /v1/jobs/identities``       an identity of a job, for JobManagers
 \\                          ``POST /v1/trust``                 trust anchors and revocation lists, once they change
+\\                          ``POST /v1/revoke``                revokes a leaf, for the auth service
 ========================== ================================== =============================================
 
 Neither door knows the routes of the other.
@@ -21,6 +22,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -29,7 +31,7 @@ from cryptography import x509
 
 from pki.ca.authority import OnlineAuthority
 from pki.ca.enrolment_listener import EnrolmentListener
-from pki.ca.errors import EnrolmentRefused, IssuanceRefused, LedgerError, RateLimited
+from pki.ca.errors import CertificateUnknown, EnrolmentRefused, IssuanceRefused, LedgerError, RateLimited
 from pki.ca.followers import Followers
 from pki.ca.protocol import (
     ALPN,
@@ -40,6 +42,7 @@ from pki.ca.protocol import (
     MAX_REQUEST_BYTES,
     MAX_TRUST_REQUEST_BYTES,
     RENEW_PATH,
+    REVOKE_PATH,
     TRUST_PATH,
     TRUST_WAIT_SECONDS,
     AuthorityAnswer,
@@ -48,11 +51,14 @@ from pki.ca.protocol import (
     JobRequest,
     Problem,
     RenewRequest,
+    RevokedAnswer,
+    RevokeRequest,
     SignedAnswer,
     TrustRequest,
     TrustSide,
 )
 from pki.ca.rate_limit import RateLimiter
+from pki.ca.revoker import Revoker
 from pki.ca.trust_watch import TrustWatch, View
 from pki.channels import Channel, client_policy
 from pki.connections import ConnectionLog
@@ -76,12 +82,15 @@ ENROLMENTS_IN_ALL = (256, 16.0)
 RENEWALS_PER_IDENTITY = (8, 0.2)
 JOB_IDENTITIES_PER_JOBMANAGER = (1024, 64.0)
 TRUST_PER_IDENTITY = (32, 1.0)
+REVOCATIONS_PER_IDENTITY = (32, 0.2)
+"""A person at a page: what wants more is the command on the authority's machine, or no person."""
 
 _STATUS: dict[type[SluiceError], int] = {
     CertificateRejected: 422,
     InvalidIdentity: 422,
     EnrolmentRefused: 403,
     IssuanceRefused: 403,
+    CertificateUnknown: 404,
     PeerRefused: 403,
     RateLimited: 429,
     LedgerError: 503,
@@ -102,7 +111,8 @@ class _MalformedRequest(PkiError):
 class CaServer:
     """Serves one :class:`OnlineAuthority`.
 
-    ``clock`` (monotonic seconds) counts for the rate limits; ``followers`` is told who asks for trust.
+    ``clock`` (monotonic seconds) counts for the rate limits; ``followers`` is told who asks for trust. Without
+    ``revoker`` nothing is revoked from here.
     """
 
     def __init__(
@@ -112,6 +122,7 @@ class CaServer:
         *,
         connections: ConnectionLog | None = None,
         followers: Followers | None = None,
+        revoker: Revoker | None = None,
         clock: Callable[[], float] = time.monotonic,
         trust_wait_seconds: float = TRUST_WAIT_SECONDS,
     ) -> None:
@@ -122,6 +133,7 @@ class CaServer:
         self._per_identity = _limiter(RENEWALS_PER_IDENTITY, clock)
         self._per_jobmanager = _limiter(JOB_IDENTITIES_PER_JOBMANAGER, clock)
         self._per_listener = _limiter(TRUST_PER_IDENTITY, clock)
+        self._per_revoker = _limiter(REVOCATIONS_PER_IDENTITY, clock)
         self._followers = followers if followers is not None else Followers()
         self._trust = TrustWatch(self._read_trust, wait_seconds=trust_wait_seconds)
         self._mutual_http = web.Server(self._mutual_door, access_log=None, keepalive_timeout=IDLE_SECONDS)
@@ -141,6 +153,8 @@ class CaServer:
             ("POST", JOB_PATH): self._issue_job,
             ("POST", TRUST_PATH): self._tell_trust,
         }
+        if revoker is not None:
+            self._mutual_routes["POST", REVOKE_PATH] = partial(self._revoke, revoker)
         self._enrolment_routes: dict[tuple[str, str], _Handler] = {
             ("GET", AUTHORITY_PATH): self._anchors,
             ("POST", ENROL_PATH): self._enrol,
@@ -200,6 +214,13 @@ class CaServer:
         return await self._issue(
             lambda: self._authority.issue_job(peer, asked.spiffe_id, asked.csr_pem.encode(), lifetime)
         )
+
+    async def _revoke(self, revoker: Revoker, request: web.BaseRequest) -> RevokedAnswer:
+        peer, _ = _peer(request)
+        _limit(self._per_revoker, str(peer))
+        asked = await _read(request, RevokeRequest)
+        revoke = partial(revoker.revoke, peer, int(asked.serial, 16), asked.reason, asked.by)
+        return await asyncio.get_running_loop().run_in_executor(self._worker, revoke)
 
     async def _tell_trust(self, request: web.BaseRequest) -> bytes:
         peer, current = _peer(request)

@@ -23,11 +23,12 @@ from pki.files import make_private_directory, read_bounded, remove_leftovers, sy
 from runtime.ha.errors import EntryDamaged, LeadershipLost, PointerConflict, PointerExists, StorageUnavailable
 from runtime.ha.leadership import MAX_INFORMATION_BYTES, LeaderInformation, Leadership
 from runtime.ha.pointers import FOLDERS, MAX_POINTER_BYTES, Pointer, check_pointer
+from runtime.ha.standbys import StandbyFiles, StandbyMark
 
 LOCK_POLL_SECONDS = 0.2
 """How often a standby tries to get the lock."""
 
-_LOCK, _EPOCH, _LEADER = "leader.lock", "epoch", "leader.json"
+_LOCK, _EPOCH, _LEADER, _STANDBYS = "leader.lock", "epoch", "leader.json", "standbys"
 _MAX_FILE_BYTES = 4 * MAX_POINTER_BYTES
 
 
@@ -44,24 +45,35 @@ def _digest(version: int, value: bytes) -> str:
 
 
 class EmbeddedElection:
-    """See the module's documentation; everything is below ``root``."""
+    """See the module's documentation.
+
+    Everything is below ``root``; others see ``name`` while this process stands by.
+    """
 
     across_machines = False
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, name: str = "") -> None:
         self._root = make_private_directory(root)
+        self._name = name
+        self._standbys = StandbyFiles(root / _STANDBYS)
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
         """See :class:`~runtime.ha.leadership.LeaderElection`."""
         descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        mark: StandbyMark | None = None
         try:
             while not _locked(descriptor):
+                if self._name and mark is None:
+                    mark = self._standbys.show(self._name)
                 standing_by()
                 await asyncio.sleep(LOCK_POLL_SECONDS)
             return EmbeddedLeadership(self._root, descriptor)
         except BaseException:
             os.close(descriptor)
             raise
+        finally:
+            if mark is not None:
+                mark.remove()
 
     async def leader(self) -> LeaderInformation | None:
         """See :class:`~runtime.ha.leadership.LeaderElection`."""
@@ -69,6 +81,10 @@ class EmbeddedElection:
             return LeaderInformation.decode(read_bounded(self._root / _LEADER, MAX_INFORMATION_BYTES))
         except (StoreError, EntryDamaged):
             return None
+
+    async def standbys(self) -> tuple[str, ...] | None:
+        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        return await asyncio.to_thread(self._standbys.names)
 
     async def close(self) -> None:
         """Nothing is kept open between terms."""

@@ -100,6 +100,10 @@ class KubernetesElection:
         except (HaError, EntryDamaged, KeyError):
             return None
 
+    async def standbys(self) -> tuple[str, ...] | None:
+        """See :class:`~runtime.ha.leadership.LeaderElection`: a Lease names its holder alone."""
+        return None
+
     async def close(self) -> None:
         """See :class:`~runtime.ha.leadership.LeaderElection`."""
         await self._client.close()

@@ -110,6 +110,10 @@ class LeaderElection(Protocol):
         """Who leads, None when nobody is known to."""
         ...
 
+    async def standbys(self) -> tuple[str, ...] | None:
+        """Names of those who take part and do not lead, None where that is not known. They prove nothing."""
+        ...
+
     async def close(self) -> None:
         """Leave the election."""
         ...

@@ -29,7 +29,7 @@ def make_election(config: HaConfig, home: Home, identity: TlsIdentity) -> Leader
         return ZooKeeperElection(config, identity)
     if config.mode == "kubernetes":
         return _kubernetes(config, identity.spiffe_id.name)
-    return EmbeddedElection(home.root / _DIRECTORY)
+    return EmbeddedElection(home.root / _DIRECTORY, identity.spiffe_id.name)
 
 
 def _kubernetes(config: HaConfig, name: str) -> LeaderElection:

@@ -41,6 +41,8 @@ CONFIRMATIONS_PER_SESSION = 6
 RETRY_SECONDS = 0.5
 ASK_SECONDS = 3.0
 """How long the question who leads may take."""
+MAX_STANDBYS = 32
+MAX_NAME_BYTES = 100
 _LATCHES, _LEADER = "latches", "leader"
 _SEQUENCE_DIGITS = 10
 _SILENCE = f"ZooKeeper has not answered within {SAFE_SHARE:.0%} of the session's time-out"
@@ -97,6 +99,26 @@ class ZooKeeperElection:
             return LeaderInformation.decode(value)
         except (KazooException, EntryDamaged, TimeoutError):
             return None
+
+    async def standbys(self) -> tuple[str, ...] | None:
+        """See :class:`~runtime.ha.leadership.LeaderElection`: whose latches come after the first."""
+        session = self._session
+        if session is None or not session.connected:
+            return None
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                queue = sorted(await session.children(f"{self._root}/{_LATCHES}"), key=sequence_of)
+                found = [await self._name_of(session, each) for each in queue[1 : 1 + MAX_STANDBYS]]
+        except (KazooException, TimeoutError):
+            return None
+        return tuple(sorted({name for name in found if name}))
+
+    async def _name_of(self, session: ZooKeeperSession, latch: str) -> str:
+        try:
+            value, _ = await session.get(f"{self._root}/{_LATCHES}/{latch}")
+        except NoNodeError:
+            return ""
+        return value[:MAX_NAME_BYTES].decode("utf-8", "replace")
 
     async def close(self) -> None:
         """See :class:`~runtime.ha.leadership.LeaderElection`."""

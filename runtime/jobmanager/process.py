@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -231,7 +231,7 @@ async def _running(
             rest_tls=rest_address,
             pid=os.getpid(),
         )
-        node = _Node(home, identity, workshop, rest, switch, facts, address, streams, fatal)
+        node = _Node(home, identity, workshop, rest, switch, facts, address, streams, elected_by.standbys, fatal)
         node.terms = await stack.enter_async_context(terms(elected_by, node.lead, what="JobManager"))
         yield node
         _LOG.info("JobManager %s stops", identity.spiffe_id)
@@ -249,6 +249,7 @@ class _Node:
     facts: ClusterFacts
     address: JobManagerAddress
     streams: Streams
+    standbys: Callable[[], Awaitable[tuple[str, ...] | None]]
     fatal: asyncio.Future[NoReturn]
     terms: asyncio.Task[NoReturn] = field(init=False)
 
@@ -283,6 +284,7 @@ class _Node:
             streams=self.streams,
             shuffle=gateways.shuffle,
             trust=self._trust,
+            standbys=self.standbys,
         )
 
     def _trust(self) -> TrustFacts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from runtime.blob.store import BlobStore
@@ -36,12 +36,17 @@ class Term:
     since: int
 
 
+async def unknown_standbys() -> tuple[str, ...] | None:
+    """Of an election that does not tell."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Cluster:
     """A leading JobManager, as handlers see it.
 
     ``default_executors`` is of jobs that do not say; ``shuffle`` is None where shuffles do not go through the service;
-    ``trust`` tells what it trusts.
+    ``trust`` tells what it trusts, ``standbys`` who would take over.
     """
 
     dispatcher: DispatcherGateway
@@ -58,3 +63,4 @@ class Cluster:
     streams: Streams
     shuffle: ShuffleManagerLink | None = None
     trust: Callable[[], TrustFacts] = unknown_trust
+    standbys: Callable[[], Awaitable[tuple[str, ...] | None]] = unknown_standbys

@@ -42,7 +42,8 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     directories: tuple[str, ...] = ()
     """Where workers keep data, one directory a disk; each worker has a folder in each. Empty: in the home."""
     policy: Policy = Policy.BLOCKING
-    """``hybrid``: commits are answered from memory, which a worker that is killed loses; meant for two replicas."""
+    """``hybrid``: commits are answered from memory, which a worker that is killed loses; meant for two replicas.
+    ``pipelined``: likewise, and readers that follow a producer are served from memory; Spark's jobs do not."""
     encrypt_at_rest: bool = False
     """Whether workers encrypt what they write, with keys derived from a secret of their own in the home."""
     disk_reserve_mb: Annotated[int, msgspec.Meta(ge=0)] = 512

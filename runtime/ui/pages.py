@@ -18,6 +18,7 @@ from runtime.messages import JobState, LogChunk
 from runtime.rest.cluster import Cluster
 from runtime.rest.jobs import jobs_seen, require_seen
 from runtime.rest.problems import NotYours
+from runtime.rest.resources.leader import leader_of
 from runtime.rest.resources.logs import MAX_OFFSET
 from runtime.rest.resources.overview import get_overview
 from runtime.rest.route import Call, NoQuery, Query, Route
@@ -131,6 +132,12 @@ async def show_checkpoints(cluster: Cluster, call: Call[NoQuery]) -> web.Respons
 
 
 @page
+async def show_leader(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """A part of the overview: who leads, since when, and who would take over."""
+    return await render(call, "part_leader.html", leader=await leader_of(cluster), mode=cluster.config.ha.mode)
+
+
+@page
 async def show_taskmanagers(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """All TaskManagers and their slots."""
     return await render(call, "taskmanagers.html", taskmanagers=await cluster.resource_manager.taskmanagers())
@@ -152,6 +159,7 @@ PAGES: tuple[Route, ...] = (
     Route("GET", "/", "overview.read", show_root, status=HTTPStatus.SEE_OTHER, media=HTML),
     Route("GET", "/ui", "overview.read", show_overview, media=HTML),
     Route("GET", "/ui/jobs", "jobs.list", show_jobs, media=HTML),
+    Route("GET", "/ui/parts/leader", "leader.read", show_leader, media=HTML),
     Route("GET", "/ui/parts/jobs", "jobs.list", show_recent_jobs, media=HTML),
     Route(
         "GET",

@@ -16,6 +16,7 @@ from runtime.rest.jobs import jobs_seen, require_seen
 from runtime.rest.problems import NotYours
 from runtime.rest.route import Call, NoQuery, Route
 from runtime.ui.page import page, render
+from runtime.ui.trust_concerns import trust_concerns
 from runtime.ui.trust_facts import TrustFacts, anchor_tone
 from runtime.ui.trust_map import TrustMap, trust_map
 from runtime.ui.trust_picture import draw
@@ -28,15 +29,17 @@ REST_CHANNEL = "rest"
 @page
 async def show_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """The trust map: the cluster's own processes and channels."""
-    evidence = await cluster.resource_manager.connections()
-    facts, now = await asyncio.to_thread(cluster.trust), time.time()
-    leader = cluster.facts.jobmanager
-    # Over a unix socket the gateway shows no identity: it is this request that says that there is one.
-    found = await asyncio.to_thread(
-        _map, evidence, facts, now, [(REST_CHANNEL, f"spiffe://{cluster.facts.trust_domain}/gateway/envoy", leader)]
-    )
+    found, facts, now = await _of_cluster(cluster)
     anchors = [(each, anchor_tone(each, now)) for each in facts.anchors]
     return await render(call, "trust.html", now=now, map=found, picture=draw(found), facts=facts, anchors=anchors)
+
+
+@page
+async def show_concerns(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
+    """A part of the overview: what of all that somebody should look at."""
+    found, facts, now = await _of_cluster(cluster)
+    concerns = trust_concerns(found, facts, now)
+    return await render(call, "part_concerns.html", concerns=concerns, processes=len(found.processes), facts=facts)
 
 
 @page
@@ -57,6 +60,16 @@ async def show_job_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 async def show_job_trust_part(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """The same as a part of the whole map."""
     return await _of_job(cluster, call, "part_job_trust.html")
+
+
+async def _of_cluster(cluster: Cluster) -> tuple[TrustMap, TrustFacts, float]:
+    """The map of the cluster itself, what the JobManager trusts, and when that was."""
+    evidence = await cluster.resource_manager.connections()
+    facts, now = await asyncio.to_thread(cluster.trust), time.time()
+    leader = cluster.facts.jobmanager
+    # Over a unix socket the gateway shows no identity: it is this request that says that there is one.
+    gateway = f"spiffe://{cluster.facts.trust_domain}/gateway/envoy"
+    return await asyncio.to_thread(_map, evidence, facts, now, [(REST_CHANNEL, gateway, leader)]), facts, now
 
 
 async def _of_job(cluster: Cluster, call: Call[Any], template: str) -> web.Response:
@@ -81,6 +94,7 @@ def _map(
 TRUST_PAGES: tuple[Route, ...] = (
     Route("GET", "/ui/trust", "connections.read", show_trust, media=HTML),
     Route("GET", "/ui/parts/trust", "jobs.list", show_trust_of_jobs, media=HTML),
+    Route("GET", "/ui/parts/concerns", "connections.read", show_concerns, media=HTML),
     Route(
         "GET",
         "/ui/jobs/{job_id}/trust",

@@ -18,12 +18,17 @@ _SECRET = re.compile(r"secret|password|passwd|token|credential|private|access.?k
 
 
 class Leader(Message, frozen=True):
-    """The JobManager that leads; ``epoch`` rises with each change of leaders, ``since`` is epoch milliseconds."""
+    """The JobManager that leads, and those that would take over.
+
+    ``epoch`` rises with each change of leaders, ``since`` is epoch milliseconds; ``standbys`` is null where the
+    election does not tell (Kubernetes, or no answer of ZooKeeper).
+    """
 
     name: str
     identity: str
     epoch: int
     since: int
+    standbys: tuple[str, ...] | None
 
 
 class Configuration(Message, frozen=True):
@@ -32,14 +37,21 @@ class Configuration(Message, frozen=True):
     config: dict[str, Any]
 
 
-async def get_leader(cluster: Cluster, call: Call[NoQuery]) -> Leader:
-    """The JobManager that leads."""
+async def leader_of(cluster: Cluster) -> Leader:
+    """The JobManager that leads, and those that stand by."""
+    standbys = await cluster.standbys()
     return Leader(
         name=cluster.leader.name,
         identity=cluster.facts.jobmanager,
         epoch=cluster.leader.epoch,
         since=cluster.leader.since,
+        standbys=None if standbys is None else tuple(each for each in standbys if each != cluster.leader.name),
     )
+
+
+async def get_leader(cluster: Cluster, call: Call[NoQuery]) -> Leader:
+    """The JobManager that leads, and those that stand by."""
+    return await leader_of(cluster)
 
 
 async def get_config(cluster: Cluster, call: Call[NoQuery]) -> Configuration:

@@ -23,6 +23,7 @@ async def test_somebody_signs_in_with_a_token_and_sees_the_cluster_move(small: S
     await sign_in(small, small.gateway.token(AccessRole.VIEWER))
     await tab.until("document.querySelectorAll('#part-jobs tr[id]').length === 8", "the part with the jobs is there")
     await tab.until("document.querySelectorAll('#part-taskmanagers tr[id]').length === 5", "so are the TaskManagers")
+    await tab.until("document.querySelector('#part-leader .badge.ok')?.textContent === 'jm-2'", "and who stands by")
     job_id = next(iter(small.dispatcher.details))
     await tab.go(f"{small.url}/ui/jobs/{job_id}")
     await tab.until("document.querySelector('progress[aria-label=Tasks]').value === 131", "where the job is")

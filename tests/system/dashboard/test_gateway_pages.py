@@ -6,8 +6,19 @@ import datetime as dt
 
 from gateway.principal import AccessRole
 from gateway.tokens import TokenStore
+from pki.ca.config import CaConfig
+from pki.ca.process import online_ca
+from pki.config import PkiConfig
+from pki.crl import Reason
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_certificates
+from pki.issuer import LocalIssuer, utc_now
+from pki.profiles import AuthorityKind
+from pki.revocation_store import RevocationStore
+from tests.integration.gateway.conftest import TRUST_DOMAIN
 
 from .conftest import Stage, sign_in
+from .test_quality import OVERFLOW, WIDTHS, looks, serious
 
 
 async def test_a_token_is_revoked_and_the_session_that_was_begun_with_it_ends_on_the_open_page(small: Stage) -> None:
@@ -51,6 +62,32 @@ async def test_the_chain_of_the_audit_log_is_verified(small: Stage) -> None:
     await sign_in(small, small.gateway.token(AccessRole.ADMIN), "/auth/ui/audit-log")
     await tab.click("#verify")
     await tab.until("document.querySelector('#outcome.ok')?.textContent.includes('hold')", "it holds")
+
+
+async def test_a_certificate_is_revoked_by_the_authority_that_signed_it(small: Stage) -> None:
+    tab, home = small.tab, small.gateway.home
+    config = PkiConfig(trust_domain=TRUST_DOMAIN)
+    issuer = LocalIssuer(home, config)
+    issuer.ensure_authorities()
+    for role, name in ((Role.AUTH, "auth-1"), (Role.TASKMANAGER, "tm-1")):
+        issuer.issue_to(home.identity(role, name), SpiffeId.process(TRUST_DOMAIN, role, name))
+    serial = read_certificates(home.identity(Role.TASKMANAGER, "tm-1") / "chain.pem")[0].serial_number
+    row = f"#leaf-{serial:x}"
+    async with online_ca(home, config, CaConfig()):
+        await sign_in(small, small.gateway.token(AccessRole.ADMIN), "/auth/ui/pki")
+        await tab.click(f"{row} summary")
+        for scheme in ("light", "dark"):
+            for width in WIDTHS:
+                await looks(tab, width, scheme)
+                assert await tab.evaluate(OVERFLOW) <= 0
+            assert await serious(tab) == []
+        await tab.evaluate(f"document.querySelector('{row} select').value = 'superseded'")
+        await tab.click(f"{row} button.danger")
+        await tab.until(f"document.querySelector('{row} .badge.bad')?.textContent === 'revoked'", "it is revoked")
+        assert "The certificate is revoked" in await tab.text()
+        assert await tab.evaluate(f"document.querySelector('{row} form')") is None
+    (entry,) = RevocationStore(home.pki, config, clock=utc_now).revocations(AuthorityKind.INTERNAL)
+    assert (entry.number, entry.reason) == (serial, Reason.SUPERSEDED)
 
 
 async def test_what_somebody_may_not_see_is_not_offered(small: Stage) -> None:

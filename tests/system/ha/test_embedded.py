@@ -37,6 +37,11 @@ async def test_a_killed_jobmanager_comes_back_with_its_jobs(world: World) -> Non
     assert (job["attempt"], world.runs()) == (2, [1, 2])
 
 
+async def _leads(world: World, name: str, standbys: list[str]) -> bool:
+    _, leader = await world.call(world.pki.home, "GET", "/v1/leader")
+    return (leader["name"], leader["standbys"]) == (name, standbys)
+
+
 async def _ran(world: World, attempts: list[int]) -> bool:
     return world.runs() == attempts
 
@@ -69,8 +74,10 @@ async def test_a_standby_of_the_same_home_takes_over_at_once(world: World) -> No
     await world.start_taskmanager("tm-1")
     job_id = await world.submit()
     await eventually(lambda: _ran(world, [1]), "the pipeline runs")
+    await eventually(lambda: _leads(world, "jm-1", ["jm-2"]), "the standby is seen")
     world.masters["jm-1"].kill()
     await world.until(job_id, "RUNNING", attempt=2)
+    await eventually(lambda: _leads(world, "jm-2", []), "the standby leads")
     world.flag.touch()
     await world.until(job_id, "FINISHED")
     assert world.runs() == [1, 2]

@@ -81,6 +81,7 @@ async def test_one_leads_and_the_other_follows_when_it_resigns(candidates: Candi
     waiting = asyncio.create_task(other.elect(standing_by.set))
     await asyncio.wait_for(standing_by.wait(), 30)
     assert await other.leader() == information(first)
+    assert (await one.standbys(), await other.standbys()) == (("jm-2",), ("jm-2",))
     await first.pointers.create("jobs", "a", b"1")
     await first.resign()
     second = await asyncio.wait_for(waiting, 30)
@@ -89,6 +90,8 @@ async def test_one_leads_and_the_other_follows_when_it_resigns(candidates: Candi
     assert found is not None
     assert found.value == b"1"
     assert await other.leader() is None
+    assert await other.standbys() == ()
+    assert await one.standbys() is None, "it has left the election"
     await second.resign()
 
 

@@ -28,6 +28,12 @@ async def leader_seen_by(machines: World, name: str) -> str:
     return str(document["jobmanager"]) if status == 200 else ""
 
 
+async def leads_with(machines: World, name: str, standbys: list[str]) -> bool:
+    """Whether jm-2, whoever leads, is told that ``name`` does, with these standbys."""
+    status, document = await machines.call("jm-2", "GET", "/v1/leader")
+    return status == 200 and (document["name"], document["standbys"]) == (name, standbys)
+
+
 async def test_a_standby_forwards_to_the_leader_and_takes_over_when_it_is_killed(
     machines: World, ensemble: Ensemble
 ) -> None:
@@ -36,6 +42,7 @@ async def test_a_standby_forwards_to_the_leader_and_takes_over_when_it_is_killed
     job_id = await machines.submit(home="jm-2")
     assert [each["id"] for each in await machines.jobs("jm-1")] == [job_id]
     await eventually(lambda: _ran(machines, [1]), "the pipeline runs")
+    await eventually(lambda: leads_with(machines, "jm-1", ["jm-2"]), "the standby is seen")
 
     killed_at = time.monotonic()
     machines.masters["jm-1"].kill()
@@ -57,6 +64,7 @@ async def test_a_standby_forwards_to_the_leader_and_takes_over_when_it_is_killed
     job = await machines.until(job_id, "FINISHED", home="jm-1")
     assert job["attempt"] == 2
     assert (await leader_seen_by(machines, "jm-1")).endswith("/jm-2")
+    await eventually(lambda: leads_with(machines, "jm-2", ["jm-1"]), "the one that came back stands by")
 
 
 async def test_a_paused_leader_does_nothing_more_when_it_wakes_up(machines: World) -> None:

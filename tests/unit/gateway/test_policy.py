@@ -50,6 +50,7 @@ TABLE = {
     "tokens.revoke": (DENY, DENY, ALLOW),
     "audit_log.search": (DENY, DENY, ALLOW),
     "certificates.list": (DENY, DENY, ALLOW),
+    "certificates.revoke": (DENY, DENY, ALLOW),
 }
 RULES = Policy(
     frozenset({"a.read", "a.write", "b.read"}),

@@ -453,7 +453,7 @@ async def test_stages_the_plan_and_the_sums_of_a_job(rest: Rest) -> None:
 
 
 async def test_who_leads_and_how_it_is_configured_without_secrets(rest: Rest) -> None:
-    leader = {"name": "jm", "identity": "spiffe://td/jobmanager/jm", "epoch": 3, "since": 5000}
+    leader = {"name": "jm", "identity": "spiffe://td/jobmanager/jm", "epoch": 3, "since": 5000, "standbys": None}
     assert await rest.call("GET", "/v1/leader") == (200, leader)
     _, document = await rest.call("GET", "/v1/config")
     assert document["config"]["spark"]["conf"] == {"spark.a": "b", "spark.hadoop.fs.s3a.secret.key": "(hidden)"}

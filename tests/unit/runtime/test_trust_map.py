@@ -18,7 +18,8 @@ from pki.issuer import LocalIssuer
 from runtime.messages import ConnectionEvidence
 from runtime.spark.evidence import EVIDENCE_FILE, read_evidence
 from runtime.ui.audit_summary import AuditSummary, Examined, read_summary, summary_file
-from runtime.ui.trust_facts import anchor_tone, trust_facts
+from runtime.ui.trust_concerns import MAX_CONCERNS, trust_concerns
+from runtime.ui.trust_facts import Anchor, TrustFacts, anchor_tone, trust_facts
 from runtime.ui.trust_map import Link, TrustMap, trust_map
 from runtime.ui.trust_picture import Picture, draw
 from tests.simulated_cluster import (
@@ -215,3 +216,45 @@ def test_evidence_of_a_jvm_has_it_too_or_not(tmp_path: Path) -> None:
     assert first.certificate is None
     assert second.certificate is not None
     assert (second.certificate.serial, second.certificate.not_after) == ("7f", 2)
+
+
+def facts_with(*anchors: Anchor, findings: int | None = None) -> TrustFacts:
+    summary = None
+    if findings is not None:
+        summary = AuditSummary(at=NOW - 60, checks=400, findings={"high": findings} if findings else {}, listeners=())
+    return TrustFacts(JM, None, anchors, "A" if len(anchors) < 2 else "B+A", "", summary)
+
+
+def authority(key: str, *, left: float, signs: bool = True) -> Anchor:
+    return Anchor(key, "CN=internal", "1", "EC P-256", NOW - 300 * 24 * HOUR, NOW + left, signs)
+
+
+def test_the_overview_says_what_is_not_in_order() -> None:
+    good, late = certificate(1, begun=NOW - HOUR), certificate(2, begun=NOW - 25 * HOUR)
+    fine = trust_map((evidence("rpc", JM, TM, "accepted", good, NOW - 9),), now=NOW)
+    year = authority("a", left=300 * 24 * HOUR)
+    assert trust_concerns(fine, facts_with(year, findings=0), NOW) == ()
+    seen = (evidence("rpc", JM, TM, "accepted", late, NOW - 9), evidence("blob", JM, TM, "accepted", late, NOW - 9))
+    found = trust_concerns(trust_map(seen, now=NOW), facts_with(authority("a", left=9 * HOUR), findings=2), NOW)
+    assert [(each.tone, each.text) for each in found] == [
+        ("bad", "The certificate of taskmanager/tm-1 has expired (blob)."),
+        ("bad", "The last audit had 2 findings."),
+        ("warn", "The signing authority: 9 h left. Rotate it."),
+    ]
+
+
+def test_an_authority_that_is_being_replaced_may_end() -> None:
+    fine = trust_map((), now=NOW)
+    rotating = facts_with(authority("b", left=300 * 24 * HOUR), authority("a", left=HOUR, signs=False))
+    assert trust_concerns(fine, rotating, NOW) == ()
+    (expired,) = trust_concerns(fine, facts_with(authority("a", left=-1)), NOW)
+    assert (expired.tone, expired.text) == ("bad", "The signing authority: expired. Rotate it.")
+
+
+def test_of_many_concerns_the_first_are_told_and_the_rest_counted() -> None:
+    old = certificate(1, begun=NOW - 25 * HOUR)
+    seen = [evidence("rpc", JM, spiffe(f"{role}/x-1"), "accepted", old, NOW - 9) for role in ("taskmanager", "auth")]
+    seen += [evidence(f"c{n}", JM, spiffe(f"gateway/g-{n}"), "accepted", old, NOW - 9) for n in range(5)]
+    found = trust_concerns(trust_map(seen, now=NOW), facts_with(findings=1), NOW)
+    assert len(found) == MAX_CONCERNS + 1
+    assert found[-1].text == "And 2 more, on the trust map."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -23,9 +24,20 @@ from tests.simulated_cluster import SimulatedDispatcher, SimulatedResourceManage
 
 
 @dataclass
+class Election:
+    """What is known of those who stand by."""
+
+    standing_by: tuple[str, ...] | None = ("jm-1", "jm-2")
+
+    async def standbys(self) -> tuple[str, ...] | None:
+        return self.standing_by
+
+
+@dataclass
 class Browser:
     """Somebody who looks at pages."""
 
+    election: Election
     dispatcher: SimulatedDispatcher
     session: aiohttp.ClientSession
     gateway: AssertingGateway
@@ -46,13 +58,14 @@ class Browser:
 async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
     dispatcher = SimulatedDispatcher(3, 120)
     manager = SimulatedResourceManager(5, busy=list(dispatcher.details)[:3])
-    cluster = simulated(dispatcher, manager, tmp_path)
+    election = Election()
+    cluster = dataclasses.replace(simulated(dispatcher, manager, tmp_path), standbys=election.standbys)
     home = Home.at(tmp_path / "home").create()
     keys = AssertionKeys(assertion_keys_file(home)).keys
     server = RestServer(make_application(lambda route: handler_of(route, cluster), keys), tmp_path / "s" / "rest.sock")
     await server.start()
     async with aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(server.path))) as session:
-        yield Browser(dispatcher, session, AssertingGateway(home))
+        yield Browser(election, dispatcher, session, AssertingGateway(home))
     await server.close()
 
 
@@ -91,6 +104,26 @@ async def test_the_overview_counts(browser: Browser) -> None:
     # What has another operation is not in it: the gateway decides about each part by itself.
     assert "cert_inventory.py" not in text
     assert "tm-1" not in text
+
+
+async def test_who_leads_and_who_stands_by_are_a_part_of_the_overview(browser: Browser) -> None:
+    assert 'hx-get="/ui/parts/leader"' in await browser.page("/ui")
+    text = await browser.page("/ui/parts/leader")
+    assert "<code>spiffe://gateway.test/jobmanager/jm-1</code>" in text
+    assert "term 3" in text
+    # The leader itself is none, however many sessions of it the election still counts.
+    assert re.findall(r'<span class="badge (\w+)">([^<]*)</span>', text) == [("ok", "jm-2")]
+    browser.election.standing_by = ()
+    assert "none: when it dies, it is started again" in await browser.page("/ui/parts/leader")
+    browser.election.standing_by = None
+    assert "not known at the moment" in await browser.page("/ui/parts/leader")
+
+
+async def test_what_is_not_in_order_with_trust_is_a_part_of_the_overview(browser: Browser) -> None:
+    assert 'hx-get="/ui/parts/concerns"' in await browser.page("/ui")
+    text = await browser.page("/ui/parts/concerns")
+    assert "The last audit found nothing in 412 checks." in text
+    assert 'href="/ui/trust"' in text
 
 
 async def test_jobs_are_found_and_turned_over(browser: Browser) -> None:

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from gateway.audit_log import audit_file
 from gateway.passes import CSRF_COOKIE
 from gateway.tokens import TokenStore
+from pki.ca.config import CaConfig
+from pki.ca.process import online_ca
 from pki.config import PkiConfig
+from pki.crl import Reason
 from pki.files import write_secret
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_certificates
-from pki.issuer import LocalIssuer
+from pki.issuer import LocalIssuer, utc_now
+from pki.profiles import AuthorityKind
+from pki.revocation_store import RevocationStore
 
 from .conftest import Browser, House, Start
 from .test_token_sign_in import submit
 
 HOUR = dt.timedelta(hours=1)
 PAGES = ("/auth/ui/gateway", "/auth/ui/audit-log", "/auth/ui/pki")
-ACTS = ("/auth/ui/sessions/revoke", "/auth/ui/tokens/revoke", "/auth/ui/audit-log/verify")
+ACTS = (
+    "/auth/ui/sessions/revoke",
+    "/auth/ui/tokens/revoke",
+    "/auth/ui/certificates/revoke",
+    "/auth/ui/audit-log/verify",
+)
 POLICY = b"""
 version = 1
 [roles.viewer]
@@ -71,7 +83,7 @@ async def test_each_page_is_for_those_whom_the_policy_lets(local: House) -> None
         assert all(reply.headers["content-type"].startswith("text/html") for reply in replies)
         csrf = {"csrf": browser.cookies[CSRF_COOKIE]}
         acts = [(await browser.post(act, {"id": "x", **csrf})).status for act in ACTS]
-        assert acts == {"admin": [404, 404, 200], "auditor": [403, 403, 200]}.get(role, [403, 403, 403])
+        assert acts == {"admin": [404, 404, 404, 200], "auditor": [403, 403, 403, 200]}.get(role, [403] * 4)
     denied = [each for each in local.audited() if each["operation"] == "tokens.revoke" and each["decision"] == "deny"]
     assert len(denied) == 4
     guard = await (await signed_in(local, "guard")).get(PAGES[0])
@@ -165,3 +177,60 @@ async def test_certificates_by_expiry(local: House) -> None:
     (serial,) = set(re.findall(r"sluice pki revoke ([0-9a-f]+) --authority internal --reason key-compromise", shown))
     leaf = read_certificates(local.home.identity(Role.TASKMANAGER, "tm-1") / "chain.pem")[0]
     assert serial == f"{leaf.serial_number:x}", "the other one's certificate is damaged"
+
+
+async def test_a_certificate_is_revoked_where_the_key_is(local: House) -> None:
+    admin, config = await signed_in(local, "admin"), PkiConfig(trust_domain="signin.test")
+    issuer = LocalIssuer(local.home, config)
+    issuer.ensure_authorities()
+    leaf = local.home.identity(Role.TASKMANAGER, "tm-1")
+    issuer.issue_to(leaf, SpiffeId.process("signin.test", Role.TASKMANAGER, "tm-1"))
+    issuer.issue_to(local.home.identity(Role.AUTH, "auth-1"), SpiffeId.process("signin.test", Role.AUTH, "auth-1"))
+    serial = f"{read_certificates(leaf / 'chain.pem')[0].serial_number:x}"
+    act, csrf = "/auth/ui/certificates/revoke", {"csrf": admin.cookies[CSRF_COOKIE]}
+    wanted = {"id": serial, "reason": "key-compromise", **csrf}
+    # 1. Nobody to ask: the page has the command, and the form would say so.
+    assert f'action="{act}"' not in (await admin.get(PAGES[2])).text
+    assert (await admin.post(act, wanted)).status == 503
+    async with online_ca(local.home, config, CaConfig()):
+        # 2. The authority is there: a form for each leaf but its own.
+        shown = (await admin.get(PAGES[2])).text
+        assert re.findall(r'name="id" value="([0-9a-f]+)"', shown).count(serial) == 1
+        assert shown.count(f'action="{act}"') == 2, "tm-1 and auth-1"
+        for form, status in (
+            ({**wanted, "csrf": ""}, 403),
+            ({**wanted, "reason": "why not"}, 400),
+            ({**wanted, "id": "abcdef"}, 404),
+            ({**wanted, "id": f"{serial} --force"}, 404),
+        ):
+            assert (await admin.post(act, form)).status == status
+        assert f"revoked {serial}" not in audit_file(local.home).read_text()
+        # 3. It is revoked, and on record.
+        reply = await admin.post(act, wanted)
+        assert (reply.status, reply.location) == (303, "/auth/ui/pki?done=certificate")
+        after = (await admin.get(reply.location)).text
+        assert "The certificate is revoked" in after
+        assert re.search(r'taskmanager/tm-1</code></td><td><span class="badge bad">revoked', after)
+        assert f'value="{serial}"' not in after
+    assert '"kind":"certificate.revoked"' in audit_file(local.home).read_text()
+    store = RevocationStore(local.home.pki, config, clock=utc_now)
+    (entry,) = store.revocations(AuthorityKind.INTERNAL)
+    assert (entry.serial, entry.reason) == (serial, Reason.KEY_COMPROMISE)
+
+
+async def test_a_users_certificate_ends_at_the_gateway_too(local: House, tmp_path: Path) -> None:
+    admin, config = await signed_in(local, "admin"), PkiConfig(trust_domain="signin.test")
+    issuer = LocalIssuer(local.home, config)
+    issuer.ensure_authorities()
+    issuer.issue_to(local.home.identity(Role.AUTH, "auth-1"), SpiffeId.process("signin.test", Role.AUTH, "auth-1"))
+    async with online_ca(local.home, config, CaConfig()):
+        # It is on the user's machine; here the ledger alone has it.
+        issuer.issue_to(tmp_path / "eve", SpiffeId.process("signin.test", Role.USER, "eve"))
+        leaf = read_certificates(tmp_path / "eve" / "chain.pem")[0]
+        shown = (await admin.get(PAGES[2])).text
+        assert re.search(r"user/eve</code></td>.*?in the ledger", shown, re.DOTALL)
+        wanted = {"id": f"{leaf.serial_number:x}", "reason": "affiliation-changed"}
+        reply = await admin.post("/auth/ui/certificates/revoke", {**wanted, "csrf": admin.cookies[CSRF_COOKIE]})
+        assert reply.status == 303
+    (revoked,) = local.service.authenticator.revocations.current().unexpired(local.service.desk.clock())
+    assert (revoked.kind, revoked.id, revoked.by) == ("certificate", leaf.fingerprint(SHA256()).hex(), "ada")

@@ -1,0 +1,60 @@
+"""Having a certificate revoked by the authority, which has the key: the auth service has none, it asks as itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.revocations import FOREVER, Revocations
+from pki.ca.address import CaAddress
+from pki.ca.client import revoke
+from pki.ca.errors import CaUnavailable
+from pki.ca.protocol import RevokedAnswer
+from pki.crl import Reason
+from pki.profiles import AuthorityKind
+from pki.tls import TlsIdentity
+
+REASONS = (
+    Reason.KEY_COMPROMISE,
+    Reason.SUPERSEDED,
+    Reason.PRIVILEGE_WITHDRAWN,
+    Reason.CESSATION_OF_OPERATION,
+    Reason.UNSPECIFIED,
+)
+"""What a leaf is revoked for, the most urgent first."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtTheAuthority:
+    """Revokes where the key is.
+
+    Attributes:
+        identity: directory of the auth service's own identity.
+        locate: where the online authority is; raises ``CaUnavailable`` when nobody knows.
+        revocations: the gateway's own, by which open connections of a user's certificate end.
+    """
+
+    identity: Path
+    locate: Callable[[], CaAddress]
+    revocations: Revocations
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is an authority to ask, and an identity to ask with."""
+        if not self.identity.exists():
+            return False
+        try:
+            self.locate()
+        except CaUnavailable:
+            return False
+        return True
+
+    def revoke(self, serial: str, reason: Reason, by: str) -> RevokedAnswer:
+        """Have it revoked for ``by``; see :func:`pki.ca.client.revoke`. Blocking."""
+        answer = revoke(TlsIdentity(self.identity), self.locate().mutual, serial, reason, by)
+        # The list counts in handshakes. A user's certificate is known to the gateway by its fingerprint, too.
+        if answer.authority is AuthorityKind.EDGE and answer.fingerprint:
+            until = FOREVER if answer.not_after is None else answer.not_after
+            self.revocations.revoke("certificate", answer.fingerprint, until=until, by=by)
+        return answer

@@ -1,0 +1,95 @@
+"""Which certificates there are to revoke: those in this home's identity directories, and those in the ledger."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import logging
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from pki.ca.issued import living
+from pki.ca.ledger_file import ledger_path, read_ledger
+from pki.ca.notes import Notes
+from pki.crl_files import identity_directories
+from pki.errors import CertificateRejected, PkiError, StoreError
+from pki.home import Home
+from pki.identity import SpiffeId
+from pki.identity_files import CHAIN_FILE, previous_certificates, read_certificates
+from pki.peer import certified_identity
+from pki.profiles import ISSUING, AuthorityKind
+from pki.revocation_store import Target
+from pki.store import AuthorityStore
+from pki.trust import TrustStore
+from pki.verify import was_issued_by
+
+_LOG = logging.getLogger(__name__)
+
+Found = tuple[AuthorityKind, Target]
+"""Who signed a certificate, and the certificate."""
+
+
+def in_home(
+    home: Home, now: dt.datetime, *, identity: SpiffeId | None = None, serial: int | None = None
+) -> Iterator[Found]:
+    """What has not expired at ``now`` and is of ``identity``, or has the number ``serial``; each once.
+
+    Raises:
+        CertificateRejected: a directory holds what no authority of this home has signed.
+        LedgerError: the ledger is damaged.
+    """
+    seen: set[int] = set()
+    for directory in identity_directories(home):
+        if identity is None or _identity_in(directory) == identity:
+            try:
+                found = list(in_directory(home, directory, now, serial=serial))
+            except StoreError as error:  # one damaged directory is no reason to keep what is wanted
+                _LOG.warning("%s is left out: %s", directory, error)
+                continue
+            for kind, target in found:
+                seen.add(target.serial)
+                yield kind, target
+    # What was issued to other machines is in the ledger alone.
+    for kind, target in living(home.pki, now, identity=identity, serial=serial):
+        if target.serial not in seen:
+            yield kind, target
+
+
+def in_directory(home: Home, directory: Path, now: dt.datetime, *, serial: int | None = None) -> Iterator[Found]:
+    """The certificate in an identity directory, and those that it replaced: whoever took their keys still has them."""
+    for leaf in (read_certificates(directory / CHAIN_FILE)[0], *previous_certificates(directory)):
+        if leaf.not_valid_after_utc > now and serial in {None, leaf.serial_number}:
+            yield _issuer_of(home, leaf, directory), Target.of(leaf, str(certified_identity(leaf)))
+
+
+def fingerprints(home: Home, directory: Path | None = None) -> Iterator[tuple[int, str]]:
+    """Serial number and SHA-256 of every certificate that can be found here, and in ``directory``."""
+    for each in {*identity_directories(home), *([] if directory is None else [directory])}:
+        with contextlib.suppress(StoreError):
+            for certificate in (*read_certificates(each / CHAIN_FILE)[:1], *previous_certificates(each)):
+                yield certificate.serial_number, certificate.fingerprint(hashes.SHA256()).hex()
+    if ledger_path(home.pki).exists():
+        # What was signed by hand a moment ago is still a note.
+        for record in chain(read_ledger(ledger_path(home.pki)), Notes(home.pki).records()):
+            if record.serial and record.certificate:
+                yield int(record.serial, 16), record.certificate
+
+
+def _issuer_of(home: Home, leaf: x509.Certificate, directory: Path) -> AuthorityKind:
+    store = AuthorityStore(home.pki)
+    trust = TrustStore(home.pki)
+    for kind in ISSUING:
+        if store.exists(kind) and any(was_issued_by(leaf, anchor) for anchor in trust.anchors(kind)):
+            return kind
+    raise CertificateRejected(f"{directory} was not certified by an authority of {home.root}", "revoke it where it was")
+
+
+def _identity_in(directory: Path) -> SpiffeId | None:
+    try:
+        return certified_identity(read_certificates(directory / CHAIN_FILE)[0])
+    except PkiError:
+        return None

@@ -1,0 +1,74 @@
+"""Revoking at the word of the auth service: what an administrator asks for on a page, and nothing else.
+
+Whoever may ask can have connections ended and renewals refused. It gets no certificate and no key by it, and what it
+asked for is in the log of the authority (docs/adr/0062-*).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable
+
+from pki.ca.errors import CertificateUnknown, IssuanceRefused
+from pki.ca.protocol import RevokedAnswer
+from pki.ca.revocable import fingerprints, in_home
+from pki.config import PkiConfig
+from pki.crl import Reason
+from pki.crl_files import push_crls
+from pki.errors import PeerRefused
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.issuer import utc_now
+from pki.revocation_store import RevocationStore
+
+_LOG = logging.getLogger(__name__)
+
+
+class Revoker:
+    """Revokes leaves that this authority knows; not for several threads at once."""
+
+    def __init__(self, home: Home, config: PkiConfig, *, clock: Callable[[], dt.datetime] = utc_now) -> None:
+        self._home = home
+        self._clock = clock
+        self._store = RevocationStore(home.pki, config, clock=clock)
+
+    def revoke(self, requester: SpiffeId, serial: int, reason: Reason, by: str) -> RevokedAnswer:
+        """Revoke the certificate with this number, and put the new list into every identity directory of the home.
+
+        Args:
+            requester: whose certificate proved who asks: only the auth service may.
+            by: for whom, by the requester's word.
+
+        Raises:
+            PeerRefused: somebody else asks.
+            CertificateUnknown: no certificate like that lives.
+            IssuanceRefused: it is the authority's own, without which nothing could be put right.
+            CertificateRejected: the reason is none for a leaf.
+        """
+        if requester.role is not Role.AUTH:
+            raise PeerRefused(f"{requester} may not have certificates revoked")
+        now = self._clock()
+        found = next(in_home(self._home, now, serial=serial), None)
+        if found is None:
+            raise CertificateUnknown(
+                f"no certificate with serial {serial:x} is known here, or it has expired",
+                "`sluice pki revoke SERIAL --authority …` revokes what is not known",
+            )
+        kind, target = found
+        if SpiffeId.parse(target.identity).role is Role.CA:
+            raise IssuanceRefused(
+                "the authority's own certificate is not revoked from a page", f"sluice pki revoke {serial:x}"
+            )
+        added = self._store.revoke(kind, [target], reason)
+        push_crls(self._home, self._store.lists(), now)
+        # What somebody else says of `by` is printed as Python would write it: no line of the log is theirs.
+        _LOG.warning("revoked %s, serial %x, %s: %s asked for %r", target.identity, serial, reason, requester, by)
+        known = dict(fingerprints(self._home))
+        return RevokedAnswer(
+            identity=target.identity,
+            authority=kind,
+            new=bool(added),
+            fingerprint=known.get(serial, ""),
+            not_after=None if target.not_after is None else target.not_after.timestamp(),
+        )

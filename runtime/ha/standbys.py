@@ -1,0 +1,61 @@
+"""Who stands by in one home: a file for each, locked by it, so that the kernel forgets it when its process dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from pki.files import make_private_directory
+
+
+class StandbyFiles:
+    """The files of those who stand by, below ``root``. What is in them does not matter, only who has them locked."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = make_private_directory(root)
+
+    def show(self, name: str) -> StandbyMark | None:
+        """Let others see that ``name`` stands by. None: somebody looks this very moment, or is called the same."""
+        path = self._root / name
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if _locked(descriptor, fcntl.LOCK_EX):
+            return StandbyMark(path, descriptor)
+        os.close(descriptor)
+        return None
+
+    def names(self) -> tuple[str, ...]:
+        """Who stands by now."""
+        return tuple(sorted(path.name for path in self._root.iterdir() if _is_held(path)))
+
+
+class StandbyMark:
+    """The sign that a process stands by, until :meth:`remove`."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def remove(self) -> None:
+        """It does not stand by any more."""
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _locked(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

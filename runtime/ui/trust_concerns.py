@@ -1,0 +1,40 @@
+"""What somebody should look at in the cluster's trust, in sentences: the overview has no room for a map."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runtime.ui.trust_facts import TrustFacts, anchor_tone
+from runtime.ui.trust_map import TrustMap
+from webui.words import Tone, left
+
+MAX_CONCERNS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """One of them."""
+
+    tone: Tone
+    text: str
+
+
+def trust_concerns(found: TrustMap, facts: TrustFacts, now: float) -> tuple[Concern, ...]:
+    """The worst first; nothing when everything is in order."""
+    concerns: dict[str, Concern] = {}
+    for link in found.links:
+        for text in link.concerns:
+            concerns.setdefault(text, Concern(link.tone, f"{text[0].upper()}{text[1:]} ({link.channel})."))
+    authorities = [(each, anchor_tone(each, now)) for each in facts.anchors]
+    for each, tone in authorities:
+        # During a rotation the old one may be about to end: that is what the rotation is for.
+        if tone != "ok" and (each.signs or len(authorities) == 1):
+            concerns[each.key] = Concern(tone, f"The signing authority: {left(each.not_after, now)}. Rotate it.")
+    if facts.audit is not None and facts.audit.total:
+        number = facts.audit.total
+        concerns["audit"] = Concern("bad", f"The last audit had {number} {'finding' if number == 1 else 'findings'}.")
+    ordered = sorted(concerns.values(), key=lambda each: each.tone != "bad")
+    hidden = len(ordered) - MAX_CONCERNS
+    if hidden > 0:
+        ordered = [*ordered[:MAX_CONCERNS], Concern("warn", f"And {hidden} more, on the trust map.")]
+    return tuple(ordered)

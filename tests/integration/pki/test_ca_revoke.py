@@ -1,0 +1,149 @@
+"""Revocation at the word of the auth service: for nobody else, of what the authority knows, and at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pki.ca.address import CaAddress
+from pki.ca.client import revoke
+from pki.ca.config import CaConfig
+from pki.ca.errors import CaUnavailable, CertificateUnknown, IssuanceRefused, RateLimited
+from pki.ca.process import online_ca
+from pki.ca.server import REVOCATIONS_PER_IDENTITY
+from pki.crl import Reason
+from pki.crl_files import CRL_FILE
+from pki.errors import CertificateRejected, PeerRefused
+from pki.identity import Role, SpiffeId
+from pki.identity_files import read_certificates
+from pki.issuer import utc_now
+from pki.profiles import AuthorityKind
+from pki.revocation_store import RevocationStore
+from pki.tls import TlsIdentity
+from tests.hostile import TRUST_DOMAIN, TestPki
+
+WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
+
+
+class Authority:
+    """A running authority, the auth service's identity, and a TaskManager's in the home."""
+
+    def __init__(self, pki: TestPki, address: CaAddress) -> None:
+        self.pki = pki
+        self.address = address
+        self.auth = pki.process(Role.AUTH)
+        self.worker = pki.home.identity(Role.TASKMANAGER, "tm-1")
+        pki.issuer.issue_to(self.worker, WORKER)
+
+    @property
+    def serial(self) -> str:
+        """Of the TaskManager's certificate."""
+        return f"{read_certificates(self.worker / 'chain.pem')[0].serial_number:x}"
+
+    async def revoke(
+        self,
+        serial: str = "",
+        reason: Reason = Reason.KEY_COMPROMISE,
+        *,
+        by: str = "ada",
+        asks: TlsIdentity | None = None,
+    ) -> tuple[str, bool]:
+        """What was revoked, and whether it was not before."""
+        answer = await asyncio.to_thread(
+            revoke, asks or self.auth, self.address.mutual, serial or self.serial, reason, by
+        )
+        return answer.identity, answer.new
+
+    def is_revoked(self, serial: str, kind: AuthorityKind = AuthorityKind.INTERNAL) -> bool:
+        """Whether the authority's record has it."""
+        store = RevocationStore(self.pki.home.pki, self.pki.config, clock=utc_now)
+        return store.is_revoked(kind, int(serial, 16))
+
+
+@pytest.fixture
+async def authority(tmp_path: Path) -> AsyncIterator[Authority]:
+    pki = TestPki(tmp_path)
+    async with online_ca(pki.home, pki.config, CaConfig()) as address:
+        yield Authority(pki, address)
+
+
+async def test_a_leaf_is_revoked_and_the_list_is_where_processes_look(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    serial = authority.serial
+    with caplog.at_level(logging.WARNING, logger="pki.ca.revoker"):
+        assert await authority.revoke(by="ada\nrevoked nothing") == (str(WORKER), True)
+    assert authority.is_revoked(serial)
+    assert (authority.worker / CRL_FILE).read_bytes().startswith(b"-----BEGIN X509 CRL-----")
+    assert await authority.revoke(serial) == (str(WORKER), False), "twice changes nothing"
+    (line, _) = [each.getMessage() for each in caplog.records if each.name == "pki.ca.revoker"]
+    assert f"revoked {WORKER}, serial {serial}, key-compromise: {authority.auth.spiffe_id}" in line
+    assert "\n" not in line
+
+
+async def test_nobody_but_the_auth_service_may(authority: Authority) -> None:
+    for role in (Role.JOBMANAGER, Role.TASKMANAGER, Role.GATEWAY, Role.SHUFFLE_WORKER, Role.ZOOKEEPER):
+        with pytest.raises(PeerRefused):
+            await authority.revoke(asks=authority.pki.process(role))
+    assert not authority.is_revoked(authority.serial)
+
+
+async def test_what_lives_elsewhere_is_found_in_the_ledger_and_damage_hinders_nothing(authority: Authority) -> None:
+    serial = authority.serial
+    shutil.rmtree(authority.worker)
+    damaged = authority.pki.home.identity(Role.TASKMANAGER, "tm-2")
+    authority.pki.issuer.issue_to(damaged, SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-2"))
+    (damaged / "chain.pem").write_text("not a certificate")
+    assert await authority.revoke(serial) == (str(WORKER), True)
+    assert authority.is_revoked(serial)
+
+
+async def test_what_cannot_be_revoked_is_told(authority: Authority) -> None:
+    with pytest.raises(CertificateUnknown, match="no certificate with serial abcdef"):
+        await authority.revoke("abcdef")
+    with pytest.raises(CertificateRejected, match="none"):
+        await authority.revoke(reason=Reason.CA_COMPROMISE)
+    own = read_certificates(authority.pki.home.identity(Role.CA, "ca-1") / "chain.pem")[0]
+    with pytest.raises(IssuanceRefused, match="own certificate"):
+        await authority.revoke(f"{own.serial_number:x}")
+    for nonsense in ("ABC", "-1", "0x1", "1" * 41, "../../x"):
+        with pytest.raises(CaUnavailable, match="400"):
+            await authority.revoke(nonsense)
+    assert not authority.is_revoked(authority.serial)
+
+
+async def test_more_than_a_person_asks_for_has_to_wait(authority: Authority) -> None:
+    burst, _ = REVOCATIONS_PER_IDENTITY
+    for _ in range(burst):
+        with pytest.raises(CertificateUnknown):
+            await authority.revoke("abcdef")
+    with pytest.raises(RateLimited):
+        await authority.revoke("abcdef")
+
+
+async def test_a_revoked_auth_service_may_not_ask_either(authority: Authority) -> None:
+    own = f"{authority.auth.material.leaf.serial_number:x}"
+    assert await authority.revoke(own) == (str(authority.auth.spiffe_id), True)
+    assert await refused_within(20, authority), "the authority has the list within a second"
+    with pytest.raises(CaUnavailable):
+        await authority.revoke()
+    assert not authority.is_revoked(authority.serial)
+
+
+async def refused_within(seconds: float, authority: Authority) -> bool:
+    """Whether the auth service is let in no more by then."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            await authority.revoke("abcdef")
+        except CertificateUnknown:
+            await asyncio.sleep(0.2)
+        except CaUnavailable:
+            return True
+    return False
