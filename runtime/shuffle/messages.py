@@ -84,7 +84,8 @@ class JobReport(Message, frozen=True):
     """What one worker keeps of one job (``bytes``, in memory and on disk), and what it did since its process began.
 
     ``maps`` were committed; ``refused`` requests were answered with an error. Latencies are from the arrival of a
-    commit to its answer, and from that of a fetch to its last byte.
+    commit to its answer, and from that of a fetch to its last byte. ``spilled_bytes`` were written because memory was
+    short, ``waits`` and ``waiting_seconds`` are how often and how long in all its writers were held back.
     """
 
     job_id: str
@@ -95,6 +96,9 @@ class JobReport(Message, frozen=True):
     refused: int = 0
     commit_latency: Histogram = NOTHING_MEASURED
     fetch_latency: Histogram = NOTHING_MEASURED
+    spilled_bytes: int = 0
+    waits: int = 0
+    waiting_seconds: float = 0.0
 
 
 class WorkerReport(Message, frozen=True):
@@ -198,6 +202,9 @@ class ShuffleJobView(Message, frozen=True):
     refused: int
     commit_latency: Histogram
     fetch_latency: Histogram
+    spilled_bytes: int = 0
+    waits: int = 0
+    waiting_seconds: float = 0.0
 
 
 class ShuffleOverview(Message, frozen=True):
