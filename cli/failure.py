@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 from rich.console import Console
@@ -9,6 +10,16 @@ from rich.console import Console
 from pki.errors import SluiceError
 
 MAX_CAUSES = 4
+_REMEDIES = {
+    errno.ENOENT: "check the path",
+    errno.EACCES: "see who owns it, and whether you may",
+    errno.EPERM: "see who owns it, and whether you may",
+    errno.EROFS: "choose a place that can be written to",
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space, or have your quota raised",
+    errno.EMFILE: "raise the limit of open files: ulimit -n 4096",
+    errno.ENOMEM: "free some memory",
+}
 
 
 def tell(error: SluiceError, console: Console) -> None:
@@ -18,6 +29,20 @@ def tell(error: SluiceError, console: Console) -> None:
         _line(console, f"  why:  {cause}")
     if error.remedy:
         _line(console, f"  do:   {error.remedy}")
+
+
+def of_the_system(error: OSError) -> SluiceError:
+    """What the operating system refused, as an error of ours: with the file it concerns, and what usually helps."""
+    about = f"{error.filename}: " if error.filename else ""
+    remedy = _REMEDIES.get(error.errno or 0, "`sluice doctor` examines this machine")
+    return SluiceError(f"{about}{error.strerror or str(error) or type(error).__name__}", remedy)
+
+
+def of_ours(error: Exception) -> SluiceError:
+    """A fault in Sluice itself, which is told as one."""
+    told = SluiceError("this is a fault in Sluice, not in what you did", "please report it, with the lines above")
+    told.__cause__ = error
+    return told
 
 
 def causes(error: BaseException) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 
 import typer
 from rich.console import Console
@@ -32,7 +33,7 @@ from cli import (
     user,
 )
 from cli.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, CommandError
-from cli.failure import tell
+from cli.failure import of_ours, of_the_system, tell
 from pki.errors import SluiceError
 
 app = typer.Typer(
@@ -87,7 +88,11 @@ def main() -> None:
         tell(error, Console(stderr=True))
         sys.exit(error.exit_code if isinstance(error, CommandError) else EXIT_NO)
     except OSError as error:
-        Console(stderr=True).print(f"error: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        tell(of_the_system(error), Console(stderr=True))
+        sys.exit(EXIT_INTERNAL)
+    except Exception as error:  # noqa: BLE001  the outermost place: a fault of ours must not look like an answer
+        traceback.print_exc()
+        tell(of_ours(error), Console(stderr=True))
         sys.exit(EXIT_INTERNAL)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import logging
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 from cryptography import x509
@@ -13,6 +14,7 @@ from cryptography.hazmat.primitives import hashes
 
 from pki.ca.issued import living
 from pki.ca.ledger_file import ledger_path, read_ledger
+from pki.ca.notes import Notes
 from pki.crl_files import identity_directories
 from pki.errors import CertificateRejected, PkiError, StoreError
 from pki.home import Home
@@ -71,7 +73,8 @@ def fingerprints(home: Home, directory: Path | None = None) -> Iterator[tuple[in
             for certificate in (*read_certificates(each / CHAIN_FILE)[:1], *previous_certificates(each)):
                 yield certificate.serial_number, certificate.fingerprint(hashes.SHA256()).hex()
     if ledger_path(home.pki).exists():
-        for record in read_ledger(ledger_path(home.pki)):
+        # What was signed by hand a moment ago is still a note.
+        for record in chain(read_ledger(ledger_path(home.pki)), Notes(home.pki).records()):
             if record.serial and record.certificate:
                 yield int(record.serial, 16), record.certificate
 

@@ -33,6 +33,7 @@ class WorkerRegistration(Message, frozen=True):
         instance: differs each time its process starts.
         jobs: whose data it holds, or who may write to it.
         version: of Sluice.
+        draining: it was told to take nothing new, by whoever led then.
     """
 
     name: str
@@ -41,6 +42,7 @@ class WorkerRegistration(Message, frozen=True):
     instance: str
     jobs: tuple[str, ...] = ()
     version: str = ""
+    draining: bool = False
 
 
 class LiveJob(Message, frozen=True):

@@ -79,6 +79,14 @@ class Job:
         with self._lock:
             return [data for data, _ in self._shuffles.values()]
 
+    def kept(self) -> tuple[int, ...]:
+        """The numbers of those that there is anything of, maps that are not committed yet included."""
+        with self._lock:
+            every = [(number, data) for number, (data, _) in self._shuffles.items()]
+        return tuple(
+            sorted(number for number, data in every if data.memory_bytes + data.disk_bytes or data.open_maps())
+        )
+
     def release_shuffle(self, number: int) -> None:
         """Forget one; none is no error."""
         with self._lock:

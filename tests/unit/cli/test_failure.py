@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 
+import pytest
 from rich.console import Console
 
-from cli.failure import causes, tell
+import cli.main
+from cli.errors import EXIT_INTERNAL
+from cli.failure import causes, of_the_system, tell
 from pki.errors import SluiceError, StoreError
 
 
@@ -48,3 +53,33 @@ def test_causes_are_told_from_the_nearest_on_and_each_on_one_line() -> None:
 
 def test_markup_in_what_others_said_is_text() -> None:
     assert told(failed(ValueError("[red]x[/red]"), "[bold]y"))[:2] == ["error: [bold]y", "  why:  [red]x[/red]"]
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [(errno.ENOSPC, "free some space"), (errno.ENOENT, "check the path"), (errno.EIO, "`sluice doctor` examines this")],
+)
+def test_what_the_operating_system_refuses_has_its_file_and_a_remedy(number: int, remedy: str) -> None:
+    lines = told(of_the_system(OSError(number, os.strerror(number), "/srv/sluice/x")))
+    assert lines[0] == f"error: /srv/sluice/x: {os.strerror(number)}"
+    assert lines[1].startswith(f"  do:   {remedy}")
+    assert told(of_the_system(TimeoutError()))[0] == "error: TimeoutError"
+
+
+def test_a_fault_of_ours_does_not_look_like_an_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("of the inside")
+
+    monkeypatch.setattr(cli.main, "app", broken)
+    with pytest.raises(SystemExit) as ended:
+        cli.main.main()
+    assert ended.value.code == EXIT_INTERNAL
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert said.splitlines()[-3:] == [
+        "error: this is a fault in Sluice, not in what you did",
+        "  why:  of the inside",
+        "  do:   please report it, with the lines above",
+    ]

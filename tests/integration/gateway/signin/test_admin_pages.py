@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from gateway.audit_log import audit_file
 from gateway.passes import CSRF_COOKIE
@@ -214,3 +216,21 @@ async def test_a_certificate_is_revoked_where_the_key_is(local: House) -> None:
     store = RevocationStore(local.home.pki, config, clock=utc_now)
     (entry,) = store.revocations(AuthorityKind.INTERNAL)
     assert (entry.serial, entry.reason) == (serial, Reason.KEY_COMPROMISE)
+
+
+async def test_a_users_certificate_ends_at_the_gateway_too(local: House, tmp_path: Path) -> None:
+    admin, config = await signed_in(local, "admin"), PkiConfig(trust_domain="signin.test")
+    issuer = LocalIssuer(local.home, config)
+    issuer.ensure_authorities()
+    issuer.issue_to(local.home.identity(Role.AUTH, "auth-1"), SpiffeId.process("signin.test", Role.AUTH, "auth-1"))
+    async with online_ca(local.home, config, CaConfig()):
+        # It is on the user's machine; here the ledger alone has it.
+        issuer.issue_to(tmp_path / "eve", SpiffeId.process("signin.test", Role.USER, "eve"))
+        leaf = read_certificates(tmp_path / "eve" / "chain.pem")[0]
+        shown = (await admin.get(PAGES[2])).text
+        assert re.search(r"user/eve</code></td>.*?in the ledger", shown, re.DOTALL)
+        wanted = {"id": f"{leaf.serial_number:x}", "reason": "affiliation-changed"}
+        reply = await admin.post("/auth/ui/certificates/revoke", {**wanted, "csrf": admin.cookies[CSRF_COOKIE]})
+        assert reply.status == 303
+    (revoked,) = local.service.authenticator.revocations.current().unexpired(local.service.desk.clock())
+    assert (revoked.kind, revoked.id, revoked.by) == ("certificate", leaf.fingerprint(SHA256()).hex(), "ada")
