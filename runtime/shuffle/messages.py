@@ -114,6 +114,7 @@ class WorkerReport(Message, frozen=True):
         written_bytes: written to disk; of them ``spilled_bytes`` before their commit, because memory was short.
         waits, waiting_seconds: how often and how long in all writers were held back.
         draining: it takes nothing new.
+        policy: when it answers commits.
     """
 
     memory_used: int = 0
@@ -128,6 +129,7 @@ class WorkerReport(Message, frozen=True):
     waits: int = 0
     waiting_seconds: float = 0.0
     draining: bool = False
+    policy: str = ""
 
 
 # --- JobManager -> manager ----------------------------------------------------------------------------

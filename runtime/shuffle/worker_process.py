@@ -188,6 +188,7 @@ def report_of(statistics: WorkerStatistics) -> WorkerReport:
         waits=statistics.back_pressure_waits,
         waiting_seconds=statistics.back_pressure_seconds,
         draining=statistics.draining,
+        policy=statistics.policy,
     )
 
 

@@ -58,6 +58,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     """One worker process."""
 
     name: str
+    policy: str
     draining: bool
     connections: int
     """Open now."""
