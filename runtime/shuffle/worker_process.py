@@ -102,6 +102,7 @@ def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
         reserved_disk_bytes=config.disk_reserve_mb << 20,
         job_quota_bytes=config.job_quota_mb << 20,
         policy=config.policy,
+        layout=config.layout,
         engine=serving_engine(),
         at_rest_secret=_at_rest_secret(home, name) if config.encrypt_at_rest else b"",
     )
@@ -187,6 +188,7 @@ def report_of(statistics: WorkerStatistics) -> WorkerReport:
         waits=statistics.back_pressure_waits,
         waiting_seconds=statistics.back_pressure_seconds,
         draining=statistics.draining,
+        policy=statistics.policy,
     )
 
 
@@ -208,6 +210,9 @@ def _job(job: JobStatistics) -> JobReport:
         refused=job.refused,
         commit_latency=job.commit_latency,
         fetch_latency=job.fetch_latency,
+        spilled_bytes=job.spilled_bytes,
+        waits=job.back_pressure_waits,
+        waiting_seconds=job.back_pressure_seconds,
     )
 
 

@@ -428,6 +428,9 @@ class ShuffleManager(FencedRpcEndpoint):
             refused=sum(each.refused for each in reports),
             commit_latency=sum_of(each.commit_latency for each in reports),
             fetch_latency=sum_of(each.fetch_latency for each in reports),
+            spilled_bytes=sum(each.spilled_bytes for each in reports),
+            waits=sum(each.waits for each in reports),
+            waiting_seconds=sum(each.waiting_seconds for each in reports),
         )
 
     def _shown(self, worker: Worker, state: WorkerState, reason: str, visible: set[str]) -> WorkerView:

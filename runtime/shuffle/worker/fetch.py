@@ -215,7 +215,8 @@ class FetchConnection:
             extra=fetch.size,
         )
         self._session.send(answer.pack())
-        self._job.counters.fetch_ended(time.monotonic() - fetch.started)
+        if not isinstance(fetch, FollowingFetch):  # which takes as long as its producer
+            self._job.counters.fetch_ended(time.monotonic() - fetch.started)
 
     def _fail(self, error: ShuffleError, header: Header) -> None:
         self._forget(header.request)

@@ -83,6 +83,8 @@ class PushConnection:
             session.skip(data_bytes)
             self._refuse(error, header)
         else:
+            if lease.waited_seconds:
+                self._job.counters.held_back(lease.waited_seconds)
             self._receive(header, table, lease, data, checks)
         self._consumed += header.length
         if self._consumed - self._acknowledged >= self.credit // 4 or not session.stream.readable():

@@ -111,6 +111,7 @@ class ShuffleWorker:
         store, pool = self._store, self._store.pool
         return WorkerStatistics(
             name=self.name,
+            policy=store.config.policy.value,
             draining=store.draining,
             connections=self._server.connections,
             refused_connections=self._server.refused,

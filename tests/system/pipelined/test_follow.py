@@ -176,7 +176,8 @@ async def test_memory_stays_in_its_bounds_whatever_readers_do(
     assert sum(len(segment.data) for segment in reader.found) == maps * size > statistics.memory_capacity_bytes
     assert len(reader.read) == maps * 64
     assert statistics.memory_peak_bytes <= statistics.memory_capacity_bytes
-    assert statistics.spilled_bytes > 0
+    assert statistics.spilled_bytes == statistics.jobs[0].spilled_bytes > 0
+    assert statistics.back_pressure_waits == statistics.jobs[0].back_pressure_waits
 
 
 async def test_a_zombie_attempt_is_never_read(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:
