@@ -117,6 +117,15 @@ class BulkStream(abc.ABC):
         """Whether a read would find something (data or the end) at once."""
         return self._pending() > 0 or bool(self._poll.poll(0))
 
+    def wait(self, wake: int, seconds: float) -> None:
+        """Until a read would find something, the descriptor ``wake`` is readable, or the time is over."""
+        if self._pending():
+            return
+        poll = select.poll()
+        poll.register(self._raw.fileno(), select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        poll.poll(seconds * 1000)
+
     def revocation(self, identity: TlsIdentity) -> str:
         """Why the peer is refused from now on; empty when it is not revoked."""
         found = identity.revoked_peers.revoked(self._certificate)

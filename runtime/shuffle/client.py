@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
+import msgspec
 import numpy as np
 
 from pki.tls import TlsIdentity
-from runtime.shuffle.connection import WorkerAddress, WorkerConnection, answer_of
+from runtime.shuffle.connection import Answers, WorkerAddress, WorkerConnection, answer_of
 from runtime.shuffle.errors import (
     DiskFailed,
     FrameRefused,
@@ -50,7 +51,7 @@ FRAME_BYTES = 512 << 10
 FETCH_CREDIT_BYTES = 8 << 20
 """So many bytes may be on their way to a reader."""
 
-_ELSEWHERE = (MapUnknown, SegmentCorrupt, DiskFailed, ShuffleUnavailable)
+ELSEWHERE = (MapUnknown, SegmentCorrupt, DiskFailed, ShuffleUnavailable)
 """Errors after which another replica may help."""
 
 
@@ -62,6 +63,20 @@ class Segment:
     map_id: int
     sequence: int
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Pushing:
+    """The pushes of one writer on one connection: a request whose only answers are errors."""
+
+    connection: WorkerConnection
+    request: int
+    answers: Answers
+
+    def check(self) -> None:
+        """Raises the error with which a push was answered."""
+        if not self.answers.empty() and isinstance(answer := self.answers.get_nowait(), ShuffleError):
+            raise answer
 
 
 class MapWriter:
@@ -78,6 +93,8 @@ class MapWriter:
         self._pending_bytes = 0
         self._segments = 0
         self._size = 0
+        self._pushing: dict[WorkerAddress, _Pushing] = {}
+        self._announced_as: int | None = None
 
     async def write(self, partition: int, data: bytes) -> None:
         """Add a segment of at most 4 MiB; waits while the workers are short of memory.
@@ -118,12 +135,16 @@ class MapWriter:
         Raises:
             ShuffleError: a worker does not have all of it.
         """
-        await self.flush()
-        await asyncio.gather(*(self._commit(worker) for worker in self._workers))
+        try:
+            await self.flush()
+            await asyncio.gather(*(self._commit(worker) for worker in self._workers))
+        finally:
+            self._end_pushing()
         return self._workers
 
     async def abort(self) -> None:
         """Tell the workers that nothing of this counts."""
+        self._end_pushing()
         header = Header(FrameType.ABORT, shuffle=self._shuffle, map_id=self._map_id)
         for worker in self._workers:
             with contextlib.suppress(ShuffleError):
@@ -132,11 +153,25 @@ class MapWriter:
 
     async def _push(self, worker: WorkerAddress, header: Header, payload: bytes) -> None:
         connection = await self._client.connection(worker, "push")
-        await connection.push(header, payload)
+        pushing = self._pushing.get(worker)
+        if pushing is None or pushing.connection is not connection:
+            pushing = self._pushing[worker] = _Pushing(connection, *connection.begin_request())
+        pushing.check()
+        await connection.push(msgspec.structs.replace(header, request=pushing.request), payload)
 
     async def _commit(self, worker: WorkerAddress) -> None:
         connection = await self._client.connection(worker, "push")
-        await connection.commit(self._shuffle, self._map_id, self._segments, self._size)
+        try:
+            await connection.commit(self._shuffle, self._map_id, self._segments, self._size, self._announced_as)
+        except ShuffleError:
+            if worker in self._pushing:
+                self._pushing[worker].check()  # why a segment was refused says more
+            raise
+
+    def _end_pushing(self) -> None:
+        for pushing in self._pushing.values():
+            pushing.connection.end_request(pushing.request)
+        self._pushing.clear()
 
 
 class ShuffleClient:
@@ -155,7 +190,8 @@ class ShuffleClient:
         if not 1 <= replicas <= len(workers):
             raise ShuffleError(f"{replicas} replicas on {len(workers)} workers", "at least 1, at most one each")
         self._identity = identity
-        self._workers = tuple(workers)
+        self.workers = tuple(workers)
+        """Those of the allocation, in its order."""
         self._replicas = replicas
         self.integrity_key = bytes.fromhex(integrity_key)
         self._connections: dict[tuple[str, str], WorkerConnection] = {}
@@ -177,9 +213,9 @@ class ShuffleClient:
 
     def writer(self, shuffle: int, map_id: int, map_index: int, attempt: int = 0) -> MapWriter:
         """Write one attempt of one map, whose id no other attempt ever has."""
-        count = len(self._workers)
+        count = len(self.workers)
         first = (map_index + attempt) % count
-        return MapWriter(self, shuffle, map_id, [self._workers[(first + i) % count] for i in range(self._replicas)])
+        return MapWriter(self, shuffle, map_id, [self.workers[(first + i) % count] for i in range(self._replicas)])
 
     async def read(
         self,
@@ -207,7 +243,7 @@ class ShuffleClient:
                     if place not in seen:
                         seen.add(place)
                         yield segment
-            except _ELSEWHERE:
+            except ELSEWHERE:
                 if position + 1 == len(where):
                     raise
             else:
@@ -241,13 +277,14 @@ class ShuffleClient:
                     answer, data = await answer_of(queue, worker.name)
                     if answer.kind is not FrameType.DATA:
                         break
-                    for segment in _segments(answer, data, checks):
+                    for segment in segments_of(answer, data, checks):
                         if segment.map_id not in wanted or not first <= segment.partition < end:
                             raise FrameRefused(f"shuffle worker {worker.name} sent what was not asked for")
                         segments += 1
                         size += len(segment.data)
                         yield segment
-                    credit = Header(FrameType.CREDIT, request=number, extra=len(data))
+                    taken = len(data) - answer.count * DATA_ENTRY.itemsize
+                    credit = Header(FrameType.CREDIT, request=number, extra=taken)
                     await connection.send(credit.pack())
                 ended = True
             finally:
@@ -256,6 +293,11 @@ class ShuffleClient:
                         await connection.send(Header(FrameType.CANCEL, request=number).pack())
         if answer.kind is not FrameType.END or (answer.count, answer.extra) != (segments & 0xFFFFFFFF, size):
             raise ShuffleUnavailable(f"shuffle worker {worker.name} ended a fetch before all was sent")
+
+    def placement(self, map_index: int) -> tuple[WorkerAddress, ...]:
+        """Where an announced map goes, whichever attempt of it: so that one worker can tell which attempt counts."""
+        count = len(self.workers)
+        return tuple(self.workers[(map_index + i) % count] for i in range(self._replicas))
 
     async def connection(self, worker: WorkerAddress, direction: Literal["push", "fetch"]) -> WorkerConnection:
         """The one connection to ``worker`` in this direction, opened when there is none that works."""
@@ -269,7 +311,8 @@ class ShuffleClient:
             return connection
 
 
-def _segments(header: Header, payload: bytes, checks: SegmentChecks) -> list[Segment]:
+def segments_of(header: Header, payload: bytes, checks: SegmentChecks) -> list[Segment]:
+    """The segments in a DATA frame; raises :class:`SegmentCorrupt` naming the first that is not what was written."""
     at = header.count * DATA_ENTRY.itemsize
     view = memoryview(payload)
     found = []

@@ -9,7 +9,7 @@ import msgspec
 from pki.ca.client import parse_address
 from pki.errors import PkiError
 from runtime.shuffle.service_errors import ShuffleMisconfigured
-from runtime.shuffle.worker.config import Policy
+from runtime.shuffle.worker.config import Layout, Policy
 
 SHORTEST_JOB_LEASE_SECONDS = 10.0
 MAX_REPLICAS = 2
@@ -42,7 +42,10 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     directories: tuple[str, ...] = ()
     """Where workers keep data, one directory a disk; each worker has a folder in each. Empty: in the home."""
     policy: Policy = Policy.BLOCKING
-    """``hybrid``: commits are answered from memory, which a worker that is killed loses; meant for two replicas."""
+    """``hybrid``: commits are answered from memory, which a worker that is killed loses; meant for two replicas.
+    ``pipelined``: likewise, and readers that follow a producer are served from memory; Spark's jobs do not."""
+    layout: Layout = Layout.REDUCE
+    """What lies together on the workers' disks: ``reduce``, a partition of all maps; ``map``, a map."""
     encrypt_at_rest: bool = False
     """Whether workers encrypt what they write, with keys derived from a secret of their own in the home."""
     disk_reserve_mb: Annotated[int, msgspec.Meta(ge=0)] = 512

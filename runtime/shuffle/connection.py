@@ -14,11 +14,15 @@ from pki.identity import Role
 from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 from runtime.shuffle.errors import FrameRefused, ShuffleError, ShuffleUnavailable
-from runtime.shuffle.wire import HEADER_BYTES, FrameType, Header, error_of, pack_hello, parse_header
+from runtime.shuffle.wire import HEADER_BYTES, FrameType, Header, Produced, error_of, pack_hello, parse_header
 
 CONNECT_SECONDS = 15.0
 ANSWER_SECONDS = 120.0
 """A worker that does not answer for this long is taken for dead."""
+
+
+Answers = asyncio.Queue[tuple[Header, bytes] | ShuffleError]
+"""What a worker answered to one request, in the order in which it came."""
 
 
 class WorkerAddress(NamedTuple):
@@ -36,7 +40,7 @@ class WorkerConnection:
         self.address = address
         self._reader = reader
         self._writer = writer
-        self._answers: dict[int, asyncio.Queue[tuple[Header, bytes] | ShuffleError]] = {}
+        self._answers: dict[int, Answers] = {}
         self._requests = 0
         self._room = asyncio.Condition()
         self._credit = 0
@@ -94,14 +98,34 @@ class WorkerConnection:
             self._sent += header.length
         await self.send(header.pack(), payload)
 
-    async def commit(self, shuffle: int, map_id: int, segments: int, size: int) -> None:
-        """Make a map readable; raises :class:`ShuffleError` when the worker does not have all of it."""
+    async def commit(self, shuffle: int, map_id: int, segments: int, size: int, map_index: int | None = None) -> None:
+        """Make a map readable, and when ``map_index`` is given, announce it to readers that follow.
+
+        Raises:
+            ShuffleError: the worker does not have all of it, or another attempt of that map counts.
+        """
         with self.request() as (number, queue):
             header = Header(
-                FrameType.COMMIT, shuffle=shuffle, map_id=map_id, request=number, count=segments, extra=size
+                FrameType.COMMIT,
+                shuffle=shuffle,
+                map_id=map_id,
+                request=number,
+                count=segments,
+                aux=0 if map_index is None else map_index + 1,
+                extra=size,
             )
             await self.send(header.pack())
             await answer_of(queue, self.address.name)
+
+    async def produced(self, shuffle: int, what: Produced, payload: bytes = b"", maps: int = 0) -> None:
+        """Say how far the producer of a shuffle is; raises :class:`ShuffleError` when the worker does not take it."""
+        with self.request() as (number, queue):
+            header = Header(
+                FrameType.PRODUCE, shuffle=shuffle, request=number, length=len(payload), count=maps, aux=what
+            )
+            await self.send(header.pack(), payload)
+            if what is not Produced.ALIVE:
+                await answer_of(queue, self.address.name)
 
     async def send(self, *parts: bytes) -> None:
         """Write frames, or parts of one."""
@@ -109,21 +133,30 @@ class WorkerConnection:
         for part in parts:
             self._writer.write(part)
         try:
-            await self._writer.drain()
-        except OSError as error:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._writer.drain()
+        except OSError as error:  # TimeoutError is one
             raise self._fail(error) from error
 
     @contextlib.contextmanager
-    def request(self) -> Iterator[tuple[int, asyncio.Queue[tuple[Header, bytes] | ShuffleError]]]:
+    def request(self) -> Iterator[tuple[int, Answers]]:
         """A request's number, and the queue of its answers."""
-        self._check()
-        self._requests = self._requests % 0xFFFFFFFF + 1
-        number = self._requests
-        queue = self._answers[number] = asyncio.Queue()
+        number, queue = self.begin_request()
         try:
             yield number, queue
         finally:
-            del self._answers[number]
+            self.end_request(number)
+
+    def begin_request(self) -> tuple[int, Answers]:
+        """The same for a request that ends elsewhere, by :meth:`end_request`."""
+        self._check()
+        self._requests = self._requests % 0xFFFFFFFF + 1
+        queue = self._answers[self._requests] = asyncio.Queue()
+        return self._requests, queue
+
+    def end_request(self, number: int) -> None:
+        """What is answered to it from now on is of no interest."""
+        self._answers.pop(number, None)
 
     async def close(self) -> None:
         """End it, whatever is on its way."""
@@ -186,7 +219,7 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-async def answer_of(queue: asyncio.Queue[tuple[Header, bytes] | ShuffleError], worker: str) -> tuple[Header, bytes]:
+async def answer_of(queue: Answers, worker: str) -> tuple[Header, bytes]:
     """The next answer to a request; raises the error that it is."""
     try:
         async with asyncio.timeout(ANSWER_SECONDS):

@@ -24,6 +24,14 @@ class ErrorCode(enum.IntEnum):
     """The peer does not keep to the protocol; the worker closes the connection."""
     NOT_ALLOWED = 7
     """The peer's job is not, or no longer, served here; the worker closes the connection."""
+    SUPERSEDED = 8
+    """Another attempt of this map counts: this one never will."""
+    ABORTED = 9
+    """The producer of the shuffle gave it up."""
+    SILENT = 10
+    """The producer of the shuffle has given no sign of life for too long."""
+    LOST = 11
+    """An attempt that was given to the reader does not count any more."""
 
 
 class ShuffleError(SluiceError):
@@ -77,12 +85,48 @@ class JobNotAllowed(ShuffleError):
     code = ErrorCode.NOT_ALLOWED
 
 
+class AttemptSuperseded(ShuffleError):
+    """Another attempt of the map counts, or the shuffle is complete without this one."""
+
+    code = ErrorCode.SUPERSEDED
+
+
+class ProducerAborted(ShuffleError):
+    """The producer of the shuffle gave it up: what was read of it is not all, and nothing more comes."""
+
+    code = ErrorCode.ABORTED
+
+
+class ProducerSilent(ShuffleError):
+    """Nobody has written to the shuffle, or said that it goes on, for too long."""
+
+    code = ErrorCode.SILENT
+
+
+class AttemptLost(ShuffleError):
+    """An attempt that the reader has read does not count any more: what it read is not the shuffle's content."""
+
+    code = ErrorCode.LOST
+
+
 class ShuffleUnavailable(ShuffleError):
     """A worker could not be reached, refused us, or broke off."""
 
 
 BY_CODE: dict[int, type[ShuffleError]] = {
     each.code: each
-    for each in (FrameRefused, MapUnknown, SegmentCorrupt, DiskFailed, QuotaExceeded, Draining, JobNotAllowed)
+    for each in (
+        FrameRefused,
+        MapUnknown,
+        SegmentCorrupt,
+        DiskFailed,
+        QuotaExceeded,
+        Draining,
+        JobNotAllowed,
+        AttemptSuperseded,
+        ProducerAborted,
+        ProducerSilent,
+        AttemptLost,
+    )
 }
 """The error that each code of an ERROR frame stands for."""

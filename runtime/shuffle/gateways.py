@@ -119,6 +119,11 @@ class ShuffleWorkerGateway(Protocol):
         """This worker may hand over what it has of a job that you know."""
         ...
 
+    @rpc(allow={Role.SHUFFLE_MANAGER})
+    async def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
+        """The shuffles of a job that you have data of; none of a job that you do not know."""
+        ...
+
     @rpc(allow={Role.SHUFFLE_MANAGER}, timeout=30.0)
     async def hand_over(self, order: HandOver) -> int:
         """Go on handing a shuffle over; answers at once how many maps are left. To be asked again until none is."""

@@ -33,6 +33,7 @@ class WorkerRegistration(Message, frozen=True):
         instance: differs each time its process starts.
         jobs: whose data it holds, or who may write to it.
         version: of Sluice.
+        draining: it was told to take nothing new, by whoever led then.
     """
 
     name: str
@@ -41,6 +42,7 @@ class WorkerRegistration(Message, frozen=True):
     instance: str
     jobs: tuple[str, ...] = ()
     version: str = ""
+    draining: bool = False
 
 
 class LiveJob(Message, frozen=True):
@@ -84,7 +86,8 @@ class JobReport(Message, frozen=True):
     """What one worker keeps of one job (``bytes``, in memory and on disk), and what it did since its process began.
 
     ``maps`` were committed; ``refused`` requests were answered with an error. Latencies are from the arrival of a
-    commit to its answer, and from that of a fetch to its last byte.
+    commit to its answer, and from that of a fetch to its last byte. ``spilled_bytes`` were written because memory was
+    short, ``waits`` and ``waiting_seconds`` are how often and how long in all its writers were held back.
     """
 
     job_id: str
@@ -95,6 +98,9 @@ class JobReport(Message, frozen=True):
     refused: int = 0
     commit_latency: Histogram = NOTHING_MEASURED
     fetch_latency: Histogram = NOTHING_MEASURED
+    spilled_bytes: int = 0
+    waits: int = 0
+    waiting_seconds: float = 0.0
 
 
 class WorkerReport(Message, frozen=True):
@@ -108,6 +114,7 @@ class WorkerReport(Message, frozen=True):
         written_bytes: written to disk; of them ``spilled_bytes`` before their commit, because memory was short.
         waits, waiting_seconds: how often and how long in all writers were held back.
         draining: it takes nothing new.
+        policy: when it answers commits.
     """
 
     memory_used: int = 0
@@ -122,6 +129,7 @@ class WorkerReport(Message, frozen=True):
     waits: int = 0
     waiting_seconds: float = 0.0
     draining: bool = False
+    policy: str = ""
 
 
 # --- JobManager -> manager ----------------------------------------------------------------------------
@@ -198,6 +206,9 @@ class ShuffleJobView(Message, frozen=True):
     refused: int
     commit_latency: Histogram
     fetch_latency: Histogram
+    spilled_bytes: int = 0
+    waits: int = 0
+    waiting_seconds: float = 0.0
 
 
 class ShuffleOverview(Message, frozen=True):

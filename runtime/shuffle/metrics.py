@@ -135,6 +135,22 @@ def _of_jobs(reports: list[tuple[str, JobReport]]) -> Iterator[Metric]:
             ),
             "refused",
         ),
+        (
+            CounterMetricFamily(
+                "sluice_shuffle_job_spilled_bytes_total",
+                "Bytes of a job written to disk because memory was short.",
+                labels=["worker", "job"],
+            ),
+            "spilled_bytes",
+        ),
+        (
+            CounterMetricFamily(
+                "sluice_shuffle_job_back_pressure_seconds_total",
+                "How long pushes of a job waited for memory in all.",
+                labels=["worker", "job"],
+            ),
+            "waiting_seconds",
+        ),
     )
     for counter, field in counters:
         for worker, job in reports:

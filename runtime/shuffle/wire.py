@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Literal
+from collections.abc import Collection
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -38,6 +39,11 @@ MAX_SEGMENTS_PER_FRAME = 64 << 10
 MAX_PARTITION = 1 << 24
 """Partitions of a shuffle are below this number."""
 
+MAX_MAPS_PER_BATCH = 4 << 10
+"""Most maps that one MAPS frame announces."""
+MAX_MAP_INDEX = 1 << 31
+"""Indices of maps are below this number."""
+
 FLAG_ORDERED = 0x01
 """FETCH: each partition's segments by (map, sequence)."""
 
@@ -46,10 +52,14 @@ SEGMENT_ENTRY = np.dtype([("partition", "<u4"), ("sequence", "<u4"), ("length", 
 DATA_ENTRY = np.dtype([("partition", "<u4"), ("sequence", "<u4"), ("map", "<i8"), ("length", "<u4"), ("check", "<u4")])
 """One row of the table of DATA."""
 
+MAP_ENTRY = np.dtype([("map", "<i8"), ("index", "<u4")])
+"""One row of MAPS."""
+
 PushEntry = tuple[int, int, int, int]
 DataEntry = tuple[int, int, int, int, int]
 _PUSH_ROW = struct.Struct("<IIII")
 _DATA_ROW = struct.Struct("<IIqII")
+_SHARE = struct.Struct("<II")
 
 
 class FrameType(enum.IntEnum):
@@ -62,18 +72,36 @@ class FrameType(enum.IntEnum):
     FETCH = 5
     CREDIT = 6
     CANCEL = 7
+    PRODUCE = 8
+    FOLLOW = 9
     HELLO_OK = 17
     PUSH_OK = 18
     COMMIT_OK = 19
+    PRODUCE_OK = 20
     DATA = 21
     END = 22
+    MAPS = 23
+    MAPS_SENT = 24
     ERROR = 31
+
+
+class Produced(enum.IntEnum):
+    """What a PRODUCE frame says, in ``aux``."""
+
+    ALIVE = 0
+    """It goes on; not answered."""
+    COMPLETE = 1
+    """The maps named are all that this worker has to have, and no other attempt ever counts."""
+    ABORTED = 2
+    """Nothing of the shuffle counts; the payload says why."""
 
 
 FROM_CLIENT = frozenset(kind for kind in FrameType if kind < FrameType.HELLO_OK)
 _MAX_LENGTH = {
     FrameType.PUSH: MAX_PUSH_PAYLOAD_BYTES,
     FrameType.FETCH: MAX_FETCH_PAYLOAD_BYTES,
+    FrameType.FOLLOW: MAX_FETCH_PAYLOAD_BYTES,
+    FrameType.PRODUCE: MAX_FETCH_PAYLOAD_BYTES,
     FrameType.DATA: MAX_SEGMENT_BYTES + MAX_SEGMENTS_PER_FRAME * DATA_ENTRY.itemsize,
 }
 _EMPTY = frozenset({FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL})
@@ -217,12 +245,80 @@ def parse_map_ids(header: Header, payload: bytes | bytearray | memoryview) -> np
     """
     if header.count == 0 or header.length != 8 * header.count:
         raise FrameRefused(f"a fetch of {header.count} maps with {header.length} bytes of map ids")
+    _check_range(header)
+    return _distinct(np.frombuffer(payload, "<i8", header.count))
+
+
+class Share(NamedTuple):
+    """Which maps a reader follows at a worker: those whose index has this remainder."""
+
+    modulus: int
+    remainder: int
+
+
+def pack_follow(share: Share, had: Collection[int]) -> bytes:
+    """The payload of FOLLOW; ``had`` are the maps that the reader has whole."""
+    return _SHARE.pack(*share) + np.array(sorted(had), "<i8").tobytes()
+
+
+def parse_follow(header: Header, payload: bytes | bytearray | memoryview) -> tuple[Share, npt.NDArray[np.int64]]:
+    """The payload of FOLLOW: the share, and what the reader has, each once.
+
+    Raises:
+        FrameRefused: not as long as the header says, a map twice, no share, or an impossible partition range.
+    """
+    if header.length != _SHARE.size + 8 * header.count:
+        raise FrameRefused(f"a FOLLOW without {header.count} maps in {header.length} bytes")
+    _check_range(header)
+    share = Share(*_SHARE.unpack_from(payload))
+    if not share.remainder < share.modulus:
+        raise FrameRefused(f"a FOLLOW of maps {share.remainder} modulo {share.modulus}")
+    return share, _distinct(np.frombuffer(payload, "<i8", header.count, _SHARE.size))
+
+
+def parse_produced(header: Header, payload: bytes | bytearray | memoryview) -> tuple[Produced, list[int], str]:
+    """What a PRODUCE says: the maps of ``COMPLETE``, the reason of ``ABORTED``.
+
+    Raises:
+        FrameRefused: it says nothing that is known, or its payload does not fit.
+    """
+    try:
+        what = Produced(header.aux)
+    except ValueError:
+        raise FrameRefused(f"a PRODUCE that says {header.aux}") from None
+    if what is Produced.COMPLETE:
+        if header.length != 8 * header.count:
+            raise FrameRefused(f"a PRODUCE of {header.count} maps with {header.length} bytes of map ids")
+        return what, _distinct(np.frombuffer(payload, "<i8", header.count)).tolist(), ""
+    if header.count or header.length > (MAX_ERROR_TEXT_BYTES if what is Produced.ABORTED else 0):
+        raise FrameRefused(f"a PRODUCE that says {what.name} with {header.length} bytes")
+    return what, [], printable(bytes(payload[: header.length]))
+
+
+def parse_maps(header: Header, payload: bytes | bytearray | memoryview) -> list[tuple[int, int]]:
+    """The (map id, index) pairs of MAPS; raises :class:`FrameRefused`."""
+    if header.count > MAX_MAPS_PER_BATCH or header.length != header.count * MAP_ENTRY.itemsize:
+        raise FrameRefused(f"{header.count} maps in {header.length} bytes")
+    entries: list[tuple[int, int]] = np.frombuffer(payload, MAP_ENTRY, header.count).tolist()
+    return entries
+
+
+def _check_range(header: Header) -> None:
     if not header.partition < header.aux <= MAX_PARTITION:
         raise FrameRefused(f"a fetch of partitions {header.partition} to {header.aux}")
-    maps = np.sort(np.frombuffer(payload, "<i8", header.count))
+
+
+def _distinct(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    maps = np.sort(ids)
     if (maps[1:] == maps[:-1]).any():
-        raise FrameRefused("a fetch names a map twice")
+        raise FrameRefused("a frame names a map twice")
     return maps
+
+
+def printable(text: bytes) -> str:
+    """What a peer says in words, fit for a log."""
+    decoded = text[:MAX_ERROR_TEXT_BYTES].decode(errors="replace")
+    return "".join(character if character.isprintable() else "?" for character in decoded)
 
 
 def pack_error(error: ShuffleError, *, shuffle: int = 0, request: int = 0) -> bytes:
@@ -243,7 +339,6 @@ def pack_error(error: ShuffleError, *, shuffle: int = 0, request: int = 0) -> by
 def error_of(header: Header, payload: bytes | bytearray | memoryview) -> ShuffleError:
     """The error that an ERROR frame tells of."""
     known = BY_CODE.get(header.aux, ShuffleError)
-    text = bytes(payload[:MAX_ERROR_TEXT_BYTES]).decode(errors="replace")
-    text = "".join(character if character.isprintable() else "?" for character in text)
+    text = printable(bytes(payload[:MAX_ERROR_TEXT_BYTES]))
     name = ErrorCode(header.aux).name if header.aux in BY_CODE else f"code {header.aux}"
     return known(text or name, partition=header.partition, map_id=header.map_id)

@@ -19,6 +19,7 @@ from pki.files import make_private_directory, read_bounded, read_secret, write_p
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.in_use_reporter import reporting
+from pki.metrics import collecting
 from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 from runtime.addresses import (
@@ -28,6 +29,7 @@ from runtime.addresses import (
     require_reachable,
     withdraw_registration,
 )
+from runtime.metrics import MetricsRegistry, RegistryCollector
 from runtime.rpc import RpcService
 from runtime.shuffle.config import ShuffleConfig
 from runtime.shuffle.connection import WorkerAddress
@@ -100,6 +102,7 @@ def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
         reserved_disk_bytes=config.disk_reserve_mb << 20,
         job_quota_bytes=config.job_quota_mb << 20,
         policy=config.policy,
+        layout=config.layout,
         engine=serving_engine(),
         at_rest_secret=_at_rest_secret(home, name) if config.encrypt_at_rest else b"",
     )
@@ -119,9 +122,18 @@ class ManagedWorker:
     def __init__(self, worker: ShuffleWorker) -> None:
         self._worker = worker
 
+    @property
+    def draining(self) -> bool:
+        """See :class:`ServedWorker`."""
+        return self._worker.draining
+
     def jobs(self) -> tuple[str, ...]:
         """See :class:`ServedWorker`."""
         return self._worker.jobs()
+
+    def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
+        """See :class:`ServedWorker`."""
+        return self._worker.kept_shuffles(job_id)
 
     async def allow_job(self, job_id: str, integrity_key: bytes) -> None:
         """See :class:`ServedWorker`. A job with another key than before has begun anew, as its lease was over."""
@@ -176,6 +188,7 @@ def report_of(statistics: WorkerStatistics) -> WorkerReport:
         waits=statistics.back_pressure_waits,
         waiting_seconds=statistics.back_pressure_seconds,
         draining=statistics.draining,
+        policy=statistics.policy,
     )
 
 
@@ -197,6 +210,9 @@ def _job(job: JobStatistics) -> JobReport:
         refused=job.refused,
         commit_latency=job.commit_latency,
         fetch_latency=job.fetch_latency,
+        spilled_bytes=job.spilled_bytes,
+        waits=job.back_pressure_waits,
+        waiting_seconds=job.back_pressure_seconds,
     )
 
 
@@ -212,7 +228,9 @@ async def registered_worker(
     """
     name = identity.spiffe_id.name
     async with AsyncExitStack() as stack:
-        service = RpcService(identity, connections=ConnectionLog())
+        metrics = MetricsRegistry()
+        stack.enter_context(collecting(RegistryCollector(metrics)))
+        service = RpcService(identity, connections=ConnectionLog(), metrics=metrics)
         stack.push_async_callback(service.close)
         endpoint = WorkerEndpoint(worker)
         await service.start(endpoint)

@@ -202,6 +202,8 @@ def launcher_conf(*, job_id: str, name: str, host: str, shape: DriverShape) -> d
         "spark.ui.timelineEnabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.shuffle.service.enabled": "false",
+        # Spark's own, for real-time mode, opens listeners without TLS; see the class.
+        "spark.shuffle.manager.incremental": f"{SHUFFLE_PACKAGE}.NoPipelinedShuffles",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.executor.instances": str(shape.executors),
         "spark.executor.cores": str(shape.executor_cores),

@@ -15,8 +15,9 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 import msgspec
 
@@ -34,7 +35,6 @@ from runtime.shuffle.manager.workers import Worker, WorkerTable
 from runtime.shuffle.messages import (
     INTEGRITY_KEY_BYTES,
     HandOver,
-    JobReport,
     LiveJob,
     ShuffleJobView,
     ShuffleOverview,
@@ -110,12 +110,16 @@ class ShuffleManager(FencedRpcEndpoint):
         self._clusters: dict[RemotePeer, str] = {}
         self._opening: dict[str, _Opening] = {}
         self._handing_over: set[str] = set()
+        self._recording = asyncio.Lock()
 
     async def on_start(self) -> None:
-        """Take over the live jobs of an earlier leader, each with a whole lease, and start to watch."""
+        """Take over the live jobs of an earlier leader, each with a whole lease and who took over what, and watch."""
         for job in await self._store.recover():
             job.recovered = True
+            handed_over, job.shuffles = job.shuffles, {}
             self._jobs.add(job)
+            for number, shuffle in handed_over.items():
+                self._jobs.place(job, number, shuffle)
         if self._jobs.all:
             _LOG.info("took over %d live jobs", len(self._jobs.all))
         self._watch()
@@ -328,13 +332,32 @@ class ShuffleManager(FencedRpcEndpoint):
     async def release_before(self, job_id: str, shuffle_id: int) -> None:
         """See :class:`ShuffleManagerGateway`."""
         job = self._jobs.own(job_id, self._cluster())
-        if job is not None:
-            for earlier in [each for each in job.shuffles if each < shuffle_id]:
-                self._release_shuffle(job, earlier)
+        if job is None:
+            return None
+        for earlier in [each for each in job.shuffles if each < shuffle_id]:
+            self._release_shuffle(job, earlier)
+        return self.deferred(self._release_found_before(job, shuffle_id)) if job.recovered else None
+
+    async def _release_found_before(self, job: Job, shuffle_id: int) -> None:
+        """Of what workers kept when this manager began to lead it has no list: they are asked."""
+        links = tuple(self._links.values())
+        kept = await asyncio.gather(*(self._kept_shuffles(link, job) for link in links))
+        for earlier in sorted({each for numbers in kept for each in numbers or () if each < shuffle_id}):
+            self._release_shuffle(job, earlier)
+
+    async def _kept_shuffles(self, link: _Link, job: Job) -> tuple[int, ...] | None:
+        """The shuffles of a job that a worker has data of; None when it does not say."""
+        try:
+            return await link.gateway.kept_shuffles(job.job_id)
+        except SluiceError as error:
+            _LOG.info("%s does not say what it keeps of job %s: %s", link.peer.identity, job.job_id, error)
+            return None
 
     def _release_shuffle(self, job: Job, shuffle_id: int) -> None:
         """At all workers: after a change of leaders nobody knows which of them keep it."""
         self._jobs.displace(job, shuffle_id)
+        if self._store.has_noted(job.job_id, shuffle_id):
+            self.hand_off(self._record(job, shuffle_id), failed=self._note("forgetting who took over a shuffle"))
         for link in self._links.values():
             released = link.gateway.release_shuffle(job.job_id, shuffle_id)
             self.hand_off(released, failed=self._note("releasing a shuffle"))
@@ -355,7 +378,8 @@ class ShuffleManager(FencedRpcEndpoint):
             self._jobs.remove(job_id)
         self._workers.forget_job(job_id)
         try:
-            await self._store.remove(job_id)
+            async with self._recording:
+                await self._store.remove(job_id)
         finally:
             told = (self._told_released(link, job_id) for link in tuple(self._links.values()))
             await asyncio.gather(*told)
@@ -387,7 +411,9 @@ class ShuffleManager(FencedRpcEndpoint):
         self._tell_to_drain(name, wanted=wanted)
         if not wanted:  # it has all of it still
             for kept in kept_by(name, self._jobs.all):
-                kept.shuffle.successors.pop(name, None)
+                if kept.shuffle.successors.pop(name, ""):
+                    recorded = self._record(kept.job, kept.number)
+                    self.hand_off(recorded, failed=self._note("recording that nobody took over a shuffle"))
 
     async def _hand_over(self, worker: Worker) -> None:
         """Go on handing over what a drained worker keeps; readers find it where it went as soon as all of it is there.
@@ -395,17 +421,26 @@ class ShuffleManager(FencedRpcEndpoint):
         Repeated with each look at the workers: maps that had begun when it was drained are committed later.
         """
         try:
-            left = sum(self._is_older(each) for each in worker.report.jobs)
+            left = await self._ask_what_is_older(worker)
             for kept in kept_by(worker.name, self._jobs.all):
                 left += await self._hand_over_shuffle(worker.name, kept)
             worker.handed_over = left == 0
         finally:
             self._handing_over.discard(worker.name)
 
-    def _is_older(self, kept: JobReport) -> bool:
-        """Whether a worker has data of a job whose shuffles are not known here."""
-        job = self._jobs.get(kept.job_id)
-        return kept.bytes > 0 and job is not None and job.recovered
+    async def _ask_what_is_older(self, worker: Worker) -> int:
+        """What a worker keeps of jobs whose shuffles are not all known here; returns for how many it does not say."""
+        link, unsaid = self._links.get(worker.name), 0
+        for kept in worker.report.jobs if link is not None else ():
+            job = self._jobs.get(kept.job_id)
+            if link is None or job is None or not job.recovered or not kept.bytes:
+                continue
+            numbers = await self._kept_shuffles(link, job)
+            unsaid += numbers is None
+            if self._jobs.get(kept.job_id) is job:
+                for number in numbers or ():
+                    self._jobs.found(job, number, worker.name)
+        return unsaid
 
     async def _hand_over_shuffle(self, name: str, kept: Kept) -> int:
         """How much is left; something is, too, when it cannot be said."""
@@ -423,9 +458,26 @@ class ShuffleManager(FencedRpcEndpoint):
             _LOG.warning("shuffle %d of job %s stays with %s: %s", kept.number, kept.job.job_id, name, error)
             return 1
         if left == 0 and self._workers.get(name).drained and kept.shuffle.successors.get(name) != to:
-            kept.shuffle.successors[name] = to
+            try:
+                await self._record(kept.job, kept.number, {name: to})
+            except HaError as error:  # it may not be stopped: the next manager would not know where its data is
+                _LOG.warning("that %s has what %s kept is not durable yet: %s", to, name, error)
+                return 1
             _LOG.info("shuffle %d of job %s went from %s to %s", kept.number, kept.job.job_id, name, to)
         return left
+
+    async def _record(self, job: Job, number: int, successors: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Make durable who has what of a shuffle, with these ``successors``, which count from then on."""
+        async with self._recording:
+            shuffle = job.shuffles.get(number)
+            if self._jobs.get(job.job_id) is not job:
+                return  # all of the job is forgotten
+            if shuffle is None:
+                await self._store.forget(job.job_id, number)
+                return
+            whole = {**shuffle.successors, **successors}
+            await self._store.note(job.job_id, number, replace(shuffle, successors=whole))
+            shuffle.successors.update(successors)
 
     def _tell_to_drain(self, name: str, *, wanted: bool) -> None:
         link = self._links.get(name)
@@ -464,6 +516,9 @@ class ShuffleManager(FencedRpcEndpoint):
             refused=sum(each.refused for each in reports),
             commit_latency=sum_of(each.commit_latency for each in reports),
             fetch_latency=sum_of(each.fetch_latency for each in reports),
+            spilled_bytes=sum(each.spilled_bytes for each in reports),
+            waits=sum(each.waits for each in reports),
+            waiting_seconds=sum(each.waiting_seconds for each in reports),
         )
 
     def _shown(self, worker: Worker, state: WorkerState, reason: str, visible: set[str]) -> WorkerView:

@@ -21,7 +21,11 @@ MAX_RELEASED = 10_000
 
 @dataclass(slots=True)
 class Shuffle:
-    """A live shuffle: its number of partitions, who keeps it, and who has taken over what another worker had."""
+    """A live shuffle: its number of partitions, who keeps it, and who has taken over what another worker had.
+
+    After a change of managers only what is durable is known: one of which nothing was handed over is not, until a
+    worker says that it keeps some of it (``partitions`` is 0 then).
+    """
 
     partitions: int
     workers: tuple[str, ...]
@@ -40,7 +44,8 @@ class Shuffle:
 class Job:
     """A live job; ``owner`` is the digest of its cluster's secret, ``lease_until`` by the table's clock.
 
-    ``recovered``: it began under another manager, and may have shuffles that are not in ``shuffles``.
+    ``recovered``: it began under another manager, and may have shuffles that are not in ``shuffles``, or on more
+    workers than are known.
     """
 
     job_id: str
@@ -150,6 +155,13 @@ class JobTable:
         self.displace(job, shuffle_id)
         job.shuffles[shuffle_id] = shuffle
         self._assigned.update(dict.fromkeys(shuffle.workers, shuffle.partitions))
+
+    def found(self, job: Job, shuffle_id: int, worker: str) -> None:
+        """A worker says that it keeps some of a shuffle of a recovered job."""
+        shuffle = job.shuffles.setdefault(shuffle_id, Shuffle(0, ()))
+        if worker not in shuffle.workers and worker not in shuffle.successors.values():
+            shuffle.workers = (*shuffle.workers, worker)
+            self._assigned[worker] += shuffle.partitions
 
     def displace(self, job: Job, shuffle_id: int) -> None:
         """A shuffle is over; one that is not known is no error."""

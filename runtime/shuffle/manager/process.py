@@ -16,6 +16,7 @@ from pki.connections import ConnectionLog
 from pki.home import Home
 from pki.identity import Role
 from pki.in_use_reporter import reporting
+from pki.metrics import collecting
 from pki.tls import TlsIdentity
 from runtime.addresses import (
     SHUFFLE_MANAGER,
@@ -34,6 +35,7 @@ from runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
 from runtime.ha.origin import origin_of
 from runtime.ha.services import make_election
 from runtime.ha.terms import Ready, terms
+from runtime.metrics import MetricsRegistry, RegistryCollector
 from runtime.rpc import RpcService
 from runtime.shuffle.config import ShuffleConfig
 from runtime.shuffle.manager.endpoint import ShuffleManager
@@ -102,7 +104,9 @@ async def _running(
         await stack.enter_async_context(reporting(identity, "shuffle-manager"))
         elected_by = election or _election(config, home, identity)
         stack.push_async_callback(elected_by.close)
-        service = RpcService(identity, connections=ConnectionLog())
+        metrics = MetricsRegistry()
+        stack.enter_context(collecting(RegistryCollector(metrics)))
+        service = RpcService(identity, connections=ConnectionLog(), metrics=metrics)
         stack.push_async_callback(service.close)
         rpc = await service.listen(settings.host, settings.manager_port)
         await service.start(LeaderEndpoint(elected_by.leader))

@@ -96,10 +96,10 @@ class WorkerTable:
         now = self._clock()
         worker = self._workers.get(registration.name)
         if worker is None:
-            worker = self._workers[registration.name] = Worker(registration)
+            worker = self._workers[registration.name] = Worker(registration, drained=registration.draining)
         else:
             if worker.registration.instance != registration.instance:
-                worker.drained = worker.handed_over = False
+                worker.drained, worker.handed_over = registration.draining, False
                 worker.report = WorkerReport()
             worker.registration, worker.connected, worker.reason = registration, True, ""
             worker.hints.clear()

@@ -32,6 +32,9 @@ class Policy(enum.StrEnum):
     HYBRID = "hybrid"
     """At once: the map stays in memory until memory is short or somebody reads. Runs hold more maps then, and a worker
     that is killed loses what it has not written: for shuffles with replicas."""
+    PIPELINED = "pipelined"
+    """Like hybrid, and readers that follow a producer are given from memory what it has committed: a disk sees only
+    what memory has no room for, or who does not follow asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class WorkerConfig:
         verify: compare check values when segments arrive and again when they are read.
         handshake_seconds: for a handshake and HELLO.
         frame_seconds: for the rest of a frame once it began, and for a reader to take a frame.
+        follow_seconds: for how long who follows a shuffle waits for a sign of life of its producer.
         engine: which OpenSSL does the work.
     """
 
@@ -79,6 +83,7 @@ class WorkerConfig:
     verify: bool = True
     handshake_seconds: float = 10.0
     frame_seconds: float = 120.0
+    follow_seconds: float = 60.0
     engine: Engine = DEFAULT_ENGINE
 
     def __post_init__(self) -> None:

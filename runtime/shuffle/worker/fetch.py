@@ -5,14 +5,11 @@ from __future__ import annotations
 import logging
 import mmap
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from runtime.shuffle.errors import FrameRefused, JobNotAllowed, ShuffleError
-from runtime.shuffle.integrity import SegmentChecks
 from runtime.shuffle.wire import (
     DATA_ENTRY,
     FLAG_ORDERED,
@@ -22,11 +19,13 @@ from runtime.shuffle.wire import (
     MAX_SEGMENT_BYTES,
     FrameType,
     Header,
+    parse_follow,
     parse_map_ids,
 )
+from runtime.shuffle.worker.follow import Followers, FollowingFetch
 from runtime.shuffle.worker.located import Located
+from runtime.shuffle.worker.requests import Fetch
 from runtime.shuffle.worker.session import Session
-from runtime.shuffle.worker.shuffle_data import ShuffleData
 from runtime.shuffle.worker.store import ShuffleStore
 
 _LOG = logging.getLogger(__name__)
@@ -34,38 +33,6 @@ _LOG = logging.getLogger(__name__)
 MAX_REQUESTS = 1024
 """Fetches at the same time on one connection."""
 MAX_SEGMENTS_PER_ANSWER = 16 << 10
-
-
-@dataclass(slots=True)
-class Fetch:
-    """One request being answered."""
-
-    header: Header
-    data: ShuffleData
-    checks: SegmentChecks
-    plan: Iterator[Located]
-    credit: int
-    started: float
-    at: Located | None = None
-    row: int = 0
-    segments: int = 0
-    size: int = 0
-
-    def advance(self) -> bool:
-        """Make sure that :attr:`at` has a next row; False at the end."""
-        while self.at is None or self.row >= len(self.at):
-            self.at = next(self.plan, None)
-            self.row = 0
-            if self.at is None:
-                return False
-        return True
-
-    @property
-    def place(self) -> tuple[int, int, int]:
-        """Where the next segment is: which shuffle's files, which of them, and its offset there."""
-        if self.at is None or self.row >= len(self.at):
-            return (0, 0, 0)
-        return (self.header.shuffle, self.at.volumes[self.row], self.at.offsets[self.row])
 
 
 class FetchConnection:
@@ -81,16 +48,27 @@ class FetchConnection:
         table = MAX_SEGMENTS_PER_ANSWER * DATA_ENTRY.itemsize
         self._buffer = memoryview(mmap.mmap(-1, HEADER_BYTES + table + max(MAX_SEGMENT_BYTES, MAX_DATA_BYTES)))
         self._map_ids = memoryview(mmap.mmap(-1, MAX_FETCH_PAYLOAD_BYTES))
+        self._followers: Followers | None = None
 
     def serve(self) -> None:
         """Until the peer is done; raises what ends the connection."""
+        try:
+            self._serve()
+        finally:
+            if self._followers is not None:
+                self._followers.close()
+
+    def _serve(self) -> None:
         while True:
-            ready = [fetch for fetch in self._fetches.values() if fetch.credit > 0]
-            if not ready or self._session.stream.readable():
+            following = self._followers is not None and self._feed(self._followers)
+            ready = [fetch for fetch in self._fetches.values() if fetch.ready]
+            if not (ready or following) or self._session.stream.readable():
                 header = self._session.next_header()
                 if header is None:
                     return
                 self._request(header)
+                continue
+            if not ready:
                 continue
             fetch = self._next(ready)
             try:
@@ -117,20 +95,19 @@ class FetchConnection:
                     raise
                 except ShuffleError as error:
                     self._fail(error, header)
+            case FrameType.FOLLOW:
+                self._follow(header)
             case FrameType.CREDIT:
                 # A fetch that is not known has ended meanwhile.
                 if (fetch := self._fetches.get(header.request)) is not None:
                     fetch.credit += header.extra
             case FrameType.CANCEL:
-                self._fetches.pop(header.request, None)
+                self._forget(header.request)
             case _:
                 raise FrameRefused(f"a frame of type {header.kind.name} on a connection for fetches")
 
     def _fetch(self, header: Header, maps: npt.NDArray[np.int64]) -> None:
-        if header.request in self._fetches:
-            raise FrameRefused(f"request {header.request} is being answered already")
-        if len(self._fetches) >= MAX_REQUESTS:
-            raise FrameRefused(f"more than {MAX_REQUESTS} fetches at the same time")
+        self._check_request(header)
         data, checks = self._job.shuffle(header.shuffle, create=False)
         data.check_committed(maps)
         plan = data.plan(header.partition, header.aux, maps, ordered=bool(header.flags & FLAG_ORDERED))
@@ -139,6 +116,57 @@ class FetchConnection:
             self._fetches[header.request] = fetch
         else:
             self._end(fetch)
+
+    def _check_request(self, header: Header) -> None:
+        if header.request in self._fetches:
+            raise FrameRefused(f"request {header.request} is being answered already")
+        if len(self._fetches) >= MAX_REQUESTS:
+            raise FrameRefused(f"more than {MAX_REQUESTS} fetches at the same time")
+
+    def _follow(self, header: Header) -> None:
+        """A reader wants what the maps of its share have for it, as they are committed."""
+        share, had = parse_follow(header, self._session.payload(header, self._map_ids))
+        self._check_request(header)
+        try:
+            # Nobody may have written to it yet.
+            data, checks = self._job.shuffle(header.shuffle, create=True)
+        except JobNotAllowed:
+            raise
+        except ShuffleError as error:
+            self._fail(error, header)
+            return
+        follower = data.pipeline.follow(share, had.tolist(), self._store.config.follow_seconds)
+        fetch = FollowingFetch(header, data, checks, iter(()), header.extra, time.monotonic(), follower=follower)
+        self._fetches[header.request] = fetch
+        if self._followers is None:
+            self._followers = Followers(self._session, self._store.config.follow_seconds)
+        self._followers.add(fetch)
+
+    def _feed(self, followers: Followers) -> bool:
+        """Begin what has become readable, end what is complete, and wait when there is nothing else to do.
+
+        Whether there are readers left that wait for what is not there yet.
+        """
+        quiet = True
+        for fetch in followers.idle():
+            try:
+                if followers.announce(fetch):
+                    quiet = False
+                elif fetch.follower.complete:
+                    self._forget(fetch.header.request)
+                    self._end(fetch)
+            except ShuffleError as error:
+                self._fail(error, fetch.header)
+        if not followers.idle():
+            return False
+        if quiet and not any(fetch.ready for fetch in self._fetches.values()):
+            followers.wait()
+        return True
+
+    def _forget(self, request: int) -> None:
+        fetch = self._fetches.pop(request, None)
+        if isinstance(fetch, FollowingFetch) and self._followers is not None:
+            self._followers.remove(fetch)
 
     def _answer(self, fetch: Fetch) -> None:
         """Send the next DATA frame of a fetch, and END after its last."""
@@ -150,7 +178,8 @@ class FetchConnection:
         table = HEADER_BYTES + count * DATA_ENTRY.itemsize
         view = self._buffer[: table + size]
         data = view[table:]
-        fetch.data.read(at, row, end, data)
+        if not fetch.read(at, row, end, data):
+            return
         if self._store.config.verify:
             _verify(fetch, at, row, end, data)
         answer = Header(
@@ -169,7 +198,11 @@ class FetchConnection:
         fetch.segments += count
         fetch.size += size
         fetch.credit -= size
-        if not fetch.advance():
+        if fetch.advance():
+            return
+        if isinstance(fetch, FollowingFetch):
+            self._session.send(fetch.sent())
+        else:
             del self._fetches[fetch.header.request]
             self._end(fetch)
 
@@ -182,10 +215,11 @@ class FetchConnection:
             extra=fetch.size,
         )
         self._session.send(answer.pack())
-        self._job.counters.fetch_ended(time.monotonic() - fetch.started)
+        if not isinstance(fetch, FollowingFetch):  # which takes as long as its producer
+            self._job.counters.fetch_ended(time.monotonic() - fetch.started)
 
     def _fail(self, error: ShuffleError, header: Header) -> None:
-        self._fetches.pop(header.request, None)
+        self._forget(header.request)
         _LOG.warning("%s: fetch refused: %s", self._session.stream.peer, error)
         self._session.send_error(error, header)
 

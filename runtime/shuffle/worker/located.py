@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,6 +38,14 @@ class Located:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def after(self, skip: int) -> Located:
+        """The same without the first ``skip`` segments."""
+        rest = copy.copy(self)
+        for name in ("checks", "lengths", "maps", "offsets", "partitions", "sequences", "volumes"):
+            setattr(rest, name, getattr(self, name)[skip:])
+        rest.entries = self.entries[skip * DATA_ENTRY.itemsize :]
+        return rest
 
     def damaged(self, index: int, what: str) -> SegmentCorrupt:
         """The error that says ``what`` is wrong with a segment."""

@@ -34,13 +34,15 @@ class Slab:
 class Lease:
     """The room of one frame: ``extents`` are (start, stop, segments) in the region, in the order of the frame."""
 
-    __slots__ = ("extents", "owner", "size", "slabs")
+    __slots__ = ("extents", "owner", "size", "slabs", "waited_seconds")
 
     def __init__(self, owner: str, size: int) -> None:
         self.owner = owner
         self.size = size
         self.extents: list[tuple[int, int, int]] = []
         self.slabs: list[Slab] = []
+        self.waited_seconds = 0.0
+        """For how long there was no room for it."""
 
 
 class SlabPool:
@@ -123,7 +125,8 @@ class SlabPool:
                 self._condition.wait(_WAIT_SECONDS)
                 self._waiting -= 1
             if since:
-                self.waited_seconds += time.monotonic() - since
+                lease.waited_seconds = time.monotonic() - since
+                self.waited_seconds += lease.waited_seconds
             self._reading[owner] = held + total
             return lease
 

@@ -6,6 +6,7 @@ import itertools
 import logging
 import time
 
+from pki.identity import Role
 from runtime.shuffle.errors import FrameRefused, JobNotAllowed, MapUnknown, SegmentCorrupt, ShuffleError
 from runtime.shuffle.integrity import SegmentChecks
 from runtime.shuffle.wire import (
@@ -14,7 +15,9 @@ from runtime.shuffle.wire import (
     SEGMENT_ENTRY,
     FrameType,
     Header,
+    Produced,
     PushEntry,
+    parse_produced,
     parse_push_table,
 )
 from runtime.shuffle.worker.memory import Lease
@@ -58,6 +61,8 @@ class PushConnection:
                     self._commit(header)
                 case FrameType.ABORT:
                     self._abort(header)
+                case FrameType.PRODUCE:
+                    self._produce(header)
                 case _:
                     raise FrameRefused(f"a frame of type {header.kind.name} on a connection for pushes")
 
@@ -78,6 +83,8 @@ class PushConnection:
             session.skip(data_bytes)
             self._refuse(error, header)
         else:
+            if lease.waited_seconds:
+                self._job.counters.held_back(lease.waited_seconds)
             self._receive(header, table, lease, data, checks)
         self._consumed += header.length
         if self._consumed - self._acknowledged >= self.credit // 4 or not session.stream.readable():
@@ -126,7 +133,7 @@ class PushConnection:
         try:
             # A map without output has pushed nothing: its commit is the first that is heard of it.
             data, _ = self._job.shuffle(header.shuffle, create=header.count == 0)
-            data.commit(header.map_id, header.count, header.extra)
+            data.commit(header.map_id, header.count, header.extra, header.aux - 1 if header.aux else None)
         except JobNotAllowed:
             raise
         except ShuffleError as error:
@@ -144,6 +151,30 @@ class PushConnection:
         except MapUnknown:
             return
         data.abort(header.map_id)
+
+    def _produce(self, header: Header) -> None:
+        """The producer of a shuffle says how far it is."""
+        payload = memoryview(bytearray(header.length))
+        what, maps, reason = parse_produced(header, self._session.payload(header, payload))
+        if self._session.stream.peer.role is Role.SHUFFLE_WORKER:
+            raise FrameRefused("a shuffle worker produces nothing")
+        try:
+            data, _ = self._job.shuffle(header.shuffle, create=True)
+            match what:
+                case Produced.ALIVE:
+                    data.pipeline.touch()
+                    return
+                case Produced.COMPLETE:
+                    data.pipeline.complete(maps)
+                case Produced.ABORTED:
+                    data.give_up(reason)
+        except JobNotAllowed:
+            raise
+        except ShuffleError as error:
+            _LOG.warning("%s: %s of shuffle refused: %s", self._session.stream.peer, what.name, error)
+            self._session.send_error(error, header)
+            return
+        self._session.send(Header(FrameType.PRODUCE_OK, shuffle=header.shuffle, request=header.request).pack())
 
 
 def _verify(map_id: int, table: list[PushEntry], lease: Lease, view: memoryview, checks: SegmentChecks) -> None:

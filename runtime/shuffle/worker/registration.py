@@ -31,8 +31,17 @@ RETRY_FACTOR = 1.5
 class ServedWorker(Protocol):
     """What the control plane needs of a worker (:class:`runtime.shuffle.worker_process.ManagedWorker` is one)."""
 
+    @property
+    def draining(self) -> bool:
+        """Whether it takes nothing new."""
+        ...
+
     def jobs(self) -> tuple[str, ...]:
         """Jobs that are served, and those whose data were recovered from disk and that nobody asked for yet."""
+        ...
+
+    def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
+        """The shuffles of a job that it has data of."""
         ...
 
     async def allow_job(self, job_id: str, integrity_key: bytes) -> None:
@@ -105,6 +114,10 @@ class WorkerEndpoint(RpcEndpoint):
     async def expect(self, job_id: str, worker: str) -> None:
         """See :class:`ShuffleWorkerGateway`."""
         self._worker.expect(job_id, worker)
+
+    async def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
+        """See :class:`ShuffleWorkerGateway`."""
+        return self._worker.kept_shuffles(job_id)
 
     async def hand_over(self, order: HandOver) -> int:
         """See :class:`ShuffleWorkerGateway`."""
@@ -191,6 +204,7 @@ class ManagerLink:
                     instance=self._instance,
                     jobs=asked,
                     version=self._version,
+                    draining=self._worker.draining,
                 )
             )
             await self._endpoint.reconcile(asked, accepted.live_jobs)

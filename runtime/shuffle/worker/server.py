@@ -36,8 +36,9 @@ KEEPALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000),
 )
-"""A peer that is gone without a word is found out within two minutes."""
+"""A peer that is gone without a word is found out within two minutes, whether or not something is on its way to it."""
 
 
 class DataServer:

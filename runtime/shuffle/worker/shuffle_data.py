@@ -7,7 +7,8 @@ import functools
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -15,13 +16,14 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from runtime.shuffle.errors import DiskFailed, Draining, FrameRefused, MapUnknown, ShuffleError
+from runtime.shuffle.errors import DiskFailed, Draining, FrameRefused, MapUnknown, ProducerAborted, ShuffleError
 from runtime.shuffle.wire import SEGMENT_ENTRY
 from runtime.shuffle.worker.at_rest import OVERHEAD_BYTES, SegmentCipher
 from runtime.shuffle.worker.config import Layout, Policy
 from runtime.shuffle.worker.disks import Disk, Disks
 from runtime.shuffle.worker.located import Located, read_plain, read_sealed
 from runtime.shuffle.worker.memory import Lease, SlabPool
+from runtime.shuffle.worker.pipeline import Clock, Pipeline
 from runtime.shuffle.worker.volume import ROW, Committed, Rows, Run, Volume
 
 _LOG = logging.getLogger(__name__)
@@ -100,6 +102,7 @@ class ShuffleData:
         on_written: told the bytes of each run.
         policy: when a commit is answered.
         cipher: seals what is written; None: nothing does.
+        clock: for how long a producer is silent.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class ShuffleData:
         *,
         policy: Policy = Policy.BLOCKING,
         cipher: SegmentCipher | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.name = name
         self._disks = disks
@@ -130,6 +134,9 @@ class ShuffleData:
         self._volumes: list[tuple[Disk, Volume]] = []
         self._runs: list[tuple[int, Run]] = []
         self._closed = False
+        self._moves = 0
+        self.pipeline = Pipeline(name, clock)
+        """Who follows it, and how far it is."""
         self.memory_bytes = 0
         """Of frames that are not written out."""
 
@@ -137,6 +144,7 @@ class ShuffleData:
 
     def check_open(self, map_id: int, *, draining: bool) -> None:
         """Refuse a push for a map that can take no more, and while ``draining`` for one that is new."""
+        self.pipeline.check_open()
         with self._lock:
             if draining and map_id not in self._maps:
                 raise Draining("this worker takes no new maps", "choose another", map_id=map_id)
@@ -155,7 +163,8 @@ class ShuffleData:
         Raises:
             ShuffleError: it is not taken, and its room still the caller's.
         """
-        write_through = write_through and self._cipher is None
+        write_through = write_through and self._cipher is None and self._policy is not Policy.PIPELINED
+        self.pipeline.touch()
         if write_through:
             pieces = [self._pool.view[start:stop] for start, stop, _ in lease.extents]
             volume, start = self._on_some_disk(lambda volume: volume.write(pieces, lease.size))
@@ -171,13 +180,32 @@ class ShuffleData:
             self._pool.release([lease])
             self._on_written(lease.size)
 
-    def commit(self, map_id: int, segments: int, size: int) -> None:
+    def commit(self, map_id: int, segments: int, size: int, index: int | None = None) -> None:
         """Make a map readable, once all it promised is on disk; again is harmless.
+
+        ``index`` announces it to readers that follow; then it is the only attempt of that map which counts here.
 
         Raises:
             MapUnknown: it is not complete here.
             DiskFailed: no disk takes it.
+            AttemptSuperseded: another attempt of that map counts; this one is forgotten.
         """
+        if index is None:
+            self._commit(map_id, segments, size)
+            return
+        try:
+            self.pipeline.claim(index, map_id)
+        except ShuffleError:
+            self.abort(map_id)
+            raise
+        try:
+            self._commit(map_id, segments, size)
+            self.pipeline.commit(index, map_id)
+        except BaseException:
+            self.pipeline.disclaim(index, map_id)
+            raise
+
+    def _commit(self, map_id: int, segments: int, size: int) -> None:
         with self._lock:
             attempt = self._maps.get(map_id)
             if attempt is None and segments == 0:
@@ -196,7 +224,7 @@ class ShuffleData:
                     map_id=map_id,
                 )
             committed = Committed(map_id, segments, size)
-            if self._policy is Policy.HYBRID:
+            if self._policy is not Policy.BLOCKING:
                 self._unwritten.append(committed)
                 attempt.over(committed=True)
                 return
@@ -208,6 +236,18 @@ class ShuffleData:
             with self._lock:
                 attempt.over(committed=True)
 
+    def give_up(self, reason: str) -> None:
+        """The producer says that nothing of this shuffle counts: readers hear it, and the memory is free."""
+        self.pipeline.abort(ProducerAborted(f"shuffle {self.name} was given up: {reason or 'no reason given'}"))
+        with self._lock:
+            dropped = [frame.lease for frame in self._frames if frame.lease is not None]
+            self._frames, self._unwritten = [], []
+            self._moves += 1
+            self.memory_bytes -= sum(lease.size for lease in dropped)
+            for attempt in self._maps.values():
+                attempt.over(committed=False)
+        self._pool.release(dropped)
+
     def abort(self, map_id: int) -> None:
         """Forget an attempt that was not committed; what is on disk of it stays there unread."""
         with self._lock:
@@ -217,6 +257,7 @@ class ShuffleData:
             attempt.over(committed=False)
             dropped = [frame.lease for frame in self._frames if frame.map_id == map_id and frame.lease is not None]
             self._frames = [frame for frame in self._frames if frame.map_id != map_id]
+            self._moves += bool(dropped)
             self.memory_bytes -= sum(lease.size for lease in dropped)
         self._pool.release(dropped)
 
@@ -232,6 +273,7 @@ class ShuffleData:
             with self._lock:
                 frames = [frame for frame in self._frames if only_map in {None, frame.map_id}]
                 commits = [each for each in self._unwritten if only_map in {None, each.map_id}]
+                self._moves += bool(frames)
                 if only_map is None:
                     self._frames, self._unwritten = [], []
                 else:
@@ -302,6 +344,7 @@ class ShuffleData:
         with self._lock:
             for map_id in maps:
                 self._maps[map_id].over(committed=False)
+        self.pipeline.lose(maps)
 
     def spill(self) -> int:
         """Write out what is in memory, whoever committed it or not; returns the bytes written."""
@@ -338,7 +381,7 @@ class ShuffleData:
         Partitions come in ascending order; within one, runs in the order of their files, or by (map, sequence).
         """
         wanted = frozenset(maps.tolist())
-        if self._policy is Policy.HYBRID:
+        if self._policy is not Policy.BLOCKING:
             self._write_committed(wanted)
             self.check_committed(maps)
         with self._lock:
@@ -391,6 +434,34 @@ class ShuffleData:
         else:
             read_sealed(volumes, at, row, end, view, cipher=self._cipher)
 
+    def locate_in_memory(self, first: int, end: int, maps: Collection[int]) -> tuple[Located, int] | None:
+        """Where in memory the segments of partitions ``first`` … ``end`` - 1 of ``maps`` are, by (partition, map,
+        sequence), and for :meth:`copy` until when; None when not all of these maps is in memory.
+        """
+        with self._lock:
+            frames = [frame for frame in self._frames if frame.map_id in maps and frame.lease is not None]
+            moves = self._moves
+            missing = sum(self._maps[map_id].segments for map_id in maps)
+        missing -= sum(len(frame.table) for frame in frames) // SEGMENT_ENTRY.itemsize
+        if missing:
+            return None
+        rows = _rows(frames) if frames else np.empty(0, ROW)
+        rows = rows[(rows["partition"] >= first) & (rows["partition"] < end)]
+        rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
+        return Located(rows, np.zeros(len(rows), np.int32)), moves
+
+    def copy(self, at: Located, moves: int, row: int, end: int, view: memoryview) -> bool:
+        """Copy segments ``row`` … ``end`` - 1 out of memory into ``view``; False when something was moved meanwhile."""
+        region = self._pool.view
+        filled = 0
+        with self._lock:
+            if self._moves != moves:
+                return False
+            for offset, length in zip(at.offsets[row:end], at.lengths[row:end], strict=True):
+                view[filled : filled + length] = region[offset : offset + length]
+                filled += length
+        return True
+
     # Life
 
     def recover(self, disk: Disk, directory: Path) -> None:
@@ -431,12 +502,14 @@ class ShuffleData:
         with self._writing:
             with self._lock:
                 self._closed = True
+                self._moves += 1
                 frames, self._frames = self._frames, []
                 self._maps, self._runs, self._unwritten = {}, [], []
                 self.memory_bytes = 0
             self._pool.release([frame.lease for frame in frames if frame.lease is not None])
             for _, volume in self._volumes:
                 shutil.rmtree(volume.directory, ignore_errors=True)
+        self.pipeline.abort(MapUnknown(f"shuffle {self.name} was released"))
 
     def _attempt(self, map_id: int) -> MapAttempt:
         if self._closed:

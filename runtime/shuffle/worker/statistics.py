@@ -39,6 +39,11 @@ class JobStatistics(msgspec.Struct, frozen=True):
     """From a commit's arrival to its answer."""
     fetch_latency: Histogram
     """From a fetch's arrival to its last byte sent."""
+    spilled_bytes: int
+    """Written to disk because memory was short."""
+    back_pressure_waits: int
+    """Pushes that had to wait for memory."""
+    back_pressure_seconds: float
 
 
 class DiskStatistics(msgspec.Struct, frozen=True):
@@ -53,6 +58,7 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     """One worker process."""
 
     name: str
+    policy: str
     draining: bool
     connections: int
     """Open now."""
@@ -102,6 +108,9 @@ class JobCounters:
     fetched_segments: int = 0
     fetches: int = 0
     refused: int = 0
+    spilled_bytes: int = 0
+    waits: int = 0
+    waited_seconds: float = 0.0
     commits: LatencyCounter = field(default_factory=LatencyCounter)
     fetching: LatencyCounter = field(default_factory=LatencyCounter)
 
@@ -110,6 +119,17 @@ class JobCounters:
         with self.lock:
             self.pushed_bytes += size
             self.pushed_segments += segments
+
+    def held_back(self, seconds: float) -> None:
+        """A frame had to wait for memory."""
+        with self.lock:
+            self.waits += 1
+            self.waited_seconds += seconds
+
+    def spilled(self, size: int) -> None:
+        """Data were written out because memory was short."""
+        with self.lock:
+            self.spilled_bytes += size
 
     def fetched(self, size: int, segments: int) -> None:
         """A frame was sent."""

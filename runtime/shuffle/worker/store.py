@@ -79,6 +79,14 @@ class Job:
         with self._lock:
             return [data for data, _ in self._shuffles.values()]
 
+    def kept(self) -> tuple[int, ...]:
+        """The numbers of those that there is anything of, maps that are not committed yet included."""
+        with self._lock:
+            every = [(number, data) for number, (data, _) in self._shuffles.items()]
+        return tuple(
+            sorted(number for number, data in every if data.memory_bytes + data.disk_bytes or data.open_maps())
+        )
+
     def release_shuffle(self, number: int) -> None:
         """Forget one; none is no error."""
         with self._lock:
@@ -117,6 +125,9 @@ class Job:
                 disk_bytes=sum(data.disk_bytes for data in shuffles),
                 commit_latency=counters.commits.histogram(),
                 fetch_latency=counters.fetching.histogram(),
+                spilled_bytes=counters.spilled_bytes,
+                back_pressure_waits=counters.waits,
+                back_pressure_seconds=counters.waited_seconds,
             )
 
 
@@ -222,10 +233,14 @@ class ShuffleStore:
     def _spill_loop(self) -> None:
         while not self._stopping.is_set():
             self.pool.pressed.wait()
-            candidates = [data for job in self.jobs() for data in job.shuffles() if data.memory_bytes]
-            largest = max(candidates, key=lambda data: data.memory_bytes, default=None)
+            candidates = [(job, data) for job in self.jobs() for data in job.shuffles() if data.memory_bytes]
+            largest = max(candidates, key=lambda each: each[1].memory_bytes, default=None)
+            written = 0
             try:
-                written = largest.spill() if largest is not None else 0
+                if largest is not None:
+                    job, data = largest
+                    written = data.spill()
+                    job.counters.spilled(written)
             except ShuffleError as error:
                 _LOG.error("memory is short and nothing can be written out: %s", error)
                 self.pool.fail(error)

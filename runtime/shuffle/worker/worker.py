@@ -80,6 +80,10 @@ class ShuffleWorker:
         """The jobs that are served, and those that were recovered and are not asked for: allow or release these."""
         return tuple(job.job_id for job in self._store.jobs())
 
+    def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
+        """The shuffles of a job that there is data of; none of a job that is not known."""
+        return next((job.kept() for job in self._store.jobs() if job.job_id == job_id), ())
+
     def expect(self, job_id: str, worker: str) -> None:
         """Let ``worker`` hand over what it has of a job that is served here; raises :class:`JobNotAllowed`."""
         self._store.job(job_id).expect(worker)
@@ -87,6 +91,11 @@ class ShuffleWorker:
     def hand_over(self, job_id: str, shuffle: int, to: WorkerAddress) -> int:
         """Give what is kept of a shuffle to another worker; see :meth:`HandOvers.hand_over`."""
         return self._hand_overs.hand_over(job_id, shuffle, to)
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes no new maps."""
+        return self._store.draining
 
     def drain(self) -> None:
         """Take no new maps from now on; those that have begun may end, and readers are served."""
@@ -102,6 +111,7 @@ class ShuffleWorker:
         store, pool = self._store, self._store.pool
         return WorkerStatistics(
             name=self.name,
+            policy=store.config.policy.value,
             draining=store.draining,
             connections=self._server.connections,
             refused_connections=self._server.refused,

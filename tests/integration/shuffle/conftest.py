@@ -59,12 +59,12 @@ async def start_worker(identities: dict[str, TlsIdentity], tmp_path: Path) -> As
     """Start workers; by default with little memory, and one that serves the job."""
     running: list[ShuffleWorker] = []
 
-    async def start(name: str = "w-1", *, jobs: tuple[str, ...] = (JOB,), **settings: object) -> Running:
+    async def start(name: str = "w-1", *, jobs: tuple[str, ...] = (JOB,), port: int = 0, **settings: object) -> Running:
         made = config(tmp_path / name, **settings)
         worker = ShuffleWorker(made, identities[name])
         for job in jobs:
             worker.allow_job(job, bytes.fromhex(KEY))
-        host, port = await worker.start("127.0.0.1", 0)
+        host, port = await worker.start("127.0.0.1", port)
         running.append(worker)
         return Running(worker, WorkerAddress(name, host, port), made)
 

@@ -22,6 +22,7 @@ from runtime.shuffle.wire import (
     pack_hello,
 )
 from runtime.shuffle.worker.config import MIN_MEMORY_BYTES, SLAB_BYTES
+from runtime.shuffle.worker.server import KEEPALIVE
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.shuffle.conftest import KEY, Running, StartWorker, client
 from tests.integration.shuffle.raw_peer import RawPeer, commit_frame, fetch_frame, push_frame
@@ -331,6 +332,18 @@ async def test_one_identity_has_a_bounded_number_of_connections(
         return ended
 
     assert await asyncio.to_thread(connect)
+
+
+async def test_a_peer_that_is_gone_without_a_word_is_found_out(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    """By the kernel, whether the connection is idle or something is on its way: that would take hours to show."""
+    worker = await start_worker()
+    async with client(identities, worker) as executor:
+        await executor.connection(worker.address, "fetch")
+        (session,) = worker.worker._server._sessions
+        for level, option, value in KEEPALIVE:
+            assert session.stream._raw.getsockopt(level, option) == value
 
 
 async def test_a_job_that_sends_slowly_leaves_memory_to_others(

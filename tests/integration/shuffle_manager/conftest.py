@@ -60,6 +60,10 @@ class NotedWorker:
         """Jobs that may write, and jobs with data."""
         return tuple(sorted({*self.allowed, *self.kept}))
 
+    def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
+        """What was noted."""
+        return tuple(sorted(self.kept.get(job_id, ())))
+
     async def allow_job(self, job_id: str, integrity_key: bytes) -> None:
         """Note it."""
         self.allowed[job_id] = integrity_key

@@ -96,16 +96,22 @@ async def test_streaming_aggregation(pair: Pair, tmp_path: Path) -> None:
     assert ours == sparks
 
 
+async def test_real_time_mode_is_refused_and_says_why(pair: Pair, tmp_path: Path) -> None:
+    answer = await pair.ours.run("kinds.real_time", folder=str(tmp_path))
+    assert "would open listeners without mutual TLS: use another trigger" in answer
+
+
 async def test_everything_went_through_the_workers_over_mutual_tls(pair: Pair) -> None:
     await pair.ours.run("kinds.group")
     service = pair.ours.services[0]
     for name in service.processes:
         assert (await service.statistics(name))["written_bytes"] >= 0
     identities = sorted(pair.ours.job.directory.glob("executor-*/identity"))
+    workers: set[str] = set()
     for identity in identities:
         dialed = [line for line in read_evidence(identity) if line.direction == "dialed"]
-        workers = {line.peer.rpartition("/")[2] for line in dialed if "/shuffle-worker/" in line.peer}
-        assert workers == {"shuffle-worker-1", "shuffle-worker-2"}
+        workers |= {line.peer.rpartition("/")[2] for line in dialed if "/shuffle-worker/" in line.peer}
         assert {line.protocol for line in dialed} == {"TLSv1.3"}
+    assert workers == {"shuffle-worker-1", "shuffle-worker-2"}
     blocks = list(pair.ours.job.directory.glob("**/shuffle_*.data"))
     assert blocks == []

@@ -390,6 +390,27 @@ def test_who_keeps_something_of_which_shuffle() -> None:
     assert [each.number for each in kept_by("w-1", [job])] == [1, 2]
 
 
+def test_a_worker_tells_what_it_keeps_of_a_job_that_began_under_another_manager() -> None:
+    table = JobTable(lease=LEASE, quotas=Quotas())
+    job = table.add(Job("a" * 32, "owner", b"k" * 8, recovered=True))
+    table.place(job, 1, Shuffle(4, ("w-1",), {"w-1": "w-2"}))
+    for number, worker in ((1, "w-1"), (1, "w-2"), (1, "w-3"), (1, "w-3"), (2, "w-1"), (2, "w-2")):
+        table.found(job, number, worker)
+    assert job.shuffles == {1: Shuffle(4, ("w-1", "w-3"), {"w-1": "w-2"}), 2: Shuffle(0, ("w-1", "w-2"))}
+    assert {name: count for name, count in table.assigned.items() if count} == {"w-1": 4, "w-3": 4}
+    table.remove(job.job_id)
+    assert not any(table.assigned.values())
+
+
+def test_a_worker_that_says_that_it_drains_is_drained_by_whoever_leads_now() -> None:
+    table = WorkerTable(heartbeat_timeout=TIMEOUT, disk_reserve=GIB, clock=Clock())
+    draining = WorkerRegistration(name="w-1", host="h", port=1, instance="1", draining=True)
+    assert table.register(draining).drained
+    table.drain("w-1", wanted=False)
+    assert not table.register(draining).drained, "it has not heard of it yet"
+    assert not table.register(registration("w-1", instance="2")).drained
+
+
 def test_drained_and_handed_over_is_done_and_what_begins_anew_is_not() -> None:
     clock = Clock()
     table = WorkerTable(heartbeat_timeout=TIMEOUT, disk_reserve=GIB, clock=clock)

@@ -24,8 +24,9 @@ def overview() -> ShuffleOverview:
     for seconds in (0.0005, 0.004, 0.004, 99.0):
         commits.note(seconds)
     job = JobReport(
-        job_id=JOB, bytes=70, pushed_bytes=90, fetched_bytes=50, maps=4, refused=1, commit_latency=commits.histogram()
-    )
+        job_id=JOB, bytes=70, pushed_bytes=90, fetched_bytes=50, maps=4, refused=1, commit_latency=commits.histogram(),
+        spilled_bytes=30, waits=1, waiting_seconds=0.125,
+    )  # fmt: skip
     busy = WorkerReport(
         memory_used=64,
         memory_limit=128,
@@ -66,6 +67,8 @@ def test_bytes_latency_spill_and_back_pressure_are_told_of_each_worker_and_job()
         f"sluice_shuffle_pushed_bytes_total{{{job}}} 90.0",
         f"sluice_shuffle_fetched_bytes_total{{{job}}} 50.0",
         f"sluice_shuffle_commit_seconds_count{{{job}}} 4.0",
+        f"sluice_shuffle_job_spilled_bytes_total{{{job}}} 30.0",
+        f"sluice_shuffle_job_back_pressure_seconds_total{{{job}}} 0.125",
     }
     sorted_lines = {_sorted(line) for line in lines}
     assert {_sorted(line) for line in expected} <= sorted_lines

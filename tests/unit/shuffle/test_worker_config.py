@@ -5,8 +5,11 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+import pytest
+
 from pki.home import Home
 from runtime.shuffle.config import ShuffleConfig
+from runtime.shuffle.worker.config import Layout, Policy
 from runtime.shuffle.worker_process import worker_config
 
 
@@ -21,3 +24,10 @@ def test_each_worker_has_a_secret_of_its_own_and_keeps_it(tmp_path: Path) -> Non
     assert len(first.at_rest_secret) == 32
     assert stat.S_IMODE((home.shuffle / "w-1.secret").stat().st_mode) == 0o600
     assert str(first.at_rest_secret) not in repr(first)
+
+
+@pytest.mark.parametrize("policy", [pytest.param(policy, id=policy) for policy in Policy])
+@pytest.mark.parametrize("layout", [pytest.param(layout, id=layout) for layout in Layout])
+def test_a_worker_keeps_to_the_policy_and_layout_of_the_service(tmp_path: Path, policy: Policy, layout: Layout) -> None:
+    made = worker_config(Home.at(tmp_path), ShuffleConfig(policy=policy, layout=layout), "w-1")
+    assert (made.policy, made.layout) == (policy, layout)

@@ -260,3 +260,20 @@ def huge_partition(spark: SparkSession, rows: int) -> Any:
     columns = [f.xxhash64("id", f.lit(n)).alias(f"c{n}") for n in range(16)]
     made = spark.range(rows, numPartitions=4).select(*columns)
     return [_digest(made), _digest(made.repartition(1))]
+
+
+def real_time(spark: SparkSession, folder: str) -> Any:
+    """What a query in real-time mode with a shuffle says, which must not run: Spark would listen without TLS for it."""
+    jvm = spark._jvm
+    assert jvm is not None
+    sources = jvm.org.apache.spark.sql.execution.streaming.sources
+    stream = sources.LowLatencyMemoryStream.apply(spark._jsparkSession, 1, jvm.org.apache.spark.sql.Encoders.LONG())
+    counts = DataFrame(stream.toDF(), spark).groupBy("value").count()
+    query = counts.writeStream.outputMode("update").format("console").option("checkpointLocation", folder)
+    running = query.trigger(realTime="5 seconds").start()  # type: ignore[call-overload]  # not in the stubs
+    try:
+        running.awaitTermination(60)
+    except Exception as error:  # noqa: BLE001  # its text is the answer
+        return str(error)
+    running.stop()
+    return "it ran"

@@ -1,0 +1,53 @@
+"""One request for data on a connection, and how far it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from runtime.shuffle.integrity import SegmentChecks
+from runtime.shuffle.wire import Header
+from runtime.shuffle.worker.located import Located
+from runtime.shuffle.worker.shuffle_data import ShuffleData
+
+
+@dataclass(slots=True)
+class Fetch:
+    """One request being answered."""
+
+    header: Header
+    data: ShuffleData
+    checks: SegmentChecks
+    plan: Iterator[Located]
+    credit: int
+    started: float
+    at: Located | None = None
+    row: int = 0
+    segments: int = 0
+    size: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something that it may be sent."""
+        return self.credit > 0 and self.at is not None
+
+    def read(self, at: Located, row: int, end: int, view: memoryview) -> bool:
+        """Read segments of :attr:`at` into ``view``; False when they are elsewhere now: to be looked at anew."""
+        self.data.read(at, row, end, view)
+        return True
+
+    def advance(self) -> bool:
+        """Make sure that :attr:`at` has a next row; False at the end."""
+        while self.at is None or self.row >= len(self.at):
+            self.at = next(self.plan, None)
+            self.row = 0
+            if self.at is None:
+                return False
+        return True
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where the next segment is: which shuffle's files, which of them, and its offset there."""
+        if self.at is None or self.row >= len(self.at):
+            return (0, 0, 0)
+        return (self.header.shuffle, self.at.volumes[self.row], self.at.offsets[self.row])

@@ -1,0 +1,76 @@
+"""What is durable of the service: what a later manager reads, damaged as it may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runtime.ha.embedded import FilePointers
+from runtime.ha.errors import LeadershipLost
+from runtime.shuffle.manager.job_store import ShuffleJobStore
+from runtime.shuffle.manager.jobs import Job, Shuffle
+
+JOB, OTHER = "a" * 32, "b" * 32
+HANDED_OVER = Shuffle(4, ("w-1", "w-2"), {"w-1": "w-3"})
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> ShuffleJobStore:
+    """With two live jobs."""
+    store = ShuffleJobStore(FilePointers(tmp_path))
+    for job_id in (JOB, OTHER):
+        await store.add(Job(job_id, "owner", b"k" * 8))
+    return store
+
+
+async def recovered(root: Path) -> dict[str, dict[int, Shuffle]]:
+    """What the next one reads."""
+    return {job.job_id: job.shuffles for job in await ShuffleJobStore(FilePointers(root)).recover()}
+
+
+async def test_who_took_over_is_read_again(store: ShuffleJobStore, tmp_path: Path) -> None:
+    await store.note(JOB, 7, HANDED_OVER)
+    await store.note(JOB, 7, Shuffle(4, ("w-1", "w-2"), {"w-1": "w-3", "w-2": "w-3"}))
+    await store.note(JOB, 8, HANDED_OVER)
+    await store.forget(JOB, 8)
+    await store.forget(JOB, 9)
+    found = await recovered(tmp_path)
+    assert found == {JOB: {7: Shuffle(4, ("w-1", "w-2"), {"w-1": "w-3", "w-2": "w-3"})}, OTHER: {}}
+
+
+async def test_nothing_is_kept_of_a_shuffle_that_nobody_took_over(store: ShuffleJobStore, tmp_path: Path) -> None:
+    await store.note(JOB, 7, HANDED_OVER)
+    assert store.has_noted(JOB, 7)
+    await store.note(JOB, 7, Shuffle(4, ("w-1", "w-2")))
+    assert not store.has_noted(JOB, 7)
+    assert await recovered(tmp_path) == {JOB: {}, OTHER: {}}
+
+
+async def test_nothing_is_left_of_a_job_that_is_over(store: ShuffleJobStore, tmp_path: Path) -> None:
+    await store.note(JOB, 7, HANDED_OVER)
+    await store.note(OTHER, 7, HANDED_OVER)
+    later = ShuffleJobStore(FilePointers(tmp_path))
+    await later.recover()
+    await later.remove(JOB)
+    assert [path.name for path in (tmp_path / "shuffles").iterdir()] == [f"{OTHER}-7"]
+    (tmp_path / "jobs" / OTHER).unlink()  # its removal was not done when the manager died
+    assert await recovered(tmp_path) == {}
+    assert list((tmp_path / "shuffles").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [f"{JOB}-7", f"{JOB}-x", f"{JOB}-", "c" * 32 + "-7"])
+async def test_what_is_damaged_or_of_nobody_is_removed(store: ShuffleJobStore, tmp_path: Path, name: str) -> None:
+    await store.note(JOB, 5, HANDED_OVER)
+    (tmp_path / "shuffles" / name).write_bytes(b"{}")
+    assert await recovered(tmp_path) == {JOB: {5: HANDED_OVER}, OTHER: {}}
+    assert [path.name for path in (tmp_path / "shuffles").iterdir()] == [f"{JOB}-5"]
+
+
+async def test_who_does_not_lead_any_more_notes_nothing(tmp_path: Path) -> None:
+    pointers = FilePointers(tmp_path)
+    store = ShuffleJobStore(pointers)
+    pointers.close()
+    with pytest.raises(LeadershipLost):
+        await store.note(JOB, 7, HANDED_OVER)
+    assert await recovered(tmp_path) == {}
