@@ -211,7 +211,7 @@ def shuffle_manager(
         allow_many_files()
         return run_shuffle_manager(located, configuration.runtime, name)
 
-    serve(joined(located, join, kept, main))
+    serve(joined(located, join, kept, main), process_of(located, configuration, Role.SHUFFLE_MANAGER, name))
 
 
 @app.command(
@@ -240,7 +240,7 @@ def shuffle_worker(
         allow_many_files()  # connections, and a file of each partition that is written
         return run_shuffle_worker(located, configuration.shuffle, name)
 
-    serve(joined(located, join, kept, main))
+    serve(joined(located, join, kept, main), process_of(located, configuration, Role.SHUFFLE_WORKER, name))
 
 
 @app.command()
@@ -269,7 +269,15 @@ def auth(
             located,
             join,
             kept,
-            lambda: run_auth(located, configuration.gateway, domain, name, rest=rest, locate_ca=locate),
+            lambda: run_auth(
+                located,
+                configuration.gateway,
+                domain,
+                name,
+                rest=rest,
+                locate_ca=locate,
+                tracing=configuration.tracing,
+            ),
         ),
         process_of(located, configuration, Role.AUTH, name),
     )

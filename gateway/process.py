@@ -34,6 +34,7 @@ from gateway.xds.secrets import Secrets
 from gateway.xds.service import xds_service
 from gateway.xds.source import load_source
 from gateway.xds.status import status_file
+from gateway.xds.tracing import collector_of
 from pki.ca.address import CaAddress
 from pki.channels import Channel, client_policy
 from pki.files import SECRET_MODE, make_private_directory, write_atomic, write_secret
@@ -42,6 +43,7 @@ from pki.identity import Role
 from pki.in_use_reporter import reporting
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
+from pki.tracing import TracingConfig
 
 __all__ = ["auth_announcement", "edge_directory", "route_file", "run_auth", "run_envoy"]
 
@@ -71,11 +73,12 @@ async def run_auth(
     *,
     rest: tuple[str, int] | None = None,
     locate_ca: Callable[[], CaAddress] | None = None,
+    tracing: TracingConfig | None = None,
 ) -> None:
     """Serve Envoy's questions, and its configuration, until cancelled: on sockets, or on ``config.auth_host``.
 
     ``rest`` is where Envoy finds REST over mutual TLS; None: on its unix socket. ``locate_ca`` tells where the online
-    authority is; None: it is announced in ``home``.
+    authority is; None: it is announced in ``home``. With ``tracing`` Envoy takes part.
 
     Raises :class:`~pki.errors.SluiceError` when tokens, routes or the audit log are not in order, or there is no
     identity for the network: an auth service that cannot decide does not start.
@@ -132,7 +135,10 @@ async def run_auth(
         legs = legs_of(config, paths, rest)
         decides = service.authenticator
         sources = Sources(service.routes, decides.policy, decides.pass_keys, decides.revocations)
-        await stack.enter_async_context(publishing(xds, config, trust_domain, legs, sources, copy=paths.configuration))
+        copy, collector = paths.configuration, collector_of(tracing) if tracing else None
+        await stack.enter_async_context(
+            publishing(xds, config, trust_domain, legs, sources, copy=copy, collector=collector)
+        )
         _LOG.info("auth service ready on %s with %d routes", where, len(service.routes.get().routes))
         await asyncio.Event().wait()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import ssl
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -36,6 +37,11 @@ class TracingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Who vouches for its HTTPS; empty: the system's authorities."""
     sampled: Annotated[float, msgspec.Meta(ge=0, le=1)] = 1.0
     """The share of traces that are recorded, of those that do not come with a decision."""
+
+    @property
+    def authorities(self) -> str:
+        """The file with who vouches for the collector; empty: there is none."""
+        return self.ca_file or ssl.get_default_verify_paths().cafile or ""
 
 
 class Span:
@@ -76,6 +82,7 @@ class Tracing:
                 f"tracing.endpoint is {config.endpoint[:200]!r}", "traces name principals: https:// only"
             )
         try:
+            import requests
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.trace import TracerProvider
@@ -83,7 +90,13 @@ class Tracing:
             from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
         except ImportError as error:
             raise TracingUnavailable("opentelemetry is not installed", "pip install 'sluice[tracing]'") from error
-        exporter = OTLPSpanExporter(endpoint=config.endpoint, certificate_file=config.ca_file or None)
+        session = requests.Session()
+        session.trust_env = (
+            False  # REQUESTS_CA_BUNDLE would take the place of ca_file, and a proxy that of the collector
+        )
+        exporter = OTLPSpanExporter(
+            endpoint=config.endpoint, certificate_file=config.authorities or None, session=session
+        )
         self._provider = TracerProvider(
             resource=Resource.create({"service.name": "sluice", "service.instance.id": process}),
             sampler=ParentBased(TraceIdRatioBased(config.sampled)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
@@ -31,19 +32,28 @@ class Collector:
 
 
 @contextlib.asynccontextmanager
-async def collecting() -> AsyncIterator[Collector]:
-    """A collector that takes what this process records meanwhile."""
+async def serving(context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Collector, str]]:
+    """A collector, by HTTPS with ``context``, and its endpoint."""
     collector = Collector()
     runner = web.ServerRunner(web.Server(collector.take))
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     host, port = runner.addresses[0][:2]
-    TRACING.start(TracingConfig(endpoint=f"http://{host}:{port}/v1/traces"), "test/all")
     try:
-        yield collector
+        yield collector, f"{'http' if context is None else 'https'}://{host}:{port}/v1/traces"
     finally:
-        await stopped()
         await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def collecting() -> AsyncIterator[Collector]:
+    """A collector that takes what this process records meanwhile."""
+    async with serving() as (collector, endpoint):
+        TRACING.start(TracingConfig(endpoint=endpoint), "test/all")
+        try:
+            yield collector
+        finally:
+            await stopped()
 
 
 async def stopped() -> None:

@@ -221,7 +221,7 @@ def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager
         ClusterFacts("0.1.0", "4.3.0", spiffe("jobmanager/jm-1"), TRUST_DOMAIN),
         ConnectSessions(dispatcher, store, directory / "jobs", ConnectConfig()),
         default_executors=2,
-        leader=Term("jm-1", 3, 5000),
+        leader=Term("jm-1", 3, int((time.time() - 3 * HOUR) * 1000)),
         config=RuntimeConfig(),
         artifacts=ArtifactStores(()),
         observation=Observation(Home.at(directory / "home"), "jobmanager/jm-1", lambda: ()),

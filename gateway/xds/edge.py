@@ -17,6 +17,7 @@ from gateway.xds.quic import EDGE_QUIC, quic_listener
 from gateway.xds.revocations import revocation_filter
 from gateway.xds.routes import Grants, route_configuration
 from gateway.xds.snapshot import Resources
+from gateway.xds.tracing import Collector, collector_clusters
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class EdgeInputs:
     Attributes:
         listener_source: ``envoy/listener.jsonc``.
         routes: what REST publishes.
+        collector: where spans go; None: nothing is traced.
     """
 
     config: GatewayConfig
@@ -34,15 +36,19 @@ class EdgeInputs:
     listener_source: object
     routes: tuple[Route, ...]
     grants: Grants
+    collector: Collector | None = None
 
 
 def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]]:
     """Clusters, listener and routes in JSON, by kind and name. There is no secret in them."""
-    listeners = {EDGE: edge_listener(inputs.listener_source, inputs.config)}
+    listeners = {EDGE: edge_listener(inputs.listener_source, inputs.config, inputs.collector)}
     if inputs.config.http3:
         listeners[EDGE_QUIC] = quic_listener(listeners[EDGE], inputs.config)
     routes = route_configuration(inputs.config, inputs.routes, inputs.grants)
-    clusters = edge_clusters(inputs.config, inputs.trust_domain, inputs.legs)
+    clusters = [
+        *edge_clusters(inputs.config, inputs.trust_domain, inputs.legs),
+        *collector_clusters(inputs.collector),
+    ]
     return {
         CLUSTER: {str(each["name"]): each for each in clusters},
         LISTENER: listeners,

@@ -12,6 +12,7 @@ from gateway.xds.headers import CREDENTIAL, PASS_ID, PRINCIPAL, ROLE, header_mut
 from gateway.xds.json_values import FROM_XDS, seconds
 from gateway.xds.replies import local_replies
 from gateway.xds.source import DIRECTORY, fill
+from gateway.xds.tracing import Collector, tracer
 
 SOURCE = DIRECTORY / "listener.jsonc"
 EDGE = "edge"
@@ -31,8 +32,8 @@ TLS_1_2_CIPHERS = (
 """Where version 1.2 is allowed: forward secrecy and AEAD, nothing else (RFC 9325 section 4.2)."""
 
 
-def edge_listener(source: object, config: GatewayConfig) -> dict[str, object]:
-    """The listener in JSON."""
+def edge_listener(source: object, config: GatewayConfig, collector: Collector | None = None) -> dict[str, object]:
+    """The listener in JSON; spans go to ``collector``."""
     listener = fill(
         source,
         {
@@ -49,6 +50,7 @@ def edge_listener(source: object, config: GatewayConfig) -> dict[str, object]:
             "header_mutations": header_mutations(),
             "access_log": ACCESS_LOG_FILE,
             "log_fields": log_fields(),
+            "tracing": tracer(collector),
             "local_replies": local_replies(),
             "http_filters": http_filters(config),
             "from_xds": FROM_XDS,

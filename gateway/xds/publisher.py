@@ -27,6 +27,7 @@ from gateway.xds.service import XdsService
 from gateway.xds.snapshot import SnapshotBoard
 from gateway.xds.source import load_source
 from gateway.xds.status import XdsStatus
+from gateway.xds.tracing import Collector
 from pki.errors import SluiceError
 from pki.files import make_private_directory, write_secret
 from pki.tasks import end_tasks
@@ -131,9 +132,18 @@ class EdgePublisher:
 
 @contextlib.asynccontextmanager
 async def publishing(
-    service: XdsService, config: GatewayConfig, trust_domain: str, legs: Legs, sources: Sources, *, copy: Path
+    service: XdsService,
+    config: GatewayConfig,
+    trust_domain: str,
+    legs: Legs,
+    sources: Sources,
+    *,
+    copy: Path,
+    collector: Collector | None = None,
 ) -> AsyncIterator[None]:
     """Serve what ``sources`` say while the context lasts, and write it to ``copy`` for people.
+
+    Envoy's spans go to ``collector``.
 
     Raises :class:`~pki.errors.SluiceError` when there is nothing good to begin with.
     """
@@ -144,6 +154,7 @@ async def publishing(
         listener_source=load_source(SOURCE),
         routes=(),
         grants=Grants({}),
+        collector=collector,
     )
     publisher = EdgePublisher(service.board, service.status, sources, inputs, copy=copy)
     publisher.refresh()

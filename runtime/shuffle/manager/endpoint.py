@@ -15,9 +15,8 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 
 import msgspec
 
@@ -28,13 +27,13 @@ from runtime.rpc import FencedRpcEndpoint, RemotePeer
 from runtime.shuffle.config import ShuffleConfig
 from runtime.shuffle.gateways import SHUFFLE_MANAGER, SHUFFLE_WORKER, ShuffleManagerGateway, ShuffleWorkerGateway
 from runtime.shuffle.manager.allocation import choose
-from runtime.shuffle.manager.hand_over import Kept, kept_by, successor
+from runtime.shuffle.manager.hand_over import kept_by
+from runtime.shuffle.manager.handing_over import HandOvers, WorkerLink
 from runtime.shuffle.manager.job_store import ShuffleJobStore
 from runtime.shuffle.manager.jobs import Job, JobTable, Quotas, Shuffle
 from runtime.shuffle.manager.workers import Worker, WorkerTable
 from runtime.shuffle.messages import (
     INTEGRITY_KEY_BYTES,
-    HandOver,
     LiveJob,
     ShuffleJobView,
     ShuffleOverview,
@@ -59,14 +58,6 @@ MAX_LOCATED = 10_000
 """Most workers that are looked for at a time."""
 MAX_WORKER_JOBS = 20_000
 """Most jobs that a worker may say it holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Link:
-    """The stream to a registered worker."""
-
-    peer: RemotePeer
-    gateway: ShuffleWorkerGateway
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +97,10 @@ class ShuffleManager(FencedRpcEndpoint):
         )
         quotas = Quotas(config.job_quota_mb * MIB, config.cluster_quota_mb * MIB)
         self._jobs = JobTable(lease=config.job_lease, quotas=quotas, clock=monotonic)
-        self._links: dict[str, _Link] = {}
+        self._links: dict[str, WorkerLink] = {}
         self._clusters: dict[RemotePeer, str] = {}
         self._opening: dict[str, _Opening] = {}
-        self._handing_over: set[str] = set()
-        self._recording = asyncio.Lock()
+        self._hand_overs = HandOvers(self._jobs, self._workers, self._links, store, self._allow)
 
     async def on_start(self) -> None:
         """Take over the live jobs of an earlier leader, each with a whole lease and who took over what, and watch."""
@@ -139,7 +129,7 @@ class ShuffleManager(FencedRpcEndpoint):
         if earlier is not None and earlier.peer is not peer:
             self.hand_off(earlier.peer.close("registered again"))
         worker = self._workers.register(registration)
-        self._links[name] = _Link(peer, peer.gateway(ShuffleWorkerGateway, SHUFFLE_WORKER))
+        self._links[name] = WorkerLink(peer, peer.gateway(ShuffleWorkerGateway, SHUFFLE_WORKER))
         self.watch(peer, lambda _: self._closed(name, peer))
         live = [job for job_id in registration.jobs if (job := self._jobs.get(job_id)) is not None]
         worker.allowed.update(job.job_id for job in live)
@@ -181,9 +171,9 @@ class ShuffleManager(FencedRpcEndpoint):
                 self.hand_off(link.peer.close("no heartbeat"))
             self._lose(worker.name, f"nothing was heard of it for {self._config.heartbeat_timeout:g} s")
         for worker in self._workers.all:
-            if worker.drained and worker.name in self._links and worker.name not in self._handing_over:
-                self._handing_over.add(worker.name)
-                self.hand_off(self._hand_over(worker), failed=self._note(f"handing over what {worker.name} keeps"))
+            if self._hand_overs.due(worker):
+                gone_on = self._hand_overs.go_on(worker)
+                self.hand_off(gone_on, failed=self._note(f"handing over what {worker.name} keeps"))
         for job in self._jobs.expired():
             _LOG.warning("the lease of job %s is over: its data is removed", job.job_id)
             self.hand_off(self._forget(job.job_id), failed=self._note("forgetting a job"))
@@ -228,7 +218,7 @@ class ShuffleManager(FencedRpcEndpoint):
         self._jobs.place(job, request.shuffle_id, Shuffle(request.partitions, names))
         return ShuffleAllocation(
             shuffle_id=request.shuffle_id,
-            workers=tuple(self._address(name) for name in names),
+            workers=tuple(self._workers.address(name) for name in names),
             replicas=request.replicas,
             integrity_key=job.integrity_key,
         )
@@ -295,10 +285,6 @@ class ShuffleManager(FencedRpcEndpoint):
         self._workers.get(name).allowed.add(job.job_id)
         return True
 
-    def _address(self, name: str) -> ShuffleWorkerAddress:
-        registration = self._workers.get(name).registration
-        return ShuffleWorkerAddress(name=name, host=registration.host, port=registration.port)
-
     async def locate(self, job_id: str, shuffle_id: int, workers: tuple[str, ...]) -> tuple[ShuffleWorkerAddress, ...]:
         """See :class:`ShuffleManagerGateway`."""
         job = self._jobs.own(job_id, self._cluster())
@@ -311,7 +297,7 @@ class ShuffleManager(FencedRpcEndpoint):
             for each in dict.fromkeys((keeper, name)):  # what was written later than it was handed over is in place
                 if each in self._links:
                     instead_of = name if each != name else ""
-                    found.append(msgspec.structs.replace(self._address(each), instead_of=instead_of))
+                    found.append(msgspec.structs.replace(self._workers.address(each), instead_of=instead_of))
         return tuple(found)
 
     def _why_too_few(self, replicas: int) -> str:
@@ -340,24 +326,15 @@ class ShuffleManager(FencedRpcEndpoint):
 
     async def _release_found_before(self, job: Job, shuffle_id: int) -> None:
         """Of what workers kept when this manager began to lead it has no list: they are asked."""
-        links = tuple(self._links.values())
-        kept = await asyncio.gather(*(self._kept_shuffles(link, job) for link in links))
-        for earlier in sorted({each for numbers in kept for each in numbers or () if each < shuffle_id}):
+        for earlier in await self._hand_overs.kept_before(job, shuffle_id):
             self._release_shuffle(job, earlier)
-
-    async def _kept_shuffles(self, link: _Link, job: Job) -> tuple[int, ...] | None:
-        """The shuffles of a job that a worker has data of; None when it does not say."""
-        try:
-            return await link.gateway.kept_shuffles(job.job_id)
-        except SluiceError as error:
-            _LOG.info("%s does not say what it keeps of job %s: %s", link.peer.identity, job.job_id, error)
-            return None
 
     def _release_shuffle(self, job: Job, shuffle_id: int) -> None:
         """At all workers: after a change of leaders nobody knows which of them keep it."""
         self._jobs.displace(job, shuffle_id)
         if self._store.has_noted(job.job_id, shuffle_id):
-            self.hand_off(self._record(job, shuffle_id), failed=self._note("forgetting who took over a shuffle"))
+            recorded = self._hand_overs.record(job, shuffle_id)
+            self.hand_off(recorded, failed=self._note("forgetting who took over a shuffle"))
         for link in self._links.values():
             released = link.gateway.release_shuffle(job.job_id, shuffle_id)
             self.hand_off(released, failed=self._note("releasing a shuffle"))
@@ -378,19 +355,18 @@ class ShuffleManager(FencedRpcEndpoint):
             self._jobs.remove(job_id)
         self._workers.forget_job(job_id)
         try:
-            async with self._recording:
-                await self._store.remove(job_id)
+            await self._hand_overs.forget(job_id)
         finally:
             told = (self._told_released(link, job_id) for link in tuple(self._links.values()))
             await asyncio.gather(*told)
 
-    async def _told_released(self, link: _Link, job_id: str) -> None:
+    async def _told_released(self, link: WorkerLink, job_id: str) -> None:
         try:
             await link.gateway.release_job(job_id)
         except SluiceError as error:
             _LOG.info("%s was not told that job %s is over: %s", link.peer.identity, job_id, error)
 
-    def _tell_released(self, link: _Link, job_id: str) -> None:
+    def _tell_released(self, link: WorkerLink, job_id: str) -> None:
         self.hand_off(self._told_released(link, job_id))
 
     async def renew_job_leases(self, job_ids: tuple[str, ...]) -> tuple[str, ...]:
@@ -412,72 +388,8 @@ class ShuffleManager(FencedRpcEndpoint):
         if not wanted:  # it has all of it still
             for kept in kept_by(name, self._jobs.all):
                 if kept.shuffle.successors.pop(name, ""):
-                    recorded = self._record(kept.job, kept.number)
+                    recorded = self._hand_overs.record(kept.job, kept.number)
                     self.hand_off(recorded, failed=self._note("recording that nobody took over a shuffle"))
-
-    async def _hand_over(self, worker: Worker) -> None:
-        """Go on handing over what a drained worker keeps; readers find it where it went as soon as all of it is there.
-
-        Repeated with each look at the workers: maps that had begun when it was drained are committed later.
-        """
-        try:
-            left = await self._ask_what_is_older(worker)
-            for kept in kept_by(worker.name, self._jobs.all):
-                left += await self._hand_over_shuffle(worker.name, kept)
-            worker.handed_over = left == 0
-        finally:
-            self._handing_over.discard(worker.name)
-
-    async def _ask_what_is_older(self, worker: Worker) -> int:
-        """What a worker keeps of jobs whose shuffles are not all known here; returns for how many it does not say."""
-        link, unsaid = self._links.get(worker.name), 0
-        for kept in worker.report.jobs if link is not None else ():
-            job = self._jobs.get(kept.job_id)
-            if link is None or job is None or not job.recovered or not kept.bytes:
-                continue
-            numbers = await self._kept_shuffles(link, job)
-            unsaid += numbers is None
-            if self._jobs.get(kept.job_id) is job:
-                for number in numbers or ():
-                    self._jobs.found(job, number, worker.name)
-        return unsaid
-
-    async def _hand_over_shuffle(self, name: str, kept: Kept) -> int:
-        """How much is left; something is, too, when it cannot be said."""
-        to = successor(name, kept.shuffle, self._workers.candidates(kept.job.job_id), self._jobs.assigned)
-        source, target = self._links.get(name), self._links.get(to)
-        if source is None or target is None:
-            return 1
-        if kept.job.job_id not in self._workers.get(to).allowed and not await self._allow(to, kept.job):
-            return 1
-        try:
-            await target.gateway.expect(kept.job.job_id, name)
-            order = HandOver(job_id=kept.job.job_id, shuffle_id=kept.number, to=self._address(to))
-            left = await source.gateway.hand_over(order)
-        except SluiceError as error:
-            _LOG.warning("shuffle %d of job %s stays with %s: %s", kept.number, kept.job.job_id, name, error)
-            return 1
-        if left == 0 and self._workers.get(name).drained and kept.shuffle.successors.get(name) != to:
-            try:
-                await self._record(kept.job, kept.number, {name: to})
-            except HaError as error:  # it may not be stopped: the next manager would not know where its data is
-                _LOG.warning("that %s has what %s kept is not durable yet: %s", to, name, error)
-                return 1
-            _LOG.info("shuffle %d of job %s went from %s to %s", kept.number, kept.job.job_id, name, to)
-        return left
-
-    async def _record(self, job: Job, number: int, successors: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Make durable who has what of a shuffle, with these ``successors``, which count from then on."""
-        async with self._recording:
-            shuffle = job.shuffles.get(number)
-            if self._jobs.get(job.job_id) is not job:
-                return  # all of the job is forgotten
-            if shuffle is None:
-                await self._store.forget(job.job_id, number)
-                return
-            whole = {**shuffle.successors, **successors}
-            await self._store.note(job.job_id, number, replace(shuffle, successors=whole))
-            shuffle.successors.update(successors)
 
     def _tell_to_drain(self, name: str, *, wanted: bool) -> None:
         link = self._links.get(name)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from runtime.messages import ShuffleWorkerAddress
 from runtime.rpc import HeartbeatMonitor
 from runtime.shuffle.manager.allocation import Candidate
 from runtime.shuffle.messages import WorkerRegistration, WorkerReport, WorkerState
@@ -86,6 +87,11 @@ class WorkerTable:
             return self._workers[name]
         except KeyError:
             raise WorkerUnknown(f"there is no ShuffleWorker {name[:80]!r}", "see `sluice shuffle status`") from None
+
+    def address(self, name: str) -> ShuffleWorkerAddress:
+        """Where a worker serves the data channel; raises :class:`WorkerUnknown`."""
+        registration = self.get(name).registration
+        return ShuffleWorkerAddress(name=name, host=registration.host, port=registration.port)
 
     def has_room(self, name: str) -> bool:
         """Whether ``name`` may register: known, or not too many yet."""

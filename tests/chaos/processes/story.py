@@ -1,7 +1,8 @@
 """Who is killed, and when: drawn from a seed before anything runs, so that a seed is the same story every time.
 
 Stories of consecutive seeds share a deck in which each kind is once before one is twice: as many of them as
-:func:`runs_of_a_deck` says kill every kind at least once.
+:func:`runs_of_a_deck` says kill every kind at least once. Those of the first deck wait until the job has recovered from
+one death before the next; the others often do not.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LONGEST_PAUSE_SECONDS = 4.0
+HASTE = 0.5
+"""The share of deaths, from the second deck on, that do not wait for the job."""
 
 
 class Kind(enum.StrEnum):
@@ -53,11 +56,19 @@ WITH_AN_ENSEMBLE = (
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """Kill one of ``kind`` when the job went on for ``after`` seconds; ``choice`` says which one of several."""
+    """Kill one of ``kind`` when the job went on for ``after`` seconds; ``choice`` says which one of several.
+
+    ``hasty``: whether or not the job has got further since the last death.
+    """
 
     kind: Kind
     after: float
     choice: float
+    hasty: bool = False
+
+    def __str__(self) -> str:
+        """For whoever watches."""
+        return f"{self.kind} in haste" if self.hasty else str(self.kind)
 
 
 def runs_of_a_deck(deaths: int, kinds: Sequence[Kind] = ON_ONE_MACHINE) -> int:
@@ -73,5 +84,8 @@ def story(plot: str, seed: int, deaths: int, kinds: Sequence[Kind] = ON_ONE_MACH
     while len(order) < (turn + 1) * deaths:
         order += dealer.sample(kinds, len(kinds))
     chance = random.Random(f"{plot} {deck} {turn}")  # noqa: S311
-    mine = order[turn * deaths : (turn + 1) * deaths]
-    return tuple(Death(kind, chance.uniform(0.2, LONGEST_PAUSE_SECONDS), chance.random()) for kind in mine)
+    mine = [
+        Death(kind, chance.uniform(0.2, LONGEST_PAUSE_SECONDS), chance.random())
+        for kind in order[turn * deaths : (turn + 1) * deaths]
+    ]
+    return tuple(replace(each, hasty=deck > 0 and chance.random() < HASTE) for each in mine)

@@ -16,7 +16,7 @@ from cli.errors import AwayError, UnreachableError
 from tests.chaos.processes.story import Death, Kind
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 240.0
 OPTIONS = ("--taskmanagers", "2", "--jobmanagers", "2")
 """Of `sluice up`."""
 

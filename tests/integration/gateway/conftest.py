@@ -36,6 +36,7 @@ from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_identity
 from pki.issuer import LocalIssuer
+from pki.tracing import TracingConfig
 from tests.assertions import asserted_by
 
 TRUST_DOMAIN = "gateway.test"
@@ -191,6 +192,7 @@ class Gateway:
         self.upstream = Upstream()
         self.port = 0
         self.host = "127.0.0.1"
+        self.tracing: TracingConfig | None = None
         self._config = config
         self._loop = loop
         self._auth: concurrent.futures.Future[None] | None = None
@@ -215,7 +217,7 @@ class Gateway:
         write_secret(route_file(self.home), json.dumps(ROUTES).encode())
 
     def start_auth(self) -> None:
-        auth = self._auth = self._loop.start(run_auth(self.home, self._config, TRUST_DOMAIN))
+        auth = self._auth = self._loop.start(run_auth(self.home, self._config, TRUST_DOMAIN, tracing=self.tracing))
         socket_path = self.home.sockets / "auth.sock"
         eventually(lambda: auth.done() or socket_path.exists(), "the auth service does not come up")
         if auth.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,24 @@ def shuffling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Local
     cluster = start_cluster(tmp_path / "home", "--taskmanagers", "1")
     try:
         yield cluster
+    finally:
+        cluster.sluice("down")
+
+
+def test_every_process_shows_metrics_and_logs_as_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE__LOG__FORMAT", "json")
+    cluster = start_cluster(tmp_path / "home", "--taskmanagers", "1")
+    try:
+        shown = set(re.findall(r'process="([^"]+)"', cluster.sluice("metrics").stdout))
+        assert shown == {
+            *("ca/ca-1", "jobmanager/jobmanager-1", "taskmanager/taskmanager-1"),
+            *("auth/auth-1", "gateway/connect", "gateway/envoy"),
+            *("shuffle-manager/shuffle-manager-1", *(f"shuffle-worker/{name}" for name in WORKERS)),
+        }
+        for log in ("jobmanager", "taskmanager-1", "auth", "shuffle-manager-1", *WORKERS):
+            lines = (cluster.home / "log" / f"{log}.log").read_text().splitlines()
+            assert lines
+            assert all("identity" in json.loads(line) for line in lines), log
     finally:
         cluster.sluice("down")
 

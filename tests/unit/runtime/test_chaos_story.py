@@ -17,6 +17,15 @@ def test_consecutive_seeds_kill_every_kind(deaths: int, kinds: tuple[Kind, ...])
         assert all(len(each) == deaths for each in told)
 
 
+def test_only_those_of_the_first_deck_are_patient() -> None:
+    runs = runs_of_a_deck(6)
+    patient = [story("batch", seed, 6) for seed in range(1, runs + 1)]
+    assert not any(death.hasty for each in patient for death in each)
+    later = [death.hasty for seed in range(runs + 1, 5 * runs) for death in story("batch", seed, 6)]
+    assert any(later)
+    assert not all(later)
+
+
 def test_a_seed_is_always_the_same_story() -> None:
     assert story("batch", 5, 6) == story("batch", 5, 6) != story("stream", 5, 6)
     assert set(ON_ONE_MACHINE) | set(WITH_AN_ENSEMBLE) == set(Kind)

@@ -1,0 +1,57 @@
+"""The manager that leads next knows who has taken over what, and goes on with what the one before it began."""
+
+from __future__ import annotations
+
+from runtime.shuffle.messages import WorkerState
+from tests.integration.shuffle_manager.conftest import Service, eventually, service
+
+__all__ = ["service"]
+
+JOB, OTHER = "a" * 32, "b" * 32
+
+
+async def test_the_next_manager_knows_who_took_over(service: Service) -> None:
+    """Also when the worker that gave it away is gone by then, and the one that goes on draining is not."""
+    await service.start_manager("manager-1")
+    await service.start_manager("manager-2")
+    gone = await service.start_worker("w-1")
+    link = await service.cluster()
+    allocations = [await link.allocate(job, 3, 4) for job in (JOB, OTHER)]
+    assert [each.name for each in allocations[0].workers] == ["w-1"]
+    gone.kept = {JOB: {3}, OTHER: {3}}
+    await service.start_worker("w-2")
+    await link.drain("w-1")
+    await service.until_state(link, "w-1", WorkerState.DRAINED)
+    await link.release_shuffle(OTHER, 3)
+    await service.stop_manager("manager-1")
+    await service.until_registered("w-2")
+
+    await service.until_state(link, "w-1", WorkerState.DRAINED)
+    found = await link.locate(JOB, 3, ["w-1"])
+    assert [(each.name, each.instead_of) for each in found] == [("w-2", "w-1"), ("w-1", "")]
+    await service.stop_worker("w-1")
+    await service.until_state(link, "w-1", WorkerState.LOST)
+    assert [each.name for each in await link.locate(JOB, 3, ["w-1"])] == ["w-2"]
+    assert await link.locate(OTHER, 3, ["w-1"]) == (), "what is over has no successor"
+    assert [path.name for path in service.home.root.glob("shuffle-ha/*/shuffles/*")] == [f"{JOB}-3"]
+    await link.release_job(JOB)
+    assert list(service.home.root.glob("shuffle-ha/*/shuffles/*")) == []
+
+
+async def test_the_next_manager_drains_what_it_has_never_placed(service: Service) -> None:
+    await service.start_manager("manager-1")
+    await service.start_manager("manager-2")
+    worker = await service.start_worker("w-1")
+    link = await service.cluster()
+    await link.allocate(JOB, 1, 4)
+    await link.allocate(JOB, 2, 4)
+    worker.kept[JOB] = {1, 2}
+    await service.stop_manager("manager-1")
+    await service.until_registered("w-1")
+    await link.release_before(JOB, 2)
+    await eventually(lambda: worker.kept[JOB] == {2}, "what this manager has never placed is released")
+    await service.start_worker("w-2")
+    await link.drain("w-1")
+    await service.until_state(link, "w-1", WorkerState.DRAINED)
+    assert {(each.shuffle_id, each.to.name) for each in worker.handed_over} == {(2, "w-2")}
+    assert (await link.locate(JOB, 2, ["w-1"]))[0].name == "w-2"
