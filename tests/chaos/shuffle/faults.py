@@ -10,7 +10,8 @@ from typing import Any
 
 from tests.chaos.shuffle.scene import WORKERS, Scene
 
-NEWEST_SHUFFLES = 3
+DELAYS = (1.0, 2.0, 7.0)
+"""Seconds: shorter and longer than clients wait."""
 Fault = Callable[[Scene, random.Random], Coroutine[Any, Any, None]]
 
 
@@ -21,18 +22,18 @@ async def executor_killed(scene: Scene, rng: random.Random) -> None:
 
 async def worker_killed(scene: Scene, rng: random.Random) -> None:
     """SIGKILL a worker for the rest of the run."""
-    await scene.workers.kill(rng.choice(WORKERS))
+    await scene.workers.kill(rng.choice(scene.used()))
 
 
 async def two_workers_killed(scene: Scene, rng: random.Random) -> None:
     """SIGKILL two of three."""
-    for name in rng.sample(WORKERS, 2):
+    for name in _some(scene, rng, 2):
         await scene.workers.kill(name)
 
 
 async def worker_restarted(scene: Scene, rng: random.Random) -> None:
     """SIGKILL a worker, and start it again at its port."""
-    name = rng.choice(WORKERS)
+    name = rng.choice(scene.used())
     port = scene.workers.port(name)
     await scene.workers.kill(name)
     await asyncio.sleep(rng.random())
@@ -41,7 +42,7 @@ async def worker_restarted(scene: Scene, rng: random.Random) -> None:
 
 async def worker_restarted_elsewhere(scene: Scene, rng: random.Random) -> None:
     """SIGKILL a worker, and start it again at another address: nobody finds it without asking."""
-    name = rng.choice(WORKERS)
+    name = rng.choice(scene.used())
     await scene.workers.kill(name)
     await scene.workers.start_worker(name)
     await scene.workers.move_door(name)
@@ -49,38 +50,42 @@ async def worker_restarted_elsewhere(scene: Scene, rng: random.Random) -> None:
 
 async def worker_paused(scene: Scene, rng: random.Random) -> None:
     """SIGSTOP a worker for shorter or longer than clients wait, then SIGCONT."""
-    process = scene.process(rng.choice(WORKERS))
+    name = rng.choice(scene.used())
+    process, door = scene.process(name), scene.workers.doors[name]
+    before = door.passed
     process.suspend()
     try:
-        await asyncio.sleep(rng.choice([0.3, 2.0, 7.0]))
+        await asyncio.sleep(rng.choice(DELAYS))
     finally:
         process.resume()
+    if door.passed > before:
+        scene.seen.add("kept waiting")
 
 
 async def disk_full(scene: Scene, rng: random.Random) -> None:
     """The files of one or two workers cannot grow beyond some size."""
-    for name in rng.sample(WORKERS, rng.choice([1, 1, 2])):
-        scene.limit_files(name, rng.choice([0, 4 << 10, 100_000, 1 << 20]))
+    for name in _some(scene, rng, rng.choice([1, 1, 2])):
+        scene.limit_files(name, rng.choice([0, 0, 1000, scene.volume // 6]))
 
 
 async def file_damaged(scene: Scene, rng: random.Random) -> None:
     """Bits flip in the files of a worker."""
-    _damage(_files(scene, rng.choice(WORKERS)), rng)
+    _damage(scene.files(rng.choice(scene.keepers())), rng)
 
 
 async def file_cut_off(scene: Scene, rng: random.Random) -> None:
     """The end of the files of a worker is lost."""
-    name = rng.choice(WORKERS)
-    _cut_off(_files(scene, name), rng)
+    name = rng.choice(scene.keepers())
+    _cut_off(scene.files(name), rng)
     scene.broken.add(name)
 
 
 async def file_damaged_while_away(scene: Scene, rng: random.Random) -> None:
     """Bits flip or are lost while a worker is not running; it recovers from what there is."""
-    name = rng.choice(WORKERS)
+    name = rng.choice(scene.keepers())
     port = scene.workers.port(name)
     await scene.workers.kill(name)
-    rng.choice([_damage, _cut_off])(_files(scene, name), rng)
+    rng.choice([_damage, _cut_off])(scene.files(name), rng)
     await scene.workers.start_worker(name, port)
 
 
@@ -102,32 +107,33 @@ def _cut_off(files: list[Path], rng: random.Random) -> None:
             file.truncate(rng.randrange(path.stat().st_size))
 
 
-def _files(scene: Scene, name: str) -> list[Path]:
-    """The files of a worker's newest shuffles that have something in them."""
-    shuffles = sorted(scene.workers.data(name).glob("*/*/"), key=lambda path: int(path.name))[-NEWEST_SHUFFLES:]
-    return [path for each in shuffles for path in sorted(each.iterdir()) if path.stat().st_size]
+def _some(scene: Scene, rng: random.Random, count: int) -> list[str]:
+    """Some workers, those first that the run uses."""
+    used = scene.used()
+    rest = [name for name in WORKERS if name not in used]
+    return [*rng.sample(used, len(used)), *rest][:count]
 
 
 async def network_reset(scene: Scene, rng: random.Random) -> None:
     """All connections with a worker, or with all of them, end with a reset."""
-    for name in rng.sample(WORKERS, rng.choice([1, 3])):
+    for name in _some(scene, rng, rng.choice([1, 3])):
         scene.workers.doors[name].reset()
 
 
 async def network_reset_in_a_frame(scene: Scene, rng: random.Random) -> None:
     """The same after some more bytes."""
-    for name in rng.sample(WORKERS, rng.choice([1, 2])):
-        scene.workers.doors[name].reset_after(rng.choice([20, 5_000, 70_000, 600_000]))
+    for name in _some(scene, rng, rng.choice([1, 2])):
+        scene.workers.doors[name].reset_after(rng.choice([20, 1000, scene.volume // 20, scene.volume // 6]))
 
 
 async def network_changes_bits(scene: Scene, rng: random.Random) -> None:
     """What passes is changed: TLS sees it."""
-    scene.workers.doors[rng.choice(WORKERS)].change(rng.choice([1, 3]))
+    scene.workers.doors[rng.choice(scene.used())].change(rng.choice([1, 3]))
 
 
 async def network_stalls(scene: Scene, rng: random.Random) -> None:
     """Nothing passes for shorter or longer than clients wait."""
-    await scene.workers.doors[rng.choice(WORKERS)].stall(rng.choice([0.5, 2.0, 7.0]))
+    await scene.workers.doors[rng.choice(scene.used())].stall(rng.choice(DELAYS))
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -135,3 +141,15 @@ FAULTS: tuple[Fault, ...] = (
     disk_full, file_damaged, file_cut_off, file_damaged_while_away, network_reset, network_reset_in_a_frame,
     network_changes_bits, network_stalls,
 )  # fmt: skip
+
+MOMENTS: dict[Fault, tuple[str, ...]] = {
+    executor_killed: ("meanwhile", "between"),
+    worker_paused: ("meanwhile", "between"),
+    network_stalls: ("meanwhile", "between"),
+    disk_full: ("before", "meanwhile"),
+    file_damaged: ("meanwhile", "between", "between"),
+    file_cut_off: ("meanwhile", "between", "between"),
+    file_damaged_while_away: ("meanwhile", "between", "between"),
+}
+"""When it can do anything, where that is not at any time: what is not there yet cannot be damaged, and so on."""
+ANY_MOMENT = ("before", "meanwhile", "between")

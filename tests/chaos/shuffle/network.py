@@ -22,6 +22,10 @@ class Door:
         self._passing.set()
         self._until_reset = -1
         self._changes = 0
+        self.passed = 0
+        """Bytes so far, both ways."""
+        self.harmed = 0
+        """Chunks that were changed, kept waiting or cut off, and connections that were reset."""
 
     @classmethod
     async def open(cls, port: int) -> Door:
@@ -49,6 +53,7 @@ class Door:
 
     def reset(self) -> None:
         """End all connections with a reset, at both ends."""
+        self.harmed += len(self._open)
         for writer in self._open:
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
             writer.transport.abort()
@@ -61,6 +66,10 @@ class Door:
     def change(self, records: int) -> None:
         """Flip a bit in each of the next ``records`` chunks."""
         self._changes = records
+
+    def repair(self) -> None:
+        """What was to happen and has not does not happen any more."""
+        self._changes, self._until_reset = 0, -1
 
     async def stall(self, seconds: float) -> None:
         """Let nothing pass for a while, and forget nothing."""
@@ -87,9 +96,13 @@ class Door:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
-                await self._passing.wait()
+                self.passed += len(data)
+                if not self._passing.is_set():
+                    self.harmed += 1
+                    await self._passing.wait()
                 if self._changes:
                     self._changes -= 1
+                    self.harmed += 1
                     changed = bytearray(data)
                     changed[len(changed) // 2] ^= 0x04
                     data = bytes(changed)

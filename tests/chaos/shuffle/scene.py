@@ -23,6 +23,8 @@ from tests.system.shuffle.cluster import SHAPE, Cluster, cluster
 
 WORKERS = ("shuffle-worker-1", "shuffle-worker-2", "shuffle-worker-3")
 MEMORY_BYTES = 64 << 20
+LEAST_BYTES = 2000
+"""A worker with less traffic in a run has no part in it: so much is said without a map."""
 CONF = {
     "spark.sluice.shuffle.timeout": "5s",
     "spark.sql.adaptive.enabled": "true",
@@ -77,8 +79,10 @@ class DoorWorkers(ShuffleWorkers):
 
     async def move_door(self, name: str) -> None:
         """Another door for a worker, at another address; the old one is closed."""
-        self.doors[name].close()
+        old = self.doors[name]
+        old.close()
         self.doors[name] = await Door.open(self.port(name))
+        self.doors[name].passed, self.doors[name].harmed = old.passed, old.harmed
 
     def allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation:
         """All workers; each at its door."""
@@ -106,6 +110,33 @@ class Scene:
     is_usable: bool = True
     broken: set[str] = field(default_factory=set)
     """Workers that have to be started again before the next run."""
+    seen: set[str] = field(default_factory=set)
+    """Effects of the run's fault that no log tells."""
+    volume: int = 0
+    """About how many bytes the run shuffles."""
+    _passed: dict[str, int] = field(default_factory=dict)
+    _old: set[Path] = field(default_factory=set)
+
+    @property
+    def passed(self) -> int:
+        """Bytes between the job and the workers in this run."""
+        return sum(self._passed_at(name) for name in WORKERS)
+
+    def used(self) -> list[str]:
+        """The workers that this run has used so far; all of them before its job."""
+        return [name for name in WORKERS if self._passed_at(name) > LEAST_BYTES] or list(WORKERS)
+
+    def files(self, name: str) -> list[Path]:
+        """Those of a worker that this run has written something to."""
+        new = sorted(set(self.workers.data(name).glob("*/*/*")) - self._old)
+        return [path for path in new if path.stat().st_size]
+
+    def keepers(self) -> list[str]:
+        """The workers that have files of this run; those that it has used when none has."""
+        return [name for name in WORKERS if self.files(name)] or self.used()
+
+    def _passed_at(self, name: str) -> int:
+        return self.workers.doors[name].passed - self._passed.get(name, 0)
 
     async def ask(self, function: str, job: Mapping[str, Any]) -> Mapping[str, str]:
         """What the program answers: ``result`` or ``error``."""
@@ -130,6 +161,8 @@ class Scene:
         with contextlib.suppress(psutil.NoSuchProcess):
             psutil.Process(victim.pid).kill()
         await victim.wait()
+        if self.passed > LEAST_BYTES:
+            self.seen.add("executor with outputs gone")
         await self.job.job.start_executor(max(self.job.job.executors) + 1)
 
     async def repair(self) -> None:
@@ -141,6 +174,15 @@ class Scene:
             if process.returncode is not None:
                 await self.workers.start_worker(name)
         self.broken.clear()
+        for door in self.workers.doors.values():
+            door.repair()
+
+    def forget(self) -> None:
+        """A run begins."""
+        self.seen.clear()
+        for name, door in self.workers.doors.items():
+            self._passed[name] = door.passed
+            self._old |= set(self.workers.data(name).glob("*/*/*"))
 
 
 @asynccontextmanager

@@ -24,9 +24,10 @@ import pytest_asyncio
 
 from pki.files import make_private_directory
 from runtime.spark.command import find_spark_runtime
-from tests.chaos.shuffle.faults import FAULTS, Fault
+from tests.chaos.shuffle.effects import Effects
+from tests.chaos.shuffle.faults import ANY_MOMENT, FAULTS, MOMENTS, Fault
 from tests.chaos.shuffle.report import Report
-from tests.chaos.shuffle.scene import FLAVOURS, Scene, scene
+from tests.chaos.shuffle.scene import FLAVOURS, LEAST_BYTES, WORKERS, Scene, scene
 from tests.hostile import TestPki
 from tests.system.shuffle.pipelines.seeded import KINDS, expected
 
@@ -37,7 +38,13 @@ RUNS = int(os.environ.get("SLUICE_CHAOS_RUNS", "200"))
 RUNS_PER_SCENE = 50
 MOST_SECONDS = 150.0
 """No run may take longer, on however busy a machine."""
+SETTLING = {"kind": "repartition", "seed": 0, "rows": 400, "maps": 9, "partitions": 9, "width": 20, "skew": 0}
+"""A job between two runs: what it meets is what the last fault left, and not an effect of the next."""
 LARGEST_BYTES = 6 << 20
+ROW_BYTES, TEXT_BYTES = 16, 48
+"""About what numbers and text of a row take, compressed."""
+LEAST_SHARE, ENOUGH_RUNS = 0.85, 50
+"""So many of the runs must have had a fault that somebody noticed; a few runs alone say nothing about that."""
 CLEAR = re.compile(r"shuffle-worker-\d|no disk takes data|no workers for a shuffle")
 """A failure says what went wrong."""
 
@@ -51,14 +58,14 @@ class Plan:
     fault: Fault
     moment: str
     after: float
-    """Of ``meanwhile``: how far into the job, as a share of the time that one took on this cluster before."""
+    """Of ``meanwhile``: how far into the job, as a share of what it shuffles."""
 
 
 def plan(number: int) -> tuple[Plan, random.Random]:
     """Run ``number`` of the series, and the chances of its fault."""
     rng = random.Random(f"{SEED}-{number}")  # noqa: S311  # no secret
     width = rng.choice([20, 200, 200, 2000, 150_000])
-    job = {
+    job: dict[str, Any] = {
         "kind": rng.choice(sorted(KINDS)),
         "seed": rng.randrange(1 << 30),
         "rows": min(rng.choice([40, 3000, 12_000]), LARGEST_BYTES // width),
@@ -68,7 +75,10 @@ def plan(number: int) -> tuple[Plan, random.Random]:
         "skew": rng.choice([0, 0, 3, 8]),
     }
     fault = FAULTS[number % len(FAULTS)]
-    return Plan(job, rng.choice([1, 2]), fault, rng.choice(["before", "meanwhile", "between"]), rng.random()), rng
+    moment = rng.choice(MOMENTS.get(fault, ANY_MOMENT))
+    if moment == "before":
+        job["maps"] = max(len(WORKERS), job["maps"])  # so that each worker has a part in it
+    return Plan(job, rng.choice([1, 2]), fault, moment, rng.random()), rng
 
 
 class Stage:
@@ -80,7 +90,6 @@ class Stage:
         self._number = -1
         self._scene: Scene | None = None
         self._made = 0
-        self.usual_seconds = 1.0
 
     async def scene(self, run: int) -> Scene:
         """The scene for a run, whole."""
@@ -93,16 +102,15 @@ class Stage:
             pki = TestPki(self._directory / f"pki-{self._made}")
             flavour = FLAVOURS[number % len(FLAVOURS)]
             self._scene = await self._stack.enter_async_context(scene(directory, pki, find_spark_runtime(), flavour))
-            for _ in range(2):  # to know how long it takes, once everything is warm
-                start = time.monotonic()
-                job = plan(run)[0].job
-                try:
-                    assert await self._scene.ask("write", job) == {"result": expected(dict(job))}
-                except BaseException:
-                    self._scene.is_usable = False
-                    raise
-                self.usual_seconds = time.monotonic() - start
+            job = plan(run)[0].job
+            try:  # so that everything is warm
+                assert await self._scene.ask("write", job) == {"result": expected(dict(job))}
+            except BaseException:
+                self._scene.is_usable = False
+                raise
         await self._scene.repair()
+        await self._scene.ask("write", SETTLING)
+        self._scene.forget()
         return self._scene
 
     async def close(self) -> None:
@@ -124,15 +132,17 @@ async def test_answer_is_right_or_there_is_a_clear_failure(stage: Stage, report:
     scene = await stage.scene(number)
     what, rng = plan(number)
     scene.workers.replicas = what.replicas
+    scene.volume = what.job["rows"] * (ROW_BYTES + min(what.job["width"], TEXT_BYTES))
     right = expected(dict(what.job))
+    effects = Effects(scene)
     start = time.monotonic()
     answers: list[Mapping[str, str]] = []
     try:
         async with asyncio.timeout(MOST_SECONDS):
-            await _run(scene, what, rng, what.after * stage.usual_seconds, answers)
+            await _run(scene, what, rng, answers)
     except TimeoutError:
         scene.is_usable = False
-        report.add(what.fault.__name__, "hung", time.monotonic() - start)
+        report.add(what.fault.__name__, "hung", time.monotonic() - start, effects.found())
         pytest.fail(f"{what} did not end in {MOST_SECONDS} s")
     except BaseException:
         scene.is_usable = False
@@ -140,20 +150,35 @@ async def test_answer_is_right_or_there_is_a_clear_failure(stage: Stage, report:
     failures = [answer["error"] for answer in answers if "error" in answer]
     wrong = [answer for answer in answers if answer.get("result", right) != right]
     outcome = "wrong" if wrong else "failed" if failures else "right"
-    report.add(what.fault.__name__, outcome, time.monotonic() - start)
+    report.add(what.fault.__name__, outcome, time.monotonic() - start, effects.found())
     assert not wrong, f"{what}: {wrong}, but {right} is right"
     for error in failures:
         assert CLEAR.search(error), f"{what}: {error}"
 
 
-async def _run(scene: Scene, what: Plan, rng: random.Random, delay: float, answers: list[Mapping[str, str]]) -> None:
+async def test_without_a_fault_nothing_has_an_effect(stage: Stage) -> None:
+    scene = await stage.scene(RUNS - 1)
+    effects = Effects(scene)
+    for number in range(4):
+        job = plan(number)[0].job
+        for what in ("write", "read"):
+            assert await scene.ask(what, job) == {"result": expected(dict(job))}
+    assert effects.found() == ()
+
+
+async def test_most_faults_had_an_effect(report: Report) -> None:
+    assert len(report.seconds) < ENOUGH_RUNS or report.share >= LEAST_SHARE, report.lines()[-1]
+
+
+async def _run(scene: Scene, what: Plan, rng: random.Random, answers: list[Mapping[str, str]]) -> None:
     """Write and read, read again, and the fault at its moment."""
     if what.moment == "before":
         faulty = await _begin(what.fault(scene, rng))
         answers.append(await scene.ask("write", what.job))
     elif what.moment == "meanwhile":
         writing = asyncio.ensure_future(scene.ask("write", what.job))
-        await asyncio.sleep(delay)
+        while not writing.done() and scene.passed < LEAST_BYTES + what.after * scene.volume / 2:
+            await asyncio.wait({writing}, timeout=0.01)
         faulty = await _begin(what.fault(scene, rng))
         answers.append(await writing)
     else:

@@ -75,7 +75,11 @@ private[sluice] final class MapPusher(
     while (targets.size < allocation.replicas && next.hasNext) {
       val worker = next.next()
       try targets += new Target(Workers.get.pushTo(worker))
-      catch { case refused: WorkerFailure => failure = refused }
+      catch {
+        case refused: WorkerFailure =>
+          logWarning(s"map $map does not go to ${worker.name}: ${refused.getMessage}")
+          failure = refused
+      }
     }
     if (targets.isEmpty) throw failure
     if (targets.size < allocation.replicas) {

@@ -3,6 +3,7 @@ package org.apache.spark.shuffle.sluice
 import scala.collection.mutable
 
 import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
 
 /** A segment as it came in; its bytes are good until the next one is asked for. */
 private[sluice] final class Segment(
@@ -14,7 +15,8 @@ private[sluice] final class Segment(
   *
   * @param credit most bytes on their way to this task from here
   */
-private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean, credit: Long, context: TaskContext) {
+private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean, credit: Long, context: TaskContext)
+    extends Logging {
   import SegmentReader._
 
   private val check = new SegmentCheck(outputs.allocation.key, outputs.allocation.wireId)
@@ -57,7 +59,11 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
         request = Workers.get
           .fetchFrom(worker)
           .fetch(outputs.allocation.wireId, atPartition, outputs.end, outputs.maps, ordered, credit)
-      } catch { case unreachable: WorkerFailure => failure = unreachable }
+      } catch {
+        case unreachable: WorkerFailure =>
+          logWarning(s"${worker.name} cannot be read from: ${unreachable.getMessage}")
+          failure = unreachable
+      }
     }
   }
 
@@ -73,6 +79,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
       } catch {
         case failure: WorkerFailure =>
           dropRequest()
+          logWarning(s"partition $atPartition is asked for again: ${failure.getMessage}")
           if (!tries.hasNext) throw outputs.failure(outputs.maps.head, atPartition, failure)
           ask(failure)
       }

@@ -1,0 +1,77 @@
+"""The frames of shuffles that are read while they are written."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.shuffle.errors import FrameRefused
+from runtime.shuffle.wire import (
+    MAP_ENTRY,
+    MAX_ERROR_TEXT_BYTES,
+    MAX_MAPS_PER_BATCH,
+    FrameType,
+    Header,
+    Produced,
+    Share,
+    pack_follow,
+    parse_follow,
+    parse_maps,
+    parse_produced,
+)
+
+I64 = st.integers(-(2**63), 2**63 - 1)
+U32 = st.integers(0, 2**32 - 1)
+
+
+@given(modulus=st.integers(1, 2**32 - 1), remainder=U32, had=st.sets(I64, max_size=20))
+def test_follow_survives(modulus: int, remainder: int, had: set[int]) -> None:
+    share = Share(modulus, remainder % modulus)
+    payload = pack_follow(share, had)
+    header = Header(FrameType.FOLLOW, length=len(payload), count=len(had), aux=1)
+    found, maps = parse_follow(header, payload)
+    assert (found, maps.tolist()) == (share, sorted(had))
+
+
+@given(entries=st.lists(st.tuples(I64, U32), max_size=20))
+def test_maps_survive(entries: list[tuple[int, int]]) -> None:
+    payload = np.array(entries, MAP_ENTRY).tobytes()
+    assert parse_maps(Header(FrameType.MAPS, length=len(payload), count=len(entries)), payload) == entries
+
+
+@given(payload=st.binary(max_size=100), count=st.one_of(st.integers(0, 12), U32), what=st.integers(0, 4), aux=U32)
+def test_any_bytes_are_understood_or_refused(payload: bytes, count: int, what: int, aux: int) -> None:
+    size = len(payload)
+    with contextlib.suppress(FrameRefused):
+        share, maps = parse_follow(Header(FrameType.FOLLOW, length=size, count=count, aux=aux), payload)
+        assert share.remainder < share.modulus
+        assert len(maps) == count
+    with contextlib.suppress(FrameRefused):
+        assert len(parse_maps(Header(FrameType.MAPS, length=size, count=count), payload)) == count
+    with contextlib.suppress(FrameRefused):
+        said, named, reason = parse_produced(Header(FrameType.PRODUCE, length=size, count=count, aux=what), payload)
+        assert (said is Produced.COMPLETE) or not named
+        assert (said is Produced.ABORTED) or not reason
+        assert reason.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("count", "size"),
+    [
+        pytest.param(MAX_MAPS_PER_BATCH + 1, (MAX_MAPS_PER_BATCH + 1) * MAP_ENTRY.itemsize, id="too many"),
+        pytest.param(2, MAP_ENTRY.itemsize, id="fewer than said"),
+    ],
+)
+def test_a_batch_out_of_bounds_is_refused(count: int, size: int) -> None:
+    with pytest.raises(FrameRefused):
+        parse_maps(Header(FrameType.MAPS, length=size, count=count), bytes(size))
+
+
+def test_a_reason_is_bounded() -> None:
+    size = MAX_ERROR_TEXT_BYTES + 1
+    with pytest.raises(FrameRefused):
+        parse_produced(Header(FrameType.PRODUCE, length=size, aux=Produced.ABORTED), bytes(size))
