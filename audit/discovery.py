@@ -38,6 +38,8 @@ _JOB_ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])")
 _JOB_MAINS = ("org.apache.spark.api.python.PythonGatewayServer", "CoarseGrainedExecutorBackend")
 """Main classes of the JVMs that a job runs; each listens for its own job's processes."""
 _DRIVER_MAIN = _JOB_MAINS[0]
+_QUORUM = "quorum-"
+"""Of ZooKeeper's servers the one that leads listens there, and no other."""
 _BRIDGE_DIRECTORY = re.compile(r"sluice-jvm-[^/]+|pyspark[^/]*|spark-[^/]+")
 
 
@@ -56,6 +58,13 @@ class _ShuffleManagerRecord(msgspec.Struct, frozen=True):
 class _ShuffleWorkerRecord(msgspec.Struct, frozen=True):
     name: str
     data: tuple[str, int]
+
+
+class _ZooKeeperRecord(msgspec.Struct, frozen=True):
+    name: str
+    client: tuple[str, int]
+    quorum: tuple[str, int]
+    election: tuple[str, int]
 
 
 class _AddressRecord(msgspec.Struct, frozen=True):
@@ -112,17 +121,7 @@ def declared(home: Home) -> tuple[Listener, ...]:
                 port=ca.enrolment[1],
             ),
         ]
-    jobmanager = _read(endpoints / "jobmanager.json", _JobManagerRecord)
-    if jobmanager is not None:
-        (rpc_host, rpc_port), (blob_host, blob_port) = jobmanager.rpc, jobmanager.blob
-        found += [
-            Listener(name="rpc", kind=Kind.MUTUAL, channel=Channel.RPC, host=rpc_host, port=rpc_port),
-            Listener(name="blob", kind=Kind.MUTUAL, channel=Channel.BLOB, host=blob_host, port=blob_port),
-            Listener(name="rest", kind=Kind.SOCKET, channel=Channel.REST, path=_below(home, jobmanager.rest)),
-        ]
-        if jobmanager.rest_tls is not None:
-            host, port = jobmanager.rest_tls
-            found.append(Listener(name="rest-tls", kind=Kind.MUTUAL, channel=Channel.REST, host=host, port=port))
+    found += _jobmanagers(home, endpoints)
     edge = _read(endpoints / "envoy.json", _AddressRecord)
     if edge is not None:
         found.append(Listener(name="edge", kind=Kind.SERVER, channel=Channel.EDGE, host=edge.host, port=edge.port))
@@ -133,7 +132,39 @@ def declared(home: Home) -> tuple[Listener, ...]:
     else:
         found.append(Listener(name="auth", kind=Kind.MUTUAL, channel=Channel.AUTH, host=auth.host, port=auth.port))
     found += (Listener(name=name, kind=Kind.SOCKET, path=str(home.sockets / f"{name}.sock")) for name in sockets)
-    return (*found, *_metrics(home), *_shuffle_service(endpoints), *_sessions(home))
+    return (*found, *_metrics(home), *_shuffle_service(endpoints), *_zookeepers(endpoints), *_sessions(home))
+
+
+def _jobmanagers(home: Home, endpoints: Path) -> Iterable[Listener]:
+    """The one that leads under plain names, and those that stand by under their own: they listen, too."""
+    leading = _read(endpoints / "jobmanager.json", _JobManagerRecord)
+    if leading is not None:
+        yield from _of_jobmanager(leading, "")
+        yield Listener(name="rest", kind=Kind.SOCKET, channel=Channel.REST, path=_below(home, leading.rest))
+    for path in sorted(endpoints.glob("jobmanager-*.json")):
+        record = _read(path, _JobManagerRecord)
+        if record is not None and (leading is None or record.rpc != leading.rpc):
+            yield from _of_jobmanager(record, path.stem.removeprefix("jobmanager"))
+
+
+def _of_jobmanager(record: _JobManagerRecord, suffix: str) -> Iterable[Listener]:
+    places = {"rpc": (Channel.RPC, record.rpc), "blob": (Channel.BLOB, record.blob)}
+    if record.rest_tls is not None:
+        places["rest-tls"] = (Channel.REST, record.rest_tls)
+    for name, (channel, (host, port)) in places.items():
+        yield Listener(name=f"{name}{suffix}", kind=Kind.MUTUAL, channel=channel, host=host, port=port)
+
+
+def _zookeepers(endpoints: Path) -> Iterable[Listener]:
+    """For clients, and for the other servers of the ensemble: who elect, and who follow this one if it leads."""
+    for path in sorted(endpoints.glob("zookeeper-*.json")):
+        server = _read(path, _ZooKeeperRecord)
+        if server is not None:
+            places = {"clients-": server.client, "election-": server.election, _QUORUM: server.quorum}
+            for what, (host, port) in places.items():
+                yield Listener(
+                    name=f"{what}{server.name}", kind=Kind.MUTUAL, channel=Channel.ZOOKEEPER, host=host, port=port
+                )
 
 
 def _metrics(home: Home) -> Iterable[Listener]:
@@ -244,7 +275,11 @@ def reconcile(
             continue
         new = _of_job(each, private, speaks_tls) or _undeclared(each)
         found[_free_name(new.name, found)] = msgspec.structs.replace(new, name=_free_name(new.name, found))
-    missing = {listener.name: listener for listener in declarations if listener.name not in found}
+    missing = {
+        listener.name: listener
+        for listener in declarations
+        if listener.name not in found and not listener.name.startswith(_QUORUM)
+    }
     return tuple(sorted({**found, **missing}.values(), key=lambda listener: (listener.kind, listener.name)))
 
 

@@ -103,6 +103,8 @@ class Evidence:
     outcome: Outcome
     done: str
     seen: str
+    silence: bool = False
+    """Whether it rests on nothing having come in time, which a busy machine brings about as well."""
 
 
 def passed(done: str, seen: str) -> Evidence:
@@ -110,9 +112,9 @@ def passed(done: str, seen: str) -> Evidence:
     return Evidence(Outcome.PASSED, done, seen)
 
 
-def finding(done: str, seen: str) -> Evidence:
+def finding(done: str, seen: str, *, silence: bool = False) -> Evidence:
     """It is not as expected."""
-    return Evidence(Outcome.FINDING, done, seen)
+    return Evidence(Outcome.FINDING, done, seen, silence)
 
 
 def not_examined(why: str) -> Evidence:

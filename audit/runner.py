@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import time
 from collections.abc import Callable, Sequence
@@ -11,11 +12,13 @@ from audit.catalogue import CHECKS
 from audit.facts import negotiated
 from audit.model import TLS_KINDS, Check, Evidence, ListenerReport, Report, Result, finding, not_examined
 from audit.subject import Subject
-from audit.wire.connection import ConnectionEnded
+from audit.wire.connection import ConnectionEnded, Silent
 from pki.errors import SluiceError
 
 PARALLEL = 48
 """Checks at the same time; most of one is waiting."""
+FEW = 4
+"""Those that are tried again: at the same time."""
 
 Progress = Callable[[Result], None]
 
@@ -28,20 +31,29 @@ def applicable(subjects: Sequence[Subject], checks: Sequence[Check] = CHECKS) ->
 def run_check(subject: Subject, check: Check) -> Result:
     """Run one check; what goes wrong on the way is told, never taken for a pass."""
     started = time.monotonic()
+    return result_of(subject, check, _evidence(subject, check), time.monotonic() - started)
+
+
+def _evidence(subject: Subject, check: Check) -> Evidence:
     try:
-        evidence = check.run(subject)
+        return check.run(subject)
     except ConnectionEnded as ended:
-        evidence = _came_to_nothing(subject, f"the listener did not go on: {ended.ending}")
+        silence = isinstance(ended.ending, Silent)
+        return _came_to_nothing(subject, f"the listener did not go on: {ended.ending}", silence=silence)
     except (OSError, SluiceError, ValueError) as error:
-        evidence = _came_to_nothing(subject, f"{type(error).__name__}: {error}")
-    return result_of(subject, check, evidence, time.monotonic() - started)
+        return _came_to_nothing(subject, f"{type(error).__name__}: {error}", silence=isinstance(error, TimeoutError))
 
 
-def _came_to_nothing(subject: Subject, why: str) -> Evidence:
+def _came_to_nothing(subject: Subject, why: str, *, silence: bool) -> Evidence:
     """A listener that shakes hands, but not in this check, is a finding: whoever can spoil one must not pass by it."""
     if subject.listener.kind in TLS_KINDS and subject.handshake is not None:
-        return finding("tried", f"the check came to nothing: {why}")
+        return finding("tried", f"the check came to nothing: {why}", silence=silence)
     return not_examined(why)
+
+
+def _quiet(first: Evidence, second: Evidence) -> Evidence:
+    """What counts is what was seen without other checks beside; what was seen with them is told as well."""
+    return dataclasses.replace(second, seen=f"{second.seen} (tried again; among the other checks: {first.seen})")
 
 
 def result_of(subject: Subject, check: Check, evidence: Evidence, seconds: float = 0.0) -> Result:
@@ -66,21 +78,39 @@ def result_of(subject: Subject, check: Check, evidence: Evidence, seconds: float
 def examine(
     name: str, subjects: Sequence[Subject], *, checks: Sequence[Check] = CHECKS, progress: Progress | None = None
 ) -> Report:
-    """Run every check that applies to ``subjects``; ``name`` is what is examined, for people."""
+    """Run every check that applies to ``subjects``; ``name`` is what is examined, for people.
+
+    A finding that rests on silence is tried again when all others are through, a few at a time: a listener whose
+    machine is busy with the other checks answers late.
+    """
     started = time.monotonic()
     started_at = subjects[0].options.clock() if subjects else dt.datetime.now(dt.UTC)
     pairs = applicable(subjects, checks)
     results: dict[int, Result] = {}
+    silent: dict[int, Evidence] = {}
 
     def run(number: int) -> None:
-        results[number] = run_check(*pairs[number])
+        subject, check = pairs[number]
+        began = time.monotonic()
+        evidence = _evidence(subject, check)
+        if evidence.silence:
+            silent[number] = evidence
+        results[number] = result_of(subject, check, evidence, time.monotonic() - began)
         if progress is not None:
             progress(results[number])
+
+    def again(number: int) -> None:
+        subject, check = pairs[number]
+        began = time.monotonic()
+        evidence = _quiet(silent[number], _evidence(subject, check))
+        results[number] = result_of(subject, check, evidence, time.monotonic() - began)
 
     with ThreadPoolExecutor(PARALLEL, thread_name_prefix="audit") as pool:
         facts = list(pool.map(negotiated, subjects))
         for last in (False, True):
             list(pool.map(run, [number for number, (_, check) in enumerate(pairs) if check.last is last]))
+    with ThreadPoolExecutor(FEW, thread_name_prefix="audit-again") as pool:
+        list(pool.map(again, sorted(silent)))
     return Report(
         subject=name,
         started_at=started_at,

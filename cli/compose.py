@@ -38,13 +38,17 @@ def init(
     host: Annotated[str, typer.Option(help="Host name of the gateway for its clients.")] = "localhost",
     image: Annotated[str, typer.Option(help="Image of all services but Envoy.")] = "sluice:local",
     envoy_image: Annotated[str, typer.Option(help="Image of Envoy.")] = ENVOY_IMAGE,
+    shuffle_workers: Annotated[int, typer.Option(help="ShuffleWorkers; 0: Spark's own shuffle is used.")] = 2,
+    jobmanagers: Annotated[int, typer.Option(help="JobManagers; of several one leads, elected by ZooKeeper.")] = 2,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write compose.yaml, sluice.toml and .env. No key and no token is among them: those are made in the containers."""
     from cli.compose_set import ComposeSet, render_compose, render_environment, render_settings
 
-    chosen = ComposeSet(name, taskmanagers, slots, slot_memory, address, port, host, image, envoy_image)
+    chosen = ComposeSet(
+        name, taskmanagers, slots, slot_memory, address, port, host, image, envoy_image, shuffle_workers, jobmanagers
+    )
     files = {
         "compose.yaml": render_compose(chosen),
         "sluice.toml": render_settings(chosen),

@@ -67,6 +67,7 @@ class Service:
         environment: besides what all services of its kind have.
         limits: where the default is not enough.
         shared_run: a volume in place of a ``run`` of its own, and what else it shares with the program beside it.
+        mounts: volumes besides its home, as ``volume:place``.
         ready: what proves that it takes work, where that is no file below ``run/endpoints``.
         comment: said above it.
     """
@@ -79,6 +80,7 @@ class Service:
     environment: Mapping[str, str] = field(default_factory=dict)
     limits: Limits | None = None
     shared_run: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
     ready: str = ""
     comment: str = ""
 
@@ -100,7 +102,7 @@ class Service:
         tokens = [f"join-{each.name}:{each.place}" for each in self.joining]
         if self.shared_run:
             lines.append(f'    tmpfs: ["{TMP}"]')
-        lines += volumes(self.name, *self.shared_run, *tokens)
+        lines += volumes(self.name, *self.shared_run, *self.mounts, *tokens)
         lines += health(self.ready or announced(self.endpoint))
         return "\n".join((*lines, ""))
 

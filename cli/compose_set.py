@@ -11,6 +11,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.compose_ha import (
+    MAX_JOBMANAGERS,
+    REST_HOST,
+    RPC_PORT,
+    ha_networks,
+    ha_settings,
+    ha_volumes,
+    jobmanager_addresses,
+    jobmanager_services,
+)
 from cli.compose_services import (
     CA_PORT,
     HOME,
@@ -29,16 +39,16 @@ from gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME
 from gateway.envoy_process import arguments
 
 MAX_TASKMANAGERS = 64
-RPC_PORT = 6123
 BLOB_PORT = 6124
 GATEWAY_PORT = 8443
-JOBMANAGER_NAME = "jobmanager-1"
 ENVOY_IMAGE = "envoyproxy/envoy:v1.40.0"
 """The official image, in the version that the tests run (see ``constraints.txt``)."""
+SHUFFLE_PORT = 7337
+SHUFFLE_DATA_PORT = 7338
+SHUFFLE_MANAGERS = ("shuffle-manager-1", "shuffle-manager-2")
+SHARED_BY_MANAGERS = f"shuffle-ha:{HOME}/shuffle-ha"
+"""Where ShuffleManagers elect one of them: a lock of the kernel that all containers of this machine share."""
 SHARED_WITH_ENVOY = (f"envoy-run:{HOME}/run", f"envoy-log:{HOME}/access")
-# A name for each network that the JobManager is on, so that each of its ports is on one of them alone.
-RPC_HOST = "rpc.jobmanager.internal"
-REST_HOST = "rest.jobmanager.internal"
 
 _PROJECT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
@@ -52,6 +62,8 @@ class ComposeSet:
     Attributes:
         name: of the compose project; containers, networks and volumes begin with it.
         taskmanagers: how many.
+        jobmanagers: how many; of several one leads, elected by three ZooKeeper servers.
+        shuffle_workers: how many; 0: Spark's own shuffle is used.
         slots: of each TaskManager.
         slot_memory_mb: heap of an executor.
         address: on which address of this machine the gateway's port is published.
@@ -70,6 +82,8 @@ class ComposeSet:
     host: str = "localhost"
     image: str = "sluice:local"
     envoy_image: str = ENVOY_IMAGE
+    shuffle_workers: int = 2
+    jobmanagers: int = 2
 
     def __post_init__(self) -> None:
         """Refuse values that would mean something else in YAML, TOML or an environment file."""
@@ -78,6 +92,8 @@ class ComposeSet:
         for option, image in (("--image", self.image), ("--envoy-image", self.envoy_image)):
             _check(bool(_IMAGE.fullmatch(image)), option, image, "as in registry.example.org/sluice:1.0")
         _check(1 <= self.taskmanagers <= MAX_TASKMANAGERS, "--taskmanagers", self.taskmanagers, "1 to 64")
+        _check(1 <= self.jobmanagers <= MAX_JOBMANAGERS, "--jobmanagers", self.jobmanagers, f"1 to {MAX_JOBMANAGERS}")
+        _check(0 <= self.shuffle_workers <= MAX_TASKMANAGERS, "--shuffle-workers", self.shuffle_workers, "0 to 64")
         _check(1 <= self.slots <= 256, "--slots", self.slots, "1 to 256")
         _check(450 <= self.slot_memory_mb <= 1 << 20, "--slot-memory", self.slot_memory_mb, "at least 450 MiB")
         _check(1 <= self.port <= 65535, "--port", self.port, "1 to 65535")
@@ -90,6 +106,13 @@ class ComposeSet:
     def taskmanager_names(self) -> tuple[str, ...]:
         """Service and process names."""
         return tuple(f"taskmanager-{number}" for number in range(1, self.taskmanagers + 1))
+
+    @property
+    def shuffle_names(self) -> tuple[str, ...]:
+        """Likewise of ShuffleManagers and ShuffleWorkers."""
+        if not self.shuffle_workers:
+            return ()
+        return (*SHUFFLE_MANAGERS, *(f"shuffle-worker-{number}" for number in range(1, self.shuffle_workers + 1)))
 
     @property
     def public_hosts(self) -> tuple[str, ...]:
@@ -132,10 +155,9 @@ port = {CA_PORT}
 enrolment_port = {CA_PORT + 1}
 
 [jobmanager]
-host = "{RPC_HOST}"      # on the network `cluster`
 rpc_port = {RPC_PORT}
 blob_port = {BLOB_PORT}
-rest_host = "{REST_HOST}"  # on the network `gateway`
+rest_host = "{REST_HOST}"  # on the network `gateway`; all JobManagers have that name there
 rest_port = 8081
 heartbeat_interval = 2.0              # seconds
 heartbeat_timeout = 10.0
@@ -143,7 +165,7 @@ heartbeat_timeout = 10.0
 [taskmanager]
 slots = {chosen.slots}
 slot_memory_mb = {chosen.slot_memory_mb}
-
+{ha_settings(chosen.jobmanagers)}{_shuffle_settings(chosen)}
 [gateway]
 host = "0.0.0.0"
 port = {GATEWAY_PORT}
@@ -151,6 +173,22 @@ server_names = [{names}]
 auth_host = "auth"
 auth_port = 8082
 authorization_timeout = 2.0           # containers share their processors with each other
+"""
+
+
+def _shuffle_settings(chosen: ComposeSet) -> str:
+    if not chosen.shuffle_workers:
+        return ""
+    managers = ", ".join(f'"{name}:{SHUFFLE_PORT}"' for name in SHUFFLE_MANAGERS)
+    names = ", ".join(f'"{name}"' for name in SHUFFLE_MANAGERS)
+    return f"""
+[shuffle]
+enabled = true
+managers = [{managers}]
+manager_names = [{names}]
+manager_port = {SHUFFLE_PORT}
+worker_port = {SHUFFLE_DATA_PORT}
+memory_mb = 256                       # of each worker
 """
 
 
@@ -165,7 +203,9 @@ def render_compose(chosen: ComposeSet) -> str:
             render_authority(joining),
             *(service.render() for service in services),
             _render_envoy(),
-            _NETWORKS,
+            _NETWORKS.rstrip("\n"),
+            *ha_networks(chosen.jobmanagers),
+            "",
             "volumes:",
             "  # One home per service: what is in it was made there, and no other service sees it.",
             *(f"  {name}: {{}}" for name in ("ca", *(service.name for service in services))),
@@ -175,16 +215,33 @@ def render_compose(chosen: ComposeSet) -> str:
             "  envoy: *join",
             "  envoy-run: *join",
             "  envoy-log: {}",
+            *ha_volumes(chosen.jobmanagers),
+            *_shuffle_volumes(chosen),
             "",
         )
+    )
+
+
+def _managers_share(chosen: ComposeSet) -> bool:
+    """Whether ShuffleManagers elect one of them by a file; JobManagers that have ZooKeeper share it with them."""
+    return chosen.shuffle_workers > 0 and chosen.jobmanagers == 1
+
+
+def _shuffle_volumes(chosen: ComposeSet) -> tuple[str, ...]:
+    if not _managers_share(chosen):
+        return ()
+    return (
+        "  # Which ShuffleManager leads, and the jobs that are alive, for the other one to go on.",
+        "  shuffle-ha: {}",
     )
 
 
 def services_of(chosen: ComposeSet) -> tuple[Service, ...]:
     """All of them but the authority."""
     return (
-        _jobmanager(),
+        *jobmanager_services(chosen.jobmanagers),
         *(_taskmanager(name, chosen) for name in chosen.taskmanager_names),
+        *(_shuffle(name, chosen) for name in chosen.shuffle_names),
         _auth(),
         _envoy_agent(chosen),
     )
@@ -250,17 +307,6 @@ networks:
 """
 
 
-def _jobmanager() -> Service:
-    return Service(
-        name="jobmanager",
-        command=("run", "jobmanager", f"--name={JOBMANAGER_NAME}", f"--dns={RPC_HOST}", f"--dns={REST_HOST}"),
-        endpoint="jobmanager",
-        networks={"gateway": (REST_HOST,), "cluster": (RPC_HOST,)},
-        joining=(Joining(f"jobmanager/{JOBMANAGER_NAME}", (RPC_HOST, REST_HOST)),),
-        limits=Limits("4g", why="drivers run here"),
-    )
-
-
 def _taskmanager(name: str, chosen: ComposeSet) -> Service:
     # Heap, and as much again for metaspace, threads, network buffers and the Python workers of a slot.
     memory_mb = 512 + chosen.slots * (2 * chosen.slot_memory_mb)
@@ -270,8 +316,23 @@ def _taskmanager(name: str, chosen: ComposeSet) -> Service:
         endpoint=f"taskmanager-{name}",
         networks={"cluster": ()},
         joining=(Joining(f"taskmanager/{name}", (name,)),),
-        environment={"SLUICE_JOBMANAGER": f"{RPC_HOST}:{RPC_PORT}", "SLUICE__TASKMANAGER__HOST": name},
+        environment={"SLUICE_JOBMANAGER": jobmanager_addresses(chosen.jobmanagers), "SLUICE__TASKMANAGER__HOST": name},
         limits=Limits(f"{memory_mb}m", why=f"{chosen.slots} slots"),
+    )
+
+
+def _shuffle(name: str, chosen: ComposeSet) -> Service:
+    manages = name in SHUFFLE_MANAGERS
+    role = "shuffle-manager" if manages else "shuffle-worker"
+    return Service(
+        name=name,
+        command=("run", role, f"--name={name}", f"--dns={name}"),
+        endpoint=f"{role}-{name}",
+        networks={"cluster": ()},
+        joining=(Joining(f"{role}/{name}", (name,)),),
+        environment={"SLUICE__SHUFFLE__HOST": name},
+        limits=None if manages else Limits("768m", why="shuffle.memory_mb, and as much for the files that it reads"),
+        mounts=(SHARED_BY_MANAGERS,) if manages and _managers_share(chosen) else (),
     )
 
 

@@ -31,6 +31,7 @@ from cli.joining import (
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
 from cli.pki_agent import agent
 from cli.routes import auth_address, publish_routes
+from cli.zookeeper import zookeeper
 from gateway.config import AUTH_NAME, CONNECT_NAME, ENVOY_NAME
 from pki.home import Home
 from pki.identity import Role, SpiffeId
@@ -119,6 +120,7 @@ def ca(
 
 app.command("agent")(agent)
 app.command("application")(application)
+app.command("zookeeper", epilog="Example: sluice run zookeeper --name zk-1 --ca ca.example.org:8444 …")(zookeeper)
 
 
 @app.command(epilog="On another machine: sluice run jobmanager --ca ca.example.org:8444 --join-token-file token")

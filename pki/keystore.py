@@ -25,6 +25,10 @@ PASSWORD_BYTES = 24
 KDF_ROUNDS = 10_000
 """PBKDF2 rounds; what Java's own keytool uses. The passwords are random, so more would only cost time."""
 
+FREQUENT_KDF_ROUNDS = 100
+"""The same where a program opens its stores time and again, as ZooKeeper does for each client that connects: only for
+passwords that are random, which no number of rounds makes any better."""
+
 LEGACY_KDF_ROUNDS = 50_000
 """What Java 8 used before AES."""
 
@@ -34,11 +38,18 @@ def random_password() -> bytes:
     return secrets.token_urlsafe(PASSWORD_BYTES).encode()
 
 
-def key_store(key: PrivateKey, leaf: x509.Certificate, chain: Sequence[x509.Certificate], password: bytes) -> bytes:
+def key_store(
+    key: PrivateKey,
+    leaf: x509.Certificate,
+    chain: Sequence[x509.Certificate],
+    password: bytes,
+    *,
+    rounds: int = KDF_ROUNDS,
+) -> bytes:
     """A keystore with one entry, ``identity``; AES-256 and HMAC-SHA-256, which Java 8u301 and later read."""
     encryption = (
         PrivateFormat.PKCS12.encryption_builder()
-        .kdf_rounds(KDF_ROUNDS)
+        .kdf_rounds(rounds)
         .key_cert_algorithm(PBES.PBESv2SHA256AndAES256CBC)
         .hmac_hash(hashes.SHA256())
         .build(password)
@@ -60,11 +71,11 @@ def legacy_key_store(
     return serialize_key_and_certificates(ALIAS, key, leaf, list(chain), encryption)
 
 
-def trust_store(anchors: Sequence[x509.Certificate], password: bytes) -> bytes:
+def trust_store(anchors: Sequence[x509.Certificate], password: bytes, *, rounds: int = KDF_ROUNDS) -> bytes:
     """A trust store with the ``anchors``, marked as trusted in the way Java wants."""
     encryption = (
         PrivateFormat.PKCS12.encryption_builder()
-        .kdf_rounds(KDF_ROUNDS)
+        .kdf_rounds(rounds)
         .key_cert_algorithm(PBES.PBESv2SHA256AndAES256CBC)
         .hmac_hash(hashes.SHA256())
         .build(password)

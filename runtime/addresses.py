@@ -7,7 +7,8 @@ The file holds no secret and proves nothing: whoever answers there still has to 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ TASKMANAGER = "taskmanager"
 """Likewise of a TaskManager that is registered."""
 SHUFFLE_MANAGER = "shuffle-manager"
 SHUFFLE_WORKER = "shuffle-worker"
+ZOOKEEPER = "zookeeper"
 
 
 class AddressUnknown(SluiceError):
@@ -55,6 +57,37 @@ class ShuffleManagerAddress(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     rpc: tuple[str, int]
     pid: int
+
+
+class ZooKeeperAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a ZooKeeper server listens, each place over mutual TLS; at ``quorum`` only while it leads the others."""
+
+    name: str
+    client: tuple[str, int]
+    quorum: tuple[str, int]
+    election: tuple[str, int]
+    pid: int
+
+
+@contextmanager
+def listening_jobmanager(home: Home, address: JobManagerAddress) -> Iterator[None]:
+    """Announce meanwhile that a JobManager listens, whether it leads or not."""
+    name = f"{JOBMANAGER}-{address.name}"
+    _publish(home, name, address)
+    try:
+        yield
+    finally:
+        (home.run / "endpoints" / f"{name}.json").unlink(missing_ok=True)
+
+
+def publish_zookeeper(home: Home, address: ZooKeeperAddress) -> None:
+    """Announce a ZooKeeper server that takes clients."""
+    _publish(home, f"{ZOOKEEPER}-{address.name}", address)
+
+
+def withdraw_zookeeper(home: Home, name: str) -> None:
+    """It does not any more."""
+    (home.run / "endpoints" / f"{ZOOKEEPER}-{name}.json").unlink(missing_ok=True)
 
 
 def publish_jobmanager(home: Home, address: JobManagerAddress) -> None:

@@ -126,7 +126,7 @@ def _must_refuse(subject: Subject, credential: Credential | None, how: str) -> E
     verdict = subject.attempt(credential)
     if verdict.refused:
         return passed(done, f"refused: {verdict}")
-    return finding(done, f"admitted: {verdict}")
+    return finding(done, f"admitted: {verdict}", silence=verdict.silent)
 
 
 def _issuer_shown(subject: Subject) -> x509.Certificate | None:

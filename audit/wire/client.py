@@ -94,6 +94,11 @@ class Verdict:
             return False
         return isinstance(self.ending, Alert | Closed | Refusal)
 
+    @property
+    def silent(self) -> bool:
+        """Whether nothing came at all in time, neither a refusal nor anything else."""
+        return isinstance(self.ending, Silent) and not self.data and not self.tickets
+
     def __str__(self) -> str:
         said = [f"{len(self.tickets)} session tickets"] if self.tickets else []
         said += [f"{len(self.data)} bytes of application data"] if self.data else []

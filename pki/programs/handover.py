@@ -61,9 +61,11 @@ class Handover:
         identity, password = self.identity, self.password.encode()
         trust, key = self._present(self.trust_store), self._present(self.key_store)
         if not keystore.holds(trust, password, None, identity.anchors):
-            trust = keystore.trust_store(identity.anchors, password)
+            trust = keystore.trust_store(identity.anchors, password, rounds=keystore.FREQUENT_KDF_ROUNDS)
         if not keystore.holds(key, password, identity.leaf, identity.chain):
-            key = keystore.key_store(identity.key, identity.leaf, identity.chain, password)
+            key = keystore.key_store(
+                identity.key, identity.leaf, identity.chain, password, rounds=keystore.FREQUENT_KDF_ROUNDS
+            )
         # No line break after the password: ZooKeeper would take it for a part of it.
         return {PASSWORD_FILE: password, TRUST_STORE: trust, KEY_STORE: key}
 

@@ -29,7 +29,13 @@ from pki.metrics import collecting
 from pki.standing import OpenStreams, Standing
 from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
-from runtime.addresses import JobManagerAddress, publish_jobmanager, require_reachable, withdraw_jobmanager
+from runtime.addresses import (
+    JobManagerAddress,
+    listening_jobmanager,
+    publish_jobmanager,
+    require_reachable,
+    withdraw_jobmanager,
+)
 from runtime.blob.server import BlobServer
 from runtime.blob.store import BlobStore
 from runtime.blob.uploads import sweeping
@@ -233,6 +239,7 @@ async def _running(
         )
         node = _Node(home, identity, workshop, rest, switch, facts, address, streams, elected_by.standbys, fatal)
         node.terms = await stack.enter_async_context(terms(elected_by, node.lead, what="JobManager"))
+        stack.enter_context(listening_jobmanager(home, address))
         yield node
         _LOG.info("JobManager %s stops", identity.spiffe_id)
 

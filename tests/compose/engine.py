@@ -86,9 +86,33 @@ class Stack:
         return tuple(f"taskmanager-{number}" for number in (1, 2, 3))
 
     @property
+    def jobmanagers(self) -> tuple[str, ...]:
+        """The services; a process has its service's name, but the first, which is ``jobmanager-1``."""
+        return ("jobmanager", "jobmanager-2")
+
+    @property
+    def zookeepers(self) -> tuple[str, ...]:
+        """The services of the ensemble."""
+        return ("zookeeper-1", "zookeeper-2", "zookeeper-3")
+
+    @property
+    def shuffle(self) -> tuple[str, ...]:
+        """The services of the shuffle service."""
+        return ("shuffle-manager-1", "shuffle-manager-2", "shuffle-worker-1", "shuffle-worker-2")
+
+    @property
     def services(self) -> tuple[str, ...]:
         """All of them."""
-        return ("ca", "jobmanager", *self.taskmanagers, "auth", "envoy-agent", "envoy")
+        return (
+            "ca",
+            *self.jobmanagers,
+            *self.zookeepers,
+            *self.taskmanagers,
+            *self.shuffle,
+            "auth",
+            "envoy-agent",
+            "envoy",
+        )
 
     def compose(self, *arguments: str, check: bool = True, version: str = "") -> subprocess.CompletedProcess[str]:
         """Run compose on this project: the one that is installed, or ``v2`` of it."""

@@ -12,10 +12,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from runtime.ha.zookeeper_server import ELECTION_PORT, QUORUM_PORT
 from tests.compose.engine import IMAGE, Stack, run
 
 pytestmark = pytest.mark.timeout(600)
-SERVICES = ("ca", "jobmanager", "taskmanager-1", "taskmanager-2", "taskmanager-3", "auth", "envoy-agent", "envoy")
+SHARED = tuple(f"var/lib/sluice/{name}" for name in ("access", "ha-storage", "shuffle-ha"))
+SERVICES = (
+    *("ca", "jobmanager", "jobmanager-2", "zookeeper-1", "zookeeper-2", "zookeeper-3"),
+    *("taskmanager-1", "taskmanager-2", "taskmanager-3"),
+    *("shuffle-manager-1", "shuffle-manager-2", "shuffle-worker-1", "shuffle-worker-2"),
+    *("auth", "envoy-agent", "envoy"),
+)
 # Two, because a pattern that begins with a literal is found ten times faster.
 SECRETS = (
     re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\r?\n[A-Za-z0-9+/=\r\n]{40,}-----END"),
@@ -88,6 +95,8 @@ def test_keys_stay_where_they_were_made_and_tokens_are_gone(stack: Stack, servic
     own = {volume.removeprefix(f"{stack.name}_") for volume in volumes}
     homes = {volume for volume in own if not volume.startswith("join-")}
     shared = {"envoy-run", "envoy-log"} if service.startswith("envoy") else set()
+    if service in stack.jobmanagers:
+        shared = {"ha-storage"}
     assert homes == shared | {service}
 
 
@@ -109,16 +118,27 @@ def test_only_the_gateways_port_is_published_and_only_it_is_in_front(stack: Stac
             front.append(service)
     assert published == {"envoy": {"8443/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(stack.port)}]}}
     assert front == ["envoy"]
-    for network in ("gateway", "cluster"):
+    for network in ("gateway", "cluster", "ensemble"):
         assert json.loads(run("docker", "network", "inspect", stack.network(network)).stdout)[0]["Internal"]
 
 
 def test_from_the_front_only_the_gateway_answers_and_never_in_plaintext(stack: Stack) -> None:
     envoy = stack.address("envoy", "front")
     assert in_front(stack, SCAN, envoy, "1", "65536") == f"{envoy}:8443"
-    inner = [stack.address(service, "gateway") for service in ("ca", "jobmanager", "auth", "envoy-agent", "envoy")]
-    inner += [stack.address(service, "cluster") for service in ("ca", "jobmanager", *stack.taskmanagers)]
-    for first, last in ((6123, 6125), (8081, 8083), (8443, 8446)):
+    beside = ("ca", *stack.jobmanagers, "auth", "envoy-agent", "envoy")
+    inner = [stack.address(service, "gateway") for service in beside]
+    inside = ("ca", *stack.jobmanagers, *stack.zookeepers, *stack.taskmanagers, *stack.shuffle)
+    inner += [stack.address(service, "cluster") for service in inside]
+    inner += [stack.address(service, "ensemble") for service in stack.zookeepers]
+    for first, last in (
+        (2281, 2282),
+        (2888, 2889),
+        (3888, 3889),
+        (6123, 6125),
+        (7337, 7339),
+        (8081, 8083),
+        (8443, 8446),
+    ):
         assert in_front(stack, SCAN, ",".join(inner), str(first), str(last)) == ""
     assert "HTTP" not in in_front(stack, PLAIN, envoy, "8443")
 
@@ -127,12 +147,27 @@ def test_every_port_inside_speaks_tls_and_nothing_else_listens(stack: Stack) -> 
     """Every listener of the kernel's tables, loopback apart (a container's own resolver and py4j are there)."""
     expected = {
         "ca": {8444, 8445},
-        "jobmanager": {6123, 6124, 8081},
+        **{key: {6123, 6124, 8081} for key in stack.jobmanagers},
+        **{key: {2281, ELECTION_PORT} for key in stack.zookeepers},
         "auth": {8082},
         "envoy": {8443},
+        **{service: {7337 if "manager" in service else 7338} for service in stack.shuffle},
         **{service: set() for service in (*stack.taskmanagers, "envoy-agent")},
     }
-    assert {service: set(stack.listening(service)) for service in stack.services} == expected
+    found = {service: set(stack.listening(service)) for service in stack.services}
+    assert sum(QUORUM_PORT in ports for ports in found.values()) == 1
+    assert {service: ports - {QUORUM_PORT} for service, ports in found.items()} == expected
+
+
+def test_zookeepers_servers_talk_where_no_job_is(stack: Stack) -> None:
+    for service in stack.zookeepers:
+        clients, peers = stack.address(service, "cluster"), stack.address(service, "ensemble")
+        bound = stack.listening(service)
+        assert bound.pop(2281) == clients
+        assert set(bound.values()) == {peers}
+    for service in stack.services:
+        attached = stack.network("ensemble") in stack.inspect(service)["NetworkSettings"]["Networks"]
+        assert attached == (service in stack.zookeepers), service
 
 
 def layers() -> Iterator[tuple[str, bytes]]:
@@ -161,8 +196,8 @@ def test_no_secret_is_in_any_layer() -> None:
     count = 0
     for name, content in layers():
         count += 1
-        # An empty directory, so that the volume over it belongs to the user that all run as.
-        assert name == "var/lib/sluice/access" or not name.startswith(("var/lib/sluice/", "run/join")), name
+        # Empty directories, so that the volumes over them belong to the user that all run as.
+        assert name in SHARED or not name.startswith(("var/lib/sluice/", "run/join")), name
         assert not name.endswith(("/key.pem", "/token")), name
         # Cryptographic libraries carry the keys of their self-tests.
         if not content.startswith(b"\x7fELF"):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime.ha.zookeeper_server import QUORUM_PORT
 from tests.compose.engine import CUT_OFF, KILLED, ROOT, Stack, eventually
 from tests.compose.jobs import ONE_FAULT_SECONDS, TOTAL, TWO_FAULTS_SECONDS, finished_tasks, goes_on, under_way
 
@@ -40,6 +41,55 @@ def test_a_killed_taskmanager_costs_no_result(stack: Stack, slow_sum: Path) -> N
     assert stack.starts("taskmanager-2") == others
 
 
+def test_killed_shuffle_processes_cost_no_result(stack: Stack, slow_sum: Path) -> None:
+    leader = stack.answered("/v1/shuffle")["service"]["manager"].rpartition("/")[2]
+    killed = (leader, "shuffle-worker-1")
+    others = stack.starts(*killed)
+    job_id = under_way(stack, slow_sum, "taskmanager-1", ONE_FAULT_SECONDS)
+
+    for service in killed:
+        stack.kill(service)
+
+    assert TOTAL in stack.until_finished(job_id)
+    eventually(lambda: all(stack.healthy(service) for service in stack.shuffle), "all are there again")
+    assert stack.starts(*killed) == others
+
+    def settled() -> bool:
+        service = stack.answered("/v1/shuffle")["service"]
+        active = {worker["name"] for worker in service["workers"] if worker["state"] == "ACTIVE"}
+        return active == {"shuffle-worker-1", "shuffle-worker-2"} and not service["jobs"]
+
+    eventually(settled, "both workers take shuffles, and nothing of the job is left")
+
+
+def test_a_killed_leader_and_a_killed_zookeeper_cost_no_result(stack: Stack, slow_sum: Path) -> None:
+    """The job starts again on the other JobManager, once the lease of its driver is over."""
+    before = leader(stack)
+    zookeeper = leading_zookeeper(stack)
+    others = stack.starts(before, zookeeper)
+    job_id = under_way(stack, slow_sum, "taskmanager-1", ONE_FAULT_SECONDS)
+
+    with stack.away(zookeeper, KILLED), stack.away(before, KILLED):
+        after = eventually(lambda: {leader(stack)} - {before}, "the other JobManager leads").pop()
+        assert TOTAL in stack.until_finished(job_id)
+
+    assert leader(stack) == after
+    assert stack.job(job_id)["state"] == "FINISHED"
+    assert stack.starts(before, zookeeper) == others
+
+
+def leader(stack: Stack) -> str:
+    """The service of the JobManager that leads."""
+    name = str(stack.answered("/v1/leader")["name"])
+    return "jobmanager" if name == "jobmanager-1" else name
+
+
+def leading_zookeeper(stack: Stack) -> str:
+    """The one that the others follow: it alone listens for them."""
+    (found,) = (service for service in stack.zookeepers if QUORUM_PORT in stack.listening(service))
+    return found
+
+
 def test_a_taskmanager_that_is_cut_off_costs_no_result(stack: Stack, slow_sum: Path) -> None:
     others = stack.starts()
     job_id = under_way(stack, slow_sum, "taskmanager-3", ONE_FAULT_SECONDS)
@@ -67,7 +117,7 @@ def test_without_the_auth_service_requests_are_refused_and_nothing_else(stack: S
             refused = stack.client("submit", slow_sum, "--", "0", check=False)
             assert refused.returncode != 0
             assert "cannot answer now" in refused.stderr
-            for service in ("jobmanager", *stack.taskmanagers, "envoy", "envoy-agent", "ca"):
+            for service in (*stack.jobmanagers, *stack.taskmanagers, "envoy", "envoy-agent", "ca"):
                 assert stack.healthy(service), (how, service)
         # What was refused has left nothing behind, and the job did not notice.
         assert {job["id"] for job in stack.answered("/v1/jobs")["jobs"]} == {job["id"] for job in jobs["jobs"]}

@@ -40,7 +40,11 @@ def test_both_versions_read_the_same_in_the_files(stack: Stack) -> None:
     services = stack.compose("config", "--services").stdout.split()
     document = json.loads(stack.compose("config", "--format", "json", version=V2).stdout)
     assert set(services) == set(document["services"]) == set(stack.services)
-    assert {name for name, network in document["networks"].items() if network.get("internal")} == {"gateway", "cluster"}
+    assert {name for name, network in document["networks"].items() if network.get("internal")} == {
+        "gateway",
+        "cluster",
+        "ensemble",
+    }
     for name, service in document["services"].items():
         host = stack.inspect(name)["HostConfig"]
         assert int(service["mem_limit"]) == host["Memory"], name

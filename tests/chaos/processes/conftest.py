@@ -16,7 +16,7 @@ __all__ = ["cluster", "ensemble", "ensemble_pki", "machines"]
 
 
 def seeds() -> list[int]:
-    """The seeds to run; those of the default kill every kind of process."""
+    """The seeds to run; those of the default kill every kind of process in each plot."""
     return [int(each) for each in os.environ.get("SLUICE_CHAOS_SEEDS", "1,2,3").split(",")]
 
 

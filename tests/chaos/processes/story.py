@@ -43,15 +43,8 @@ class Kind(enum.StrEnum):
 
 ON_ONE_MACHINE = tuple(each for each in Kind if each is not Kind.ZOOKEEPER)
 """What `sluice up` has, and its jobs."""
-WITH_AN_ENSEMBLE = (
-    Kind.LEADER,
-    Kind.STANDBY,
-    Kind.ZOOKEEPER,
-    Kind.DRIVER_AGENT,
-    Kind.DRIVER_JVM,
-    Kind.DRIVER_PYTHON,
-    Kind.EXECUTOR_JVM,
-)
+WITH_AN_ENSEMBLE = (Kind.LEADER, Kind.STANDBY, Kind.ZOOKEEPER, Kind.DRIVER_JVM)
+"""What is different when leaders are elected by ZooKeeper, each on a machine of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import java.util.regex.Pattern
 import scala.jdk.CollectionConverters._
 
 /** Who may be the other end of a connection: SPIFFE patterns, one a line, `*` for any part of a path. */
-private[tls] final class Peers(patterns: Seq[Pattern]) {
+private[sluice] final class Peers(patterns: Seq[Pattern]) {
 
   /** Returns the peer's SPIFFE ID, or throws with the reason why `leaf` is not accepted.
     *
@@ -26,7 +26,7 @@ private[tls] final class Peers(patterns: Seq[Pattern]) {
   }
 }
 
-private[tls] object Peers {
+private[sluice] object Peers {
   val ServerAuth = "1.3.6.1.5.5.7.3.1"
   val ClientAuth = "1.3.6.1.5.5.7.3.2"
 
