@@ -69,15 +69,16 @@ async def disk_full(scene: Scene, rng: random.Random) -> None:
 
 
 async def file_damaged(scene: Scene, rng: random.Random) -> None:
-    """Bits flip in the files of a worker."""
-    _damage(scene.files(rng.choice(scene.keepers())), rng)
+    """Bits flip in the files of one or two workers: of one alone, it may be that only its replica is read."""
+    for name in rng.sample(keepers := scene.keepers(), min(len(keepers), rng.choice([1, 2, 2]))):
+        _damage(scene.files(name), rng)
 
 
 async def file_cut_off(scene: Scene, rng: random.Random) -> None:
-    """The end of the files of a worker is lost."""
-    name = rng.choice(scene.keepers())
-    _cut_off(scene.files(name), rng)
-    scene.broken.add(name)
+    """The end of the files of one or two workers is lost."""
+    for name in rng.sample(keepers := scene.keepers(), min(len(keepers), rng.choice([1, 2, 2]))):
+        _cut_off(scene.files(name), rng)
+        scene.broken.add(name)
 
 
 async def file_damaged_while_away(scene: Scene, rng: random.Random) -> None:
@@ -123,7 +124,7 @@ async def network_reset(scene: Scene, rng: random.Random) -> None:
 async def network_reset_in_a_frame(scene: Scene, rng: random.Random) -> None:
     """The same after some more bytes."""
     for name in _some(scene, rng, rng.choice([1, 2])):
-        scene.workers.doors[name].reset_after(rng.choice([20, 1000, scene.volume // 20, scene.volume // 6]))
+        scene.workers.doors[name].reset_after(rng.choice([20, 500, scene.volume // 50, scene.volume // 20]))
 
 
 async def network_changes_bits(scene: Scene, rng: random.Random) -> None:

@@ -45,13 +45,13 @@ class Flavour:
 FLAVOURS = (
     Flavour("plain", {}),
     Flavour(
-        "small-zstandard",
+        "small-zstandard-pipelined",
         {
             "spark.io.compression.codec": "zstd",
             "spark.sluice.shuffle.buffer": "8k",
             "spark.sluice.shuffle.frame": "64k",
         },
-        ("--layout", "map"),
+        ("--layout", "map", "--policy", "pipelined"),
     ),
     Flavour(
         "uncompressed-hybrid",
