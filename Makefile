@@ -82,7 +82,7 @@ compose-down: ## stop those containers; their state stays (to remove it too: mak
 compose-demo: $(VENV) compose-image ## the pipeline on the cluster of containers, submitted from outside
 	@scripts/compose-demo
 
-test-compose: $(VENV) compose-image ## the cluster of containers, audited, killed and cut off in jobs, at most 15 minutes on 2 cores
+test-compose: $(VENV) compose-image ## the cluster of containers, audited, killed and cut off in jobs, at most 20 minutes on 2 cores
 	@scripts/get-compose-v2
 	SLUICE_ENVOY_IMAGE=$$(scripts/make-envoy-image) .venv/bin/pytest tests/compose
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,20 +80,6 @@ def test_an_error_in_a_udf_reaches_the_caller_too(cluster: LocalCluster, write: 
     done = cluster.sluice("submit", "--wait", str(write(pipelines.FAILING_UDF)))
     assert done.returncode == 1
     assert "cannot parse record" in done.stderr
-
-
-def test_a_killed_executor_is_replaced_and_the_job_finishes(
-    cluster: LocalCluster, write: Callable[[str], Path]
-) -> None:
-    job_id = cluster.submit(write(pipelines.SLOW), "0.4")
-    eventually(lambda: cluster.job(job_id)["progress"]["tasks_finished"] >= 4, "some finished tasks")
-    victim = executor_processes(cluster, job_id)[0]
-    victim.send_signal(signal.SIGKILL)
-    job = cluster.wait_for_state(job_id, "FINISHED", "FAILED")
-    assert job["state"] == "FINISHED", job["failure"]
-    assert len(job["executors"]) >= 3, "no replacement was started"
-    log = cluster.json("jobs", "logs", job_id, "--source", "driver.stdout")
-    assert f"total {sum(range(40))}" in log["data"]
 
 
 def test_cancel_ends_the_job_its_driver_and_its_executors(cluster: LocalCluster, write: Callable[[str], Path]) -> None:

@@ -17,22 +17,6 @@ from tests.integration.cluster.conftest import COMMAND, REPOSITORY, LocalCluster
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
-def test_kill_9_of_the_launcher_leaves_nothing_and_the_next_up_works(own_cluster: LocalCluster, tmp_path: Path) -> None:
-    pipeline = tmp_path / "slow.py"
-    pipeline.write_text(pipelines.SLOW, encoding="utf-8")
-    job_id = own_cluster.submit(pipeline, "30")
-    eventually(lambda: own_cluster.job(job_id)["progress"]["tasks_running"] > 0, "a running task")
-    processes = own_cluster.processes()
-    assert len(processes) >= 7  # launcher, jobmanager, taskmanager, auth, envoy, driver, executors
-    processes[0].send_signal(signal.SIGKILL)
-    _, alive = psutil.wait_procs(processes, timeout=30)
-    assert alive == []
-    assert own_cluster.sluice("status").returncode == 1
-    again = own_cluster.sluice("up", "--detach", "--port", "0", "--taskmanagers", "1")
-    assert again.returncode == 0, again.stderr
-    assert own_cluster.json("status")["ready"]
-
-
 def test_a_second_up_in_the_same_home_says_that_one_is_running(cluster: LocalCluster) -> None:
     done = cluster.sluice("up", "--port", "0")
     assert done.returncode != 0
