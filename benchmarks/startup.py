@@ -181,8 +181,7 @@ def main() -> int:
         with_archive, without = caches(folder)
         cluster = stack.enter_context(running(folder, "sluice", with_archive))
         figures["up_to_ready_s"] = json.loads(cluster("status", "--json"))["startup_seconds"]
-        with environment(SLUICE__SPARK__CLASS_ARCHIVE="false"):
-            slower = stack.enter_context(running(folder, "without_archive", without))
+        slower = stack.enter_context(running(folder, "without_archive", without))
         for number in range(1, rounds + 1):
             progress(f"round {number} of {rounds}")
             runs["sluice"].append(measure_sluice(cluster))
@@ -202,17 +201,6 @@ def main() -> int:
 def _ratio(ours: Sequence[tuple[float, ...]], theirs: Sequence[tuple[float, ...]], column: int) -> float:
     """The median of the rounds' ratios."""
     return statistics.median(mine[column] / other[column] for mine, other in zip(ours, theirs, strict=True))
-
-
-@contextmanager
-def environment(**values: str) -> Iterator[None]:
-    """These variables, for what is started meanwhile."""
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for key in values:
-            del os.environ[key]
 
 
 if __name__ == "__main__":
