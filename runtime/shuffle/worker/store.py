@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import re
@@ -169,6 +170,7 @@ class ShuffleStore:
         self.pool.stop()
         self._spiller.join()
         self._writer.join()
+        self._spares.drop()
 
     def allow_job(self, job_id: str, key: bytes) -> None:
         """Serve a job from now on; what was recovered of it becomes readable.
@@ -248,6 +250,8 @@ class ShuffleStore:
                         found[place].recover(disk, directory)
                     except (OSError, ShuffleError) as error:
                         _LOG.error("cannot recover %s: %s", directory, error)
+                with contextlib.suppress(OSError):  # it is not empty
+                    job_directory.rmdir()
         for (job_id, number), data in found.items():
             maps = data.settle()
             self._jobs.setdefault(job_id, Job(job_id, self)).put(number, data)

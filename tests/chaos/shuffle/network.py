@@ -55,7 +55,8 @@ class Door:
         """End all connections with a reset, at both ends."""
         self.harmed += len(self._open)
         for writer in self._open:
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            with contextlib.suppress(OSError):  # the other end has closed it a moment ago
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
             writer.transport.abort()
         self._open.clear()
 

@@ -1,0 +1,85 @@
+"""What a worker keeps of its jobs, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runtime.shuffle.wire import SEGMENT_ENTRY
+from runtime.shuffle.worker.config import WorkerConfig
+from runtime.shuffle.worker.store import ShuffleStore
+
+JOB, OTHER = "a" * 32, "b" * 32
+KEY = bytes(8)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    return tmp_path / "disk"
+
+
+@pytest.fixture
+def store(disk: Path) -> Iterator[ShuffleStore]:
+    made = ShuffleStore(WorkerConfig((disk,), memory_bytes=64 << 20, reserved_disk_bytes=0))
+    made.start()
+    yield made
+    made.stop()
+
+
+def write(store: ShuffleStore, job_id: str, shuffle: int, size: int = 1000) -> None:
+    """A shuffle of one map with one segment."""
+    store.allow_job(job_id, KEY)
+    data, _ = store.job(job_id).shuffle(shuffle, create=True)
+    lease = store.pool.lease(job_id, [size])
+    store.pool.received(lease)
+    data.add(1, [0], np.array([(0, 0, size, 0)], SEGMENT_ENTRY).tobytes(), lease, write_through=False)
+    data.commit(1, 1, size)
+
+
+def files(disk: Path) -> set[str]:
+    return {str(path.relative_to(disk)) for path in disk.rglob("*") if path.is_file()}
+
+
+def test_the_file_of_a_shuffle_that_is_over_waits_for_the_job_and_goes_with_it(store: ShuffleStore, disk: Path) -> None:
+    write(store, JOB, 1)
+    write(store, OTHER, 1)
+    store.job(JOB).release_shuffle(1)
+    assert files(disk) == {f"{JOB}/spare/0", f"{OTHER}/1/data", f"{OTHER}/1/index"}
+
+    write(store, OTHER, 2)
+    assert f"{JOB}/spare/0" in files(disk)
+    write(store, JOB, 2)
+    assert f"{JOB}/spare/0" not in files(disk)
+
+    store.job(JOB).release_shuffle(2)
+    store.release_job(JOB)
+    assert {name.partition("/")[0] for name in files(disk)} == {OTHER}
+    assert not (disk / JOB).exists()
+
+
+def test_what_was_put_aside_is_gone_after_a_stop_and_after_a_crash(store: ShuffleStore, disk: Path) -> None:
+    write(store, JOB, 1)
+    write(store, JOB, 2)
+    store.job(JOB).release_shuffle(1)
+    (disk / OTHER / "spare").mkdir(parents=True)
+    (disk / OTHER / "spare" / "0").write_bytes(b"of a process that was killed")
+
+    again = ShuffleStore(store.config)
+    again.start()
+    try:
+        assert files(disk) == {f"{JOB}/2/data", f"{JOB}/2/index"}
+        assert not (disk / OTHER).exists()
+        assert [job.job_id for job in again.jobs()] == [JOB]
+    finally:
+        again.stop()
+
+
+def test_a_stop_leaves_what_counts_alone(store: ShuffleStore, disk: Path) -> None:
+    write(store, JOB, 1)
+    write(store, JOB, 2)
+    store.job(JOB).release_shuffle(1)
+    store.stop()
+    assert files(disk) == {f"{JOB}/2/data", f"{JOB}/2/index"}
