@@ -189,6 +189,7 @@ def report_of(statistics: WorkerStatistics) -> WorkerReport:
         waiting_seconds=statistics.back_pressure_seconds,
         draining=statistics.draining,
         policy=statistics.policy,
+        followed=statistics.followed,
     )
 
 
