@@ -179,6 +179,11 @@ async def test_a_peer_of_another_role_is_refused(start_worker: StartWorker, pki:
             return peer.ended()
 
     assert await asyncio.to_thread(ask)
+    async with asyncio.timeout(20):
+        while True:
+            if worker.worker.statistics().refused_connections:  # counted after the peer has seen its end
+                break
+            await asyncio.sleep(0.02)
     assert worker.worker.statistics().refused_connections == 1
 
 
