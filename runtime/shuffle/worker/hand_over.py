@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 import struct
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
@@ -36,12 +37,15 @@ _LOG = logging.getLogger(__name__)
 FRAME_BYTES = 1 << 20
 """About so much data goes into one frame."""
 FRAME_SEGMENTS = 1024
-ROUNDS = 8
-"""So often what was committed meanwhile is given without holding writers up."""
-FEW = 8
-"""So few maps are given while writers are held."""
-HOLD_SECONDS = 30.0
+HOLD_SECONDS = 10.0
 """How long commits that have begun may take before the hand-over is put off."""
+HELD_SECONDS = 0.5
+"""For about so long who commits waits at first, while what was committed meanwhile is given."""
+HELD_FACTOR = 1.25
+"""So much longer each time, until the hand-over has caught up."""
+LONGEST_HELD_SECONDS = 30.0
+FREE_SECONDS = 0.05
+"""For so long they may go on in between."""
 FORWARD_SECONDS = 100.0
 """How long a commit waits until it is announced elsewhere; less than its writer waits."""
 _ROW = struct.Struct("<IIII")
@@ -125,17 +129,12 @@ async def _run(identity: TlsIdentity, shuffle: _Shuffle) -> None:
         async with contextlib.AsyncExitStack() as stack:
             receiver = _Receiver(identity, shuffle)
             stack.push_async_callback(receiver.close)
-            count = 0
-            for _ in range(ROUNDS):
-                left = shuffle.left()
-                for each in left:
-                    await receiver.give(each)
-                count += len(left)
-                if len(left) <= FEW:
-                    break
+            before = len(shuffle.given)
+            for each in shuffle.left():
+                await receiver.give(each)
             if not shuffle.settled:
-                shuffle.settled = await _move(identity, shuffle, receiver)
-        if count:
+                await _settle(identity, shuffle, receiver)
+        if count := len(shuffle.given) - before:
             _LOG.info("%d maps of shuffle %s are with %s now", count, shuffle.data.name, shuffle.to.name)
     except ShuffleError as error:
         _LOG.warning("shuffle %s cannot be handed over to %s: %s", shuffle.data.name, shuffle.to.name, error)
@@ -144,17 +143,28 @@ async def _run(identity: TlsIdentity, shuffle: _Shuffle) -> None:
         shuffle.task = None
 
 
-async def _move(identity: TlsIdentity, shuffle: _Shuffle, receiver: _Receiver) -> bool:
-    """Let the successor decide about what is announced; False when that cannot be done just now."""
+async def _settle(identity: TlsIdentity, shuffle: _Shuffle, receiver: _Receiver) -> None:
+    """Let the successor decide about what is announced."""
     pipeline = shuffle.data.pipeline
-    if pipeline.over:
-        return True
-    if pipeline.moved is not None and await _is_there(identity, WorkerAddress(*pipeline.moved), shuffle.job_id):
-        return True  # it has decided since, and hands over itself
+    if pipeline.moved is None or not await _is_there(identity, WorkerAddress(*pipeline.moved), shuffle.job_id):
+        held = HELD_SECONDS
+        while not (pipeline.over or await _move(identity, shuffle, receiver, held)):
+            held = min(held * HELD_FACTOR, LONGEST_HELD_SECONDS)
+            await asyncio.sleep(FREE_SECONDS)
+    # Else the one that has it already has decided since, and hands over itself.
+    shuffle.settled = True
+
+
+async def _move(identity: TlsIdentity, shuffle: _Shuffle, receiver: _Receiver, seconds: float) -> bool:
+    """Give the rest while nobody commits, and let the successor decide; False when ``seconds`` are too short."""
+    pipeline = shuffle.data.pipeline
     try:
         if not await asyncio.to_thread(pipeline.hold, HOLD_SECONDS):
-            return False
+            raise ShuffleUnavailable(f"commits to shuffle {shuffle.data.name} do not end")
+        until = time.monotonic() + seconds
         for each in shuffle.left():
+            if time.monotonic() > until:
+                return False
             await receiver.give(each)
         for share, maps in pipeline.complete_shares:
             await receiver.complete(pack_share(share, maps), len(maps))

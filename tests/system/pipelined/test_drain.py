@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from functools import partial
 
@@ -259,6 +260,28 @@ async def test_what_was_begun_and_commits_late_is_announced_at_the_successor_alo
             await until_settled(first, second)
         assert await reader.end() == written
     assert second.worker.statistics().jobs[0].committed_maps == 3
+
+
+async def test_writers_that_never_pause_are_slowed_down_until_it_has_moved(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.shuffle.worker.hand_over.HELD_SECONDS", 0.1)
+    first, second = [await start_worker(name, policy=Policy.PIPELINED) for name in ("w-1", "w-2")]
+    async with client(identities, first) as job, reading(job) as (reader,):
+        async with Producer(job, SHUFFLE) as producer:
+            indices = itertools.count(1)
+            written = await write(producer.writer(0, 10), 10)
+
+            async def go_on() -> None:
+                while job.successors(SHUFFLE).of(first.address) == first.address:
+                    index = next(indices)
+                    written.update(await write(producer.writer(index, 10 + index), 10 + index))
+
+            writers = [asyncio.create_task(go_on()) for _ in range(3)]
+            await until_settled(first, second)
+            await asyncio.gather(*writers)
+        assert await reader.end() == written
+    assert second.worker.statistics().jobs[0].committed_maps == len({map_id for _, map_id, _ in written})
 
 
 async def test_a_successor_that_cannot_be_reached_changes_nothing(
