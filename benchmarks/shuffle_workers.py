@@ -89,8 +89,15 @@ class ShuffleWorkers:
 
     def allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation:
         """All workers, under a number that no other SparkContext's shuffle has."""
-        number = context * MAX_SHUFFLES_PER_CONTEXT + shuffle_id
+        number = _number(context, shuffle_id)
         return ShuffleAllocation(number, tuple(self._addresses.values()), self.replicas, self._key)
+
+    def release(self, job_id: str, context: int, shuffle_id: int) -> None:
+        """Spark needs a shuffle no longer: it is forgotten, as the service does it."""
+        line = f"release {job_id} {_number(context, shuffle_id)}\n".encode()
+        for process in self.processes.values():
+            if process.stdin is not None and process.returncode is None:
+                process.stdin.write(line)
 
     async def statistics(self, name: str) -> dict[str, Any]:
         """What a worker says of itself."""
@@ -116,3 +123,7 @@ class ShuffleWorkers:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
+
+
+def _number(context: int, shuffle_id: int) -> int:
+    return context * MAX_SHUFFLES_PER_CONTEXT + shuffle_id

@@ -24,7 +24,7 @@ from pki.identity import SpiffeId
 from pki.issuer import Issuer
 from runtime.messages import ExecutorLaunch, ShuffleAllocation, SparkRegistration
 from runtime.process import ChildProcess
-from runtime.spark.bridge import Bridge, BridgeEvent, LocateShuffle, RegisterShuffle, SparkStopped
+from runtime.spark.bridge import Bridge, BridgeEvent, LocateShuffle, RegisterShuffle, SparkStopped, UnregisterShuffle
 from runtime.spark.command import Command, SparkRuntime, TlsEngine, driver_jvm_command, executor_command
 from runtime.spark.conf import FORBIDDEN_PATTERNS_PROPERTY, DriverShape, default_conf, launcher_conf, shuffle_conf
 from runtime.spark.driver_gateway import read_gateway
@@ -55,6 +55,9 @@ class ShuffleService(Protocol):
 
     def allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation:
         """Where shuffle ``shuffle_id`` of the job's SparkContext number ``context`` is kept."""
+
+    def release(self, job_id: str, context: int, shuffle_id: int) -> None:
+        """It is not needed any more."""
 
 
 @dataclass
@@ -93,6 +96,9 @@ class Job:
         def received(event: BridgeEvent) -> None:
             if isinstance(event, RegisterShuffle | LocateShuffle):
                 bridge.shuffle_registered(bridge.contexts, event.id, self._allocate(bridge.contexts, event.shuffle_id))
+            elif isinstance(event, UnregisterShuffle):
+                if self.shuffle:
+                    self.shuffle.release(self.job_id, bridge.contexts, event.shuffle_id)
             else:
                 events.put_nowait(event)
 

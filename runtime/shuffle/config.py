@@ -50,6 +50,9 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Whether workers encrypt what they write, with keys derived from a secret of their own in the home."""
     disk_reserve_mb: Annotated[int, msgspec.Meta(ge=0)] = 512
     """What stays free on each disk; a worker with less takes no new shuffles."""
+    spare_mb: Annotated[int, msgspec.Meta(ge=0)] = 1024
+    """How much of files of shuffles that are over a worker keeps, for the same job's next shuffles to write over: less
+    work than new files. They go when the job does, or when a disk gets short; 0: none."""
     workers_per_shuffle: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     """On how many workers one shuffle is spread at most."""
     job_quota_mb: Annotated[int, msgspec.Meta(ge=0)] = 0

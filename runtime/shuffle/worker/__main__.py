@@ -26,7 +26,10 @@ from runtime.shuffle.worker.worker import ShuffleWorker
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until standard input ends; each line of it is answered with the statistics as JSON."""
+    """Run until standard input ends.
+
+    A line ``release JOB SHUFFLE`` there forgets that shuffle; any other is answered with the statistics as JSON.
+    """
     parser = argparse.ArgumentParser(prog="python -m runtime.shuffle.worker", description=__doc__)
     parser.add_argument("--identity", type=Path, required=True, help="identity directory of role shuffle-worker")
     parser.add_argument("--directory", type=Path, required=True, action="append", help="where data go; repeatable")
@@ -60,8 +63,12 @@ async def _serve(worker: ShuffleWorker, host: str, port: int) -> None:
     host, port = await worker.start(host, port)
     try:
         _say(f"listening {host} {port}")
-        while await asyncio.to_thread(sys.stdin.readline):
-            _say(msgspec.json.encode(worker.statistics()).decode())
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            match line.split():
+                case ["release", job_id, shuffle]:
+                    await worker.release_shuffle(job_id, int(shuffle))
+                case _:
+                    _say(msgspec.json.encode(worker.statistics()).decode())
     finally:
         await worker.stop()
 

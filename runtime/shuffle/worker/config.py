@@ -46,11 +46,15 @@ class WorkerConfig:
         memory_bytes: for data on their way from the wire to the disk; never more.
         high_watermark: share of the memory in use above which data are written out although nobody committed them.
         low_watermark: share down to which that goes on.
+        run_share: share of the memory that a shuffle may fill before it is written out as a run, although memory is not
+            short and nobody has committed: who commits then waits for little. For the layout ``reduce`` and the policy
+            ``blocking``; the others write when a map is whole, or as late as they can.
         layout: what lies together on disk.
         policy: when a commit is answered.
         write_through_bytes: frames whose segments have this size on average are written to disk as they come, because
             sorting them would gain nothing; the segments of others are merged in memory first.
         answer_bytes: most data in one frame of an answer: what fits into a processor's own cache.
+        spare_bytes: most of all files of shuffles that are over, kept to be written over by the same job's next ones.
         job_quota_bytes: most that one job may have here; 0 for no limit.
         reserved_disk_bytes: a disk with less free space takes nothing new.
         disk_retry_seconds: for how long a disk that failed is not tried again.
@@ -69,10 +73,12 @@ class WorkerConfig:
     memory_bytes: int = 256 << 20
     high_watermark: float = 0.75
     low_watermark: float = 0.5
+    run_share: float = 0.125
     layout: Layout = Layout.REDUCE
     policy: Policy = Policy.BLOCKING
     write_through_bytes: int = 32 << 10
     answer_bytes: int = 512 << 10
+    spare_bytes: int = 1 << 30
     job_quota_bytes: int = 0
     reserved_disk_bytes: int = 256 << 20
     disk_retry_seconds: float = 60.0

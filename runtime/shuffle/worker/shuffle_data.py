@@ -9,7 +9,6 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,11 +26,14 @@ from runtime.shuffle.errors import (
 )
 from runtime.shuffle.wire import SEGMENT_ENTRY
 from runtime.shuffle.worker.at_rest import OVERHEAD_BYTES, SegmentCipher
+from runtime.shuffle.worker.attempts import Frame, MapAttempt
 from runtime.shuffle.worker.config import Layout, Policy
 from runtime.shuffle.worker.disks import Disk, Disks
 from runtime.shuffle.worker.located import Located, read_plain, read_sealed
 from runtime.shuffle.worker.memory import Lease, SlabPool
 from runtime.shuffle.worker.pipeline import Clock, Pipeline
+from runtime.shuffle.worker.planning import back_to_back, chunks, pieces_of, rows_of, touches
+from runtime.shuffle.worker.spare import SpareFiles
 from runtime.shuffle.worker.volume import ROW, Committed, Rows, Run, Volume
 
 _LOG = logging.getLogger(__name__)
@@ -39,64 +41,6 @@ _T = TypeVar("_T")
 
 MAX_MAPS = 1 << 20
 """Most map attempts of one shuffle on one worker."""
-SEQUENCE_SLACK = 64 << 10
-"""How far a map's sequence numbers may run ahead of the number of its segments that arrived."""
-PLAN_ROWS = 128 << 10
-"""About so many segments of a read are planned at a time."""
-
-
-@dataclass(slots=True)
-class MapAttempt:
-    """What is known of one attempt of one map."""
-
-    segments: int = 0
-    size: int = 0
-    committed: bool = False
-    aborted: bool = False
-    seen: bytearray = field(default_factory=bytearray)
-    """Which sequence numbers arrived; empty after the commit."""
-
-    def take(self, sequences: list[int], size: int, map_id: int) -> None:
-        """Note segments; raises :class:`FrameRefused` for a number that came before or runs far ahead."""
-        highest = max(sequences)
-        if highest > 2 * (self.segments + len(sequences)) + SEQUENCE_SLACK:
-            raise FrameRefused(f"segment {highest} of map {map_id} after {self.segments} others")
-        seen = self.seen
-        if highest >= len(seen):
-            seen.extend(bytes(highest + 1 - len(seen) + len(seen) // 2))
-        for sequence in sequences:
-            if seen[sequence]:
-                raise FrameRefused(f"segment {sequence} of map {map_id} was pushed a second time")
-            seen[sequence] = 1
-        self.segments += len(sequences)
-        self.size += size
-
-    def complete(self, segments: int, size: int) -> bool:
-        """Whether exactly the segments 0 … ``segments`` - 1 arrived, ``size`` bytes together."""
-        return (self.segments, self.size) == (segments, size) and 0 not in self.seen[:segments]
-
-    def over(self, *, committed: bool) -> None:
-        """Nothing more can come: committed, or lost or given up."""
-        self.committed, self.aborted, self.seen = committed, not committed, bytearray()
-
-
-@dataclass(slots=True)
-class Frame:
-    """Segments that no index names yet.
-
-    Attributes:
-        map_id: whose they are.
-        table: their rows as in PUSH.
-        places: (start, segments): where so many of them begin, one after the other.
-        lease: their room when they are in memory; None: they are in the data of ``volume``.
-        volume: its number.
-    """
-
-    map_id: int
-    table: bytes
-    places: list[tuple[int, int]]
-    lease: Lease | None
-    volume: int = 0
 
 
 class ShuffleData:
@@ -111,6 +55,9 @@ class ShuffleData:
         policy: when a commit is answered.
         cipher: seals what is written; None: nothing does.
         clock: for how long a producer is silent.
+        ripe_bytes: when so much is in memory, `on_ripe` is told, once until the next :meth:`flush`; 0: never.
+        on_ripe: sees to it that what is in memory is written out before somebody waits for that.
+        spares: files to be written over, and where those of this shuffle go in the end.
     """
 
     def __init__(
@@ -124,6 +71,9 @@ class ShuffleData:
         policy: Policy = Policy.BLOCKING,
         cipher: SegmentCipher | None = None,
         clock: Clock = time.monotonic,
+        ripe_bytes: int = 0,
+        on_ripe: Callable[[ShuffleData], None] | None = None,
+        spares: SpareFiles | None = None,
     ) -> None:
         self.name = name
         self._disks = disks
@@ -143,6 +93,12 @@ class ShuffleData:
         self._runs: list[tuple[int, Run]] = []
         self._closed = False
         self._moves = 0
+        # Who answers commits at once keeps data in memory on purpose, and a run of one map is written when it is whole.
+        early = policy is Policy.BLOCKING and layout is Layout.REDUCE
+        self._ripe_bytes = ripe_bytes if early else 0
+        self._on_ripe = on_ripe
+        self._spares = spares or SpareFiles(0)
+        self._is_ripe = False
         self.pipeline = Pipeline(name, clock)
         """Who follows it, and how far it is."""
         self.forward: Callable[[int], None] | None = None
@@ -196,6 +152,10 @@ class ShuffleData:
             self._frames.append(frame)
             if not write_through:
                 self.memory_bytes += lease.size
+            ripens = bool(self._ripe_bytes) and self.memory_bytes >= self._ripe_bytes and not self._is_ripe
+            self._is_ripe |= ripens
+        if ripens and self._on_ripe is not None:
+            self._on_ripe(self)
         if write_through:
             self._pool.release([lease])
             self._on_written(lease.size)
@@ -303,6 +263,7 @@ class ShuffleData:
                 frames = [frame for frame in self._frames if only_map in {None, frame.map_id}]
                 commits = [each for each in self._unwritten if only_map in {None, each.map_id}]
                 self._moves += bool(frames)
+                self._is_ripe = False
                 if only_map is None:
                     self._frames, self._unwritten = [], []
                 else:
@@ -338,15 +299,15 @@ class ShuffleData:
         by_volume: dict[int, list[Rows]] = {}
         for number in {frame.volume for frame in frames if frame.lease is None}:
             written = [frame for frame in frames if frame.lease is None and frame.volume == number]
-            by_volume[number] = [_rows(written)]
+            by_volume[number] = [rows_of(written)]
         in_memory = [frame for frame in frames if frame.lease is not None]
         if in_memory:
-            rows = _rows(in_memory)
+            rows = rows_of(in_memory)
             rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
-            pieces = _pieces(rows, self._pool.view) if self._cipher is None else self._sealed(rows, self._cipher)
+            pieces = pieces_of(rows, self._pool.view) if self._cipher is None else self._sealed(rows, self._cipher)
             size += self._overhead * len(rows)
             index, start = self._on_some_disk(lambda volume: volume.write(pieces, size))
-            rows["offset"] = _back_to_back(rows, start, self._overhead)
+            rows["offset"] = back_to_back(rows, start, self._overhead)
             by_volume.setdefault(index, []).append(rows)
         runs = []
         for index, parts in sorted(by_volume.items()):
@@ -414,8 +375,8 @@ class ShuffleData:
             self._write_committed(wanted)
             self.check_committed(maps)
         with self._lock:
-            runs = [(index, run) for index, run in self._runs if _touches(run, first, end, wanted)]
-        for low, high in _chunks([run for _, run in runs], first, end):
+            runs = [(index, run) for index, run in self._runs if touches(run, first, end, wanted)]
+        for low, high in chunks([run for _, run in runs], first, end):
             located = self._locate(runs, low, high, wanted, ordered=ordered)
             if len(located):
                 yield located
@@ -456,7 +417,10 @@ class ShuffleData:
         Raises:
             SegmentCorrupt: something is missing.
             DiskFailed: a disk does not give it.
+            MapUnknown: the shuffle was released.
         """
+        if self._closed:
+            raise MapUnknown(f"shuffle {self.name} was released")
         volumes = [volume for _, volume in self._volumes]
         if self._cipher is None:
             read_plain(volumes, at, row, end, view)
@@ -474,7 +438,7 @@ class ShuffleData:
         missing -= sum(len(frame.table) for frame in frames) // SEGMENT_ENTRY.itemsize
         if missing:
             return None
-        rows = _rows(frames) if frames else np.empty(0, ROW)
+        rows = rows_of(frames) if frames else np.empty(0, ROW)
         rows = rows[(rows["partition"] >= first) & (rows["partition"] < end)]
         rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
         return Located(rows, np.zeros(len(rows), np.int32)), moves
@@ -528,7 +492,7 @@ class ShuffleData:
 
     def remove(self) -> None:
         """Forget everything, in memory and on disk."""
-        with self._writing:
+        with self._writing, self._choosing:
             with self._lock:
                 self._closed = True
                 self._moves += 1
@@ -536,9 +500,17 @@ class ShuffleData:
                 self._maps, self._runs, self._unwritten = {}, [], []
                 self.memory_bytes = 0
             self._pool.release([frame.lease for frame in frames if frame.lease is not None])
-            for _, volume in self._volumes:
+            for disk, volume in self._volumes:
+                if volume.retire():
+                    self._spares.keep(self._job_id, disk.path, volume.data)
+                else:
+                    self._spares.forget(volume.data)
                 shutil.rmtree(volume.directory, ignore_errors=True)
         self.pipeline.abort(MapUnknown(f"shuffle {self.name} was released"))
+
+    @property
+    def _job_id(self) -> str:
+        return self.name.partition("/")[0]
 
     def _attempt(self, map_id: int) -> MapAttempt:
         if self._closed:
@@ -572,74 +544,18 @@ class ShuffleData:
             raise MapUnknown(f"shuffle {self.name} was released")
         if self._volumes:
             disk, volume = self._volumes[-1]
-            if self._disks.usable(disk):
+            if self._disks.usable(disk) or (self._spares.drop(disk.path) and self._disks.usable(disk)):
                 return len(self._volumes) - 1, disk, volume
-        chosen = self._disks.choose()
+        try:
+            chosen = self._disks.choose()
+        except DiskFailed:
+            if not self._spares.drop():
+                raise
+            chosen = self._disks.choose()
         for index, (disk, volume) in enumerate(self._volumes):
             if disk is chosen:
                 return index, disk, volume
-        volume = Volume(chosen.path / self.name)
+        lend = functools.partial(self._spares.lend, self._job_id, chosen.path)
+        volume = Volume(chosen.path / self.name, prepare=lend)
         self._volumes.append((chosen, volume))
         return len(self._volumes) - 1, chosen, volume
-
-
-def _rows(frames: list[Frame]) -> Rows:
-    """The segments of ``frames`` and where they are."""
-    tables = np.frombuffer(b"".join([frame.table for frame in frames]), SEGMENT_ENTRY)
-    places = np.array([place for frame in frames for place in frame.places], np.int64)
-    starts, counts = places[:, 0], places[:, 1]
-    rows = np.empty(len(tables), ROW)
-    for column in SEGMENT_ENTRY.names or ():
-        rows[column] = tables[column]
-    rows["map"] = np.repeat(
-        [frame.map_id for frame in frames], [len(frame.table) // SEGMENT_ENTRY.itemsize for frame in frames]
-    )
-    lengths = tables["length"].astype(np.int64)
-    before = np.cumsum(lengths) - lengths
-    firsts = np.cumsum(counts) - counts
-    rows["offset"] = before + np.repeat(starts - before[firsts], counts)
-    return rows
-
-
-def _back_to_back(rows: Rows, start: int, overhead: int) -> npt.NDArray[np.uint64]:
-    """The offsets of ``rows`` when their data, each longer by ``overhead``, stand back to back from ``start`` on."""
-    lengths = rows["length"].astype(np.uint64) + np.uint64(overhead)
-    offsets: npt.NDArray[np.uint64] = np.cumsum(lengths) - lengths + np.uint64(start)
-    return offsets
-
-
-def _pieces(rows: Rows, view: memoryview) -> list[memoryview]:
-    """The data of ``rows`` as slices of ``view``, neighbours joined."""
-    offsets = rows["offset"].astype(np.int64)
-    ends = offsets + rows["length"]
-    breaks = np.flatnonzero(offsets[1:] != ends[:-1]) + 1
-    starts = offsets[np.concatenate(([0], breaks))].tolist()
-    stops = ends[np.concatenate((breaks - 1, [len(rows) - 1]))].tolist()
-    return [view[start:stop] for start, stop in zip(starts, stops, strict=True) if start < stop]
-
-
-def _touches(run: Run, first: int, end: int, wanted: frozenset[int]) -> bool:
-    start, stop = run.span(first, end)
-    return start < stop and not run.maps.isdisjoint(wanted)
-
-
-def _chunks(runs: list[Run], first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Split a range of partitions so that each part has about :data:`PLAN_ROWS` rows at most."""
-    spans = [run.span(first, end) for run in runs]
-    if sum(stop - start for start, stop in spans) <= PLAN_ROWS:
-        yield first, end
-        return
-    partitions = np.concatenate([np.frombuffer(run.partitions, np.uint32) for run in runs])
-    counts = np.concatenate([np.diff(np.frombuffer(run.starts, np.int64)) for run in runs])
-    inside = (partitions >= first) & (partitions < end)
-    each, where = np.unique(partitions[inside], return_inverse=True)
-    ends = np.cumsum(np.bincount(where, weights=counts[inside]))
-    start, done = first, 0.0
-    while True:
-        index = int(np.searchsorted(ends, done + PLAN_ROWS, side="right"))
-        index = max(index, int(np.searchsorted(each, start)) + 1)
-        if index >= len(each):
-            yield start, end
-            return
-        yield start, int(each[index])
-        start, done = int(each[index]), float(ends[index - 1])

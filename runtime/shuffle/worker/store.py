@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import re
 import shutil
 import threading
@@ -14,6 +15,7 @@ from runtime.shuffle.worker.config import WorkerConfig
 from runtime.shuffle.worker.disks import Disks
 from runtime.shuffle.worker.memory import SlabPool
 from runtime.shuffle.worker.shuffle_data import ShuffleData
+from runtime.shuffle.worker.spare import SpareFiles, remove_left_over
 from runtime.shuffle.worker.statistics import JobCounters, JobStatistics
 
 _LOG = logging.getLogger(__name__)
@@ -132,12 +134,17 @@ class Job:
 
 
 class ShuffleStore:
-    """All jobs of a worker; a thread of its own writes out what memory has too much of."""
+    """All jobs of a worker.
+
+    Two threads of its own write out: one what memory has too much of, one what is enough for a run, so that who commits
+    finds little left to wait for.
+    """
 
     def __init__(self, config: WorkerConfig) -> None:
         self.config = config
         self.pool = SlabPool(config.memory_bytes, config.high_watermark, config.low_watermark)
         self.disks = Disks(config.directories, config.reserved_disk_bytes, config.disk_retry_seconds)
+        self._spares = SpareFiles(config.spare_bytes)
         self.draining = False
         self.written_bytes = 0
         self.written_runs = 0
@@ -146,17 +153,22 @@ class ShuffleStore:
         self._jobs: dict[str, Job] = {}
         self._stopping = threading.Event()
         self._spiller = threading.Thread(target=self._spill_loop, name="shuffle-spill", daemon=True)
+        self._ripe: queue.SimpleQueue[ShuffleData | None] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write_loop, name="shuffle-write", daemon=True)
 
     def start(self) -> None:
         """Take over what an earlier process left, and start the thread."""
         self._recover()
         self._spiller.start()
+        self._writer.start()
 
     def stop(self) -> None:
-        """End the thread; data on disk stay."""
+        """End the threads; data on disk stay."""
         self._stopping.set()
+        self._ripe.put(None)
         self.pool.stop()
         self._spiller.join()
+        self._writer.join()
 
     def allow_job(self, job_id: str, key: bytes) -> None:
         """Serve a job from now on; what was recovered of it becomes readable.
@@ -191,6 +203,7 @@ class ShuffleStore:
             job = self._jobs.pop(job_id, None)
         if job is not None:
             job.release()
+            self._spares.drop(job_id=job_id)
             for disk in self.disks.all:
                 shutil.rmtree(disk.path / job_id, ignore_errors=True)
 
@@ -200,7 +213,16 @@ class ShuffleStore:
         cipher = SegmentCipher(secret, name) if secret else None
         config = self.config
         return ShuffleData(
-            name, self.disks, self.pool, config.layout, self._written, policy=config.policy, cipher=cipher
+            name,
+            self.disks,
+            self.pool,
+            config.layout,
+            self._written,
+            policy=config.policy,
+            cipher=cipher,
+            ripe_bytes=int(config.run_share * self.pool.capacity_bytes),
+            on_ripe=self._ripe.put,
+            spares=self._spares,
         )
 
     def _written(self, size: int) -> None:
@@ -215,6 +237,7 @@ class ShuffleStore:
             for job_directory in sorted(disk.path.iterdir()):
                 if not _JOB_ID.fullmatch(job_directory.name):
                     continue
+                remove_left_over(job_directory)
                 for directory in sorted(job_directory.iterdir()):
                     if not _SHUFFLE.fullmatch(directory.name):
                         continue
@@ -229,6 +252,14 @@ class ShuffleStore:
             maps = data.settle()
             self._jobs.setdefault(job_id, Job(job_id, self)).put(number, data)
             _LOG.info("recovered shuffle %d of job %s: %d maps, %d bytes", number, job_id, maps, data.disk_bytes)
+
+    def _write_loop(self) -> None:
+        """Write out what is enough for a run, while more of it comes in."""
+        while (data := self._ripe.get()) is not None and not self._stopping.is_set():
+            try:
+                data.flush()
+            except ShuffleError as error:
+                _LOG.warning("%s is not written out yet: %s", data.name, error)
 
     def _spill_loop(self) -> None:
         while not self._stopping.is_set():

@@ -14,7 +14,7 @@ import contextlib
 import os
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ import numpy.typing as npt
 from awscrt.checksums import crc32c  # type: ignore[import-untyped]  # has no types
 
 from pki.files import make_private_directory
-from runtime.shuffle.errors import DiskFailed, SegmentCorrupt
+from runtime.shuffle.errors import DiskFailed, MapUnknown, SegmentCorrupt
 from runtime.shuffle.wire import DATA_ENTRY
 
 ROW = np.dtype([*[(name, DATA_ENTRY[name]) for name in DATA_ENTRY.names or ()], ("offset", "<u8")])
@@ -85,20 +85,39 @@ def describe_rows(rows: Rows, rows_at: int) -> Run:
 
 
 class Volume:
-    """The pair of files, open; :meth:`recover` must come before anything else. Writers take turns, readers need not."""
+    """The pair of files, open; :meth:`recover` must come before anything else. Writers take turns, readers need not.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: theirs.
+        prepare: may put a file where ``data`` is going to be; without an index it is written over from its beginning.
+    """
+
+    def __init__(self, directory: Path, prepare: Callable[[Path], object] = lambda _: None) -> None:
         self.directory = directory
         try:
             make_private_directory(directory)
+            prepare(self.data)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-            self._data = os.open(directory / "data", flags, _FILE_MODE)
+            self._data = os.open(self.data, flags, _FILE_MODE)
             self._index = os.open(directory / "index", flags, _FILE_MODE)
         except OSError as error:
             raise DiskFailed(f"cannot open {directory}: {error.strerror or error}") from error
         self._lock = threading.Lock()
         self.data_end = 0
         self._index_end = 0
+        self._writers = 0
+        self._retired = False
+
+    @property
+    def data(self) -> Path:
+        """The file with the segments."""
+        return self.directory / "data"
+
+    def retire(self) -> bool:
+        """Take no more data; whether nobody is in the middle of writing some, so that others may have the file."""
+        with self._lock:
+            self._retired = True
+            return not self._writers
 
     def recover(self) -> Iterator[Run | Committed]:
         """What the journal says, up to its first record that is not whole."""
@@ -129,11 +148,19 @@ class Volume:
 
         Raises:
             OSError: the disk's; the place stays unused.
+            MapUnknown: the shuffle is over.
         """
         with self._lock:
+            if self._retired:
+                raise MapUnknown(f"the shuffle in {self.directory} was released")
             offset = self.data_end
             self.data_end += size
-        _write(self._data, pieces, offset)
+            self._writers += 1
+        try:
+            _write(self._data, pieces, offset)
+        finally:
+            with self._lock:
+                self._writers -= 1
         return offset
 
     def append_run(self, rows: Rows, overhead: int = 0) -> Run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -84,7 +85,7 @@ async def test_partitions_of_many_maps_come_back(
 async def test_more_than_the_memory_is_spilled_and_comes_back(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
-    worker = await start_worker(write_through_bytes=8 << 20)
+    worker = await start_worker(write_through_bytes=8 << 20, run_share=0.0)
     async with client(identities, worker) as executor:
         written, where = await write_map(executor, 1, sizes(1, 60, 4, 2 << 20))
         assert as_written(await read(executor, where, [1], 0, 4)) == written
@@ -93,6 +94,23 @@ async def test_more_than_the_memory_is_spilled_and_comes_back(
     assert statistics.memory_peak_bytes <= statistics.memory_capacity_bytes
     assert statistics.spilled_bytes > 0
     assert statistics.memory_bytes == 0
+
+
+async def test_what_is_enough_for_a_run_is_written_before_the_commit(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker(write_through_bytes=8 << 20)
+    async with client(identities, worker) as executor:
+        writer = executor.writer(SHUFFLE, 1, map_index=1)
+        for number in range(8):
+            await writer.write(number % 4, bytes([number]) * (2 << 20))
+        deadline = time.monotonic() + 30
+        while not worker.worker.statistics().written_runs:
+            assert time.monotonic() < deadline, "nothing was written"
+            await asyncio.sleep(0.01)
+        where = await writer.commit()
+        found = await read(executor, where, [1], 0, 4)
+    assert sorted(segment.data[0] for segment in found) == list(range(8))
 
 
 async def test_segments_of_every_size(start_worker: StartWorker, identities: dict[str, TlsIdentity]) -> None:

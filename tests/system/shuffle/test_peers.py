@@ -41,6 +41,9 @@ class Impostor:
         """Every shuffle goes to it."""
         return ShuffleAllocation((context << 20) + shuffle_id, (self.address,), 1, secrets.token_bytes(8))
 
+    def release(self, job_id: str, context: int, shuffle_id: int) -> None:
+        """It keeps nothing."""
+
 
 @asynccontextmanager
 async def impostor(identity: Path | None, *, tls12: bool = False, asks: bool = True) -> AsyncIterator[Impostor]:

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from runtime.shuffle.errors import DiskFailed, FrameRefused, MapUnknown, SegmentCorrupt
 from runtime.shuffle.wire import SEGMENT_ENTRY
+from runtime.shuffle.worker import volume
 from runtime.shuffle.worker.at_rest import SegmentCipher
 from runtime.shuffle.worker.config import SLAB_BYTES, Layout, Policy
 from runtime.shuffle.worker.disks import Disk, Disks
 from runtime.shuffle.worker.memory import SlabPool
 from runtime.shuffle.worker.shuffle_data import ShuffleData
+from runtime.shuffle.worker.spare import SpareFiles
 from runtime.shuffle.worker.volume import Volume
 
 NAME = "a" * 32 + "/3"
@@ -40,6 +42,9 @@ class Store:
     secret: bytes = b""
     policy: Policy = Policy.BLOCKING
     written: dict[Entry, bytes] = field(default_factory=dict)
+    spares: SpareFiles = field(default_factory=lambda: SpareFiles(1 << 20))
+    ripe_bytes: int = 0
+    ripened: list[ShuffleData] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.disks = Disks(self.directories, 100, 60.0, clock=lambda: self.now, free_bytes=self._free)
@@ -54,13 +59,26 @@ class Store:
     def restart(self) -> None:
         """As after a crash: only what is on disk is left."""
         self.pool = SlabPool(8 * SLAB_BYTES, 0.75, 0.5)
-        self.data = ShuffleData(
-            NAME, self.disks, self.pool, self.layout, lambda _: None, policy=self.policy, cipher=self._cipher()
-        )
+        self.data = self.shuffle(NAME)
         for disk in self.disks.all:
             if (disk.path / NAME).exists():
                 self.data.recover(disk, disk.path / NAME)
         self.data.settle()
+
+    def shuffle(self, name: str) -> ShuffleData:
+        """A shuffle in the same memory and on the same disks."""
+        return ShuffleData(
+            name,
+            self.disks,
+            self.pool,
+            self.layout,
+            lambda _: None,
+            policy=self.policy,
+            cipher=self._cipher(),
+            ripe_bytes=self.ripe_bytes,
+            on_ripe=self.ripened.append,
+            spares=self.spares,
+        )
 
     def push(self, map_id: int, segments: Sequence[tuple[int, int, bytes]], *, write_through: bool = False) -> None:
         """Segments as (partition, sequence, data), in one frame."""
@@ -169,7 +187,7 @@ def test_small_segments_of_many_maps_lie_together_by_partition(store: Store) -> 
 
 
 def test_a_read_of_very_many_segments_comes_in_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.shuffle.worker.shuffle_data.PLAN_ROWS", 10)
+    monkeypatch.setattr("runtime.shuffle.worker.planning.PLAN_ROWS", 10)
     store.push(1, [(sequence % 13, sequence, bytes([sequence])) for sequence in range(100)])
     store.commit(1)
     assert dict(store.read(0, 13, [1])) == store.expected(0, 13, [1])
@@ -331,6 +349,97 @@ def test_a_released_shuffle_takes_nothing_and_leaves_nothing(store: Store, tmp_p
         store.push(3, [(0, 0, b"abc")])
     with pytest.raises(MapUnknown):
         store.read(0, 1, [1])
+
+
+@pytest.mark.parametrize("secret", [pytest.param(b"", id="plain"), pytest.param(SECRET, id="sealed")])
+def test_the_next_shuffle_writes_over_the_file_of_the_last_one(tmp_path: Path, secret: bytes) -> None:
+    store = Store([tmp_path / "disk"], secret=secret)
+    store.push(1, [(0, 0, b"a" * 5000), (1, 1, b"b" * 5000)])
+    store.commit(1)
+    first = (tmp_path / "disk" / NAME / "data").stat()
+    store.data.remove()
+
+    store.data, store.written = store.shuffle(NAME), {}
+    store.push(1, [(0, 0, b"short")])
+    store.commit(1)
+    assert (tmp_path / "disk" / NAME / "data").stat().st_ino == first.st_ino
+    assert dict(store.read(0, 2, [1])) == store.expected(0, 2, [1])
+    assert store.data.disk_bytes < first.st_size
+    store.restart()
+    assert dict(store.read(0, 2, [1])) == store.expected(0, 2, [1])
+
+
+def test_a_file_that_is_still_written_to_is_given_to_nobody(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame that is written as it came, while its shuffle is released."""
+    in_the_middle, go_on = threading.Event(), threading.Event()
+    write = volume._write
+
+    def slow(descriptor: int, pieces: Sequence[memoryview], offset: int) -> int:
+        in_the_middle.set()
+        assert go_on.wait(30)
+        return write(descriptor, pieces, offset)
+
+    monkeypatch.setattr(volume, "_write", slow)
+    with ThreadPoolExecutor(1) as threads:
+        late = threads.submit(store.push, 1, [(0, 0, b"abc")], write_through=True)
+        assert in_the_middle.wait(30)
+        store.data.remove()
+        go_on.set()
+        with pytest.raises(MapUnknown):
+            late.result()
+    assert not store.spares.drop()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_who_reads_a_shuffle_that_is_released_is_told_so(store: Store) -> None:
+    store.push(1, [(0, 0, b"abc")])
+    store.commit(1)
+    [located] = store.data.plan(0, 1, np.array([1]), ordered=False)
+    store.data.remove()
+    with pytest.raises(MapUnknown, match="was released"):
+        store.data.read(located, 0, 1, memoryview(bytearray(3)))
+
+
+def test_a_disk_without_room_gets_the_files_of_earlier_shuffles_back(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    store = Store([disk])
+    store.push(1, [(0, 0, b"abc")])
+    store.commit(1)
+    store.data.remove()
+    # The disk is short as long as the file is there.
+    store.disks = Disks([disk], 100, 60.0, free_bytes=lambda _: 1000 if not any(disk.rglob("spare/*")) else 0)
+
+    store.data = store.shuffle(NAME)
+    store.push(1, [(0, 0, b"abc")])
+    store.commit(1)
+    assert dict(store.read(0, 1, [1])) == store.expected(0, 1, [1])
+    assert not store.spares.drop()
+
+
+def test_enough_for_a_run_is_told_once_until_it_is_written(tmp_path: Path) -> None:
+    store = Store([tmp_path / "disk"], ripe_bytes=100)
+    store.push(1, [(0, 0, b"a" * 99)])
+    assert not store.ripened
+    store.push(2, [(0, 0, b"b")])
+    store.push(2, [(0, 1, b"c" * 200)])
+    assert store.ripened == [store.data]
+    assert store.data.flush() == 300
+    store.push(2, [(0, 2, b"d" * 100)])
+    assert store.ripened == [store.data] * 2
+    for each in (1, 2):
+        store.commit(each)
+    assert dict(store.read(0, 1, [1, 2])) == store.expected(0, 1, [1, 2])
+
+
+@pytest.mark.parametrize(("layout", "policy"), [(Layout.MAP, Policy.BLOCKING), (Layout.REDUCE, Policy.HYBRID)])
+def test_whole_maps_and_what_is_kept_in_memory_on_purpose_do_not_ripen(
+    tmp_path: Path, layout: Layout, policy: Policy
+) -> None:
+    store = Store([tmp_path / "disk"], layout=layout, policy=policy, ripe_bytes=1)
+    store.push(1, [(0, 0, b"abc")])
+    assert not store.ripened
 
 
 def test_the_disk_with_most_room_is_chosen(tmp_path: Path) -> None:
