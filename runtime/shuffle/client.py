@@ -34,6 +34,7 @@ from runtime.shuffle.errors import (
     ShuffleUnavailable,
 )
 from runtime.shuffle.integrity import SegmentChecks
+from runtime.shuffle.successors import Locate, Successors
 from runtime.shuffle.wire import (
     DATA_ENTRY,
     FLAG_ORDERED,
@@ -182,10 +183,17 @@ class ShuffleClient:
         workers: the live workers of the shuffle, in the order of its allocation.
         integrity_key: the job's, 16 hexadecimal digits.
         replicas: to how many workers each map's output goes.
+        locate: asked who has taken over from a worker that is gone, for shuffles that are read while they are written.
     """
 
     def __init__(
-        self, identity: TlsIdentity, workers: Sequence[WorkerAddress], integrity_key: str, *, replicas: int = 1
+        self,
+        identity: TlsIdentity,
+        workers: Sequence[WorkerAddress],
+        integrity_key: str,
+        *,
+        replicas: int = 1,
+        locate: Locate | None = None,
     ) -> None:
         if not 1 <= replicas <= len(workers):
             raise ShuffleError(f"{replicas} replicas on {len(workers)} workers", "at least 1, at most one each")
@@ -196,6 +204,8 @@ class ShuffleClient:
         self.integrity_key = bytes.fromhex(integrity_key)
         self._connections: dict[tuple[str, str], WorkerConnection] = {}
         self._opening: dict[tuple[str, str], asyncio.Lock] = {}
+        self._locate = locate
+        self._successors: dict[int, Successors] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -298,6 +308,10 @@ class ShuffleClient:
         """Where an announced map goes, whichever attempt of it: so that one worker can tell which attempt counts."""
         count = len(self.workers)
         return tuple(self.workers[(map_index + i) % count] for i in range(self._replicas))
+
+    def successors(self, shuffle: int) -> Successors:
+        """Who has taken over what of a shuffle, as far as is known here."""
+        return self._successors.setdefault(shuffle, Successors(shuffle, self._locate))
 
     async def connection(self, worker: WorkerAddress, direction: Literal["push", "fetch"]) -> WorkerConnection:
         """The one connection to ``worker`` in this direction, opened when there is none that works."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 from pki.channels import Channel, server_policy
 from pki.errors import SluiceError
@@ -117,15 +117,31 @@ class WorkerConnection:
             await self.send(header.pack())
             await answer_of(queue, self.address.name)
 
+    async def begin_map(self, shuffle: int, map_id: int) -> None:
+        """An attempt that is to be announced begins; raises :class:`Moved` when it is to be written elsewhere."""
+        with self.request() as (number, queue):
+            header = Header(FrameType.BEGIN, shuffle=shuffle, map_id=map_id, request=number)
+            await self.send(header.pack())
+            await answer_of(queue, self.address.name)
+
+    async def live(self, shuffle: int, interval: float) -> NoReturn:
+        """Say again and again that the producer of a shuffle goes on, until the worker answers with an error."""
+        with self.request() as (number, queue):
+            header = Header(FrameType.PRODUCE, shuffle=shuffle, request=number, aux=Produced.ALIVE)
+            while True:
+                await self.send(header.pack())
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(interval):
+                        await answer_of(queue, self.address.name)
+
     async def produced(self, shuffle: int, what: Produced, payload: bytes = b"", maps: int = 0) -> None:
-        """Say how far the producer of a shuffle is; raises :class:`ShuffleError` when the worker does not take it."""
+        """Say how the producer of a shuffle ended; raises :class:`ShuffleError` when the worker does not take it."""
         with self.request() as (number, queue):
             header = Header(
                 FrameType.PRODUCE, shuffle=shuffle, request=number, length=len(payload), count=maps, aux=what
             )
             await self.send(header.pack(), payload)
-            if what is not Produced.ALIVE:
-                await answer_of(queue, self.address.name)
+            await answer_of(queue, self.address.name)
 
     async def send(self, *parts: bytes) -> None:
         """Write frames, or parts of one."""

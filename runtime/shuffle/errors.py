@@ -32,6 +32,8 @@ class ErrorCode(enum.IntEnum):
     """The producer of the shuffle has given no sign of life for too long."""
     LOST = 11
     """An attempt that was given to the reader does not count any more."""
+    MOVED = 12
+    """Another worker has taken over the shuffle: the payload says which one."""
 
 
 class ShuffleError(SluiceError):
@@ -111,6 +113,18 @@ class AttemptLost(ShuffleError):
 
 class ShuffleUnavailable(ShuffleError):
     """A worker could not be reached, refused us, or broke off."""
+
+
+class Moved(ShuffleUnavailable):
+    """Who follows or announces maps of the shuffle does it at another worker now, :attr:`to` (name, host, port)."""
+
+    code = ErrorCode.MOVED
+
+    def __init__(
+        self, what: str, remedy: str = "", *, to: tuple[str, str, int], partition: int = 0, map_id: int = 0
+    ) -> None:
+        super().__init__(what, remedy, partition=partition, map_id=map_id)
+        self.to = to
 
 
 BY_CODE: dict[int, type[ShuffleError]] = {

@@ -115,6 +115,7 @@ class WorkerReport(Message, frozen=True):
         waits, waiting_seconds: how often and how long in all writers were held back.
         draining: it takes nothing new.
         policy: when it answers commits.
+        followed: shuffles that somebody follows here, or produces to be followed.
     """
 
     memory_used: int = 0
@@ -130,6 +131,7 @@ class WorkerReport(Message, frozen=True):
     waiting_seconds: float = 0.0
     draining: bool = False
     policy: str = ""
+    followed: int = 0
 
 
 # --- JobManager -> manager ----------------------------------------------------------------------------

@@ -9,7 +9,8 @@
         segment.partition, segment.map_id, segment.data
 
 A reader gets each map when it is committed, and of each map one attempt, whichever workers fail: where that cannot be
-kept, it ends with an error. Its end without one means that it has had all that counts.
+kept, it ends with an error. Its end without one means that it has had all that counts. Where a worker is drained
+meanwhile, all go on at its successor.
 """
 
 from __future__ import annotations
@@ -20,8 +21,6 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Self
-
-import numpy as np
 
 from pki.tasks import end_tasks
 from runtime.shuffle.client import ELSEWHERE, FETCH_CREDIT_BYTES, MapWriter, Segment, ShuffleClient, segments_of
@@ -35,7 +34,7 @@ from runtime.shuffle.errors import (
     ShuffleUnavailable,
 )
 from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import MAX_ERROR_TEXT_BYTES, FrameType, Header, Produced, Share, pack_follow, parse_maps
+from runtime.shuffle.wire import MAX_ERROR_TEXT_BYTES, FrameType, Header, Produced, Share, pack_share, parse_maps
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,13 +51,37 @@ _NOT_AGAIN = (ProducerSilent, AttemptLost)
 class AnnouncedWriter(MapWriter):
     """Writes one attempt of one map of a shuffle that may be read meanwhile.
 
-    With replicas it goes on as long as one of the workers takes it.
+    With replicas it goes on as long as one of the workers takes it. What it began at a worker it ends there.
     """
 
     def __init__(self, client: ShuffleClient, shuffle: int, map_index: int, map_id: int) -> None:
         super().__init__(client, shuffle, map_id, client.placement(map_index))
         self._announced_as = map_index
         self._failed: dict[WorkerAddress, ShuffleError] = {}
+        self._began = False
+
+    async def flush(self) -> None:
+        """Send what is collected, to where the shuffle is when the first of it is sent."""
+        if not self._began:
+            await self._begin()
+        await super().flush()
+
+    async def _begin(self) -> None:
+        places = await asyncio.gather(*(self._begin_for(worker) for worker in self._workers))
+        # Two of the workers may have one successor.
+        self._workers = tuple(dict.fromkeys(place for place in places if place is not None))
+        self._failed.clear()
+        self._began = True
+
+    async def _begin_for(self, worker: WorkerAddress) -> WorkerAddress | None:
+        with self._one_may_fail(worker):
+            return await self._client.successors(self._shuffle).at(worker, self._begin_at)
+        return None
+
+    async def _begin_at(self, place: WorkerAddress) -> WorkerAddress:
+        connection = await self._client.connection(place, "push")
+        await connection.begin_map(self._shuffle, self._map_id)
+        return place
 
     async def commit(self) -> tuple[WorkerAddress, ...]:
         """Make it the attempt of its map that counts, and readable; returns the workers that have it.
@@ -149,10 +172,15 @@ class Producer:
             ShuffleError: a part of them is with no worker that answers; the shuffle is given up then.
         """
         workers = self._client.workers
-        results = await asyncio.gather(*(self._complete(worker) for worker in workers), return_exceptions=True)
-        failed = dict(zip(workers, results, strict=True))
-        for index in range(len(workers)):
-            errors = [failed[worker] for worker in self._client.placement(index)]
+        shares = [Share(len(workers), index) for index in range(len(workers))]
+        said = [
+            asyncio.gather(
+                *(self._complete(worker, share) for worker in self._client.placement(share.remainder)),
+                return_exceptions=True,
+            )
+            for share in shares
+        ]
+        for errors in await asyncio.gather(*said):
             if None not in errors:
                 error = errors[0] or ShuffleUnavailable("no worker answers")
                 await self.abort(str(error))
@@ -164,19 +192,26 @@ class Producer:
         said = (self._say(worker, Produced.ABORTED, text) for worker in self._client.workers)
         await asyncio.gather(*said, return_exceptions=True)
 
-    async def _complete(self, worker: WorkerAddress) -> None:
-        maps = [map_id for index, map_id in self._maps.items() if worker in self._client.placement(index)]
-        await self._say(worker, Produced.COMPLETE, np.array(maps, "<i8").tobytes(), len(maps))
+    async def _complete(self, worker: WorkerAddress, share: Share) -> None:
+        maps = [map_id for index, map_id in self._maps.items() if share.has(index)]
+        await self._say(worker, Produced.COMPLETE, pack_share(share, maps), len(maps))
 
     async def _live(self, worker: WorkerAddress) -> None:
         while True:
             with contextlib.suppress(ShuffleError):
-                await self._say(worker, Produced.ALIVE)
+                await self._client.successors(self._shuffle).at(worker, self._live_at)
             await asyncio.sleep(SIGN_OF_LIFE_SECONDS)
 
+    async def _live_at(self, place: WorkerAddress) -> None:
+        connection = await self._client.connection(place, "push")
+        await connection.live(self._shuffle, SIGN_OF_LIFE_SECONDS)
+
     async def _say(self, worker: WorkerAddress, what: Produced, payload: bytes = b"", maps: int = 0) -> None:
-        connection = await self._client.connection(worker, "push")
-        await connection.produced(self._shuffle, what, payload, maps)
+        async def say(place: WorkerAddress) -> None:
+            connection = await self._client.connection(place, "push")
+            await connection.produced(self._shuffle, what, payload, maps)
+
+        await self._client.successors(self._shuffle).at(worker, say)
 
 
 class _CountedWriter(AnnouncedWriter):
@@ -261,7 +296,7 @@ class _ShareReader:
         while True:
             worker, before = workers[0], len(self._had)
             try:
-                await self._follow_at(worker)
+                await self._client.successors(self._shuffle).at(worker, self._follow_at)
             except _ReadTwice:
                 raise
             except _ASK_ANOTHER as error:
@@ -277,7 +312,7 @@ class _ShareReader:
 
     async def _follow_at(self, worker: WorkerAddress) -> None:
         connection = await self._client.connection(worker, "fetch")
-        payload = pack_follow(self._share, self._had)
+        payload = pack_share(self._share, self._had)
         first, end = self._partitions
         with connection.request() as (number, queue):
             header = Header(

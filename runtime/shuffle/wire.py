@@ -9,13 +9,13 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Collection
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from runtime.shuffle.errors import BY_CODE, ErrorCode, FrameRefused, ShuffleError
+from runtime.shuffle.errors import BY_CODE, ErrorCode, FrameRefused, Moved, ShuffleError
 
 MAGIC = 0x31434C53
 """``SLC1`` as it stands on the wire."""
@@ -41,6 +41,8 @@ MAX_PARTITION = 1 << 24
 
 MAX_MAPS_PER_BATCH = 4 << 10
 """Most maps that one MAPS frame announces."""
+MAX_NAME_LENGTH = 255
+"""Longest name, and longest host, of a worker."""
 MAX_MAP_INDEX = 1 << 31
 """Indices of maps are below this number."""
 
@@ -74,6 +76,7 @@ class FrameType(enum.IntEnum):
     CANCEL = 7
     PRODUCE = 8
     FOLLOW = 9
+    BEGIN = 10
     HELLO_OK = 17
     PUSH_OK = 18
     COMMIT_OK = 19
@@ -82,6 +85,7 @@ class FrameType(enum.IntEnum):
     END = 22
     MAPS = 23
     MAPS_SENT = 24
+    BEGIN_OK = 25
     ERROR = 31
 
 
@@ -91,7 +95,7 @@ class Produced(enum.IntEnum):
     ALIVE = 0
     """It goes on; not answered."""
     COMPLETE = 1
-    """The maps named are all that this worker has to have, and no other attempt ever counts."""
+    """The maps named are all of a share that this worker has to have, and no other attempt ever counts."""
     ABORTED = 2
     """Nothing of the shuffle counts; the payload says why."""
 
@@ -104,7 +108,7 @@ _MAX_LENGTH = {
     FrameType.PRODUCE: MAX_FETCH_PAYLOAD_BYTES,
     FrameType.DATA: MAX_SEGMENT_BYTES + MAX_SEGMENTS_PER_FRAME * DATA_ENTRY.itemsize,
 }
-_EMPTY = frozenset({FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL})
+_EMPTY = frozenset({FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL, FrameType.BEGIN})
 """Frames without payload."""
 
 
@@ -148,7 +152,16 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=False, omit_defau
     job: str = ""
 
 
+class Place(msgspec.Struct, frozen=True, array_like=True):
+    """The payload of an ERROR that says MOVED: the worker to go to."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
+    host: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
+    port: Annotated[int, msgspec.Meta(gt=0, lt=1 << 16)]
+
+
 _HELLO_DECODER = msgspec.msgpack.Decoder(Hello)
+_PLACE_DECODER = msgspec.msgpack.Decoder(Place)
 
 
 def parse_header(data: bytes | bytearray | memoryview, *, from_client: bool) -> Header:
@@ -255,10 +268,18 @@ class Share(NamedTuple):
     modulus: int
     remainder: int
 
+    def has(self, index: int) -> bool:
+        """Whether the map with this index is one of them."""
+        return index % self.modulus == self.remainder
 
-def pack_follow(share: Share, had: Collection[int]) -> bytes:
-    """The payload of FOLLOW; ``had`` are the maps that the reader has whole."""
-    return _SHARE.pack(*share) + np.array(sorted(had), "<i8").tobytes()
+    def covers(self, other: Share) -> bool:
+        """Whether all of ``other`` are among them."""
+        return other.modulus % self.modulus == 0 and self.has(other.remainder)
+
+
+def pack_share(share: Share, maps: Collection[int]) -> bytes:
+    """The payload of FOLLOW, with the maps that the reader has whole, and that of a PRODUCE which says COMPLETE."""
+    return _SHARE.pack(*share) + np.array(sorted(maps), "<i8").tobytes()
 
 
 def parse_follow(header: Header, payload: bytes | bytearray | memoryview) -> tuple[Share, npt.NDArray[np.int64]]:
@@ -267,17 +288,30 @@ def parse_follow(header: Header, payload: bytes | bytearray | memoryview) -> tup
     Raises:
         FrameRefused: not as long as the header says, a map twice, no share, or an impossible partition range.
     """
-    if header.length != _SHARE.size + 8 * header.count:
-        raise FrameRefused(f"a FOLLOW without {header.count} maps in {header.length} bytes")
     _check_range(header)
+    return _parse_share(header, payload)
+
+
+def _parse_share(header: Header, payload: bytes | bytearray | memoryview) -> tuple[Share, npt.NDArray[np.int64]]:
+    if header.length != _SHARE.size + 8 * header.count:
+        raise FrameRefused(f"a {header.kind.name} without {header.count} maps in {header.length} bytes")
     share = Share(*_SHARE.unpack_from(payload))
     if not share.remainder < share.modulus:
-        raise FrameRefused(f"a FOLLOW of maps {share.remainder} modulo {share.modulus}")
+        raise FrameRefused(f"a {header.kind.name} of maps {share.remainder} modulo {share.modulus}")
     return share, _distinct(np.frombuffer(payload, "<i8", header.count, _SHARE.size))
 
 
-def parse_produced(header: Header, payload: bytes | bytearray | memoryview) -> tuple[Produced, list[int], str]:
-    """What a PRODUCE says: the maps of ``COMPLETE``, the reason of ``ABORTED``.
+class Production(NamedTuple):
+    """What a PRODUCE says: the share and its maps of ``COMPLETE``, the reason of ``ABORTED``."""
+
+    what: Produced
+    share: Share
+    maps: list[int]
+    reason: str
+
+
+def parse_produced(header: Header, payload: bytes | bytearray | memoryview) -> Production:
+    """The payload of PRODUCE.
 
     Raises:
         FrameRefused: it says nothing that is known, or its payload does not fit.
@@ -287,12 +321,11 @@ def parse_produced(header: Header, payload: bytes | bytearray | memoryview) -> t
     except ValueError:
         raise FrameRefused(f"a PRODUCE that says {header.aux}") from None
     if what is Produced.COMPLETE:
-        if header.length != 8 * header.count:
-            raise FrameRefused(f"a PRODUCE of {header.count} maps with {header.length} bytes of map ids")
-        return what, _distinct(np.frombuffer(payload, "<i8", header.count)).tolist(), ""
+        share, maps = _parse_share(header, payload)
+        return Production(what, share, maps.tolist(), "")
     if header.count or header.length > (MAX_ERROR_TEXT_BYTES if what is Produced.ABORTED else 0):
         raise FrameRefused(f"a PRODUCE that says {what.name} with {header.length} bytes")
-    return what, [], printable(bytes(payload[: header.length]))
+    return Production(what, Share(1, 0), [], printable(bytes(payload[: header.length])))
 
 
 def parse_maps(header: Header, payload: bytes | bytearray | memoryview) -> list[tuple[int, int]]:
@@ -323,7 +356,10 @@ def printable(text: bytes) -> str:
 
 def pack_error(error: ShuffleError, *, shuffle: int = 0, request: int = 0) -> bytes:
     """The ERROR frame that tells a client of ``error``."""
-    text = str(error).encode()[:MAX_ERROR_TEXT_BYTES].decode(errors="ignore").encode()
+    if isinstance(error, Moved):
+        text = msgspec.msgpack.encode(Place(*error.to))
+    else:
+        text = str(error).encode()[:MAX_ERROR_TEXT_BYTES].decode(errors="ignore").encode()
     header = Header(
         FrameType.ERROR,
         shuffle=shuffle,
@@ -338,7 +374,21 @@ def pack_error(error: ShuffleError, *, shuffle: int = 0, request: int = 0) -> by
 
 def error_of(header: Header, payload: bytes | bytearray | memoryview) -> ShuffleError:
     """The error that an ERROR frame tells of."""
+    if header.aux == ErrorCode.MOVED:
+        return _moved(header, payload)
     known = BY_CODE.get(header.aux, ShuffleError)
     text = printable(bytes(payload[:MAX_ERROR_TEXT_BYTES]))
     name = ErrorCode(header.aux).name if header.aux in BY_CODE else f"code {header.aux}"
     return known(text or name, partition=header.partition, map_id=header.map_id)
+
+
+def _moved(header: Header, payload: bytes | bytearray | memoryview) -> ShuffleError:
+    try:
+        place = _PLACE_DECODER.decode(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return FrameRefused("a worker says that a shuffle has moved, and not where to")
+    return Moved(
+        f"shuffle {header.shuffle} has moved to {printable(place.name.encode())}",
+        to=(place.name, place.host, place.port),
+        map_id=header.map_id,
+    )

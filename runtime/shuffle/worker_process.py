@@ -190,6 +190,7 @@ def report_of(statistics: WorkerStatistics) -> WorkerReport:
         waiting_seconds=statistics.back_pressure_seconds,
         draining=statistics.draining,
         policy=statistics.policy,
+        followed=statistics.followed,
     )
 
 

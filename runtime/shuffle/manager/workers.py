@@ -170,7 +170,8 @@ class WorkerTable:
         if worker.drained or worker.report.draining:
             if worker.bytes_kept and worker.handed_over:
                 return WorkerState.DRAINED, "it was asked to drain; other workers have all that it keeps"
-            holds = worker.bytes_kept > 0
+            report = worker.report  # an older one than the order to drain does not say what came in between
+            holds = worker.bytes_kept or not (worker.handed_over or (report.draining and not report.followed))
             return (WorkerState.DRAINING if holds else WorkerState.DRAINED), "it was asked to drain"
         if reason := self._excluded(worker):
             return WorkerState.EXCLUDED, reason

@@ -3,6 +3,9 @@
 It dials a successor's data channel as what it is, a shuffle worker, and pushes committed maps as their writers did: the
 same segments, sequence numbers and check values. The successor lets it in for the jobs that the manager told it to
 expect from this worker, and for no other. What is here stays here until the job or the shuffle is released.
+
+Maps that were announced are announced there. When all of them are, this worker has nothing more to decide about them:
+it sends readers and writers there, and announces there what was begun here and commits later.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ import asyncio
 import contextlib
 import logging
 import struct
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,9 +24,9 @@ import numpy as np
 from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 from runtime.shuffle.connection import WorkerAddress, WorkerConnection
-from runtime.shuffle.errors import MapUnknown, SegmentCorrupt, ShuffleError
+from runtime.shuffle.errors import AttemptSuperseded, MapUnknown, SegmentCorrupt, ShuffleError, ShuffleUnavailable
 from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import MAX_PARTITION, FrameType, Header
+from runtime.shuffle.wire import MAX_PARTITION, FrameType, Header, Produced, pack_share
 from runtime.shuffle.worker.located import Located
 from runtime.shuffle.worker.shuffle_data import ShuffleData
 from runtime.shuffle.worker.store import ShuffleStore
@@ -31,6 +37,17 @@ _LOG = logging.getLogger(__name__)
 FRAME_BYTES = 1 << 20
 """About so much data goes into one frame."""
 FRAME_SEGMENTS = 1024
+HOLD_SECONDS = 10.0
+"""How long commits that have begun may take before the hand-over is put off."""
+HELD_SECONDS = 0.5
+"""For about so long who commits waits at first, while what was committed meanwhile is given."""
+HELD_FACTOR = 1.25
+"""So much longer each time, until the hand-over has caught up."""
+LONGEST_HELD_SECONDS = 30.0
+FREE_SECONDS = 0.05
+"""For so long they may go on in between."""
+FORWARD_SECONDS = 100.0
+"""How long a commit waits until it is announced elsewhere; less than its writer waits."""
 _ROW = struct.Struct("<IIII")
 
 
@@ -44,8 +61,17 @@ class _Shuffle:
     checks: SegmentChecks
     to: WorkerAddress
     given: set[int] = field(default_factory=set)
+    superseded: set[int] = field(default_factory=set)
+    giving: asyncio.Lock = field(default_factory=asyncio.Lock)
+    settled: bool = False
+    """Whether ``to``, or whoever had it before and is there, decides about it now."""
+    announcing: set[asyncio.Task[None]] = field(default_factory=set)
     task: asyncio.Task[None] | None = None
     failure: ShuffleError | None = None
+
+    def left(self) -> list[Committed]:
+        """What is still to be given."""
+        return [each for each in self.data.committed() if each.map_id not in self.given]
 
 
 class HandOvers:
@@ -62,7 +88,8 @@ class HandOvers:
         self._shuffles: dict[tuple[str, int], _Shuffle] = {}
 
     def hand_over(self, job_id: str, number: int, to: WorkerAddress) -> int:
-        """Go on handing a shuffle over, in the background; returns how many maps are left, not committed ones included.
+        """Go on handing a shuffle over, in the background; returns how much is left: maps, not committed ones included,
+        and peers that are not told yet that it goes on elsewhere.
 
         To be called again until nothing is left. What cannot be read here any more is left out: it would be lost for
         readers all the same.
@@ -84,29 +111,31 @@ class HandOvers:
         if known.failure is not None:
             failure, known.failure = known.failure, None
             raise failure
-        committed = data.committed()
-        left = [each for each in committed if each.map_id not in known.given]
-        if left and known.task is None:
-            known.task = asyncio.create_task(_run(self._identity, known, left))
-        return len(left) + data.open_maps()
+        left = len(known.left())
+        if (left or not known.settled) and known.task is None:
+            known.task = asyncio.create_task(_run(self._identity, known))
+        rest = data.pipeline.parties(self._store.config.follow_seconds) if known.settled else 1
+        return left + data.open_maps() + rest
 
     async def close(self) -> None:
         """End those that run."""
         running = [each.task for each in self._shuffles.values() if each.task is not None]
-        await end_tasks(*running)
+        announcing = [task for each in self._shuffles.values() for task in each.announcing]
+        await end_tasks(*running, *announcing)
 
 
-async def _run(identity: TlsIdentity, shuffle: _Shuffle, maps: list[Committed]) -> None:
+async def _run(identity: TlsIdentity, shuffle: _Shuffle) -> None:
     try:
-        connection = await WorkerConnection.open(identity, shuffle.to, "push", shuffle.job_id)
-        try:
-            for each in maps:
-                with contextlib.suppress(SegmentCorrupt):
-                    await _give(connection, shuffle, each)
-                shuffle.given.add(each.map_id)
-        finally:
-            await connection.close()
-        _LOG.info("%d maps of shuffle %s are with %s now", len(maps), shuffle.data.name, shuffle.to.name)
+        async with contextlib.AsyncExitStack() as stack:
+            receiver = _Receiver(identity, shuffle)
+            stack.push_async_callback(receiver.close)
+            before = len(shuffle.given)
+            for each in shuffle.left():
+                await receiver.give(each)
+            if not shuffle.settled:
+                await _settle(identity, shuffle, receiver)
+        if count := len(shuffle.given) - before:
+            _LOG.info("%d maps of shuffle %s are with %s now", count, shuffle.data.name, shuffle.to.name)
     except ShuffleError as error:
         _LOG.warning("shuffle %s cannot be handed over to %s: %s", shuffle.data.name, shuffle.to.name, error)
         shuffle.failure = error
@@ -114,22 +143,137 @@ async def _run(identity: TlsIdentity, shuffle: _Shuffle, maps: list[Committed]) 
         shuffle.task = None
 
 
-async def _give(connection: WorkerConnection, shuffle: _Shuffle, each: Committed) -> None:
-    """Push one map and commit it. The successor may have it already, as a replica: then its pushes are refused, and the
-    commit is not.
-    """
-    with connection.request() as (request, _):
-        for at in await asyncio.to_thread(_plan, shuffle.data, each.map_id):
-            row = 0
-            while row < len(at):
-                end, payload = await asyncio.to_thread(_frame, shuffle.data, shuffle.checks, at, row)
-                header = Header(
-                    FrameType.PUSH, shuffle=shuffle.number, map_id=each.map_id, request=request, length=len(payload),
-                    count=end - row,
-                )  # fmt: skip
-                await connection.push(header, payload)
-                row = end
-    await connection.commit(shuffle.number, each.map_id, each.segments, each.size)
+async def _settle(identity: TlsIdentity, shuffle: _Shuffle, receiver: _Receiver) -> None:
+    """Let the successor decide about what is announced."""
+    pipeline = shuffle.data.pipeline
+    if pipeline.moved is None or not await _is_there(identity, WorkerAddress(*pipeline.moved), shuffle.job_id):
+        held = HELD_SECONDS
+        while not (pipeline.over or await _move(identity, shuffle, receiver, held)):
+            held = min(held * HELD_FACTOR, LONGEST_HELD_SECONDS)
+            await asyncio.sleep(FREE_SECONDS)
+    # Else the one that has it already has decided since, and hands over itself.
+    shuffle.settled = True
+
+
+async def _move(identity: TlsIdentity, shuffle: _Shuffle, receiver: _Receiver, seconds: float) -> bool:
+    """Give the rest while nobody commits, and let the successor decide; False when ``seconds`` are too short."""
+    pipeline = shuffle.data.pipeline
+    try:
+        if not await asyncio.to_thread(pipeline.hold, HOLD_SECONDS):
+            raise ShuffleUnavailable(f"commits to shuffle {shuffle.data.name} do not end")
+        until = time.monotonic() + seconds
+        for each in shuffle.left():
+            if time.monotonic() > until:
+                return False
+            await receiver.give(each)
+        for share, maps in pipeline.complete_shares:
+            await receiver.complete(pack_share(share, maps), len(maps))
+        shuffle.data.forward = _forwarding(identity, shuffle)
+        pipeline.move(shuffle.to)
+    finally:
+        pipeline.let_go()
+    return True
+
+
+async def _is_there(identity: TlsIdentity, worker: WorkerAddress, job_id: str) -> bool:
+    """Whether a worker still expects us: it has not ended since."""
+    try:
+        connection = await WorkerConnection.open(identity, worker, "push", job_id)
+    except ShuffleError:
+        return False
+    await connection.close()
+    return True
+
+
+def _forwarding(identity: TlsIdentity, shuffle: _Shuffle) -> Callable[[int], None]:
+    """What announces a map at the successor that was committed here after the hand-over; for threads to call."""
+    loop = asyncio.get_running_loop()
+
+    async def announce(map_id: int) -> None:
+        receiver = _Receiver(identity, shuffle)
+        try:
+            for each in shuffle.data.committed():
+                if each.map_id == map_id:
+                    await receiver.give(each)
+        finally:
+            await receiver.close()
+        if map_id in shuffle.superseded:
+            raise AttemptSuperseded(f"attempt {map_id} of shuffle {shuffle.data.name} does not count", map_id=map_id)
+
+    async def noted(map_id: int) -> None:
+        task = asyncio.create_task(announce(map_id))
+        shuffle.announcing.add(task)
+        task.add_done_callback(shuffle.announcing.discard)
+        await task
+
+    def forward(map_id: int) -> None:
+        announced = asyncio.run_coroutine_threadsafe(noted(map_id), loop)
+        try:
+            announced.result(FORWARD_SECONDS)
+        except (CancelledError, TimeoutError) as error:
+            announced.cancel()
+            raise ShuffleUnavailable(f"map {map_id} cannot be announced at {shuffle.to.name}") from error
+
+    return forward
+
+
+class _Receiver:
+    """The successor of a shuffle, connected to when there is something to say."""
+
+    def __init__(self, identity: TlsIdentity, shuffle: _Shuffle) -> None:
+        self._identity = identity
+        self._shuffle = shuffle
+        self._connection: WorkerConnection | None = None
+
+    async def close(self) -> None:
+        """End the connection."""
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def give(self, each: Committed) -> None:
+        """Have it there, once, if it can be read here."""
+        shuffle = self._shuffle
+        async with shuffle.giving:
+            if each.map_id in shuffle.given:
+                return
+            try:
+                await self._give(each)
+            except SegmentCorrupt:
+                pass
+            except AttemptSuperseded:
+                shuffle.superseded.add(each.map_id)
+            shuffle.given.add(each.map_id)
+
+    async def complete(self, payload: bytes, maps: int) -> None:
+        """Say that a share is complete; readers hear it there if it has not all of it."""
+        with contextlib.suppress(MapUnknown):
+            await (await self._connected()).produced(self._shuffle.number, Produced.COMPLETE, payload, maps)
+
+    async def _connected(self) -> WorkerConnection:
+        if self._connection is None:
+            self._connection = await WorkerConnection.open(
+                self._identity, self._shuffle.to, "push", self._shuffle.job_id
+            )
+        return self._connection
+
+    async def _give(self, each: Committed) -> None:
+        """Push one map and commit it. The successor may have it already, as a replica: then its pushes are refused, and
+        the commit is not.
+        """
+        shuffle, connection = self._shuffle, await self._connected()
+        with connection.request() as (request, _):
+            for at in await asyncio.to_thread(_plan, shuffle.data, each.map_id):
+                row = 0
+                while row < len(at):
+                    end, payload = await asyncio.to_thread(_frame, shuffle.data, shuffle.checks, at, row)
+                    header = Header(
+                        FrameType.PUSH, shuffle=shuffle.number, map_id=each.map_id, request=request,
+                        length=len(payload), count=end - row,
+                    )  # fmt: skip
+                    await connection.push(header, payload)
+                    row = end
+        index = shuffle.data.pipeline.announced.get(each.map_id)
+        await connection.commit(shuffle.number, each.map_id, each.segments, each.size, index)
 
 
 def _plan(data: ShuffleData, map_id: int) -> list[Located]:

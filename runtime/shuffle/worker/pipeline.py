@@ -1,13 +1,15 @@
 """Who may read a shuffle before it is complete, and what: decisions only, no I/O.
 
 A map whose writer names its index is *announced*: the first attempt of an index that commits counts, no other ever
-does, and readers that follow get it. The producer ends the shuffle, complete or given up; one that says nothing for too
-long is taken for gone.
+does, and readers that follow get it. The producer ends the shuffle, complete share by share or given up; one that says
+nothing for too long is taken for gone.
+
+A worker that is drained gives all of this to another one: it holds what would change it, gives the rest, and from then
+on sends everybody there. See ADR 65.
 """
 
 from __future__ import annotations
 
-import enum
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -16,21 +18,15 @@ from runtime.shuffle.errors import (
     AttemptLost,
     AttemptSuperseded,
     MapUnknown,
+    Moved,
     ProducerSilent,
     ShuffleError,
 )
 from runtime.shuffle.wire import MAX_MAPS_PER_BATCH, Share
 
 Clock = Callable[[], float]
-
-
-class Stage(enum.Enum):
-    """How far a shuffle is."""
-
-    OPEN = enum.auto()
-    COMPLETE = enum.auto()
-    OVER = enum.auto()
-    """Nothing more can be read, for the reason that is known."""
+Place = tuple[str, str, int]
+"""The name of a worker, and where it listens."""
 
 
 class Pipeline:
@@ -39,32 +35,55 @@ class Pipeline:
     def __init__(self, name: str, clock: Clock = time.monotonic) -> None:
         self.name = name
         self._clock = clock
-        self._lock = threading.Lock()
-        self._stage = Stage.OPEN
+        self._lock = threading.Condition(threading.Lock())
         self._reason: ShuffleError | None = None
+        self._ends: dict[Share, ShuffleError | None] = {}
         self._claimed: dict[int, int] = {}
         self._order: list[tuple[int, int]] = []
-        self._committed: set[int] = set()
+        self._committed: dict[int, int] = {}
         self._lost: set[int] = set()
         self._listeners: set[Callable[[], None]] = set()
         self._heard = clock()
+        self._held = False
+        self._moved: Place | None = None
+        self._moved_at = 0.0
+        self._late: dict[int, int] = {}
+        self._produced = False
 
     # The producer's side
 
     def touch(self) -> None:
-        """The producer gave a sign of life."""
+        """Somebody writes."""
         self._heard = self._clock()
 
+    def alive(self) -> None:
+        """The producer gave a sign of life; raises why it need not any more, or :class:`Moved`."""
+        with self._lock:
+            self._check_here(by_producer=True)
+            self._produced = True
+        self.touch()
+
+    def check_here(self) -> None:
+        """Raises :class:`Moved` where an attempt that begins now is to be announced elsewhere, or why none can be."""
+        with self._lock:
+            self._check_here()
+
     def claim(self, index: int, map_id: int) -> None:
-        """Let an attempt be the one of its map; until :meth:`disclaim`, no other can be.
+        """Let an attempt be the one of its map; until :meth:`disclaim`, no other can be. Waits while this is held.
 
         Raises:
-            AttemptSuperseded: another one is, or the shuffle is complete.
+            AttemptSuperseded: another one is, or its share is complete.
             ProducerAborted: nothing counts any more.
+            Moved: another worker decides; :attr:`announced` has it from now on, with what was committed here.
         """
         with self._lock:
+            self._lock.wait_for(lambda: not self._held)
             self._check_reason()
-            if self._stage is Stage.OPEN and not (map_id in self._committed or map_id in self._lost):
+            if self._moved is not None:
+                self._late[map_id] = index
+            self._check_here()
+            over = any(share.has(index) for share in self._ends)
+            if not (over or map_id in self._committed or map_id in self._lost):
                 self._claimed.setdefault(index, map_id)
             if self._claimed.get(index) != map_id:
                 raise AttemptSuperseded(
@@ -76,52 +95,115 @@ class Pipeline:
         with self._lock:
             if self._claimed.get(index) == map_id and map_id not in self._committed:
                 del self._claimed[index]
+                self._lock.notify_all()
 
     def commit(self, index: int, map_id: int) -> None:
         """What was claimed can be read from now on; again is harmless."""
         with self._lock:
             if map_id not in self._committed:
-                self._committed.add(map_id)
+                self._committed[map_id] = index
                 self._order.append((map_id, index))
                 self._changed()
 
     def lose(self, maps: Collection[int]) -> None:
         """Committed attempts are gone: their maps can be written again, but not for readers that have had them."""
         with self._lock:
-            self._lose(self._committed.intersection(maps))
+            self._lose(self._committed.keys() & maps)
 
-    def complete(self, maps: Collection[int]) -> None:
-        """No other attempts than these count, and all of these are here; again is harmless.
+    def complete(self, share: Share, maps: Collection[int]) -> None:
+        """No other attempts of this share than these count, and all of these are here; again is harmless.
 
         Raises:
             MapUnknown: one is not here (who follows has to follow another worker then), or it is complete with others.
-            ShuffleError: the shuffle is over.
+            ShuffleError: the shuffle is over, or :class:`Moved`.
         """
         with self._lock:
-            self._check_reason()
-            missing = set(maps) - self._committed
-            if self._stage is Stage.COMPLETE and self._committed != set(maps):
+            self._lock.wait_for(lambda: not self._held)
+            self._check_here(by_producer=True)
+            self._produced = False
+            if (error := self._ends.get(share)) is not None:
+                raise _again(error)
+            here = self._of(share)
+            missing = set(maps) - here
+            if share in self._ends and here != set(maps):
                 raise MapUnknown(f"shuffle {self.name} is complete with other maps")
             if missing:
                 error = MapUnknown(
                     f"shuffle {self.name} has {len(missing)} of {len(maps)} maps not here", map_id=min(missing)
                 )
-                self._end(error)
+                self._ends[share] = error
+                self._changed()
                 raise error
-            self._lose(self._committed.difference(maps))
-            self._stage = Stage.COMPLETE
+            self._lose(here.difference(maps))
+            self._ends[share] = None
             self._changed()
 
     def abort(self, reason: ShuffleError) -> None:
         """Who follows, and whoever comes to, gets ``reason``."""
         with self._lock:
             if self._reason is None:
-                self._end(reason)
+                self._reason = reason
+                self._changed()
+
+    def check_given_up(self) -> None:
+        """The producer is about to :meth:`abort`; raises :class:`Moved` where it is to say so elsewhere."""
+        with self._lock:
+            if self._reason is None:
+                self._check_here(by_producer=True)
 
     def check_open(self) -> None:
         """Refuse what is written to a shuffle that is over."""
         if self._reason is not None:
             self._check_reason()
+
+    # The way to another worker
+
+    @property
+    def announced(self) -> dict[int, int]:
+        """The index of each attempt that was committed here, or is to be committed where this went."""
+        with self._lock:
+            return self._committed | self._late
+
+    @property
+    def complete_shares(self) -> list[tuple[Share, set[int]]]:
+        """Each with its maps."""
+        with self._lock:
+            return [(share, self._of(share)) for share, error in self._ends.items() if error is None]
+
+    @property
+    def moved(self) -> Place | None:
+        """Where it went."""
+        return self._moved
+
+    @property
+    def over(self) -> bool:
+        """Given up or released: nothing is to be given away."""
+        return self._reason is not None
+
+    def hold(self, seconds: float) -> bool:
+        """From now on nothing more is committed until :meth:`let_go`; False when that takes too long."""
+        with self._lock:
+            self._held = True
+            return self._lock.wait_for(lambda: len(self._claimed) <= len(self._committed), seconds)
+
+    def let_go(self) -> None:
+        """Whoever was held may go on, here or, after :meth:`move`, elsewhere."""
+        with self._lock:
+            self._held = False
+            self._lock.notify_all()
+
+    def move(self, to: Place) -> None:
+        """``to`` decides from now on, and has all that was announced here. Who follows is sent there."""
+        with self._lock:
+            self._moved, self._moved_at = to, self._clock()
+            self._changed()
+
+    def parties(self, patience: float) -> int:
+        """How many follow here or produce, and do not know that it moved; none ``patience`` seconds after that."""
+        with self._lock:
+            if self._reason is not None or (self._moved is not None and self._clock() - self._moved_at > patience):
+                return 0
+            return len(self._listeners) + self._produced
 
     # The readers' side
 
@@ -139,22 +221,25 @@ class Pipeline:
         """A reader of ``share`` that has the maps ``had`` already, and waits ``patience`` seconds for a producer."""
         return Follower(self, share, set(had), patience, self._clock)
 
-    def news(self, after: int) -> tuple[list[tuple[int, int]], int, bool, set[int]]:
+    def news(self, after: int, of: Share) -> tuple[list[tuple[int, int]], int, bool, set[int]]:
         """What was committed after the first so many, how many that are, whether no more come, and what was lost.
 
         Raises:
-            ShuffleError: why nothing can be read any more.
+            ShuffleError: why nothing can be read any more, or :class:`Moved`.
         """
         with self._lock:
-            self._check_reason()
+            self._check_here()
+            end = next((share for share in self._ends if share.covers(of)), None)
+            if end is not None and (error := self._ends[end]) is not None:
+                raise _again(error)
             until = min(len(self._order), after + MAX_MAPS_PER_BATCH)
-            complete = self._stage is Stage.COMPLETE and until == len(self._order)
+            complete = end is not None and until == len(self._order)
             return self._order[after:until], until, complete, set(self._lost)
 
     def has_all(self, maps: Collection[int]) -> bool:
         """Whether all of ``maps`` count here."""
         with self._lock:
-            return self._committed.issuperset(maps)
+            return self._committed.keys() >= set(maps)
 
     @property
     def heard(self) -> float:
@@ -165,23 +250,33 @@ class Pipeline:
         if not maps:
             return
         self._lost |= maps
-        self._committed -= maps
+        self._committed = {each: index for each, index in self._committed.items() if each not in maps}
         self._claimed = {index: each for index, each in self._claimed.items() if each not in maps}
         self._changed()
 
-    def _end(self, reason: ShuffleError) -> None:
-        self._stage = Stage.OVER
-        self._reason = reason
-        self._changed()
+    def _of(self, share: Share) -> set[int]:
+        return {map_id for map_id, index in self._committed.items() if share.has(index)}
+
+    def _check_here(self, *, by_producer: bool = False) -> None:
+        self._check_reason()
+        if self._moved is not None:
+            if by_producer:
+                self._produced = False
+            raise Moved(f"shuffle {self.name} is at {self._moved[0]} now", to=self._moved)
 
     def _check_reason(self) -> None:
         if self._reason is not None:
-            raise type(self._reason)(self._reason.what, self._reason.remedy, map_id=self._reason.map_id)
+            raise _again(self._reason)
 
     def _changed(self) -> None:
         self._heard = self._clock()
+        self._lock.notify_all()
         for wake in self._listeners:
             wake()
+
+
+def _again(error: ShuffleError) -> ShuffleError:
+    return type(error)(error.what, error.remedy, map_id=error.map_id)
 
 
 class Follower:
@@ -206,18 +301,15 @@ class Follower:
             ProducerAborted: the producer gave up.
             ProducerSilent: it has said nothing for too long.
             MapUnknown: the shuffle was released, or this worker does not have all of it.
+            Moved: it goes on at another worker.
         """
         found: list[tuple[int, int]] = []
         while not found:
-            entries, position, complete, lost = self._pipeline.news(self._position)
+            entries, position, complete, lost = self._pipeline.news(self._position, self._share)
             if not lost.isdisjoint(self._had):
                 raise self._is_lost(min(lost & self._had))
             left_out = self._had | lost
-            found = [
-                (map_id, index)
-                for map_id, index in entries
-                if index % self._share.modulus == self._share.remainder and map_id not in left_out
-            ]
+            found = [(map_id, index) for map_id, index in entries if self._share.has(index) and map_id not in left_out]
             if position == self._position:
                 self._look_at_the_end(complete=complete)
                 return []

@@ -7,7 +7,7 @@ import logging
 import time
 
 from pki.identity import Role
-from runtime.shuffle.errors import FrameRefused, JobNotAllowed, MapUnknown, SegmentCorrupt, ShuffleError
+from runtime.shuffle.errors import FrameRefused, JobNotAllowed, MapUnknown, Moved, SegmentCorrupt, ShuffleError
 from runtime.shuffle.integrity import SegmentChecks
 from runtime.shuffle.wire import (
     MAX_PUSH_PAYLOAD_BYTES,
@@ -39,6 +39,7 @@ class PushConnection:
         self._session = session
         self._store = store
         self._job = session.job
+        self._of_worker = session.stream.peer.role is Role.SHUFFLE_WORKER
         self._table = memoryview(bytearray(MAX_SEGMENTS_PER_FRAME * SEGMENT_ENTRY.itemsize))
         self._consumed = 0
         self._acknowledged = 0
@@ -57,6 +58,8 @@ class PushConnection:
             match header.kind:
                 case FrameType.PUSH:
                     self._push(header)
+                case FrameType.BEGIN:
+                    self._begin(header)
                 case FrameType.COMMIT:
                     self._commit(header)
                 case FrameType.ABORT:
@@ -133,7 +136,8 @@ class PushConnection:
         try:
             # A map without output has pushed nothing: its commit is the first that is heard of it.
             data, _ = self._job.shuffle(header.shuffle, create=header.count == 0)
-            data.commit(header.map_id, header.count, header.extra, header.aux - 1 if header.aux else None)
+            index = header.aux - 1 if header.aux else None
+            data.commit(header.map_id, header.count, header.extra, index, handed_over=self._of_worker)
         except JobNotAllowed:
             raise
         except ShuffleError as error:
@@ -152,26 +156,46 @@ class PushConnection:
             return
         data.abort(header.map_id)
 
+    def _begin(self, header: Header) -> None:
+        """An attempt of a map that is to be announced begins: here, or where the shuffle is now."""
+        if self._of_worker:
+            raise FrameRefused("a shuffle worker begins no maps")
+        try:
+            data, _ = self._job.shuffle(header.shuffle, create=True)
+            data.begin(header.map_id)
+        except (FrameRefused, JobNotAllowed):
+            raise
+        except ShuffleError as error:
+            error.map_id = header.map_id
+            self._session.send_error(error, header)
+            return
+        answer = Header(FrameType.BEGIN_OK, shuffle=header.shuffle, map_id=header.map_id, request=header.request)
+        self._session.send(answer.pack())
+
     def _produce(self, header: Header) -> None:
         """The producer of a shuffle says how far it is."""
         payload = memoryview(bytearray(header.length))
-        what, maps, reason = parse_produced(header, self._session.payload(header, payload))
-        if self._session.stream.peer.role is Role.SHUFFLE_WORKER:
+        said = parse_produced(header, self._session.payload(header, payload))
+        if self._of_worker and said.what is not Produced.COMPLETE:
             raise FrameRefused("a shuffle worker produces nothing")
         try:
             data, _ = self._job.shuffle(header.shuffle, create=True)
-            match what:
+            match said.what:
                 case Produced.ALIVE:
-                    data.pipeline.touch()
+                    data.pipeline.alive()
                     return
                 case Produced.COMPLETE:
-                    data.pipeline.complete(maps)
+                    data.pipeline.complete(said.share, said.maps)
                 case Produced.ABORTED:
-                    data.give_up(reason)
+                    data.pipeline.check_given_up()
+                    data.give_up(said.reason)
         except JobNotAllowed:
             raise
+        except Moved as moved:
+            self._session.send_error(moved, header)
+            return
         except ShuffleError as error:
-            _LOG.warning("%s: %s of shuffle refused: %s", self._session.stream.peer, what.name, error)
+            _LOG.warning("%s: %s of shuffle refused: %s", self._session.stream.peer, said.what.name, error)
             self._session.send_error(error, header)
             return
         self._session.send(Header(FrameType.PRODUCE_OK, shuffle=header.shuffle, request=header.request).pack())

@@ -15,7 +15,15 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from runtime.shuffle.errors import DiskFailed, Draining, FrameRefused, MapUnknown, ProducerAborted, ShuffleError
+from runtime.shuffle.errors import (
+    DiskFailed,
+    Draining,
+    FrameRefused,
+    MapUnknown,
+    Moved,
+    ProducerAborted,
+    ShuffleError,
+)
 from runtime.shuffle.wire import SEGMENT_ENTRY
 from runtime.shuffle.worker.at_rest import OVERHEAD_BYTES, SegmentCipher
 from runtime.shuffle.worker.attempts import Frame, MapAttempt
@@ -93,6 +101,8 @@ class ShuffleData:
         self._is_ripe = False
         self.pipeline = Pipeline(name, clock)
         """Who follows it, and how far it is."""
+        self.forward: Callable[[int], None] | None = None
+        """Announces an attempt that was committed here, where :attr:`pipeline` has moved to."""
         self.memory_bytes = 0
         """Of frames that are not written out."""
 
@@ -104,6 +114,16 @@ class ShuffleData:
         with self._lock:
             if draining and map_id not in self._maps:
                 raise Draining("this worker takes no new maps", "choose another", map_id=map_id)
+            self._attempt(map_id)
+
+    def begin(self, map_id: int) -> None:
+        """An attempt that is to be announced begins, and may end here, whoever has taken over by then.
+
+        Raises:
+            Moved: it is to be written where the shuffle is now.
+        """
+        self.pipeline.check_here()
+        with self._lock:
             self._attempt(map_id)
 
     def add(self, map_id: int, sequences: list[int], table: bytes, lease: Lease, *, write_through: bool) -> None:
@@ -140,10 +160,13 @@ class ShuffleData:
             self._pool.release([lease])
             self._on_written(lease.size)
 
-    def commit(self, map_id: int, segments: int, size: int, index: int | None = None) -> None:
+    def commit(
+        self, map_id: int, segments: int, size: int, index: int | None = None, *, handed_over: bool = False
+    ) -> None:
         """Make a map readable, once all it promised is on disk; again is harmless.
 
-        ``index`` announces it to readers that follow; then it is the only attempt of that map which counts here.
+        ``index`` announces it to readers that follow; then it is the only attempt of that map which counts here. Where
+        the shuffle has moved on it is announced there, unless it was ``handed_over`` itself: that is refused.
 
         Raises:
             MapUnknown: it is not complete here.
@@ -155,6 +178,12 @@ class ShuffleData:
             return
         try:
             self.pipeline.claim(index, map_id)
+        except Moved:
+            if handed_over or self.forward is None:
+                raise
+            self._commit(map_id, segments, size)
+            self.forward(map_id)
+            return
         except ShuffleError:
             self.abort(map_id)
             raise

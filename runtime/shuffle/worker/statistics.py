@@ -77,6 +77,8 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     back_pressure_seconds: float
     disks: tuple[DiskStatistics, ...]
     jobs: tuple[JobStatistics, ...]
+    followed: int = 0
+    """Shuffles that somebody follows here, or produces to be followed."""
 
 
 class LatencyCounter:

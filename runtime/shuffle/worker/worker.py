@@ -125,4 +125,9 @@ class ShuffleWorker:
             back_pressure_seconds=pool.waited_seconds,
             disks=tuple(DiskStatistics(str(path), usable, free) for path, usable, free in store.disks.states()),
             jobs=tuple(job.statistics() for job in store.jobs()),
+            followed=sum(
+                data.pipeline.parties(store.config.follow_seconds) > 0
+                for job in store.jobs()
+                for data in job.shuffles()
+            ),
         )

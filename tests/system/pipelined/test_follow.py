@@ -25,7 +25,7 @@ from runtime.shuffle.errors import (
     ShuffleUnavailable,
 )
 from runtime.shuffle.pipelined import AnnouncedWriter, Producer, follow
-from runtime.shuffle.wire import FrameType, Header, Produced, Share, pack_follow
+from runtime.shuffle.wire import FrameType, Header, Produced, Share, pack_share
 from runtime.shuffle.worker.config import Layout, Policy
 from tests.integration.shuffle.conftest import JOB, OTHER_JOB, Running, StartWorker, client
 from tests.integration.shuffle.raw_peer import RawPeer
@@ -378,7 +378,7 @@ async def reader_is_there(worker: Running) -> None:
 
 
 def follow_frame(*, credit: int = 1 << 30, payload: bytes | None = None, count: int = 0, aux: int = 1) -> bytes:
-    body = pack_follow(Share(1, 0), []) if payload is None else payload
+    body = pack_share(Share(1, 0), []) if payload is None else payload
     header = Header(FrameType.FOLLOW, shuffle=SHUFFLE, request=9, length=len(body), count=count, aux=aux, extra=credit)
     return header.pack() + body
 
@@ -392,10 +392,10 @@ def produce_frame(what: int, payload: bytes = b"", count: int = 0) -> bytes:
     ("direction", "frame"),
     [
         pytest.param("fetch", follow_frame(payload=b""), id="follow without a share"),
-        pytest.param("fetch", follow_frame(payload=pack_follow(Share(2, 2), [])), id="follow of no share"),
-        pytest.param("fetch", follow_frame(payload=pack_follow(Share(0, 0), [])), id="follow modulo 0"),
-        pytest.param("fetch", follow_frame(payload=pack_follow(Share(1, 0), [5]), count=2), id="fewer maps than said"),
-        pytest.param("fetch", follow_frame(payload=pack_follow(Share(1, 0), [5, 5]), count=2), id="a map twice"),
+        pytest.param("fetch", follow_frame(payload=pack_share(Share(2, 2), [])), id="follow of no share"),
+        pytest.param("fetch", follow_frame(payload=pack_share(Share(0, 0), [])), id="follow modulo 0"),
+        pytest.param("fetch", follow_frame(payload=pack_share(Share(1, 0), [5]), count=2), id="fewer maps than said"),
+        pytest.param("fetch", follow_frame(payload=pack_share(Share(1, 0), [5, 5]), count=2), id="a map twice"),
         pytest.param("fetch", follow_frame(aux=0), id="follow of no partition"),
         pytest.param("fetch", follow_frame() * 2, id="the same request twice"),
         pytest.param("push", follow_frame(), id="follow on a connection for pushes"),

@@ -47,7 +47,7 @@ async def test_what_a_drained_worker_kept_is_read_from_its_successor(world: Shuf
         await late.flush()
         await client.writer(0, 10, 0).commit()  # behind it on the same connection
         await link.drain(victim.name)
-        assert (await world.until(link, victim.name, "DRAINING")).bytes > 0
+        await world.until(link, victim.name, "DRAINING")
 
         async def told() -> bool:
             return any(each.report.draining for each in (await link.overview()).workers if each.name == victim.name)

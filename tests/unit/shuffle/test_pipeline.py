@@ -52,7 +52,7 @@ def test_a_reader_is_given_each_map_once_as_it_is_committed(pipeline: Pipeline) 
     pipeline.commit(2, 12)
     write(pipeline, 0, 10)
     assert reader.next() == [(12, 2), (10, 0)]
-    pipeline.complete([10, 11, 12])
+    pipeline.complete(ALL, [10, 11, 12])
     assert not reader.complete
     assert reader.next() == []
     assert reader.complete
@@ -61,7 +61,7 @@ def test_a_reader_is_given_each_map_once_as_it_is_committed(pipeline: Pipeline) 
 def test_a_late_reader_is_given_all_and_then_the_end(pipeline: Pipeline) -> None:
     for index in range(MAX_MAPS_PER_BATCH + 1):
         write(pipeline, index, 7 + index)
-    pipeline.complete(range(7, 8 + MAX_MAPS_PER_BATCH))
+    pipeline.complete(ALL, range(7, 8 + MAX_MAPS_PER_BATCH))
     reader = follow(pipeline)
     assert len(reader.next()) == MAX_MAPS_PER_BATCH
     assert not reader.complete
@@ -75,7 +75,7 @@ def test_a_reader_is_given_its_share_without_what_it_has_had(pipeline: Pipeline)
         write(pipeline, index, 10 + index)
     reader = follow(pipeline, Share(3, 1), had=(11,))
     assert reader.next() == [(14, 4)]
-    pipeline.complete(range(10, 16))
+    pipeline.complete(ALL, range(10, 16))
     assert reader.next() == []
     assert reader.complete
 
@@ -88,7 +88,7 @@ def test_the_first_attempt_that_commits_counts_and_no_other_ever(pipeline: Pipel
     write(pipeline, 0, 10)  # again is harmless
     assert reader.next() == [(10, 0)]
     assert reader.next() == []
-    pipeline.complete([10])
+    pipeline.complete(ALL, [10])
     with pytest.raises(AttemptSuperseded):
         pipeline.claim(1, 30)
 
@@ -130,7 +130,7 @@ def test_who_has_read_what_is_not_in_the_complete_shuffle_is_told(pipeline: Pipe
     write(pipeline, 1, 11)
     assert len(reader.next()) == 2
     assert len(elsewhere.next()) == 2
-    pipeline.complete([11])
+    pipeline.complete(ALL, [11])
     with pytest.raises(AttemptLost):
         reader.next()
     with pytest.raises(AttemptLost):
@@ -143,17 +143,17 @@ def test_a_worker_that_does_not_have_all_says_so_to_producer_and_readers(pipelin
     reader = follow(pipeline)
     write(pipeline, 0, 10)
     with pytest.raises(MapUnknown, match="1 of 2 maps not here"):
-        pipeline.complete([10, 11])
+        pipeline.complete(ALL, [10, 11])
     with pytest.raises(MapUnknown):
         reader.next()
 
 
 def test_complete_is_said_once(pipeline: Pipeline) -> None:
     write(pipeline, 0, 10)
-    pipeline.complete([10])
-    pipeline.complete([10])
+    pipeline.complete(ALL, [10])
+    pipeline.complete(ALL, [10])
     with pytest.raises(MapUnknown, match="complete with other maps"):
-        pipeline.complete([])
+        pipeline.complete(ALL, [])
     reader = follow(pipeline)
     assert reader.next() == [(10, 0)]
     assert reader.next() == []
@@ -167,7 +167,7 @@ def test_an_aborted_shuffle_ends_for_everybody(pipeline: Pipeline) -> None:
     pipeline.abort(MapUnknown("released"))
     doings: list[Callable[[], object]] = [
         reader.next, follow(pipeline).next, pipeline.check_open, lambda: pipeline.claim(1, 11),
-        lambda: pipeline.complete([10]),
+        lambda: pipeline.complete(ALL, [10]),
     ]  # fmt: skip
     for doing in doings:
         with pytest.raises(ProducerAborted, match="enough"):
@@ -190,7 +190,7 @@ def test_a_producer_without_a_sign_of_life_is_taken_for_gone(pipeline: Pipeline,
 
 
 def test_a_complete_shuffle_needs_no_sign_of_life(pipeline: Pipeline, clock: Clock) -> None:
-    pipeline.complete([])
+    pipeline.complete(ALL, [])
     clock.now += 10 * PATIENCE
     reader = follow(pipeline)
     clock.now += 10 * PATIENCE
@@ -211,7 +211,7 @@ def test_whoever_listens_is_woken_by_what_matters_to_readers(pipeline: Pipeline)
     pipeline.commit(0, 10)
     assert len(woken) == 1
     pipeline.lose([10])
-    pipeline.complete([])
+    pipeline.complete(ALL, [])
     pipeline.abort(ProducerAborted("late"))
     assert len(woken) == 4
     pipeline.unlisten(wake)
@@ -253,7 +253,7 @@ def test_no_reader_ever_has_two_attempts_of_a_map(steps: list[tuple[str, int, in
                     except AttemptLost:
                         readers.remove((reader, had))
                         assert not {each for each, _ in had} <= set(counting.values())
-    pipeline.complete(list(counting.values()))
+    pipeline.complete(ALL, list(counting.values()))
     for reader, had in readers:
         try:
             had.extend(reader.next())

@@ -199,6 +199,10 @@ def test_draining_is_over_with_the_instance_that_was_asked() -> None:
     workers.table.heard("w", WorkerReport(jobs=(JobReport(job_id="j", bytes=1),)))
     assert workers.state() is WorkerState.DRAINING
     workers.table.heard("w", WorkerReport())
+    assert workers.state() is WorkerState.DRAINING, "it said so before it was told"
+    workers.table.heard("w", WorkerReport(draining=True, followed=1))
+    assert workers.state() is WorkerState.DRAINING, "somebody follows what is written there"
+    workers.table.heard("w", WorkerReport(draining=True))
     assert workers.state() is WorkerState.DRAINED
     workers.table.register(registration("w"))
     assert workers.state() is WorkerState.DRAINED

@@ -35,7 +35,7 @@ from runtime.shuffle.wire import (
 
 U32 = st.integers(0, 2**32 - 1)
 PLAIN = sorted(set(FrameType) - {FrameType.PUSH, FrameType.DATA})
-EMPTY = {FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL}
+EMPTY = {FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL, FrameType.BEGIN}
 
 
 def test_the_header_is_what_the_protocol_says() -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.shuffle.errors import FrameRefused
+from runtime.shuffle.errors import ErrorCode, FrameRefused, Moved, ShuffleUnavailable
 from runtime.shuffle.wire import (
+    HEADER_BYTES,
     MAP_ENTRY,
     MAX_ERROR_TEXT_BYTES,
     MAX_MAPS_PER_BATCH,
@@ -18,8 +19,11 @@ from runtime.shuffle.wire import (
     Header,
     Produced,
     Share,
-    pack_follow,
+    error_of,
+    pack_error,
+    pack_share,
     parse_follow,
+    parse_header,
     parse_maps,
     parse_produced,
 )
@@ -31,7 +35,7 @@ U32 = st.integers(0, 2**32 - 1)
 @given(modulus=st.integers(1, 2**32 - 1), remainder=U32, had=st.sets(I64, max_size=20))
 def test_follow_survives(modulus: int, remainder: int, had: set[int]) -> None:
     share = Share(modulus, remainder % modulus)
-    payload = pack_follow(share, had)
+    payload = pack_share(share, had)
     header = Header(FrameType.FOLLOW, length=len(payload), count=len(had), aux=1)
     found, maps = parse_follow(header, payload)
     assert (found, maps.tolist()) == (share, sorted(had))
@@ -53,10 +57,44 @@ def test_any_bytes_are_understood_or_refused(payload: bytes, count: int, what: i
     with contextlib.suppress(FrameRefused):
         assert len(parse_maps(Header(FrameType.MAPS, length=size, count=count), payload)) == count
     with contextlib.suppress(FrameRefused):
-        said, named, reason = parse_produced(Header(FrameType.PRODUCE, length=size, count=count, aux=what), payload)
-        assert (said is Produced.COMPLETE) or not named
-        assert (said is Produced.ABORTED) or not reason
-        assert reason.isprintable()
+        said = parse_produced(Header(FrameType.PRODUCE, length=size, count=count, aux=what), payload)
+        assert (said.what is Produced.COMPLETE) or not said.maps
+        assert (said.what is Produced.ABORTED) or not said.reason
+        assert said.share.remainder < said.share.modulus
+        assert said.reason.isprintable()
+    error = error_of(Header(FrameType.ERROR, length=size, aux=ErrorCode.MOVED), payload)
+    if isinstance(error, Moved):
+        name, host, port = error.to
+        assert name
+        assert host
+        assert 0 < port < 1 << 16
+
+
+@given(
+    name=st.text(min_size=1, max_size=255), host=st.text(min_size=1, max_size=255), port=st.integers(1, (1 << 16) - 1)
+)
+def test_where_a_shuffle_has_moved_survives(name: str, host: str, port: int) -> None:
+    frame = pack_error(Moved("it is there", to=(name, host, port)), shuffle=3, request=7)
+    header = parse_header(frame, from_client=False)
+    error = error_of(header, frame[HEADER_BYTES:])
+    assert isinstance(error, Moved)
+    assert (error.to, header.shuffle, header.request) == ((name, host, port), 3, 7)
+    assert isinstance(error, ShuffleUnavailable), "a replica may help"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(("w", "h", 0), id="no port"),
+        pytest.param(("w", "h", 1 << 16), id="too large a port"),
+        pytest.param(("", "h", 1), id="no name"),
+        pytest.param(("w" * 256, "h", 1), id="a name without end"),
+        pytest.param(("w", "", 1), id="no host"),
+    ],
+)
+def test_a_place_out_of_bounds_is_refused(place: tuple[str, str, int]) -> None:
+    frame = pack_error(Moved("it is there", to=place))
+    assert isinstance(error_of(parse_header(frame, from_client=False), frame[HEADER_BYTES:]), FrameRefused)
 
 
 @pytest.mark.parametrize(
