@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -92,8 +93,8 @@ async def file_damaged_while_away(scene: Scene, rng: random.Random) -> None:
 
 def _damage(files: list[Path], rng: random.Random) -> None:
     for path in files:
-        size = path.stat().st_size
-        with path.open("r+b") as file:
+        with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:  # the job may need it no longer
+            size = path.stat().st_size
             for _ in range(max(1, size // 4096)):
                 at = rng.randrange(size)
                 file.seek(at)
@@ -104,7 +105,7 @@ def _damage(files: list[Path], rng: random.Random) -> None:
 
 def _cut_off(files: list[Path], rng: random.Random) -> None:
     for path in files:
-        with path.open("r+b") as file:
+        with contextlib.suppress(FileNotFoundError), path.open("r+b") as file:
             file.truncate(rng.randrange(path.stat().st_size))
 
 

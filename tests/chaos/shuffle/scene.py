@@ -127,9 +127,14 @@ class Scene:
         return [name for name in WORKERS if self._passed_at(name) > LEAST_BYTES] or list(WORKERS)
 
     def files(self, name: str) -> list[Path]:
-        """Those of a worker that this run has written something to."""
-        new = sorted(set(self.workers.data(name).glob("*/*/*")) - self._old)
-        return [path for path in new if path.stat().st_size]
+        """Those of a worker that this run has written something to; they go when the job needs them no longer."""
+        new = sorted(set(self.workers.data(name).glob("*/[0-9]*/*")) - self._old)
+        found = []
+        for path in new:
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_size:
+                    found.append(path)
+        return found
 
     def keepers(self) -> list[str]:
         """The workers that have files of this run; those that it has used when none has."""
@@ -182,7 +187,7 @@ class Scene:
         self.seen.clear()
         for name, door in self.workers.doors.items():
             self._passed[name] = door.passed
-            self._old |= set(self.workers.data(name).glob("*/*/*"))
+            self._old |= set(self.workers.data(name).glob("*/[0-9]*/*"))
 
 
 @asynccontextmanager
