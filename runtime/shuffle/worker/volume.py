@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import bisect
 import contextlib
+import itertools
 import os
 import struct
 import threading
@@ -46,6 +47,8 @@ class Run:
     Attributes:
         partitions: those in it, ascending.
         starts: the first row of each, and the number of rows at the end.
+        checks: the CRC32C of the rows of each, for what is read again later may have changed, and a row that names
+            another map is missed by nobody.
         maps: those in it.
         rows_at: where in ``index`` the rows begin.
         size: bytes of data.
@@ -53,14 +56,30 @@ class Run:
 
     partitions: array.array[int]
     starts: array.array[int]
+    checks: array.array[int]
     maps: frozenset[int]
     rows_at: int
     size: int
 
     def span(self, first: int, end: int) -> tuple[int, int]:
         """The rows, from and to, whose partitions are in ``first`` … ``end`` - 1."""
+        low, high = self.within(first, end)
+        return self.starts[low], self.starts[high]
+
+    def within(self, first: int, end: int) -> tuple[int, int]:
+        """Which of :attr:`partitions`, from and to, are in ``first`` … ``end`` - 1."""
         low = bisect.bisect_left(self.partitions, first)
-        return self.starts[low], self.starts[bisect.bisect_left(self.partitions, end, low)]
+        return low, bisect.bisect_left(self.partitions, end, low)
+
+    def changed(self, low: int, high: int, rows: memoryview) -> int | None:
+        """The first of the partitions number ``low`` … ``high`` - 1 whose rows are not as they were; None: all are."""
+        at = 0
+        for number in range(low, high):
+            stop = at + (self.starts[number + 1] - self.starts[number]) * ROW.itemsize
+            if crc32c(rows[at:stop]) != self.checks[number]:
+                return self.partitions[number]
+            at = stop
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +94,13 @@ class Committed:
 def describe_rows(rows: Rows, rows_at: int) -> Run:
     """The run whose ``rows``, sorted by partition, stand at ``rows_at`` in the index."""
     partitions, starts = np.unique(rows["partition"], return_index=True)
+    stops = np.append(starts, len(rows)).astype(np.int64)
+    payload = memoryview(rows.tobytes())
+    places = (stops * ROW.itemsize).tolist()
     return Run(
         array.array("I", partitions.astype(np.uint32).tobytes()),
-        array.array("q", np.append(starts, len(rows)).astype(np.int64).tobytes()),
+        array.array("q", stops.tobytes()),
+        array.array("I", [crc32c(payload[start:stop]) for start, stop in itertools.pairwise(places)]),
         frozenset(np.unique(rows["map"]).tolist()),
         rows_at,
         int(rows["length"].sum(dtype=np.int64)),
@@ -186,8 +209,14 @@ class Volume:
             self._index_end = _write(self._index, [memoryview(record)], self._index_end)
 
     def rows(self, run: Run, first: int, end: int) -> Rows:
-        """The rows of a run whose partitions are in ``first`` … ``end`` - 1, as they are in the index."""
-        start, stop = run.span(first, end)
+        """The rows of a run whose partitions are in ``first`` … ``end`` - 1, as they are in the index.
+
+        Raises:
+            DiskFailed: the disk does not give them.
+            SegmentCorrupt: they are not as they were written.
+        """
+        low, high = run.within(first, end)
+        start, stop = run.starts[low], run.starts[high]
         if start == stop:
             return np.empty(0, ROW)
         size = (stop - start) * ROW.itemsize
@@ -199,6 +228,8 @@ class Volume:
             ) from error
         if len(data) != size:
             raise SegmentCorrupt(f"the index in {self.directory} was cut off", partition=first)
+        if (changed := run.changed(low, high, memoryview(data))) is not None:
+            raise SegmentCorrupt(f"the index in {self.directory} has changed", partition=changed)
         return np.frombuffer(data, ROW)
 
     def read_into(self, view: memoryview, offset: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -128,13 +129,17 @@ class Scene:
 
     def files(self, name: str) -> list[Path]:
         """Those of a worker that this run has written something to; they go when the job needs them no longer."""
-        new = sorted(set(self.workers.data(name).glob("*/[0-9]*/*")) - self._old)
         found = []
-        for path in new:
+        for path in sorted(self._files(name) - self._old):
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_size:
                     found.append(path)
         return found
+
+    def _files(self, name: str) -> set[Path]:
+        """All of a worker's shuffles: ``JOB/SHUFFLE/FILE``; not those that wait to be written over."""
+        walk = os.walk(self.workers.data(name))  # which takes it easy when a folder goes meanwhile
+        return {Path(folder) / file for folder, _, files in walk if Path(folder).name.isdigit() for file in files}
 
     def keepers(self) -> list[str]:
         """The workers that have files of this run; those that it has used when none has."""
@@ -187,7 +192,7 @@ class Scene:
         self.seen.clear()
         for name, door in self.workers.doors.items():
             self._passed[name] = door.passed
-            self._old |= set(self.workers.data(name).glob("*/[0-9]*/*"))
+            self._old |= self._files(name)
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Sequence
@@ -244,6 +245,47 @@ def test_a_changed_index_counts_up_to_the_change(store: Store, tmp_path: Path) -
             except MapUnknown:
                 continue
             assert dict(found) == store.expected(0, 1, [map_id])
+
+
+@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), wanted=st.sets(st.integers(1, 3), min_size=1))
+@settings(deadline=None, max_examples=60)
+def test_who_reads_an_index_that_has_changed_gets_all_or_an_error(
+    tmp_path_factory: pytest.TempPathFactory, at: float, bit: int, wanted: set[int]
+) -> None:
+    """Also who wants some of its maps only: a row that names another one is not just left out."""
+    disk = tmp_path_factory.mktemp("disk")
+    store = Store([disk])
+    for map_id in (1, 2, 3):
+        store.push(map_id, [(0, 0, b"abc"), (1, 1, b"defg")])
+    for map_id in (1, 2, 3):
+        store.commit(map_id)
+    with (disk / NAME / "index").open("r+b") as index:
+        place = int(at * index.seek(0, 2))
+        index.seek(place)
+        [byte] = index.read(1)
+        index.seek(place)
+        index.write(bytes([byte ^ 1 << bit]))
+    try:
+        found = store.read(0, 2, sorted(wanted))
+    except SegmentCorrupt:
+        return
+    assert dict(found) == store.expected(0, 2, sorted(wanted))
+
+
+def test_who_reads_an_index_with_a_hole_gets_an_error(tmp_path: Path) -> None:
+    """It was cut off, and the next run was written behind."""
+    store = Store([tmp_path], policy=Policy.HYBRID)
+    store.push(1, [(0, 0, b"abc")])
+    store.push(2, [(0, 0, b"def")])
+    for map_id in (1, 2):
+        store.commit(map_id)
+    store.read(0, 1, [1])
+    os.truncate(tmp_path / NAME / "index", 10)
+    store.push(3, [(0, 0, b"ghi")])
+    store.commit(3)
+    assert dict(store.read(0, 1, [3])) == store.expected(0, 1, [3])
+    with pytest.raises(SegmentCorrupt, match="has changed"):
+        store.read(0, 1, [1])
 
 
 @pytest.mark.parametrize("write_through", [pytest.param(True, id="through"), pytest.param(False, id="sorted")])
