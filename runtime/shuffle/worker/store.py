@@ -205,9 +205,9 @@ class ShuffleStore:
             job = self._jobs.pop(job_id, None)
         if job is not None:
             job.release()
-            self._spares.drop(job_id=job_id)
             for disk in self.disks.all:
                 shutil.rmtree(disk.path / job_id, ignore_errors=True)
+            self._spares.drop(job_id=job_id)  # last: a shuffle that is being released adds nothing afterwards
 
     def new_shuffle(self, job_id: str, number: int) -> ShuffleData:
         """An empty shuffle."""
