@@ -23,6 +23,7 @@ from cli.uploads import LARGE_BYTES, upload
 from pki.edge_client import EdgeTrust, edge_client_context
 from pki.files import read_secret
 from pki.home import Home
+from pki.http_body import BodyTooLarge, read_body
 from pki.peer import certified_identity
 from pki.profiles import AuthorityKind
 from pki.store import AuthorityStore
@@ -216,7 +217,11 @@ class GatewayClient:
             async with self._session.request(
                 method, url, params=query, data=data, json=document, headers=headers, ssl=context
             ) as answer:
-                return answer.status, await answer.content.read(MAX_ANSWER_BYTES)
+                return answer.status, await read_body(answer.content, MAX_ANSWER_BYTES)
+        except BodyTooLarge as error:
+            raise CommandError(
+                f"{method} {path}: the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB", "ask for less at once"
+            ) from error
         except aiohttp.ClientConnectorCertificateError as error:
             raise UnreachableError(
                 f"{self._target.url} did not prove to be the gateway: {error.certificate_error}",

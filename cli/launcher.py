@@ -259,7 +259,7 @@ class Launcher:
             return "the JobManager"
         try:
             registered = (await read_health(self.home)).get("taskmanagers", 0)
-        except (aiohttp.ClientError, OSError, TimeoutError):
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, SluiceError):
             return "the REST endpoint"
         if registered < taskmanagers:
             return f"{taskmanagers - registered} of {taskmanagers} TaskManagers"

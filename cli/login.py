@@ -20,6 +20,7 @@ from cli.errors import RefusedError, UnreachableError
 from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
 from pki.edge_client import EdgeTrust
 from pki.home import Home
+from pki.http_body import BodyTooLarge, read_body
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
 MAX_ANSWER_BYTES = 64 << 10
@@ -152,7 +153,7 @@ class _Form:
             async with self._session.post(
                 self._url + path, data=dict(form), headers=headers, ssl=self._trust.context(), allow_redirects=False
             ) as answer:
-                body = await answer.content.read(MAX_ANSWER_BYTES)
+                body = await read_body(answer.content, MAX_ANSWER_BYTES)
                 if 300 <= answer.status < 400:
                     return {}
                 document = json.loads(body)
@@ -163,7 +164,7 @@ class _Form:
             raise UnreachableError(
                 f"cannot reach the gateway at {self._url}: {error or type(error).__name__}"
             ) from error
-        except (ValueError, AttributeError, TypeError) as error:
+        except (BodyTooLarge, ValueError, AttributeError, TypeError) as error:
             raise UnreachableError(
                 f"{self._url}{path} gave no answer that makes sense", "is it the gateway?"
             ) from error

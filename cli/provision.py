@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,18 +12,25 @@ import aiohttp
 
 from pki.errors import SluiceError
 from pki.home import Home
+from pki.http_body import read_body
 
 _LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.5
+MAX_HEALTH_BYTES = 1 << 20
 
 
 async def read_health(home: Home) -> dict[str, Any]:
-    """What the leading JobManager of this home says of itself; raises ``OSError`` or ``aiohttp.ClientError``."""
+    """What the leading JobManager of this home says of itself.
+
+    Raises ``OSError``, ``ValueError``, ``aiohttp.ClientError`` or :class:`~pki.http_body.BodyTooLarge`.
+    """
     connector = aiohttp.UnixConnector(str(home.sockets / "rest.sock"))
-    async with aiohttp.ClientSession(connector=connector) as session:
-        answer = await session.get("http://rest/v1/health", timeout=aiohttp.ClientTimeout(total=5))
-        document: dict[str, Any] = await answer.json()
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get("http://rest/v1/health", timeout=aiohttp.ClientTimeout(total=5)) as answer,
+    ):
+        document: dict[str, Any] = json.loads(await read_body(answer.content, MAX_HEALTH_BYTES))
         return document
 
 

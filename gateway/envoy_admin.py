@@ -10,9 +10,12 @@ from pathlib import Path
 import aiohttp
 
 from gateway.errors import EnvoyFailed
+from pki.http_body import BodyTooLarge, read_body
 
 EDGE_LISTENER = "edge"
 POLL_SECONDS = 0.2
+MAX_ANSWER_BYTES = 64 << 20
+"""A dump of the whole configuration grows with the routes and the revoked ids."""
 GONE_AFTER = 5
 """Questions in a row without an answer, until an Envoy that somebody else runs counts as ended."""
 
@@ -33,8 +36,8 @@ class EnvoyAdmin:
         """The admin interface's answer to a query that is answered in JSON; raises :class:`EnvoyFailed`."""
         try:
             async with self._session() as session, session.get(f"http://admin/{query}") as answer:
-                return json.loads(await answer.read())
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+                return json.loads(await read_body(answer.content, MAX_ANSWER_BYTES))
+        except (aiohttp.ClientError, OSError, TimeoutError, BodyTooLarge, ValueError) as error:
             raise EnvoyFailed(f"Envoy does not answer to {query}: {error or type(error).__name__}") from error
 
     async def reopen_logs(self) -> None:
@@ -54,10 +57,10 @@ class EnvoyAdmin:
                     if answer.status != 200:
                         return 0
                 async with session.get("http://admin/listeners?format=json") as answer:
-                    listeners = json.loads(await answer.read()).get("listener_statuses", [])
-        except (aiohttp.ClientError, OSError, TimeoutError):
+                    document = json.loads(await read_body(answer.content, MAX_ANSWER_BYTES))
+        except (aiohttp.ClientError, OSError, TimeoutError, BodyTooLarge):
             return 0
-        for listener in listeners:
+        for listener in document.get("listener_statuses", []):
             if listener.get("name") == EDGE_LISTENER:
                 return int(listener["local_address"]["socket_address"]["port_value"])
         return 0

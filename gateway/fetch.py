@@ -10,6 +10,7 @@ import aiohttp
 
 from gateway.errors import IssuerError
 from pki.edge_client import EdgeTrust
+from pki.http_body import BodyTooLarge, read_body
 
 MAX_DOCUMENT_BYTES = 256 << 10
 TIMEOUT_SECONDS = 10.0
@@ -40,9 +41,11 @@ class Fetcher:
                     method, url, data=form, headers=headers, ssl=self._trust.context(), allow_redirects=False
                 ) as answer,
             ):
-                body = await _read(answer)
+                body = await read_body(answer.content, MAX_DOCUMENT_BYTES)
                 if answer.status != 200:
                     raise IssuerError(f"{url} answered {answer.status}")
+        except BodyTooLarge as error:
+            raise IssuerError(f"{url} answered more than {MAX_DOCUMENT_BYTES} bytes") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise IssuerError(f"{url} gave no answer: {error or type(error).__name__}") from error
         try:
@@ -50,13 +53,3 @@ class Fetcher:
         except (ValueError, RecursionError) as error:
             raise IssuerError(f"{url} answered with something else than JSON") from error
         return document
-
-
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    """The whole body, decompressed, as long as it is not too large."""
-    body = bytearray()
-    async for chunk in answer.content.iter_chunked(1 << 16):
-        body += chunk
-        if len(body) > MAX_DOCUMENT_BYTES:
-            raise IssuerError(f"{answer.url} answered more than {MAX_DOCUMENT_BYTES} bytes")
-    return bytes(body)

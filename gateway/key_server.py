@@ -10,6 +10,7 @@ from aiohttp import web
 from gateway.pass_keys import PassKeys, encode_jwks
 from gateway.standing import Stands, answer
 from pki.errors import SluiceError
+from pki.http_body import BodyTooLarge, read_body
 from pki.identity import Role
 from pki.standing import MAX_QUESTION_BYTES
 from pki.tls import peer_of
@@ -42,12 +43,10 @@ def for_jobmanagers(check: _Handler, keys: PassKeys, stands: Stands) -> _Handler
 
 
 async def _standing(request: web.BaseRequest, stands: Stands) -> web.StreamResponse:
-    asked = bytearray()
-    async for chunk in request.content.iter_chunked(64 << 10):
-        asked += chunk
-        if len(asked) > MAX_QUESTION_BYTES:
-            return web.Response(status=413)
     try:
-        return web.Response(body=answer(stands, bytes(asked)), content_type="application/json")
+        asked = await read_body(request.content, MAX_QUESTION_BYTES)
+        return web.Response(body=answer(stands, asked), content_type="application/json")
+    except BodyTooLarge:
+        return web.Response(status=413)
     except msgspec.MsgspecError:
         return web.Response(status=400)

@@ -33,6 +33,7 @@ from prometheus_client.registry import Collector
 
 from pki.files import make_private_directory
 from pki.home import Home
+from pki.http_body import BodyTooLarge, read_body
 
 _LOG = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ async def fetch(path: Path) -> str | None:
             aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path)), timeout=timeout) as session,
             session.get("http://metrics/metrics") as answer,
         ):
-            data = await answer.content.read(MAX_EXPOSITION_BYTES + 1)
-    except (aiohttp.ClientError, OSError, TimeoutError):
+            data = await read_body(answer.content, MAX_EXPOSITION_BYTES)
+    except (aiohttp.ClientError, OSError, TimeoutError, BodyTooLarge):
         return None
-    return data.decode(errors="replace") if len(data) <= MAX_EXPOSITION_BYTES else None
+    return data.decode(errors="replace")

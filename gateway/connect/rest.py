@@ -15,6 +15,7 @@ from gateway.upstreams import Leg, UnixLeg
 from pki.assertions import HEADER, Asserted
 from pki.channels import Channel, server_policy
 from pki.home import Home
+from pki.http_body import BodyTooLarge, read_body
 from pki.identity import Role
 from pki.tls import TlsIdentity
 
@@ -49,11 +50,11 @@ class RestSessions:
                 aiohttp.ClientSession(connector=self._connector(), timeout=timeout) as session,
                 session.post(self._url(), headers=headers, server_hostname="", allow_redirects=False) as answer,
             ):
-                body = await answer.content.read(MAX_ANSWER_BYTES)
+                body = await read_body(answer.content, MAX_ANSWER_BYTES)
                 if answer.status not in {200, 202}:
                     raise SessionUnavailable(f"REST answered {SESSION_PATH} with status {answer.status}")
                 return msgspec.json.decode(body, type=SessionAddress)
-        except (aiohttp.ClientError, OSError, TimeoutError, msgspec.MsgspecError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, BodyTooLarge, msgspec.MsgspecError) as error:
             raise SessionUnavailable(f"REST gives no session: {error or type(error).__name__}") from error
 
     def _connector(self) -> aiohttp.BaseConnector:

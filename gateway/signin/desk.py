@@ -28,6 +28,7 @@ from gateway.signin.cookies import LOGIN_COOKIE, cleared, pass_cookie, session_c
 from gateway.signin.oidc import Provider
 from gateway.token_book import Unauthenticated, redact
 from gateway.token_use import TokenUse
+from pki.http_body import BodyTooLarge, read_body
 
 MAX_FORM_BYTES = 16 << 10
 MAX_FIELDS = 20
@@ -220,11 +221,10 @@ async def read(request: web.BaseRequest) -> Asked:
     """The request, bounded; raises :class:`Refused`."""
     form: Mapping[str, str] = {}
     if request.method not in SAFE_METHODS:
-        body = await request.content.read(MAX_FORM_BYTES + 1)
-        while len(body) <= MAX_FORM_BYTES and (more := await request.content.read(MAX_FORM_BYTES + 1)):
-            body += more
-        if len(body) > MAX_FORM_BYTES:
-            raise Refused(413, "the form is too large")
+        try:
+            body = await read_body(request.content, MAX_FORM_BYTES)
+        except BodyTooLarge as error:
+            raise Refused(413, "the form is too large") from error
         if body and request.content_type != "application/x-www-form-urlencoded":
             raise Refused(415, "not a form", "Send application/x-www-form-urlencoded.")
         form = _fields(body.decode("latin-1"))

@@ -64,6 +64,7 @@ from pki.channels import Channel, client_policy
 from pki.connections import ConnectionLog
 from pki.damaged import DAMAGED_JSON
 from pki.errors import CertificateRejected, InvalidIdentity, PeerRefused, PkiError, SluiceError
+from pki.http_body import BodyTooLarge, read_body
 from pki.identity import Role, SpiffeId
 from pki.issuer import SignedChain
 from pki.listener import MutualTlsListener
@@ -277,17 +278,15 @@ def _peer(request: web.BaseRequest) -> tuple[SpiffeId, x509.Certificate]:
 
 
 async def _read(request: web.BaseRequest, kind: type[_Request], limit: int = MAX_REQUEST_BYTES) -> _Request:
-    body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            while chunk := await request.content.read(limit + 1 - len(body)):
-                body += chunk
-                if len(body) > limit:
-                    raise _MalformedRequest(413, f"the request is larger than {limit} bytes")
+            body = await read_body(request.content, limit)
+    except BodyTooLarge as error:
+        raise _MalformedRequest(413, f"the request is larger than {limit} bytes") from error
     except TimeoutError as error:
         raise _MalformedRequest(408, "the request did not arrive in time") from error
     try:
-        return msgspec.json.decode(bytes(body), type=kind)
+        return msgspec.json.decode(body, type=kind)
     except DAMAGED_JSON as error:
         # The message names fields and types, never values: a token does not get into it.
         raise _MalformedRequest(400, f"not a request of this route: {error}") from error

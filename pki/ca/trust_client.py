@@ -16,13 +16,13 @@ from pki.ca.protocol import (
     TrustRequest,
 )
 from pki.damaged import DAMAGED_JSON
+from pki.http_body import BodyTooLarge, read_body
 from pki.tls import TlsIdentity
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = TRUST_WAIT_SECONDS + 10.0
 """How long an answer may take to begin, and each part of it to follow."""
 WHOLE_SECONDS = ANSWER_SECONDS + 30.0
-_CHUNK_BYTES = 64 << 10
 _AT_ONCE = TrustRequest()
 
 
@@ -52,7 +52,9 @@ async def fetch_trust(identity: TlsIdentity, address: Address, asked: TrustReque
                 allow_redirects=False,
             ) as response,
         ):
-            status, data = response.status, await _read(response)
+            status, data = response.status, await read_body(response.content, MAX_TRUST_ANSWER_BYTES)
+    except BodyTooLarge as error:
+        raise CaUnavailable(f"the answer of the CA is larger than {MAX_TRUST_ANSWER_BYTES} bytes") from error
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise CaUnavailable(
             f"no answer from the CA at {host}:{port}: {error or type(error).__name__}", "is `sluice run ca` running?"
@@ -64,12 +66,3 @@ async def fetch_trust(identity: TlsIdentity, address: Address, asked: TrustReque
     except DAMAGED_JSON as error:
         raise CaUnavailable(f"what answers at {host}:{port} is no CA (status {status})") from error
     raise problem_error(problem)
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    data = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-        data += chunk
-        if len(data) > MAX_TRUST_ANSWER_BYTES:
-            raise CaUnavailable(f"the answer of the CA is larger than {MAX_TRUST_ANSWER_BYTES} bytes")
-    return bytes(data)

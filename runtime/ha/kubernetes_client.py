@@ -15,6 +15,7 @@ import msgspec
 
 from pki.errors import StoreError
 from pki.files import read_bounded
+from pki.http_body import BodyTooLarge, read_body
 from runtime.ha.errors import ElectionUnavailable, HaError
 
 REQUEST_SECONDS = 5.0
@@ -95,10 +96,11 @@ class KubernetesClient:
         body = None if content is None else msgspec.json.encode(content)
         try:
             async with self._session.request(method, url, data=body, headers=headers, allow_redirects=False) as answer:
-                data = await answer.content.read(MAX_OBJECT_BYTES + 1)
-                while len(data) <= MAX_OBJECT_BYTES and not answer.content.at_eof():
-                    data += await answer.content.read(MAX_OBJECT_BYTES)
-                status = answer.status
+                data, status = await read_body(answer.content, MAX_OBJECT_BYTES), answer.status
+        except BodyTooLarge as error:
+            raise RequestUnsettled(
+                f"the Kubernetes API's answer to {method} {url.removeprefix(self._url)} is too large"
+            ) from error
         except aiohttp.ClientConnectorCertificateError as error:
             raise ElectionUnavailable(
                 "the Kubernetes API does not show a certificate that is trusted", "see ha.kubernetes_account"
@@ -120,8 +122,6 @@ class KubernetesClient:
                 f"the Kubernetes API refused {method} {path} with status {status}",
                 "may the service account get, create and update leases and configmaps?",
             )
-        if len(data) > MAX_OBJECT_BYTES:
-            raise RequestUnsettled(f"the Kubernetes API's answer to {method} {path} is too large")
         try:
             content = msgspec.json.decode(data, type=dict[str, Any])
             content["metadata"]["resourceVersion"]

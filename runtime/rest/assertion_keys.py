@@ -16,6 +16,7 @@ from pki.assertions import decode_jwks
 from pki.channels import Channel, server_policy
 from pki.errors import AssertionRefused, SluiceError
 from pki.files import make_private_directory, write_public
+from pki.http_body import BodyTooLarge, read_body
 from pki.identity import Role
 from pki.tls import TlsIdentity
 
@@ -34,7 +35,7 @@ async def fetch_forever(identity: TlsIdentity, host: str, port: int, path: Path)
     delay = FIRST_FETCH_SECONDS
     while True:
         try:
-            data = await _fetch(identity, host, port)
+            data = await fetch(identity, host, port)
             decode_jwks(data)
             if await asyncio.to_thread(_keep, path, data):
                 _LOG.info("the gateway's keys are those of %s:%d now", host, port)
@@ -54,7 +55,8 @@ def _keep(path: Path, data: bytes) -> bool:
     return True
 
 
-async def _fetch(identity: TlsIdentity, host: str, port: int) -> bytes:
+async def fetch(identity: TlsIdentity, host: str, port: int) -> bytes:
+    """The key set of the auth service at ``host``, unread; raises :class:`~pki.errors.AssertionRefused`."""
     policy = server_policy(Channel.AUTH, identity.spiffe_id.trust_domain, role=Role.AUTH)
     context = identity.client_context(policy, alpn=("http/1.1",))
     connector = aiohttp.TCPConnector(ssl=context, force_close=True)
@@ -65,9 +67,9 @@ async def _fetch(identity: TlsIdentity, host: str, port: int) -> bytes:
             aiohttp.ClientSession(connector=connector, timeout=timeout) as session,
             session.get(url, server_hostname="", allow_redirects=False) as answer,
         ):
-            data = await answer.content.read(MAX_JWKS_BYTES + 1)
-            if answer.status != 200 or len(data) > MAX_JWKS_BYTES:
+            data = await read_body(answer.content, MAX_JWKS_BYTES)
+            if answer.status != 200:
                 raise AssertionRefused(f"the auth service answered {JWKS_PATH} with status {answer.status}")
             return data
-    except (aiohttp.ClientError, TimeoutError) as error:
+    except (aiohttp.ClientError, TimeoutError, BodyTooLarge) as error:
         raise AssertionRefused(f"no answer: {error or type(error).__name__}") from error

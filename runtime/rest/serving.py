@@ -11,6 +11,8 @@ import msgspec
 from aiohttp import web
 from prometheus_client import Histogram
 
+from pki.http_body import BodyTooLarge
+from pki.http_body import read_body as bounded_body
 from pki.metrics import REGISTRY
 from pki.tracing import TRACEPARENT_HEADER, TRACING, checked
 from runtime.rest.cluster import Cluster
@@ -73,14 +75,12 @@ async def read_body(request: web.Request, wanted: Annotation) -> object:
     """The body as ``wanted`` declares it; raises :class:`BadRequest`."""
     if request.content_type != JSON:
         raise BadRequest(f"the body is {request.content_type[:80]}, not {JSON}")
-    data = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            async for chunk in request.content.iter_chunked(64 << 10):
-                data += chunk
-                if len(data) > MAX_BODY_BYTES:
-                    raise BadRequest(f"the body is larger than {MAX_BODY_BYTES} bytes")
-        return msgspec.json.decode(bytes(data), type=wanted)
+            data = await bounded_body(request.content, MAX_BODY_BYTES)
+        return msgspec.json.decode(data, type=wanted)
+    except BodyTooLarge as error:
+        raise BadRequest(f"the body is larger than {MAX_BODY_BYTES} bytes") from error
     except TimeoutError as error:
         raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

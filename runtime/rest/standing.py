@@ -10,6 +10,7 @@ import msgspec
 from pki.assertions import Asserted
 from pki.channels import Channel, server_policy
 from pki.errors import AssertionRefused
+from pki.http_body import BodyTooLarge, read_body
 from pki.identity import Role
 from pki.standing import MAX_ASKED, Holder, Standing
 from pki.tls import TlsIdentity
@@ -36,11 +37,11 @@ def standing_at(identity: TlsIdentity, host: str, port: int) -> Standing:
                 ) as session,
                 session.post(url, data=asked, server_hostname="", allow_redirects=False) as answer,
             ):
-                data = await answer.content.read(MAX_ANSWER_BYTES + 1)
+                data = await read_body(answer.content, MAX_ANSWER_BYTES)
                 if answer.status != 200:
                     raise AssertionRefused(f"the auth service answered {STANDING_PATH} with status {answer.status}")
                 verdicts = msgspec.json.decode(data, type=list[bool])
-        except (aiohttp.ClientError, TimeoutError, msgspec.MsgspecError) as error:
+        except (aiohttp.ClientError, TimeoutError, BodyTooLarge, msgspec.MsgspecError) as error:
             raise AssertionRefused(f"the auth service does not say who may stay: {type(error).__name__}") from error
         return {who for who, good in zip(listed, verdicts, strict=False) if good}
 

@@ -1,0 +1,201 @@
+"""HTTP clients of the cluster read answers that come in pieces whole, and none beyond their limit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from cli.client import Target, gateway_client
+from cli.errors import AwayError, CommandError, UnreachableError
+from cli.login import _Form
+from gateway.connect.rest import RestSessions
+from gateway.connect.sessions import SessionAddress, SessionUnavailable
+from gateway.pass_keys import PassKeys
+from gateway.upstreams import UnixLeg
+from pki import metrics
+from pki.assertions import Asserted
+from pki.channels import Channel, client_policy
+from pki.errors import AssertionRefused
+from pki.identity import Role
+from pki.listener import MutualTlsListener
+from runtime.rest.assertion_keys import fetch
+from runtime.rest.standing import standing_at
+from tests.hostile import TestPki
+
+PIECE_BYTES = 7
+ADA = Asserted("ada", ("submitter",), (), "token", "c-1", "r-1", "p-1")
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> TestPki:
+    return TestPki(tmp_path_factory.mktemp("pki"))
+
+
+def in_pieces(body: bytes, *, piece: int = PIECE_BYTES, cut: bool = False) -> web.Server:
+    """Answers everything with ``body``, a few bytes at a time; ``cut``: the connection ends before the body does."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        await request.read()
+        response = web.StreamResponse(headers={"content-type": "application/json"})
+        if cut:
+            response.content_length = len(body) + 1
+        else:
+            response.enable_chunked_encoding()
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            for start in range(0, len(body), piece):
+                await response.write(body[start : start + piece])
+                await asyncio.sleep(0.0005)
+        if cut and request.transport is not None:
+            request.transport.close()
+        return response
+
+    return web.Server(handle, access_log=None)
+
+
+@contextlib.asynccontextmanager
+async def at_the_edge(pki: TestPki, server: web.Server) -> AsyncIterator[Target]:
+    """As the gateway."""
+    directory = pki.edge_server()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(directory / "chain.pem", directory / "key.pem")
+    listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0, ssl=context)
+    try:
+        port = listening.sockets[0].getsockname()[1]
+        yield Target(f"https://localhost:{port}", pki.home.pki / "authorities" / "edge" / "cert.pem", "slc_x")
+    finally:
+        listening.close()
+        await server.shutdown(0.1)
+
+
+@contextlib.asynccontextmanager
+async def on_a_socket(path: Path, server: web.Server) -> AsyncIterator[Path]:
+    """As a process on this machine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    listening = await asyncio.get_running_loop().create_unix_server(server, path)
+    try:
+        yield path
+    finally:
+        listening.close()
+        await server.shutdown(0.1)
+
+
+@contextlib.asynccontextmanager
+async def as_auth_service(pki: TestPki, server: web.Server) -> AsyncIterator[tuple[str, int]]:
+    """On the network, over mutual TLS."""
+    listener = MutualTlsListener(
+        pki.process(Role.AUTH),
+        Channel.AUTH,
+        client_policy(Channel.AUTH, pki.config.trust_domain),
+        server,
+        alpn=("http/1.1",),
+    )
+    try:
+        yield await listener.start("127.0.0.1", 0)
+    finally:
+        await listener.stop_accepting()
+        await server.shutdown(0.1)
+        await listener.close()
+
+
+async def listed(target: Target) -> object:
+    async with gateway_client(target) as client:
+        return await client.get("/v1/jobs")
+
+
+async def posted(target: Target) -> object:
+    async with _Form(target.url, target.ca_file) as form:
+        return await form.post("/auth/device", {})
+
+
+CLIENTS: list[Callable[[Target], Awaitable[object]]] = [listed, posted]
+
+
+@pytest.mark.parametrize("ask", CLIENTS)
+async def test_command_reads_a_slow_answer_whole(pki: TestPki, ask: Callable[[Target], Awaitable[object]]) -> None:
+    document = {"data": "x" * 2000}
+    async with at_the_edge(pki, in_pieces(json.dumps(document).encode())) as target:
+        assert await ask(target) == document
+
+
+@pytest.mark.parametrize(("ask", "error"), [(listed, AwayError), (posted, UnreachableError)])
+async def test_command_takes_a_cut_answer_for_none(
+    pki: TestPki, ask: Callable[[Target], Awaitable[object]], error: type[Exception]
+) -> None:
+    # What arrives would be a whole document.
+    async with at_the_edge(pki, in_pieces(b"{}" + b" " * 100, cut=True)) as target:
+        with pytest.raises(error):
+            await ask(target)
+
+
+async def test_command_refuses_an_answer_beyond_its_limit(pki: TestPki) -> None:
+    megabyte = 1 << 20
+    async with at_the_edge(pki, in_pieces(b'"' + b"x" * 17 * megabyte + b'"', piece=megabyte)) as target:
+        with pytest.raises(CommandError, match="GET /v1/jobs: the answer is larger than 16 MiB"):
+            await listed(target)
+        with pytest.raises(UnreachableError, match="no answer that makes sense"):
+            await posted(target)
+
+
+async def test_chunk_of_a_log_beyond_64_kib_is_read(pki: TestPki) -> None:
+    text = "a line of a log\n" * (20 << 10)
+    chunk = {"data": text, "offset": 0, "next_offset": len(text), "end": True}
+    server = in_pieces(json.dumps(chunk).encode(), piece=10_000)
+    async with at_the_edge(pki, server) as target, gateway_client(target) as client:
+        assert (await client.get("/v1/jobs/j/logs", source="driver.stderr"))["data"] == text
+
+
+async def test_relay_reads_a_slow_session_address_whole(pki: TestPki, tmp_path: Path) -> None:
+    PassKeys.of(pki.home).refresh(time.time())
+    address = SessionAddress(job_id="j" * 32, owner="ada", host="127.0.0.1", port=1)
+    asking = RestSessions(pki.home, pki.process(Role.GATEWAY), UnixLeg(tmp_path / "rest.sock"))
+    async with on_a_socket(tmp_path / "rest.sock", in_pieces(msgspec.json.encode(address))):
+        assert await asking.ask(ADA) == address
+
+
+async def test_relay_refuses_a_session_address_beyond_its_limit(pki: TestPki, tmp_path: Path) -> None:
+    PassKeys.of(pki.home).refresh(time.time())
+    asking = RestSessions(pki.home, pki.process(Role.GATEWAY), UnixLeg(tmp_path / "rest.sock"))
+    async with on_a_socket(tmp_path / "rest.sock", in_pieces(b" " * (65 << 10), piece=8 << 10)):
+        with pytest.raises(SessionUnavailable, match="larger than 65536 bytes"):
+            await asking.ask(ADA)
+
+
+async def test_slow_exposition_is_read_whole(tmp_path: Path) -> None:
+    text = "".join(f'sluice_x{{n="{number}"}} 1\n' for number in range(100))
+    async with on_a_socket(tmp_path / "m.sock", in_pieces(text.encode())) as path:
+        assert await metrics.fetch(path) == text
+
+
+async def test_exposition_that_ends_early_is_none(tmp_path: Path) -> None:
+    async with on_a_socket(tmp_path / "m.sock", in_pieces(b"sluice_x 1\n" * 20, cut=True)) as path:
+        assert await metrics.fetch(path) is None
+
+
+async def test_jobmanager_reads_slow_verdicts_and_keys_whole(pki: TestPki) -> None:
+    identity = pki.process(Role.JOBMANAGER)
+    async with as_auth_service(pki, in_pieces(b"[" + b" " * 100 + b"true]")) as address:
+        assert await standing_at(identity, *address)({ADA}) == {ADA}
+    keys = b'{"keys": [' + b" " * 100 + b"]}"
+    async with as_auth_service(pki, in_pieces(keys)) as address:
+        assert await fetch(identity, *address) == keys
+
+
+async def test_jobmanager_refuses_verdicts_and_keys_that_end_early_or_never(pki: TestPki) -> None:
+    identity = pki.process(Role.JOBMANAGER)
+    for server in (in_pieces(b"[true]" + b" " * 50, cut=True), in_pieces(b"[true]" + b" " * (1 << 20), piece=1 << 16)):
+        async with as_auth_service(pki, server) as address:
+            with pytest.raises(AssertionRefused):
+                await standing_at(identity, *address)({ADA})
+            with pytest.raises(AssertionRefused):
+                await fetch(identity, *address)
