@@ -278,7 +278,7 @@ x-environment: &environment
 
 x-joining: &joining
   SLUICE_CONFIG: /etc/sluice/sluice.toml
-  SLUICE_CA: ca:{CA_PORT}
+  SLUICE_CA_ADDRESS: ca:{CA_PORT}
   SLUICE_JOIN_TOKEN_FILE: {JOIN}/token
 
 x-health: &health

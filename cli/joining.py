@@ -28,7 +28,7 @@ CaOption = Annotated[
     str | None,
     typer.Option(
         "--ca",
-        envvar="SLUICE_CA",
+        envvar="SLUICE_CA_ADDRESS",
         metavar="HOST:PORT[,ENROLMENT_PORT]",
         help="The online CA on another machine: get the identity there before starting, and keep it and what is "
         "trusted up to date. ENROLMENT_PORT: by default the next after PORT.",
