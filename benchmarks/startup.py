@@ -29,6 +29,7 @@ import psutil
 from benchmarks.report import Result, arguments, emit, progress, spread
 from pki.files import make_private_directory
 from runtime.spark.class_archive import make_class_archive
+from runtime.spark.code_cache import note_of
 from runtime.spark.plugin_build import ensure_plugin
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -160,8 +161,8 @@ def caches(folder: Path) -> tuple[Path, Path]:
     plugin, archive = ensure_plugin(), make_class_archive()
     with_archive, without = folder / "with", folder / "without"
     for cache, files in (
-        (with_archive, (plugin, archive, archive.with_suffix(".json"))),
-        (without, (plugin,)),
+        (with_archive, (plugin, note_of(plugin), archive, note_of(archive))),
+        (without, (plugin, note_of(plugin))),
     ):
         directory = make_private_directory(cache / "sluice")
         for file in files:

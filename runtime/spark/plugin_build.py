@@ -1,13 +1,14 @@
 """Compiling the Scala plugin with the compiler that pyspark brings, once per Spark and source version.
 
 Only a Java *runtime* is needed: ``scala.tools.nsc.Main`` is among pyspark's jars, and the jar file is packed by
-Python. The result is cached in ``$XDG_CACHE_HOME/sluice``; two processes that build at once both end up with the
-same complete file, because it is renamed into place.
+Python. The result is kept in the cache of :mod:`runtime.spark.code_cache`, and used again only while it is what was
+compiled.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 import tempfile
@@ -15,9 +16,13 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from pki.files import make_private_directory, write_public
+from pki.errors import StoreError
+from pki.files import write_public
+from runtime.spark.code_cache import alone, cache_directory, note_of, prepare_directory, record, why_unusable
 from runtime.spark.errors import PluginBuildFailed
 from runtime.spark.java import Java, SparkDistribution, find_java, find_spark
+
+_LOG = logging.getLogger(__name__)
 
 COMPILE_TIMEOUT_SECONDS = 300
 
@@ -34,13 +39,6 @@ Created-By: sluice
 _SERVICES = {"META-INF/services/org.apache.spark.scheduler.ExternalClusterManager": f"{CLUSTER_MANAGER_CLASS}\n"}
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the oldest a zip file can hold: equal sources give equal jars
 _COMPILER_OUTPUT_CHARACTERS = 4000
-
-
-def cache_directory() -> Path:
-    """Where built plugins are kept: ``$XDG_CACHE_HOME/sluice``, by default ``~/.cache/sluice``."""
-    configured = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(configured) if Path(configured).is_absolute() else Path.home() / ".cache"
-    return base / "sluice"
 
 
 def plugin_sources() -> tuple[Path, ...]:
@@ -65,11 +63,12 @@ def ensure_plugin(
     cache: Path | None = None,
     warnings_fatal: bool = False,
 ) -> Path:
-    """The path of the plugin's jar, compiled now if the cache has none for these sources.
+    """The path of the plugin's jar, compiled now if the cache has none for these sources that may be used.
 
     Raises:
         JavaNotFound: there is no Java 17 runtime.
-        PluginBuildFailed: the compiler refused the sources; the message has its output.
+        PluginBuildFailed: the compiler refused the sources; the message has its output. Or others can write to the
+            cache.
     """
     spark = spark or find_spark()
     sources = plugin_sources()
@@ -77,15 +76,35 @@ def ensure_plugin(
         raise PluginBuildFailed(f"{PLUGIN_SOURCES} has no Scala sources", "install sluice again")
     directory = cache or cache_directory()
     jar = directory / f"sluice-spark-{spark.version}-{source_digest(sources, spark.version)}.jar"
-    if jar.is_file():
+    if _may_use(jar):
         return jar
-    make_private_directory(directory)
-    with tempfile.TemporaryDirectory(prefix="plugin-", dir=directory) as work:
+    try:
+        prepare_directory(directory)
+        with alone(directory / "plugin.lock"):
+            if not _may_use(jar):  # nobody else has made it meanwhile
+                _build(java or find_java(), spark, sources, jar, warnings_fatal=warnings_fatal)
+    except StoreError as error:
+        raise PluginBuildFailed(f"the Scala plugin cannot be kept: {error.what}", error.remedy) from error
+    return jar
+
+
+def _may_use(jar: Path) -> bool:
+    if not jar.exists():
+        return False
+    if reason := why_unusable(jar):
+        _LOG.warning("the Scala plugin %s is compiled again: %s", jar, reason)
+        return False
+    return True
+
+
+def _build(java: Java, spark: SparkDistribution, sources: Iterable[Path], jar: Path, *, warnings_fatal: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="plugin-", dir=jar.parent) as work:
         classes = Path(work) / "classes"
         classes.mkdir()
-        _compile(java or find_java(), spark, sources, classes, warnings_fatal=warnings_fatal)
+        _compile(java, spark, sources, classes, warnings_fatal=warnings_fatal)
+        note_of(jar).unlink(missing_ok=True)
         write_public(jar, _pack(classes, Path(work) / "plugin.jar"))
-    return jar
+    record(jar)
 
 
 def _compile(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.spark import class_archive
+from runtime.spark import class_archive, code_cache
 from runtime.spark.class_archive import archive_name, find_class_archive, has_class_archive, make_class_archive
 from runtime.spark.class_training import class_names
 from runtime.spark.errors import ClassArchiveFailed
@@ -144,7 +144,7 @@ def test_one_of_somebody_else_is_not_used(
 ) -> None:
     archive = make_class_archive(java=JAVA, spark=spark, cache=cache)
     owner = archive.stat().st_uid + 7
-    monkeypatch.setattr(class_archive, "TRUSTED_OWNERS", frozenset())
+    monkeypatch.setattr(code_cache, "TRUSTED_OWNERS", frozenset())
     monkeypatch.setattr(os, "geteuid", lambda: owner)
     assert find_class_archive(JAVA, spark, cache=cache) is None
 
