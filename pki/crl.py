@@ -363,12 +363,21 @@ def _check_signature(crl: x509.CertificateRevocationList, issuers: Sequence[x509
     known = _remembered(crl).signers
     if known.isdisjoint(named):
         signer = next((one for one in named if _may_sign_lists(one) and crl.is_signature_valid(one.public_key())), None)  # type: ignore[arg-type]  # any key; a wrong kind is among DAMAGED
-        if signer is None:
+        if signer is None or not _has_whole_octets(crl):
             raise CrlRejected(f"{what} is not signed by its issuer")
         known.add(signer)
     digest = None if isinstance(named[0].public_key(), ed25519.Ed25519PublicKey) else crl.signature_hash_algorithm
     if digest is not None and digest.name in _WEAK_HASHES:
         raise CrlRejected(f"{what} is signed with {digest.name}")
+
+
+def _has_whole_octets(crl: x509.CertificateRevocationList) -> bool:
+    """Whether the signature is a BIT STRING without unused bits (DER: ITU-T X.690, 8.6.2), as every algorithm makes it.
+
+    The library ignores that count when the bits are zero, so a CRL that was changed there would still pass.
+    """
+    signature = crl.signature
+    return crl.public_bytes(Encoding.DER)[-len(signature) - 1] == 0
 
 
 def _entry(entry: x509.RevokedCertificate, what: str) -> Revoked:

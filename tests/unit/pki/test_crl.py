@@ -109,14 +109,28 @@ def test_what_is_signed_is_what_is_read(entries: dict[int, tuple[Reason, int]], 
 WHOLE = load_crls(signed(Revocation("ab", NOW, Reason.SUPERSEDED)))[0].public_bytes(Encoding.DER)
 
 
+def armoured(der: bytes | bytearray) -> bytes:
+    return b"-----BEGIN X509 CRL-----\n" + base64.encodebytes(der) + b"-----END X509 CRL-----\n"
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, len(WHOLE) * 8 - 1))
 def test_a_list_with_any_bit_changed_is_refused(bit: int) -> None:
     damaged = bytearray(WHOLE)
     damaged[bit // 8] ^= 1 << bit % 8
-    armoured = base64.encodebytes(damaged)
     with pytest.raises(CrlRejected):
-        judged(b"-----BEGIN X509 CRL-----\n" + armoured + b"-----END X509 CRL-----\n")
+        judged(armoured(damaged))
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_a_list_whose_signature_claims_unused_bits_is_refused(count: int) -> None:
+    """The library reads past that count when the bits themselves are zero."""
+    lists = (load_crls(signed(Revocation("ab", NOW, Reason.SUPERSEDED)))[0] for _ in range(10_000))
+    crl = next(each for each in lists if each.signature[-1] % 2**count == 0)
+    whole = bytearray(crl.public_bytes(Encoding.DER))
+    whole[-len(crl.signature) - 1] = count
+    with pytest.raises(CrlRejected):
+        judged(armoured(whole))
 
 
 @pytest.mark.parametrize("algorithm", [each for each in ALGORITHMS if each != "rsa-4096"])  # as rsa-3072, but slow
