@@ -11,7 +11,7 @@ from rich.console import Console
 from cli.artifacts import parts_of
 from cli.jobs import parse_conf, require_files, submit_request
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
-from cli.targets import Submission
+from cli.submission import Submission
 
 
 def application(

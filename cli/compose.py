@@ -83,7 +83,7 @@ def ca(
     from cli.identities import prepare_authorities
     from cli.invitations import Invitation, joined_already
     from cli.invitations import invite as write_tokens
-    from cli.run import serve
+    from cli.serving import serve
     from pki.ca.process import DEFAULT_NAME, run_ca
     from pki.issuer import utc_now
 

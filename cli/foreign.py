@@ -22,7 +22,7 @@ import msgspec
 
 from cli.config import Configuration, find_config_file, load
 from cli.errors import EXIT_NO, EXIT_OK, CommandError, UsageError
-from cli.targets import Submission, SubmitTarget
+from cli.submission import Submission, SubmitTarget
 from pki.files import make_private_directory, write_secret
 from pki.home import Home
 from pki.identity import SpiffeId

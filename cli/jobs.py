@@ -20,8 +20,9 @@ from cli.follow import Follower, report_verdict
 from cli.job_connections import connections
 from cli.options import DEFAULT_HOME, CaOption, ConfigOption, HomeOption, JsonOption, ServerOption, TokenOption
 from cli.restart_options import SettingsOption, StrategyOption, restart_wish
+from cli.submission import Submission, SubmitTarget
 from cli.tables import print_table
-from cli.targets import Elsewhere, Submission, SubmitTarget, submit_elsewhere
+from cli.targets import Elsewhere, submit_elsewhere
 from pki.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")

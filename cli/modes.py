@@ -25,7 +25,7 @@ from cli.config import Configuration, find_config_file, load
 from cli.errors import EXIT_INTERRUPTED, CommandError
 from cli.follow import TERMINAL, Follower, report_verdict
 from cli.launcher import Launcher, run_until_signal
-from cli.targets import Submission
+from cli.submission import Submission
 from gateway.principal import AccessRole
 from gateway.tokens import TokenStore
 from pki.home import Home

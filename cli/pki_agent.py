@@ -32,7 +32,7 @@ def agent(
     With --ca the identities are certified by an online CA on another machine, and what is trusted comes from there;
     otherwise the home's authorities sign.
     """
-    from cli.run import serve
+    from cli.serving import serve
     from pki.agent.jwt_keys import LocalJwtAuthority
     from pki.agent.policy import load_policy
     from pki.agent.process import Agent, run_agent

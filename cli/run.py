@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import signal
 import sys
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from cli.application import application
-from cli.config import Configuration
 from cli.identities import JOBMANAGER_NAME
 from cli.joining import (
     CaOption,
@@ -31,32 +27,11 @@ from cli.joining import (
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, load_configuration
 from cli.pki_agent import agent
 from cli.routes import auth_address, publish_routes
+from cli.serving import process_of, serve
 from cli.zookeeper import zookeeper
 from gateway.config import AUTH_NAME, CONNECT_NAME, ENVOY_NAME
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.logs import LogConfig, configure_logging
-from pki.metrics import serving
-from pki.tracing import TRACING, TracingConfig
+from pki.identity import Role
 from runtime.taskmanager.errors import DRAINED_EXIT_CODE
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """Which process this is, for its log and its metrics; ``name`` as in its certificate: ``taskmanager/tm-1``."""
-
-    home: Home
-    name: str
-    log: LogConfig
-    tracing: TracingConfig
-    identity: str
-
-
-def process_of(home: Home, configuration: Configuration, role: Role, name: str) -> Process:
-    """The process ``name`` in ``role``."""
-    identity = SpiffeId.process(configuration.pki.trust_domain, role, name)
-    return Process(home, f"{role.value}/{name}", configuration.log, configuration.tracing, str(identity))
-
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -66,40 +41,6 @@ def _run() -> None:
     """Run one process of the cluster in the foreground (SIGTERM ends it)."""
     # What prepares a process, joining first of all, can take long: it ends as what is running does, with code 0.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-
-
-def serve(main: Coroutine[Any, Any, None], process: Process | None = None) -> None:
-    """Run ``main`` until it ends or SIGTERM/SIGINT cancels it; meanwhile ``process`` shows its metrics."""
-    if process is None:
-        configure_logging()
-        asyncio.run(_until_signal(main))
-        return
-    configure_logging(process.log, process.name, process.identity)
-    asyncio.run(_until_signal(_measured(main, process)))
-
-
-async def _measured(main: Coroutine[Any, Any, None], process: Process) -> None:
-    TRACING.start(process.tracing, process.name)
-    try:
-        async with serving(process.home, process.name):
-            await main
-    finally:
-        await asyncio.to_thread(TRACING.stop)
-
-
-async def _until_signal(main: Coroutine[Any, Any, None]) -> None:
-    task = asyncio.ensure_future(main)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
-    try:
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-    finally:
-        # Closing the loop would bring back the default: a second signal ended what is over, as if it had been killed.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_IGN)
 
 
 @app.command()

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from cli.errors import UsageError
+from cli.submission import Submission, SubmitTarget
 from pki.home import Home
-
-
-class SubmitTarget(enum.StrEnum):
-    """Where a submission runs."""
-
-    SESSION = "session"
-    """The cluster that runs already, through its gateway."""
-    PER_JOB = "per-job"
-    """A cluster that is started on this machine for this submission alone."""
-    YARN = "yarn"
-    """Spark on the YARN of ``HADOOP_CONF_DIR``."""
-    KUBERNETES = "kubernetes"
-    """Spark on the Kubernetes of ``[kubernetes]``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A pipeline as :meth:`cli.client.GatewayClient.submit` wants it."""
-
-    pipeline: Path
-    request: Mapping[str, object]
-    files: tuple[tuple[str, Path], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def zookeeper(
 
     Where it is reached must be in its certificate: the other servers check that.
     """
-    from cli.run import process_of, serve
+    from cli.serving import process_of, serve
     from pki.identity import Role
     from runtime.ha.zookeeper_server import run_zookeeper
 

@@ -8,12 +8,12 @@ import sys
 import pytest
 
 BEFORE = "run._run()\nos.kill(os.getpid(), signal.SIGTERM)\nraise AssertionError('goes on')"
-MEANWHILE = "run.serve(work())"
-AGAIN_AFTERWARDS = "run.serve(work())\nos.kill(os.getpid(), signal.SIGTERM)\nprint('ended in order')"
+MEANWHILE = "serving.serve(work())"
+AGAIN_AFTERWARDS = "serving.serve(work())\nos.kill(os.getpid(), signal.SIGTERM)\nprint('ended in order')"
 
 PROGRAM = """
 import asyncio, os, signal
-from cli import run
+from cli import run, serving
 
 async def work():
     os.kill(os.getpid(), signal.SIGTERM)
