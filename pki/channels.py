@@ -7,6 +7,7 @@ decides *whether* that identity has any business on the channel.
 from __future__ import annotations
 
 import enum
+from collections.abc import Hashable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
@@ -51,8 +52,9 @@ MAY_CONNECT: dict[Channel, frozenset[Role]] = {
     Channel.RPC: _CLUSTER | {Role.DRIVER},
     # Shuffle workers hand over to shuffle workers; JVMs admit their own job alone.
     Channel.DATA: _JOB | {Role.SHUFFLE_WORKER},
-    Channel.BLOB: frozenset({Role.JOBMANAGER, Role.TASKMANAGER}) | _JOB,
-    Channel.REST: frozenset({Role.GATEWAY, Role.JOBMANAGER}),  # a standby forwards to the leader
+    Channel.BLOB: frozenset({Role.DRIVER}),
+    # A standby forwards to the leader: the listener narrows this role to the names of its own cluster.
+    Channel.REST: frozenset({Role.GATEWAY, Role.JOBMANAGER}),
     # Envoy asks about requests; JobManagers get the public keys that assertions are verified with, nothing else.
     Channel.AUTH: frozenset({Role.GATEWAY, Role.JOBMANAGER}),
     Channel.EDGE: frozenset({Role.USER}),
@@ -73,12 +75,21 @@ class PeerPolicy:
         roles: roles accepted.
         job_id: when set, drivers and executors must belong to this job.
         name: when set, the exact process name expected.
+        jobmanagers: when not None, the names of the JobManagers accepted: a role says nothing about whose cluster a
+            JobManager belongs to.
     """
 
     trust_domain: str
     roles: AbstractSet[Role]
     job_id: str = ""
     name: str = ""
+    jobmanagers: AbstractSet[str] | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """Equal exactly for policies that admit the same peers, whatever kind of set they hold."""
+        named = None if self.jobmanagers is None else frozenset(self.jobmanagers)
+        return (self.trust_domain, frozenset(self.roles), self.job_id, self.name, named)
 
     def admit(self, peer: SpiffeId) -> None:
         """Return when ``peer`` is accepted; raise :class:`PeerRefused` with the reason when not."""
@@ -90,13 +101,26 @@ class PeerPolicy:
             raise PeerRefused(f"{peer} belongs to another job, expected {self.job_id}")
         if self.name and peer.name != self.name:
             raise PeerRefused(f"{peer} is not the expected process {self.name!r}")
+        if self.jobmanagers is not None and peer.role is Role.JOBMANAGER and peer.name not in self.jobmanagers:
+            raise PeerRefused(
+                f"{peer} is no JobManager of this cluster", "name the cluster's JobManagers in ha.jobmanagers"
+            )
 
 
-def client_policy(channel: Channel, trust_domain: str, *, job_id: str = "") -> PeerPolicy:
-    """What a listener of ``channel`` demands of whoever connects."""
-    return PeerPolicy(trust_domain, MAY_CONNECT[channel], job_id=job_id)
+def client_policy(
+    channel: Channel, trust_domain: str, *, job_id: str = "", jobmanagers: AbstractSet[str] | None = None
+) -> PeerPolicy:
+    """What a listener of ``channel`` demands of whoever connects; of JobManagers, to be one of ``jobmanagers``."""
+    return PeerPolicy(trust_domain, MAY_CONNECT[channel], job_id=job_id, jobmanagers=jobmanagers)
 
 
-def server_policy(channel: Channel, trust_domain: str, *, role: Role | None = None, name: str = "") -> PeerPolicy:
-    """What a client on ``channel`` demands of the listener it reached; narrowed to ``role`` when known."""
-    return PeerPolicy(trust_domain, MAY_LISTEN[channel] if role is None else {role}, name=name)
+def server_policy(
+    channel: Channel,
+    trust_domain: str,
+    *,
+    role: Role | None = None,
+    name: str = "",
+    jobmanagers: AbstractSet[str] | None = None,
+) -> PeerPolicy:
+    """What a client on ``channel`` demands of the listener it reached; narrowed to ``role`` and names when known."""
+    return PeerPolicy(trust_domain, MAY_LISTEN[channel] if role is None else {role}, name=name, jobmanagers=jobmanagers)

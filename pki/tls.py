@@ -11,7 +11,7 @@ import datetime as dt
 import logging
 import os
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 MAX_CACHED_CONTEXTS = 64
 """Contexts kept per identity generation; one per policy and application protocol."""
 
-_ContextKey = tuple[Purpose, tuple[str, frozenset[str], str, str], tuple[str, ...], bool]
+_ContextKey = tuple[Purpose, Hashable, tuple[str, ...], bool]
 
 
 class TlsIdentity:
@@ -93,7 +93,7 @@ class TlsIdentity:
         self, own_purpose: Purpose, policy: PeerPolicy, alpn: tuple[str, ...], *, alpn_required: bool = True
     ) -> ssl.SSLContext:
         material = self._current()
-        whom = (policy.trust_domain, frozenset(policy.roles), policy.job_id, policy.name)
+        whom = policy.key
         key = (own_purpose, whom, alpn, alpn_required)
         context = self._contexts.get(key)
         if context is None:

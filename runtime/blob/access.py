@@ -1,22 +1,15 @@
-"""Who may read or write which blob: decided from the certificate alone. No I/O."""
+"""Who may read which blob: decided from the certificate alone. No I/O."""
 
 from __future__ import annotations
 
 from pki.errors import PeerRefused
 from pki.identity import Role, SpiffeId
 
-_READ_ANY = frozenset({Role.JOBMANAGER, Role.TASKMANAGER})
-_READ_OWN = frozenset({Role.DRIVER, Role.EXECUTOR})
-
 
 def check_read(peer: SpiffeId, job_id: str) -> None:
-    """Return when ``peer`` may read blobs of ``job_id``; raise :class:`PeerRefused` when not."""
-    if peer.role in _READ_ANY or (peer.role in _READ_OWN and peer.job_id == job_id):
-        return
-    raise PeerRefused(f"{peer} may not read blobs of job {job_id}")
+    """Return when ``peer`` may read blobs of ``job_id``, as its driver; raise :class:`PeerRefused` when not.
 
-
-def check_write(peer: SpiffeId, job_id: str) -> None:
-    """Return when ``peer`` may write blobs of ``job_id``; raise :class:`PeerRefused` when not."""
-    if peer.role is not Role.JOBMANAGER:
-        raise PeerRefused(f"{peer} may not write blobs of job {job_id}")
+    The driver gives its executors what they need; TaskManagers have no business with what jobs bring.
+    """
+    if peer.role is not Role.DRIVER or peer.job_id != job_id:
+        raise PeerRefused(f"{peer} may not read blobs of job {job_id}", "only the driver of a job may")

@@ -33,9 +33,11 @@ Ask = Callable[[int], AbstractAsyncContextManager[aiohttp.ClientResponse]]
 
 
 async def fetch_blob(  # noqa: PLR0917  # the order of the path: who, where, what, whereto
-    identity: TlsIdentity, host: str, port: int, job_id: str, ref: BlobRef, target: Path
+    identity: TlsIdentity, host: str, port: int, job_id: str, ref: BlobRef, target: Path, *, jobmanager: str = ""
 ) -> None:
     """Fetch ``ref`` of ``job_id`` from the JobManager's blob server into ``target`` (mode 0600, replaced atomically).
+
+    ``jobmanager`` is the name in the server's certificate; empty: that of any JobManager.
 
     Raises:
         BlobNotFound: the server has no such blob, or it is not for us.
@@ -45,7 +47,7 @@ async def fetch_blob(  # noqa: PLR0917  # the order of the path: who, where, wha
     path = f"/v1/blobs/{check_job_id(job_id)}/{check_digest(ref.sha256)}"
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
     try:
-        await _fetch_resuming(lambda offset: _get(identity, host, port, path, offset), ref, temporary)
+        await _fetch_resuming(lambda offset: _get(identity, host, port, path, offset, jobmanager), ref, temporary)
         temporary.replace(target)
         sync_directory(target.parent)
     except OSError as error:
@@ -55,10 +57,10 @@ async def fetch_blob(  # noqa: PLR0917  # the order of the path: who, where, wha
 
 
 @asynccontextmanager
-async def _get(
-    identity: TlsIdentity, host: str, port: int, path: str, offset: int
+async def _get(  # noqa: PLR0917  # as above, and from where on
+    identity: TlsIdentity, host: str, port: int, path: str, offset: int, jobmanager: str
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    policy = server_policy(Channel.BLOB, identity.spiffe_id.trust_domain, role=Role.JOBMANAGER)
+    policy = server_policy(Channel.BLOB, identity.spiffe_id.trust_domain, role=Role.JOBMANAGER, name=jobmanager)
     context = identity.client_context(policy, alpn=("http/1.1",))
     timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS, sock_read=STALL_SECONDS)
     connector = aiohttp.TCPConnector(ssl=context, force_close=True)

@@ -1,12 +1,10 @@
-"""The blob server: HTTPS with mutual TLS; who may read or write what is read off the peer's certificate.
+"""The blob server: HTTPS with mutual TLS; who may read what is read off the peer's certificate.
 
-``GET /v1/blobs/{job_id}/{sha256}`` for TaskManagers, the JobManager, and a job's own driver and executors;
-``PUT`` of the same path for the JobManager alone.
+``GET /v1/blobs/{job_id}/{sha256}`` for the driver of that job, and nothing else: blobs are written by this process.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 
@@ -18,23 +16,21 @@ from pki.errors import PeerRefused, SluiceError
 from pki.identity import SpiffeId
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity, peer_of
-from runtime.blob.access import check_read, check_write
-from runtime.blob.errors import BlobCorrupt, BlobNotFound, BlobTooLarge, InvalidBlobName
+from runtime.blob.access import check_read
+from runtime.blob.errors import BlobNotFound, InvalidBlobName
 from runtime.blob.store import BlobStore
 
 _LOG = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 << 10
 IDLE_SECONDS = 60.0
-"""A connection without a request for this long is closed; so is an upload that stands still for this long."""
+"""A connection without a request for this long is closed."""
 
 _PATH = re.compile(r"/v1/blobs/([0-9a-f]{32})/([0-9a-f]{64})")
 _STATUS: dict[type[SluiceError], int] = {
     PeerRefused: 403,
     BlobNotFound: 404,
     InvalidBlobName: 404,
-    BlobTooLarge: 413,
-    BlobCorrupt: 422,
 }
 
 
@@ -79,15 +75,5 @@ class BlobServer:
             case "GET":
                 check_read(peer, job_id)
                 return web.FileResponse(self._store.path(job_id, sha256), chunk_size=CHUNK_BYTES)
-            case "PUT":
-                check_write(peer, job_id)
-                return await self._receive(request, job_id, sha256)
             case _:
                 return web.json_response({"status": 405, "title": "MethodNotAllowed"}, status=405)
-
-    async def _receive(self, request: web.BaseRequest, job_id: str, sha256: str) -> web.Response:
-        with self._store.writer(job_id, sha256) as writer:
-            while chunk := await asyncio.wait_for(request.content.read(CHUNK_BYTES), IDLE_SECONDS):
-                writer.write(chunk)
-            await asyncio.to_thread(writer.commit, sha256)
-        return web.Response(status=201)

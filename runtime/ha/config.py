@@ -41,7 +41,8 @@ class HaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """``host:port`` of each server, the port being for TLS."""
     zookeeper_root: str = "/sluice"
     jobmanagers: tuple[str, ...] = ()
-    """Names of the JobManagers that may write in ZooKeeper."""
+    """Names of the JobManagers of this cluster: those that may write in ZooKeeper, whom a leader lets forward REST, and
+    whom TaskManagers believe when they are told addresses."""
     kubernetes_api: str = ""
     """``https://host:port`` of the API server; empty: that of the cluster in which this pod runs."""
     kubernetes_namespace: str = ""
@@ -54,6 +55,11 @@ def check_ha(config: HaConfig) -> HaConfig:
     """``config`` when its values go together; raises :class:`HaMisconfigured` naming the key."""
     if not _CLUSTER.fullmatch(config.cluster):
         raise HaMisconfigured(f"ha.cluster is {config.cluster!r}", "1 to 40 lower-case letters, digits and '-'")
+    for name in config.jobmanagers:
+        if not _NAME.fullmatch(name):
+            raise HaMisconfigured(
+                f"ha.jobmanagers has {name[:80]!r}", "names of at most 52 characters: ZooKeeper knows them by a subject"
+            )
     if config.mode == "zookeeper":
         _check_zookeeper(config)
     if config.mode == "kubernetes":
@@ -84,8 +90,3 @@ def _check_zookeeper(config: HaConfig) -> None:
         raise HaMisconfigured(
             "ha.mode is 'zookeeper' without ha.jobmanagers", 'the names of all of them, as in ["jobmanager-1"]'
         )
-    for name in config.jobmanagers:
-        if not _NAME.fullmatch(name):
-            raise HaMisconfigured(
-                f"ha.jobmanagers has {name[:80]!r}", "names of at most 52 characters: ZooKeeper knows them by a subject"
-            )

@@ -1,14 +1,13 @@
 """The typed interfaces between the endpoints of the JobManager process, and for its REST endpoint.
 
-They extend what other processes may call (:mod:`runtime.gateways`); only the JobManager's own identity may
-call what is added here.
+They extend what other processes may call (:mod:`runtime.gateways`). What is added here is local: it is called within
+the process alone, and no peer may call it, whatever its certificate says.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from pki.identity import Role
 from runtime.checkpoint.ledger import CheckpointsView
 from runtime.checkpoint.savepoints import Savepoint
 from runtime.gateways import JobMasterGateway, ResourceManagerGateway
@@ -39,8 +38,6 @@ DURABLE_SECONDS = 120.0
 """How long it may take until something is durable."""
 RESULT_SECONDS = 86_400.0
 """A result is not given up: its JobMaster waits until it is durable, or this process does not lead any more."""
-
-_OWN = frozenset({Role.JOBMANAGER})
 
 
 class SlotRequirement(Message, frozen=True):
@@ -78,32 +75,32 @@ class ServiceCounts(Message, frozen=True):
 class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
     """What JobMasters and REST ask of the ResourceManager."""
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def require_slots(self, requirement: SlotRequirement) -> str:
         """State a total; answers why it is not met, empty when it is."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def release_slot(self, allocation_id: str) -> None:
         """An allocation is not needed any more."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def release_job(self, job_id: str) -> None:
         """The job is over: it wants nothing and gives everything back."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
         """All registered TaskManagers."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def service_counts(self) -> ServiceCounts:
         """How many TaskManagers there are and should be."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def drain_taskmanager(self, name: str, draining: bool) -> None:
         """Give no more slots of a TaskManager and have it leave when none is held, or take that back.
 
@@ -111,12 +108,12 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
         """
         ...
 
-    @rpc(allow=_OWN, timeout=20.0)
+    @rpc(local=True, timeout=20.0)
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         """Mutual TLS connections of this process and of all TaskManagers."""
         ...
 
-    @rpc(allow=_OWN, timeout=20.0)
+    @rpc(local=True, timeout=20.0)
     async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
         """A piece of an executor's log, from its TaskManager; raises ``LogNotFound``."""
         ...
@@ -125,52 +122,52 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
 class JobMasterInternalGateway(JobMasterGateway, Protocol):
     """What Dispatcher and ResourceManager ask of a JobMaster."""
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def cancel(self) -> None:
         """Cancel the job; raises ``JobAlreadyTerminal``."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def slots_lost(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
         """These slots and what ran in them are gone."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def slots_draining(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
         """These slots are to be given back soon: what runs in them is moved to others."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def stages(self) -> StageTable:
         """Spark's stages in the attempt that runs."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def checkpoints(self) -> CheckpointsView:
         """Completed checkpoints, and the streaming queries that run."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def savepoints(self) -> tuple[SavepointRequest, ...]:
         """The savepoints that were asked for."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def trigger_savepoint(self, savepoint_id: str, stop: bool) -> None:
         """Begin a savepoint; raises ``NotStreaming`` or ``SavepointFailed``."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def exceptions(self) -> tuple[ExceptionEntry, ...]:
         """What went wrong so far, the earliest first."""
         ...
 
-    @rpc(allow=_OWN, timeout=20.0)
+    @rpc(local=True, timeout=20.0)
     async def connections(self) -> tuple[ConnectionEvidence, ...]:
         """Mutual TLS connections of the job's driver and executors."""
         ...
 
-    @rpc(allow=_OWN, timeout=20.0)
+    @rpc(local=True, timeout=20.0)
     async def ui(self, request: UiRequest) -> UiPage:
         """A page of the UI of the job's Spark; raises ``UiNotFound``."""
         ...
@@ -179,7 +176,7 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
 class DispatcherGateway(Protocol):
     """Submission and queries; served to REST and to JobMasters."""
 
-    @rpc(allow=_OWN, timeout=DURABLE_SECONDS)
+    @rpc(local=True, timeout=DURABLE_SECONDS)
     async def submit_job(self, job_id: str, submission: JobSubmission) -> None:
         """Accept a job whose blobs are stored.
 
@@ -187,92 +184,92 @@ class DispatcherGateway(Protocol):
         """
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def jobs(self) -> tuple[JobSummary, ...]:
         """Running and archived jobs, the latest first."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def blobs(self) -> tuple[JobBlob, ...]:
         """The files of all jobs that have not ended."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def job(self, job_id: str) -> JobDetail:
         """One job; raises ``JobNotFound``."""
         ...
 
-    @rpc(allow=_OWN, timeout=DURABLE_SECONDS)
+    @rpc(local=True, timeout=DURABLE_SECONDS)
     async def cancel_job(self, job_id: str) -> None:
         """Cancel a job; raises ``JobNotFound`` or ``JobAlreadyTerminal``."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def job_logs(self, job_id: str) -> tuple[str, ...]:
         """Names of the logs of a job."""
         ...
 
-    @rpc(allow=_OWN, timeout=30.0)
+    @rpc(local=True, timeout=30.0)
     async def read_job_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
         """A piece of one log; raises ``LogNotFound``."""
         ...
 
-    @rpc(allow=_OWN, timeout=30.0)
+    @rpc(local=True, timeout=30.0)
     async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
         """Evidence of the job's mutual TLS connections, also after its end."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def job_stages(self, job_id: str) -> StageTable:
         """Spark's stages in the last attempt of a job, also after its end; raises ``JobNotFound``."""
         ...
 
-    @rpc(allow=_OWN, timeout=30.0)
+    @rpc(local=True, timeout=30.0)
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
         """A page of the UI of a running job's Spark; raises ``UiNotFound``."""
         ...
 
-    @rpc(allow=_OWN, oneway=True)
+    @rpc(local=True, oneway=True)
     async def job_updated(self, detail: JobDetail) -> None:
         """A JobMaster shows the latest state of its job."""
         ...
 
-    @rpc(allow=_OWN, timeout=RESULT_SECONDS)
+    @rpc(local=True, timeout=RESULT_SECONDS)
     async def job_ended(self, record: JobRecord) -> None:
         """A job is globally terminal."""
         ...
 
-    @rpc(allow=_OWN, oneway=True)
+    @rpc(local=True, oneway=True)
     async def job_history(self, job_id: str, history: JobHistory) -> None:
         """A JobMaster tells what the next leader is to know of its job's past."""
         ...
 
-    @rpc(allow=_OWN, timeout=RESULT_SECONDS)
+    @rpc(local=True, timeout=RESULT_SECONDS)
     async def attempt_failed(self, job_id: str) -> float | None:
         """An attempt failed; after how many seconds is there to be another one, None: not at all."""
         ...
 
-    @rpc(allow=_OWN, timeout=RESULT_SECONDS)
+    @rpc(local=True, timeout=RESULT_SECONDS)
     async def job_restarting(self, record: JobRecord, delay: float) -> None:
         """An attempt is over and everything of it given back; the next one is to begin after ``delay`` seconds."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
         """What went wrong in a job, the earliest first, also after its end."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def job_checkpoints(self, job_id: str) -> CheckpointsView:
         """Completed checkpoints of a job, also after its end."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
         """The savepoints that were asked of a job, and what became of them."""
         ...
 
-    @rpc(allow=_OWN, timeout=30.0)
+    @rpc(local=True, timeout=30.0)
     async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
         """Begin a savepoint, with ``stop`` the job ends with it; answers its id.
 
@@ -280,22 +277,22 @@ class DispatcherGateway(Protocol):
         """
         ...
 
-    @rpc(allow=_OWN, timeout=30.0)
+    @rpc(local=True, timeout=30.0)
     async def savepoints(self) -> tuple[Savepoint, ...]:
         """All complete savepoints, the latest first."""
         ...
 
-    @rpc(allow=_OWN, timeout=30.0)
+    @rpc(local=True, timeout=30.0)
     async def savepoint(self, savepoint_id: str) -> Savepoint:
         """One savepoint, by its id or path; raises ``SavepointNotFound``."""
         ...
 
-    @rpc(allow=_OWN, timeout=DURABLE_SECONDS)
+    @rpc(local=True, timeout=DURABLE_SECONDS)
     async def dispose_savepoint(self, savepoint_id: str) -> None:
         """Remove a savepoint; raises ``SavepointNotFound``, or ``SavepointFailed`` when a job needs it."""
         ...
 
-    @rpc(allow=_OWN)
+    @rpc(local=True)
     async def job_released(self, job_id: str) -> None:
         """Everything of a job that has ended is given back; its JobMaster may go."""
         ...

@@ -228,7 +228,13 @@ async def _running(
         await rest.prepare()
         rest_address = None
         if settings.rest_host:
-            rest_address = await rest.listen(identity, settings.rest_host, settings.rest_port, connections=connections)
+            rest_address = await rest.listen(
+                identity,
+                settings.rest_host,
+                settings.rest_port,
+                jobmanagers=config.ha.jobmanagers,
+                connections=connections,
+            )
         address = JobManagerAddress(
             name=name,
             rpc=rpc_address,

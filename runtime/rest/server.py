@@ -1,7 +1,8 @@
 """The REST endpoint: HTTP on a unix socket that only its owner can open, and over mutual TLS for other machines.
 
 Authentication of users is the gateway's task; who asks is believed from its signed assertion alone, over the socket
-too. What comes over the network comes from the gateway: the handshake admits no other role.
+too. What comes over the network comes from the gateway, or from a standby of the same cluster: the handshake admits no
+other role, and JobManagers by their names alone.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,9 +102,22 @@ class RestServer:
         await opened.site.stop()
 
     async def listen(
-        self, identity: TlsIdentity, host: str, port: int, *, connections: ConnectionLog | None = None
+        self,
+        identity: TlsIdentity,
+        host: str,
+        port: int,
+        *,
+        jobmanagers: Iterable[str] = (),
+        connections: ConnectionLog | None = None,
     ) -> tuple[str, int]:
         """Listen on ``host`` (port 0: any free port) for gateways too; returns the address bound. After :meth:`start`.
+
+        Args:
+            identity: of this JobManager.
+            host, port: where.
+            jobmanagers: names of the JobManagers of this cluster, which forward while they stand by; no other
+                JobManager is admitted, whatever authority it shares.
+            connections: where connections are noted.
 
         Raises:
             StoreError: the address is taken.
@@ -114,7 +128,7 @@ class RestServer:
         listener = MutualTlsListener(
             identity,
             Channel.REST,
-            client_policy(Channel.REST, identity.spiffe_id.trust_domain),
+            client_policy(Channel.REST, identity.spiffe_id.trust_domain, jobmanagers=frozenset(jobmanagers)),
             server,
             alpn=("http/1.1",),
             alpn_required=False,

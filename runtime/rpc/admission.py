@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 
-from pki.identity import SpiffeId
+from runtime.rpc.caller import Caller
 from runtime.rpc.contract import Gateway, Method
 from runtime.rpc.errors import CallNotPermitted, FencingTokenMismatch, MethodNotFound
 
@@ -17,19 +17,27 @@ def find_method(gateway: Gateway, name: str, endpoint: str) -> Method:
     return method
 
 
-def check_caller(method: Method, caller: SpiffeId, *, endpoint: str, job_id: str) -> None:
-    """Raise :class:`CallNotPermitted` unless the certificate of ``caller`` allows the call.
+def check_caller(method: Method, caller: Caller, *, endpoint: str, job_id: str) -> None:
+    """Raise :class:`CallNotPermitted` unless ``caller`` may make the call.
 
-    ``job_id`` is that of the endpoint. A method for the own job is closed to callers without a job, and
-    to everyone at an endpoint that belongs to none.
+    ``job_id`` is that of the endpoint. A local method is closed to every peer, one with this process's own
+    certificate included. A method for the own job is closed to callers without a job, and to everyone at an endpoint
+    that belongs to none.
     """
-    if caller.role not in method.rules.allow:
+    identity = caller.identity
+    if method.rules.local:
+        if caller.local:
+            return
         raise CallNotPermitted(
-            f"{caller} may not call {method.name} of {endpoint}",
+            f"{identity} may not call {method.name} of {endpoint}", "only endpoints of the same process may"
+        )
+    if identity.role not in method.rules.allow:
+        raise CallNotPermitted(
+            f"{identity} may not call {method.name} of {endpoint}",
             f"its role must be one of {', '.join(sorted(method.rules.allow))}",
         )
-    if method.rules.own_job and (not job_id or caller.job_id != job_id):
-        raise CallNotPermitted(f"{caller} may not call {method.name} of {endpoint}: it belongs to another job")
+    if method.rules.own_job and (not job_id or identity.job_id != job_id):
+        raise CallNotPermitted(f"{identity} may not call {method.name} of {endpoint}: it belongs to another job")
 
 
 def check_token(method: Method, *, endpoint: str, expected: bytes | None, given: bytes | None) -> None:

@@ -18,7 +18,9 @@ class Caller:
     Attributes:
         identity: from the caller's certificate; for a call within the process, the process's own.
         peer: the stream the call came over, usable for calls back; None for a call within the process.
+        local: whether the call comes from within the process; only :meth:`runtime.rpc.RpcService.local` says so.
     """
 
     identity: SpiffeId
     peer: RemotePeer | None = None
+    local: bool = False

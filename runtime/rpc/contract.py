@@ -38,30 +38,35 @@ class Rules:
     own_job: bool
     oneway: bool
     unfenced: bool
+    local: bool = False
 
 
 def rpc(
     *,
-    allow: AbstractSet[Role],
+    allow: AbstractSet[Role] = frozenset(),
     timeout: float = DEFAULT_TIMEOUT_SECONDS,
     own_job: bool = False,
     oneway: bool = False,
     unfenced: bool = False,
+    local: bool = False,
 ) -> Callable[[_F], _F]:
-    """Declare a Protocol method as callable by peers in the roles ``allow``.
+    """Declare a Protocol method as callable by peers in the roles ``allow``, or within the process alone.
 
     Args:
-        allow: roles of the caller's certificate that may call; an empty set is an error.
+        allow: roles of the caller's certificate that may call; an empty set is an error unless the method is local.
         timeout: seconds that an ask waits for the answer.
         own_job: the caller's certificate must belong to the job of the endpoint.
         oneway: a tell: returns as soon as it is queued for sending, nothing comes back.
         unfenced: a fenced endpoint takes it without a token.
+        local: callers are endpoints of the same process; no peer may call, whatever its certificate says.
     """
-    if not allow:
-        raise ContractError("an rpc method that no role may call", "name at least one role in allow")
+    if local and (allow or own_job):
+        raise ContractError("an rpc method that is local and open to peers", "name roles, or make it local, not both")
+    if not allow and not local:
+        raise ContractError("an rpc method that no role may call", "name at least one role in allow, or local=True")
     if timeout <= 0:
         raise ContractError(f"an rpc method with a timeout of {timeout} s", "give a positive number of seconds")
-    rules = Rules(frozenset(allow), timeout, own_job, oneway, unfenced)
+    rules = Rules(frozenset(allow), timeout, own_job, oneway, unfenced, local)
 
     def declare(function: _F) -> _F:
         setattr(function, _ATTRIBUTE, rules)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
 from pki.channels import Channel, client_policy, server_policy
@@ -96,15 +97,25 @@ class RpcService:
         self._listeners.append(listener)
         return address
 
-    async def connect(self, host: str, port: int, *, role: Role = Role.JOBMANAGER, name: str = "") -> RemotePeer:
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        *,
+        role: Role = Role.JOBMANAGER,
+        name: str = "",
+        jobmanagers: AbstractSet[str] | None = None,
+    ) -> RemotePeer:
         """Open a stream to the process in ``role`` (called ``name``, when given) at that address.
+
+        A JobManager must be one of ``jobmanagers`` unless that is None.
 
         Raises:
             PeerRefused: whoever listens there is someone else.
             PeerUnreachable: nobody answers, or the peer refuses this process.
         """
         self._check_open()
-        policy = server_policy(Channel.RPC, self.spiffe_id.trust_domain, role=role, name=name)
+        policy = server_policy(Channel.RPC, self.spiffe_id.trust_domain, role=role, name=name, jobmanagers=jobmanagers)
 
         async def dialed() -> GrpcStream:
             # A context of its own for each attempt: what was renewed or revoked meanwhile counts.
@@ -170,7 +181,7 @@ class RpcService:
         """A proxy of an endpoint of this process; the role that calls is that of this process."""
         return make_proxy(
             protocol,
-            LocalLink(Caller(self.spiffe_id), self._deliver, self._deadlines, self.dead_letters),
+            LocalLink(Caller(self.spiffe_id, local=True), self._deliver, self._deadlines, self.dead_letters),
             endpoint,
             token,
         )
@@ -259,7 +270,7 @@ class RpcService:
                 raise EndpointRestarting(f"endpoint {request.endpoint!r} is being restarted", "retry later")
             raise EndpointNotFound(f"no endpoint named {request.endpoint!r} runs at {self.spiffe_id}")
         method = find_method(endpoint.gateway, request.method, endpoint.name)
-        check_caller(method, caller.identity, endpoint=endpoint.name, job_id=endpoint.job_id)
+        check_caller(method, caller, endpoint=endpoint.name, job_id=endpoint.job_id)
         arguments = request.arguments
         values = method.decode_arguments(arguments) if isinstance(arguments, bytes) else arguments
         invocation = Invocation(endpoint, method, values, token=request.token, caller=caller, answer=answer)

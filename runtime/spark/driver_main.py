@@ -109,7 +109,15 @@ async def run_driver(spec: DriverSpec) -> int:
         return _DialedPeer(peer, spec)
 
     async def fetch(assignment: DriverAssignment, ref: BlobRef, target: Path) -> None:
-        await fetch_blob(identity, assignment.blob_host, assignment.blob_port, spec.job_id, ref, target)
+        await fetch_blob(
+            identity,
+            assignment.blob_host,
+            assignment.blob_port,
+            spec.job_id,
+            ref,
+            target,
+            jobmanager=spec.jobmanager_name,
+        )
 
     temp_dir = make_temp_dir()
     link = JobMasterLink(

@@ -7,7 +7,7 @@ leader announces itself. ShuffleManagers are found in the same way.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from pki.errors import SluiceError
@@ -66,10 +66,21 @@ class AnnouncedLeader:
 
 
 class AskedLeader:
-    """Every process in ``role`` at ``addresses`` knows who leads, when somebody does."""
+    """Every process in ``role`` at ``addresses`` knows who leads, when somebody does.
 
-    def __init__(self, service: RpcService, addresses: Sequence[Address], *, role: Role = Role.JOBMANAGER) -> None:
+    Of JobManagers those called ``jobmanagers`` are believed; empty: any of the trust domain.
+    """
+
+    def __init__(
+        self,
+        service: RpcService,
+        addresses: Sequence[Address],
+        *,
+        role: Role = Role.JOBMANAGER,
+        jobmanagers: Collection[str] = (),
+    ) -> None:
         self._service = service
+        self._jobmanagers = frozenset(jobmanagers) or None
         self._role = role
         self._addresses = list(addresses)
 
@@ -93,7 +104,7 @@ class AskedLeader:
         """Whether one of them says that another one than ``peer`` leads."""
         for address in tuple(self._addresses):
             try:
-                asked = await self._service.connect(*address, role=self._role)
+                asked = await self._service.connect(*address, role=self._role, jobmanagers=self._jobmanagers)
             except (SluiceError, OSError):
                 continue
             if asked.identity == peer.identity:
@@ -106,7 +117,7 @@ class AskedLeader:
         return False
 
     async def _by(self, address: Address) -> RemotePeer | None:
-        peer = await self._service.connect(*address, role=self._role)
+        peer = await self._service.connect(*address, role=self._role, jobmanagers=self._jobmanagers)
         try:
             leader = await peer.gateway(LeaderGateway, LEADER).leader()
         except BaseException:
@@ -117,7 +128,9 @@ class AskedLeader:
         await peer.close()
         if leader is None:
             return None
-        return await self._service.connect(leader.host, leader.port, role=self._role, name=leader.name)
+        return await self._service.connect(
+            leader.host, leader.port, role=self._role, name=leader.name, jobmanagers=self._jobmanagers
+        )
 
     async def _ask(self, peer: RemotePeer) -> LeaderAddress | None:
         try:

@@ -95,7 +95,9 @@ async def taskmanager(
             work=make_private_directory(home.work(name)),
         )
 
-        leader = AskedLeader(service, jobmanagers) if jobmanagers else AnnouncedLeader(service, home)
+        leader: AskedLeader | AnnouncedLeader = AnnouncedLeader(service, home)
+        if jobmanagers:
+            leader = AskedLeader(service, jobmanagers, jobmanagers=config.ha.jobmanagers)
 
         def registered(jobmanager_id: SpiffeId | None) -> None:
             if jobmanager_id is None:

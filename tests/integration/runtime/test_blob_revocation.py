@@ -10,7 +10,7 @@ import pytest
 from pki.channels import Channel, server_policy
 from pki.crl import Reason
 from pki.crl_files import install_crls
-from pki.identity import Role
+from pki.identity import Role, SpiffeId
 from pki.identity_files import read_certificates
 from pki.issuer import utc_now
 from pki.profiles import AuthorityKind
@@ -42,7 +42,7 @@ async def test_revoked_end_of_a_kept_connection_gets_and_gives_no_more_blobs(tmp
     with store.writer(JOB, "pipeline.py") as writer:
         writer.write(CONTENT)
         ref = writer.commit()
-    identity, client = pki.process(Role.JOBMANAGER), pki.process(Role.TASKMANAGER)
+    identity, client = pki.process(Role.JOBMANAGER), pki.identity(SpiffeId.driver(TRUST_DOMAIN, JOB))
     server = BlobServer(identity, store)
     host, port = await server.start("127.0.0.1", 0)
     url = f"https://{host}:{port}/v1/blobs/{JOB}/{ref.sha256}"

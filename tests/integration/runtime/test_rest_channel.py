@@ -20,13 +20,19 @@ from pki.issuer import LocalIssuer
 from pki.tls import TlsIdentity
 from runtime.addresses import JobManagerAddress, read_jobmanager
 from runtime.config import JobManagerConfig, RuntimeConfig
+from runtime.ha.config import HaConfig
 from runtime.jobmanager.process import jobmanager
 from tests.assertions import AssertingGateway
 from tests.hostile import HOSTILE_CLIENTS, TRUST_DOMAIN, Hostile, TestPki, assert_refused
 from tests.integration.runtime.conftest import JOBMANAGER, fake_driver_argv
 
 GATEWAY = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "envoy")
-CONFIG = RuntimeConfig(trust_domain=TRUST_DOMAIN, jobmanager=JobManagerConfig(rest_host="127.0.0.1", rest_port=0))
+STANDBY = "jm-2"
+CONFIG = RuntimeConfig(
+    trust_domain=TRUST_DOMAIN,
+    jobmanager=JobManagerConfig(rest_host="127.0.0.1", rest_port=0),
+    ha=HaConfig(jobmanagers=(JOBMANAGER, STANDBY)),
+)
 
 
 @dataclasses.dataclass
@@ -100,6 +106,14 @@ async def test_older_tls_and_other_roles_are_refused(served: Served) -> None:
     policy = server_policy(Channel.REST, TRUST_DOMAIN)
     for role in (Role.TASKMANAGER, Role.AUTH, Role.ZOOKEEPER):
         await assert_refused(*served.rest, served.pki.process(role).client_context(policy, alpn=["http/1.1"]))
+
+
+async def test_jobmanagers_of_this_cluster_forward_and_those_of_another_get_nowhere(served: Served) -> None:
+    """A good certificate of the same role and trust domain, and even an assertion that the gateway made."""
+    assert "jobs" in await served.get("/v1/jobs", served.pki.process(Role.JOBMANAGER, STANDBY))
+    policy = server_policy(Channel.REST, TRUST_DOMAIN)
+    foreign = served.pki.process(Role.JOBMANAGER, "of-another-cluster")
+    await assert_refused(*served.rest, foreign.client_context(policy, alpn=["http/1.1"]))
 
 
 async def test_taken_port_is_an_error_and_nothing_is_announced(served: Served, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class Load:
                 tasks.create_task(self._repeat("gateway", self._gateway))
                 tasks.create_task(self._repeat("rpc", lambda: self._rpc(service)))
                 tasks.create_task(self._repeat("lasting rpc", self._lasting_rpc))
-                tasks.create_task(self._repeat("blob", lambda: self._fetch(identity)))
+                tasks.create_task(self._repeat("blob", self._fetch))
         finally:
             await service.close()
 
@@ -117,10 +117,11 @@ class Load:
         assert self._lasting is not None
         await _ask(self._lasting)
 
-    async def _fetch(self, identity: TlsIdentity) -> None:
-        """A handshake and a transfer; the content is compared with its digest."""
+    async def _fetch(self) -> None:
+        """A handshake and a transfer as the job's driver; the content is compared with its digest."""
         host, port = read_jobmanager(self._home).blob
-        await fetch_blob(identity, host, port, self._job_id, self._blob, self._scratch / "blob")
+        (directory,) = (self._home.jobs / self._job_id).rglob("identity")
+        await fetch_blob(TlsIdentity(directory), host, port, self._job_id, self._blob, self._scratch / "blob")
 
     async def _connect(self, service: RpcService) -> RemotePeer:
         return await service.connect(*read_jobmanager(self._home).rpc)

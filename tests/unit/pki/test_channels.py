@@ -20,7 +20,7 @@ MAY_CONNECT = {
         Role.DRIVER,
     },
     Channel.DATA: {Role.DRIVER, Role.EXECUTOR, Role.SHUFFLE_WORKER},
-    Channel.BLOB: {Role.JOBMANAGER, Role.TASKMANAGER, Role.DRIVER, Role.EXECUTOR},
+    Channel.BLOB: {Role.DRIVER},
     Channel.REST: {Role.GATEWAY, Role.JOBMANAGER},
     Channel.AUTH: {Role.GATEWAY, Role.JOBMANAGER},
     Channel.EDGE: {Role.USER},
@@ -81,3 +81,20 @@ def test_client_narrows_down_whom_it_means() -> None:
         policy.admit(SpiffeId.process(DOMAIN, Role.JOBMANAGER, "jm-2"))
     with pytest.raises(PeerRefused, match="wrong role"):
         policy.admit(SpiffeId.process(DOMAIN, Role.TASKMANAGER, "jm-1"))
+
+
+def test_of_jobmanagers_those_of_ones_own_cluster_alone_may_forward() -> None:
+    """Every JobManager of the trust domain has the role; names tell whose they are."""
+    policy = client_policy(Channel.REST, DOMAIN, jobmanagers={"jm-1", "jm-2"})
+    policy.admit(SpiffeId.process(DOMAIN, Role.JOBMANAGER, "jm-2"))
+    policy.admit(SpiffeId.process(DOMAIN, Role.GATEWAY, "envoy"))
+    for nobody in (policy, client_policy(Channel.REST, DOMAIN, jobmanagers=frozenset())):
+        with pytest.raises(PeerRefused, match="no JobManager of this cluster"):
+            nobody.admit(SpiffeId.process(DOMAIN, Role.JOBMANAGER, "jm-3"))
+
+
+def test_policies_that_admit_others_are_told_apart_by_whoever_keeps_contexts() -> None:
+    any_of_them = client_policy(Channel.REST, DOMAIN)
+    some = [client_policy(Channel.REST, DOMAIN, jobmanagers=names) for names in (set(), {"a"}, {"a", "b"})]
+    assert len({policy.key for policy in (any_of_them, *some)}) == 4
+    assert some[2].key == client_policy(Channel.REST, DOMAIN, jobmanagers={"b": 1, "a": 2}.keys()).key

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from pki.identity import Role, SpiffeId
 from runtime import gateways
-from runtime.rpc import CallNotPermitted, FencingTokenMismatch, MethodNotFound, rpc
+from runtime.jobmanager import gateways as internal
+from runtime.rpc import CallNotPermitted, ContractError, FencingTokenMismatch, MethodNotFound, rpc
 from runtime.rpc.admission import check_caller, check_token, find_method
+from runtime.rpc.caller import Caller
 from runtime.rpc.contract import Method, gateway_of
 
 TD = "sluice.local"
@@ -67,7 +69,7 @@ def test_exactly_these_identities_may_call(protocol: type, name: str, admitted: 
 
 def _may_call(method: Method, caller: SpiffeId) -> bool:
     try:
-        check_caller(method, caller, endpoint="e", job_id=JOB)
+        check_caller(method, Caller(caller), endpoint="e", job_id=JOB)
     except CallNotPermitted:
         return False
     return True
@@ -86,10 +88,33 @@ def _may_call(method: Method, caller: SpiffeId) -> bool:
 def test_own_job(caller: SpiffeId, job_id: str, allowed: bool) -> None:
     method = SAMPLE.methods["own"]
     if allowed:
-        check_caller(method, caller, endpoint="e", job_id=job_id)
+        check_caller(method, Caller(caller), endpoint="e", job_id=job_id)
     else:
         with pytest.raises(CallNotPermitted, match="another job"):
-            check_caller(method, caller, endpoint="e", job_id=job_id)
+            check_caller(method, Caller(caller), endpoint="e", job_id=job_id)
+
+
+INTERNAL = (internal.DispatcherGateway, internal.ResourceManagerInternalGateway, internal.JobMasterInternalGateway)
+
+
+@pytest.mark.parametrize("protocol", INTERNAL)
+def test_what_the_jobmanager_serves_to_itself_is_closed_to_every_peer_its_own_certificate_included(
+    protocol: type,
+) -> None:
+    """Whatever these endpoints serve is for TaskManagers, for the job's own driver, or for this process alone."""
+    for name, method in gateway_of(protocol).methods.items():
+        assert Role.JOBMANAGER not in method.rules.allow, name
+        if method.rules.local:
+            assert not any(_may_call(method, caller) for caller in EVERYONE), name
+            check_caller(method, Caller(JOBMANAGER, local=True), endpoint="e", job_id=JOB)
+        else:
+            assert method.rules.allow <= {Role.TASKMANAGER, Role.DRIVER}, name
+
+
+@pytest.mark.parametrize("rules", [{"allow": {Role.JOBMANAGER}, "local": True}, {"own_job": True, "local": True}, {}])
+def test_a_method_is_either_for_peers_or_local(rules: dict[str, Any]) -> None:
+    with pytest.raises(ContractError):
+        rpc(**rules)
 
 
 @pytest.mark.parametrize("name", ["", "__init__", "missing", "on_start", "Fenced"])
