@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import fcntl
 import hashlib
+import logging
 import os
 import threading
 import time
@@ -27,6 +28,8 @@ from runtime.ha.standbys import StandbyFiles, StandbyMark
 
 LOCK_POLL_SECONDS = 0.2
 """How often a standby tries to get the lock."""
+FAILED_SECONDS = 5.0
+_LOG = logging.getLogger(__name__)
 
 _LOCK, _EPOCH, _LEADER, _STANDBYS = "leader.lock", "epoch", "leader.json", "standbys"
 _MAX_FILE_BYTES = 4 * MAX_POINTER_BYTES
@@ -47,18 +50,37 @@ def _digest(version: int, value: bytes) -> str:
 class EmbeddedElection:
     """See the module's documentation.
 
-    Everything is below ``root``; others see ``name`` while this process stands by.
+    Everything is below ``root``; others see ``name`` while this process stands by. One that got the lock and could not
+    begin leaves it to others for ``pause`` seconds.
     """
 
     across_machines = False
 
-    def __init__(self, root: Path, name: str = "") -> None:
+    def __init__(self, root: Path, name: str = "", *, pause: float = FAILED_SECONDS) -> None:
         self._root = make_private_directory(root)
         self._name = name
+        self._pause = pause
         self._standbys = StandbyFiles(root / _STANDBYS)
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
-        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        """See :class:`~runtime.ha.leadership.LeaderElection`. Raises ``StoreError`` when the home cannot be used."""
+        stood_by = False
+
+        def told() -> None:
+            nonlocal stood_by
+            stood_by = True
+            standing_by()
+
+        while True:
+            try:
+                return await self._wait_for_lock(told)
+            except (StoreError, OSError) as error:
+                if not stood_by:
+                    raise
+                _LOG.error("cannot begin to lead: %s", error)
+            await asyncio.sleep(self._pause)
+
+    async def _wait_for_lock(self, standing_by: Callable[[], None]) -> Leadership:
         descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         mark: StandbyMark | None = None
         try:
@@ -154,9 +176,7 @@ class FilePointers:
 
     async def names(self, folder: str) -> list[str]:
         """See :class:`~runtime.ha.pointers.PointerStore`."""
-        return await asyncio.to_thread(
-            lambda: sorted(path.name for path in (self._root / folder).iterdir() if not path.name.startswith("."))
-        )
+        return await asyncio.to_thread(self._names, folder)
 
     async def get(self, folder: str, name: str) -> Pointer | None:
         """See :class:`~runtime.ha.pointers.PointerStore`."""
@@ -186,11 +206,22 @@ class FilePointers:
                 raise LeadershipLost("this process has given up its leadership")
             yield
 
+    def _names(self, folder: str) -> list[str]:
+        directory = self._root / folder
+        try:
+            return sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+        except OSError as error:
+            raise StorageUnavailable(
+                f"the pointers in {directory} cannot be read: {error.strerror or error}", "see the home directory"
+            ) from error
+
     def _remove(self, folder: str, name: str) -> None:
         check_pointer(folder, name)
         with self._open():
-            (self._root / folder / name).unlink(missing_ok=True)
-            sync_directory(self._root / folder)
+            path = self._root / folder / name
+            if path.exists():
+                path.unlink()
+                sync_directory(path.parent)
 
     def _get(self, folder: str, name: str) -> Pointer | None:
         check_pointer(folder, name)

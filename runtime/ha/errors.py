@@ -14,6 +14,7 @@ class HaMisconfigured(HaError):
     """The settings of section ``[ha]`` do not go together."""
 
 
+@remotable
 class StorageUnavailable(HaError):
     """The HA storage directory cannot be read or written now, or is not the one it was."""
 
@@ -32,6 +33,11 @@ class PointerExists(HaError):
 
 class PointerConflict(HaError):
     """The pointer was changed or removed by somebody else since it was read."""
+
+
+@remotable
+class PointersFull(HaError):
+    """There is no room for another pointer."""
 
 
 class ElectionUnavailable(HaError):

@@ -28,7 +28,7 @@ from runtime.ha.kubernetes_client import (
     ObjectMissing,
     RequestUnsettled,
 )
-from runtime.ha.kubernetes_pointers import KubernetesPointers, written_epoch
+from runtime.ha.kubernetes_pointers import KubernetesPointers, Term, written_epoch
 from runtime.ha.leadership import LeaderInformation, Leadership
 
 _LOG = logging.getLogger(__name__)
@@ -36,6 +36,8 @@ _LOG = logging.getLogger(__name__)
 LEADER = "sluice.leader"
 """The annotation of the Lease that says where its holder is."""
 LOOKS_PER_DURATION = 6
+GUARDS_PER_DURATION = 2
+"""How often a leader looks whether its ConfigMap is still there."""
 _SILENCE = f"the Lease could not be renewed within {SAFE_SHARE:.0%} of its duration"
 
 
@@ -70,30 +72,36 @@ class KubernetesElection:
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
         """See :class:`~runtime.ha.leadership.LeaderElection`."""
         holder = f"{self._name}_{secrets.token_hex(8)}"
-        seen, seen_at = "", 0.0
+        seen, seen_at, said = "", 0.0, ""
         while True:
+            pause = self._duration / LOOKS_PER_DURATION
             try:
                 present = await self._present()
                 version = str(present["metadata"]["resourceVersion"])
                 if version != seen:
                     seen, seen_at = version, self._clock()
-                spec = present["spec"]
-                free = not spec.get("holderIdentity")
+                spec = present.get("spec") or {}
+                free = spec.get("holderIdentity") in {None, "", holder}
                 if free or self._clock() - seen_at > int(spec.get("leaseDurationSeconds") or self._duration):
                     return await self._take(present, holder)
+                said = ""
                 standing_by()
-            except (ObjectConflict, RequestUnsettled, ObjectMissing) as error:
+            except (ObjectConflict, RequestUnsettled, ObjectMissing, LeadershipLost) as error:
                 _LOG.info("the election goes on: %s", error)
-            except ElectionUnavailable as error:
-                _LOG.error("cannot take part in the election: %s", error)
                 standing_by()
-            await asyncio.sleep(self._duration / LOOKS_PER_DURATION)
+            except HaError as error:
+                if str(error) != said:
+                    said = str(error)
+                    _LOG.error("cannot take part in the election: %s", said)
+                standing_by()
+                pause = self._duration  # whoever can lead goes first
+            await asyncio.sleep(pause)
 
     async def leader(self) -> LeaderInformation | None:
         """See :class:`~runtime.ha.leadership.LeaderElection`."""
         try:
             present = await self._client.get(LEASES, "leases", self._lease)
-            if not present["spec"].get("holderIdentity"):
+            if not (present.get("spec") or {}).get("holderIdentity"):
                 return None
             text = (present["metadata"].get("annotations") or {}).get(LEADER, "")
             return LeaderInformation.decode(str(text).encode())
@@ -124,8 +132,9 @@ class KubernetesElection:
         now, asked_at = micro_time(dt.datetime.now(dt.UTC)), self._clock()
         # A Lease that somebody has removed counts anew; what was written under earlier ones does not.
         known = await written_epoch(self._client, pointers_of(self._lease))
-        transitions = max(int(present["spec"].get("leaseTransitions") or 0), known) + 1
-        wanted["spec"] |= {
+        spec = wanted.setdefault("spec", {})
+        transitions = max(int(spec.get("leaseTransitions") or 0), known) + 1
+        spec |= {
             "holderIdentity": holder,
             "leaseDurationSeconds": self._duration,
             "acquireTime": now,
@@ -138,10 +147,18 @@ class KubernetesElection:
             self._client, taken, duration=self._duration, confirmed_at=asked_at, clock=self._clock
         )
         try:
-            await leadership.pointers.claim()
+            async with asyncio.timeout(self._duration):
+                await leadership.pointers.claim()
+        except TimeoutError:
+            await leadership.resign()
+            raise ElectionUnavailable(
+                f"the ConfigMap {pointers_of(self._lease)} cannot be written for {self._duration} s",
+                "is the API server in order? the Lease is given back meanwhile",
+            ) from None
         except BaseException:
             await leadership.resign()
             raise
+        leadership.guard()
         return leadership
 
 
@@ -177,23 +194,53 @@ class KubernetesLeadership:
     ) -> None:
         self.granted_at = clock()
         self.epoch = int(lease["spec"]["leaseTransitions"])
-        self.pointers = KubernetesPointers(client, pointers_of(lease["metadata"]["name"]), self.epoch, self.check)
+        self._holder = lease["spec"]["holderIdentity"]
+        self.pointers = KubernetesPointers(
+            client, pointers_of(lease["metadata"]["name"]), Term(self.epoch, self._holder), self
+        )
         self._client = client
         self._lease = lease
-        self._holder = lease["spec"]["holderIdentity"]
         self._duration = duration
         self._clock = clock
         self._belief = Belief(lambda: float(duration), confirmed_at, clock)
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._changing = asyncio.Lock()
         self._renewing = asyncio.create_task(self._renew(), name="lease")
+        self._guarding: asyncio.Task[None] | None = None
+        self._abandoned = False
+
+    def guard(self) -> None:
+        """Look after the ConfigMap from now on; see :meth:`KubernetesPointers.verify`."""
+        self._guarding = asyncio.create_task(self._guard(), name="pointers")
 
     def check(self) -> None:
         """See :class:`~runtime.ha.leadership.Leadership`."""
         if not self._lost.done() and self._belief.left <= 0:
-            self._lose(_SILENCE)
+            self.lose(_SILENCE)
         if self._lost.done():
             raise LeadershipLost(f"this process does not lead any more: {self._lost.result()}")
+
+    async def confirm(self) -> None:
+        """Ask the API server whether the Lease is ours; raises ``LeadershipLost`` when it is not."""
+        try:
+            present = await self._client.get(LEASES, "leases", self._lease["metadata"]["name"])
+        except ObjectMissing:
+            self.lose("somebody has removed the Lease")
+        else:
+            if (present.get("spec") or {}).get("holderIdentity") != self._holder:
+                self.lose("another JobManager holds the Lease")
+        self.check()
+
+    def lose(self, why: str) -> None:
+        """It is over."""
+        if not self._lost.done():
+            self._lost.set_result(why)
+
+    def abandon(self, why: str) -> None:
+        """It is over although the Lease may be held: :meth:`resign` gives it back."""
+        if not self._lost.done():
+            self._abandoned = True
+            self.lose(why)
 
     async def lost(self) -> str:
         """See :class:`~runtime.ha.leadership.Leadership`."""
@@ -204,23 +251,29 @@ class KubernetesLeadership:
         text = information.encode().decode()
         while True:
             self.check()
-            with contextlib.suppress(ObjectConflict, RequestUnsettled):
+            with contextlib.suppress(ObjectConflict, RequestUnsettled, ElectionUnavailable):
                 await self._change(lambda lease: lease["metadata"].setdefault("annotations", {}).update({LEADER: text}))
                 return
             await asyncio.sleep(self._duration / LOOKS_PER_DURATION)
 
     async def resign(self) -> None:
         """Give the Lease back, so that nobody has to wait for its end."""
-        held = not self._lost.done()
-        await end_tasks(self._renewing)
-        self._lose("it has given up its leadership")
+        held = self._abandoned or not self._lost.done()
+        await end_tasks(*(task for task in (self._renewing, self._guarding) if task is not None))
+        self.lose("it has given up its leadership")
         if held:
             with contextlib.suppress(HaError):
                 await self._change(lambda lease: lease["spec"].update({"holderIdentity": ""}))
 
-    def _lose(self, why: str) -> None:
-        if not self._lost.done():
-            self._lost.set_result(why)
+    async def _guard(self) -> None:
+        while not self._lost.done():
+            await asyncio.sleep(self._duration / GUARDS_PER_DURATION)
+            try:
+                await self.pointers.verify()
+            except LeadershipLost:
+                return
+            except HaError as error:
+                _LOG.info("the ConfigMap cannot be looked at now: %s", error)
 
     async def _renew(self) -> None:
         while not self._lost.done():
@@ -230,13 +283,13 @@ class KubernetesLeadership:
                     await self._change(lambda _: None)
                 self._belief.confirm(asked_at)
             except LeadershipLost as error:
-                self._lose(error.what)
+                self.lose(error.what)
                 return
             except (HaError, TimeoutError) as error:
                 _LOG.warning("the Lease is not renewed now: %s", error)
             left = self._belief.left
             if left <= 0:
-                self._lose(_SILENCE)
+                self.lose(_SILENCE)
                 return
             await asyncio.sleep(min(left, self._duration / LOOKS_PER_DURATION))
 
@@ -252,7 +305,7 @@ class KubernetesLeadership:
                 raise LeadershipLost("somebody has removed the Lease") from None
             except (ObjectConflict, RequestUnsettled):
                 present = await self._client.get(LEASES, "leases", wanted["metadata"]["name"])
-                if present["spec"].get("holderIdentity") != self._holder:
+                if (present.get("spec") or {}).get("holderIdentity") != self._holder:
                     raise LeadershipLost("another JobManager holds the Lease") from None
                 self._lease = present
                 raise

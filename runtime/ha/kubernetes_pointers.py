@@ -1,7 +1,12 @@
-"""Pointers as entries of one ConfigMap, fenced by the epoch that is written in it.
+"""Pointers as entries of one ConfigMap, fenced by the term that is written in it.
 
-A new leader's first write raises the epoch. Every write names the resource version that it is based on, so that one of
-an earlier leader conflicts from then on, however late it arrives; and on a conflict the epoch tells who leads.
+A term has a random name, which no other term ever had; its number, the epoch, is for people. A new leader's first write
+puts its term into the ConfigMap, based on a version that it read *before* it asked whether it still holds the Lease: so
+a candidate that slept meanwhile conflicts with whoever took over. Every later write names the resource version that it
+is based on, so that one of an earlier leader conflicts, however late it arrives; and on a conflict the term tells who
+leads.
+
+Only the leader writes, so it knows all pointers. A ConfigMap that somebody removes is made again from that.
 """
 
 from __future__ import annotations
@@ -10,17 +15,21 @@ import asyncio
 import base64
 import binascii
 import copy
+import logging
 import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from runtime.ha.errors import (
+    ElectionUnavailable,
     EntryDamaged,
-    HaError,
     LeadershipLost,
     OutcomeUnknown,
     PointerConflict,
     PointerExists,
+    PointersFull,
+    StorageUnavailable,
 )
 from runtime.ha.kubernetes_client import (
     CONFIG_MAPS,
@@ -32,14 +41,48 @@ from runtime.ha.kubernetes_client import (
 )
 from runtime.ha.pointers import Pointer, check_pointer
 
+_LOG = logging.getLogger(__name__)
+
+TERM = "sluice.term"
+"""The annotation with the name of the term that may write."""
 EPOCH = "sluice.epoch"
-"""The annotation with the epoch of the leader that may write."""
+"""The annotation with its number."""
+MAX_EPOCH = (1 << 31) - 2
+"""Largest epoch from which one can go on: a Lease counts in 32 bits."""
 MAX_TOTAL_BYTES = 900 << 10
-"""Largest sum of all values; a ConfigMap takes 1 MiB."""
+"""Largest sum of all keys and values; a ConfigMap takes 1 MiB."""
+RESERVED_BYTES_PER_JOB = 2 << 10
+"""Kept free for each unfinished job when another is accepted: for its attempts, checkpoints, history and result."""
 RETRY_SECONDS = 0.2
 
+_MARK = "meta.storage"
+_JOBS = "jobs."
 _TEXT = re.compile(r"([0-9]{1,18}):([A-Za-z0-9+/=]*)")
 _Change = Callable[[dict[str, str]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Which term writes: ``name`` is that of no other, ``epoch`` its number."""
+
+    epoch: int
+    name: str
+
+
+class Lease(Protocol):
+    """What pointers know of the leadership that they belong to."""
+
+    def check(self) -> None:
+        """Return while it is surely held; raises ``LeadershipLost``. Nothing is asked."""
+        ...
+
+    async def confirm(self) -> None:
+        """Ask whether it is held; raises ``LeadershipLost`` or what the client raises."""
+        ...
+
+    def abandon(self, why: str) -> None:
+        """It is over although the Lease may be held."""
+        ...
 
 
 class KubernetesPointers:
@@ -48,36 +91,46 @@ class KubernetesPointers:
     Args:
         client: to the API server.
         name: of the ConfigMap.
-        epoch: of this leadership.
-        check: raises ``LeadershipLost``.
+        term: of this leadership.
+        lease: by which it leads.
     """
 
-    def __init__(self, client: KubernetesClient, name: str, epoch: int, check: Callable[[], None]) -> None:
+    def __init__(self, client: KubernetesClient, name: str, term: Term, lease: Lease) -> None:
         self._client = client
         self._name = name
-        self._epoch = epoch
-        self._check = check
+        self._term = term
+        self._lease = lease
+        self._check = lease.check
         self._object: Object = {}
         self._writing = asyncio.Lock()
 
     async def claim(self) -> None:
-        """Raise the epoch: no earlier leader writes from now on."""
+        """Write our term: no other leader writes from now on. Tries until that is done or the leadership is lost."""
         while True:
             self._check()
             try:
-                present = await self._read()
-                if _epoch_of(present) == self._epoch:
-                    self._object = present
-                    return
-                wanted = copy.deepcopy(present)
-                wanted["metadata"].setdefault("annotations", {})[EPOCH] = str(self._epoch)
-                self._object = await self._client.replace(CONFIG_MAPS, "configmaps", wanted)
+                present = await self._client.get(CONFIG_MAPS, "configmaps", self._name)
+                if _term_of(present) != self._term.name:
+                    await self._lease.confirm()
+                    present = await self._client.replace(CONFIG_MAPS, "configmaps", self._marked(present))
+                self._object = present
             except ObjectMissing:
-                await self._make()
+                await self._make({})
             except (ObjectConflict, RequestUnsettled):
                 await asyncio.sleep(RETRY_SECONDS)
             else:
                 return
+
+    async def verify(self) -> None:
+        """Look whether the ConfigMap is there and ours, and make it again when somebody has removed it.
+
+        Raises:
+            LeadershipLost: somebody else has put theirs in its place.
+            HaError: it cannot be looked at, or made, now.
+        """
+        async with self._writing:
+            self._check()
+            self._object = await self._read()
 
     async def names(self, folder: str) -> list[str]:
         """See :class:`~runtime.ha.pointers.PointerStore`."""
@@ -100,6 +153,8 @@ class KubernetesPointers:
             if key in data:
                 raise PointerExists(f"there is a pointer {folder}/{name}")
             data[key] = _text(Pointer(value, 0))
+            if key.startswith(_JOBS):
+                _check_room(data, RESERVED_BYTES_PER_JOB * sum(each.startswith(_JOBS) for each in data))
 
         await self._write(change, lambda data: data.get(key) == _text(Pointer(value, 0)))
 
@@ -125,55 +180,97 @@ class KubernetesPointers:
             await self._write(lambda data: data.pop(key, None), lambda data: key not in data)
 
     async def _write(self, change: Callable[[dict[str, str]], Any], done: Callable[[dict[str, str]], bool]) -> None:
-        """Change the ConfigMap under the epoch; one that may have been changed already is looked at first."""
-        unknown = False
+        """Change the ConfigMap under our term; one that may have been changed already is looked at first.
+
+        Raises:
+            LeadershipLost: nothing was written.
+            OutcomeUnknown: leadership was lost, and it may have been written.
+            StorageUnavailable: the API server refuses it, and nothing was written.
+        """
+        look = unknown = sent = False
         async with self._writing:
             while True:
                 self._still(unknown)
-                if unknown:
-                    try:
-                        self._object = await self._read()
-                    except RequestUnsettled:
-                        await asyncio.sleep(RETRY_SECONDS)
-                        continue
-                    if done(self._data(self._object)):
-                        return
-                wanted = copy.deepcopy(self._object)
-                data = wanted["data"] = dict(self._data(wanted))
-                change(data)
-                if sum(map(len, data.values())) > MAX_TOTAL_BYTES:
-                    raise HaError(f"more than {MAX_TOTAL_BYTES} bytes of pointers", "keep fewer finished jobs")
                 try:
+                    if look:
+                        sent = False
+                        self._object = await self._read()
+                        if done(self._data(self._object)):
+                            return
+                    wanted = self._marked(self._object)
+                    data = wanted["data"] = dict(self._data(wanted))
+                    change(data)
+                    _check_room(data)
+                    look = sent = True
                     self._object = await self._client.replace(CONFIG_MAPS, "configmaps", wanted)
-                except (ObjectConflict, RequestUnsettled):
-                    unknown = True
+                except (ObjectMissing, ObjectConflict):
                     continue
-                return
+                except RequestUnsettled:
+                    unknown = unknown or sent
+                except ElectionUnavailable as error:
+                    if not unknown:
+                        raise StorageUnavailable(f"pointers cannot be written: {error.what}", error.remedy) from error
+                except LeadershipLost as error:
+                    raise self._lost(unknown, error) from error
+                else:
+                    return
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _read(self) -> Object:
-        """The ConfigMap; raises ``LeadershipLost`` when a later leader has written to it."""
-        present = await self._client.get(CONFIG_MAPS, "configmaps", self._name)
-        if _epoch_of(present) > self._epoch:
-            raise LeadershipLost("another JobManager leads: the epoch is higher than ours")
+        """The ConfigMap, made again if it has to be; raises ``LeadershipLost`` when it is another term's.
+
+        One that lacks the storage's mark, which ours had, is not what a leader has written: what we know is added.
+        """
+        try:
+            present = await self._client.get(CONFIG_MAPS, "configmaps", self._name)
+        except ObjectMissing:
+            return await self._restore()
+        if _term_of(present) != self._term.name:
+            self._lease.abandon("the ConfigMap of pointers is another term's, or somebody has restored an earlier one")
+            self._check()
+        known = self._data(self._object)
+        if _MARK in known and _MARK not in self._data(present):
+            _LOG.error("somebody has emptied the ConfigMap %s: it is filled again with what is known", self._name)
+            present["data"] = {**known, **self._data(present)}
+            present = await self._client.replace(CONFIG_MAPS, "configmaps", present)
         return present
 
-    async def _make(self) -> None:
-        metadata = {"name": self._name, "annotations": {EPOCH: "0"}}
-        content = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}}
+    async def _restore(self) -> Object:
+        """Somebody has removed the ConfigMap: make it again from what we know, if we surely lead."""
+        await self._lease.confirm()
+        _LOG.error("somebody has removed the ConfigMap %s: it is made again from what is known", self._name)
+        return await self._client.create(CONFIG_MAPS, "configmaps", self._new(self._data(self._object)))
+
+    async def _make(self, data: dict[str, str]) -> None:
+        await self._lease.confirm()
         try:
-            await self._client.create(CONFIG_MAPS, "configmaps", content)
+            await self._client.create(CONFIG_MAPS, "configmaps", self._new(data))
         except (ObjectConflict, RequestUnsettled):
             await asyncio.sleep(RETRY_SECONDS)
+
+    def _new(self, data: dict[str, str]) -> Object:
+        return self._marked({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self._name}, "data": data})
+
+    def _marked(self, content: Object) -> Object:
+        """A copy of ``content`` in the name of our term."""
+        wanted = copy.deepcopy(content)
+        annotations = wanted["metadata"]["annotations"] = dict(wanted["metadata"].get("annotations") or {})
+        annotations |= {TERM: self._term.name, EPOCH: str(self._term.epoch)}
+        return wanted
 
     def _still(self, unknown: bool) -> None:
         try:
             self._check()
         except LeadershipLost as error:
-            if unknown:
-                raise OutcomeUnknown(
-                    "leadership was lost while this was written", "look whether it was done, see the list of jobs"
-                ) from error
-            raise
+            raise self._lost(unknown, error) from error
+
+    @staticmethod
+    def _lost(unknown: bool, error: LeadershipLost) -> LeadershipLost:
+        if not unknown:
+            return error
+        return OutcomeUnknown(
+            "leadership was lost while this was written", "look whether it was done, see the list of jobs"
+        )
 
     @staticmethod
     def _data(content: Object) -> dict[str, str]:
@@ -181,18 +278,29 @@ class KubernetesPointers:
 
 
 async def written_epoch(client: KubernetesClient, name: str) -> int:
-    """The epoch of who wrote last to the ConfigMap; 0 when there is none."""
+    """The epoch of who wrote last to the ConfigMap; 0 when there is none, or none that can be read."""
     try:
-        return _epoch_of(await client.get(CONFIG_MAPS, "configmaps", name))
+        present = await client.get(CONFIG_MAPS, "configmaps", name)
     except ObjectMissing:
         return 0
+    text = (present["metadata"].get("annotations") or {}).get(EPOCH, "0")
+    if isinstance(text, str) and text.isascii() and text.isdigit() and int(text[:20]) <= MAX_EPOCH:
+        return int(text)
+    _LOG.warning("the epoch of the ConfigMap %s is %r: going on from that of the Lease", name, str(text)[:40])
+    return 0
 
 
-def _epoch_of(content: Object) -> int:
-    text = (content["metadata"].get("annotations") or {}).get(EPOCH, "0")
-    if not (isinstance(text, str) and text.isascii() and text.isdigit()):
-        raise EntryDamaged(f"the epoch of the ConfigMap is {str(text)[:40]!r}", "restore it, or remove the ConfigMap")
-    return int(text)
+def _term_of(content: Object) -> str:
+    return str((content["metadata"].get("annotations") or {}).get(TERM, ""))
+
+
+def _check_room(data: dict[str, str], reserved: int = 0) -> None:
+    size = sum(len(key) + len(value) for key, value in data.items())
+    if size + reserved > MAX_TOTAL_BYTES:
+        raise PointersFull(
+            f"the pointers have {size} of {MAX_TOTAL_BYTES} bytes, and unfinished jobs need {reserved} more",
+            "wait until jobs have ended, or keep fewer finished ones (jobmanager.finished_jobs_kept)",
+        )
 
 
 def _text(pointer: Pointer) -> str:

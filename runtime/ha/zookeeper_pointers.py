@@ -14,7 +14,7 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
     NoNodeError,
 )
 
-from runtime.ha.errors import LeadershipLost, OutcomeUnknown, PointerConflict, PointerExists
+from runtime.ha.errors import LeadershipLost, OutcomeUnknown, PointerConflict, PointerExists, StorageUnavailable
 from runtime.ha.pointers import Pointer, check_pointer
 from runtime.ha.zookeeper_client import ZooKeeperSession
 
@@ -74,6 +74,8 @@ class ZooKeeperPointers:
             await self._write(lambda t: t.create(path, value, acl=self._acl), done)
         except NodeExistsError:
             raise PointerExists(f"there is a pointer {folder}/{name}") from None
+        except NoNodeError:
+            raise self._removed() from None
 
     async def replace(self, folder: str, name: str, value: bytes, version: int) -> None:
         """See :class:`~runtime.ha.pointers.PointerStore`."""
@@ -112,6 +114,12 @@ class ZooKeeperPointers:
                 return False
 
         await self._write(lambda t: t.create(path, value, acl=self._acl, ephemeral=True), done)
+
+    def _removed(self) -> StorageUnavailable:
+        return StorageUnavailable(
+            f"somebody has removed a folder of pointers below {self._root} in ZooKeeper",
+            "restore it from a backup; a JobManager that begins to lead makes an empty one",
+        )
 
     def _path(self, folder: str, name: str) -> str:
         return f"{self._root}/{folder}/{name}"
@@ -165,6 +173,8 @@ class ZooKeeperPointers:
             self._check()
             try:
                 return await read()
+            except NoNodeError:
+                raise self._removed() from None
             except KazooException:
                 self._check()
             await asyncio.sleep(RETRY_SECONDS)

@@ -1,12 +1,17 @@
 """What the next leader has to know of jobs: submissions, attempts, cancellations, results.
 
-After Flink's ``JobGraphStore`` and ``JobResultStore``. Bulky content is written to the storage directory first, under a
-name that was never used before; a pointer to it last. So at every instant a job is in exactly one of these conditions:
+After Flink's ``JobGraphStore`` and ``JobResultStore``. Bulky content is written to the storage directory, under a name
+that was never used before; what counts is a pointer. At every instant a job is in exactly one of these conditions:
 
-1. no pointer: it was never accepted, and what may be in the storage of it is rubbish;
-2. pointer ``jobs/<id>``, no result: it was accepted, and whoever leads has to run it;
-3. *dirty* result ``results/<id>``: it is globally terminal, and never runs again; what is left of it has to go;
-4. clean result: nothing of it is left but the result.
+1. no pointer: nothing of it is in the storage;
+2. pointer ``jobs/<id>`` without a submission: it is being accepted, or its acceptance is being undone. For the next
+   leader it was never accepted, and what is in the storage of it goes;
+3. pointer ``jobs/<id>`` to a submission, no result: it was accepted, and whoever leads has to run it;
+4. *dirty* result ``results/<id>``: it is globally terminal, and never runs again; what is left of it has to go;
+5. clean result: nothing of it is left but the result.
+
+Nothing is removed because a pointer is missing. What is in the storage without one had one that somebody has removed,
+so it is told, and left where it is (ADR 82).
 """
 
 from __future__ import annotations
@@ -21,7 +26,14 @@ from typing import TypeVar
 
 import msgspec
 
-from runtime.ha.errors import EntryDamaged, EntryMissing, PointerConflict, PointerExists
+from runtime.ha.errors import (
+    EntryDamaged,
+    EntryMissing,
+    LeadershipLost,
+    OutcomeUnknown,
+    PointerConflict,
+    PointerExists,
+)
 from runtime.ha.pointers import MAX_POINTERS, PointerStore
 from runtime.ha.storage import HaStorage, StoredEntry
 from runtime.jobmanager.views import JobRecord, JobSummary
@@ -31,12 +43,16 @@ _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 CHANGE_TRIES = 5
+NAMED_AT_MOST = 5
+"""Jobs that are named when pointers to them are missing."""
+_OF_A_JOB = ("attempts", "checkpoints", "history", "jobs")
+"""Folders of pointers that go when a job is over, the one that says that it is there last."""
 
 
 class _JobPointer(msgspec.Struct, frozen=True, kw_only=True):
     """Enough to name the job when its submission cannot be read."""
 
-    submission: StoredEntry
+    submission: StoredEntry | None
     name: str
     owner: str
     accepted_at: int
@@ -88,7 +104,10 @@ class EndedJob:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Everything there is, the earliest first. ``damaged`` names pointers that nobody can read; they are left alone."""
+    """Everything there is, the earliest first.
+
+    ``damaged`` tells of pointers that nobody can read, and of what no pointer names; both are left alone.
+    """
 
     accepted: tuple[AcceptedJob, ...]
     ended: tuple[EndedJob, ...]
@@ -117,15 +136,27 @@ class JobStore:
     async def accept(
         self, job_id: str, submission: JobSubmission, accepted_at: int, blob: Callable[[str], Path]
     ) -> None:
-        """Make a job durable; it is accepted when this returns, and never was when this raises.
+        """Make a job durable: it is accepted when this returns.
 
-        The one exception is ``OutcomeUnknown``. ``blob`` says where a blob of the job is, by its digest.
+        When it raises ``OutcomeUnknown``, nobody knows; with any other ``LeadershipLost`` it is not. After all other
+        errors :meth:`withdraw` has to make sure. ``blob`` says where a blob of the job is, by its digest.
         """
+        intent = _JobPointer(submission=None, name=submission.name, owner=submission.owner, accepted_at=accepted_at)
+        try:
+            await self._pointers.create("jobs", job_id, msgspec.json.encode(intent))
+        except OutcomeUnknown as error:
+            raise LeadershipLost(f"job {job_id} was not accepted: {error.what}", "submit it again") from error
         for ref in submission.blobs:
             await asyncio.to_thread(self._storage.put_file, _blob_name(job_id, ref), blob(ref.sha256))
         entry = await self._write(f"{_submission_folder(job_id)}/submission-{_new()}.json", submission)
-        pointer = _JobPointer(submission=entry, name=submission.name, owner=submission.owner, accepted_at=accepted_at)
-        await self._pointers.create("jobs", job_id, msgspec.json.encode(pointer))
+        accepted = msgspec.structs.replace(intent, submission=entry)
+        await self._pointers.replace("jobs", job_id, msgspec.json.encode(accepted), 0)
+
+    async def withdraw(self, job_id: str) -> None:
+        """Undo an acceptance, complete or not; durably not accepted when this returns. Safe to repeat."""
+        await self._change("jobs", job_id, _JobPointer, lambda job: msgspec.structs.replace(job, submission=None))
+        await asyncio.to_thread(self._storage.remove, _submission_folder(job_id))
+        await self._pointers.remove("jobs", job_id)
 
     def blob_chunks(self, job_id: str, ref: BlobRef) -> Iterator[bytes]:
         """The content of a blob of an accepted job, not checked here; raises ``EntryMissing``. Blocks."""
@@ -172,23 +203,25 @@ class JobStore:
     async def clean(self, job_id: str) -> None:
         """Remove everything of a job but its result, then mark the result clean; safe to repeat after a crash."""
         await asyncio.to_thread(self._storage.remove, _submission_folder(job_id))
-        for folder in ("attempts", "checkpoints", "history", "jobs"):
+        for folder in _OF_A_JOB:
             await self._pointers.remove(folder, job_id)
         await self._change(
             "results", job_id, _ResultPointer, lambda result: msgspec.structs.replace(result, dirty=False)
         )
 
     async def forget(self, job_id: str) -> None:
-        """Remove the clean result of a job, the pointer first: what it pointed to is rubbish then."""
-        await self._pointers.remove("results", job_id)
+        """Remove the clean result of a job, its pointer last: it is what says that the rest may go."""
         for name in await self._stored("results"):
             if name.startswith(job_id):
                 await asyncio.to_thread(self._storage.remove, f"results/{name}")
+        await asyncio.to_thread(self._storage.remove, _submission_folder(job_id))
+        for folder in (*_OF_A_JOB, "results"):
+            await self._pointers.remove(folder, job_id)
 
     # --- recovery -----------------------------------------------------------------------------------------
 
     async def recover(self) -> Recovered:
-        """Read everything, and remove what no pointer names; for a new leader, before it accepts anything.
+        """Read everything, and undo what was not accepted to the end; for a new leader, before it accepts anything.
 
         One damaged entry harms only its own job; a storage that cannot be read at all is ``StorageUnavailable``.
         """
@@ -205,11 +238,17 @@ class JobStore:
             if job_id in ended:
                 continue  # its cleanup was interrupted
             try:
-                accepted.append(await self._accepted(job_id))
+                job = await self._accepted(job_id)
             except EntryDamaged as error:
                 damaged.append(str(error))
                 unreadable.add(job_id)
-        await self._remove_rubbish({job.job_id for job in accepted} | unreadable, set(ended))
+                continue
+            if job is None:
+                _LOG.info("removing what is left of %s, which was never accepted", job_id)
+                await self.withdraw(job_id)
+            else:
+                accepted.append(job)
+        damaged += await self._without_pointer({job.job_id for job in accepted} | unreadable | set(ended))
         for text in damaged:
             _LOG.error("%s", text)
         return Recovered(
@@ -232,11 +271,14 @@ class JobStore:
             return EndedJob(pointer.summary, None, pointer.dirty)
         return EndedJob(pointer.summary, record, pointer.dirty)
 
-    async def _accepted(self, job_id: str) -> AcceptedJob:
+    async def _accepted(self, job_id: str) -> AcceptedJob | None:
+        """None: its acceptance did not come to its end."""
         stored = await self._pointers.get("jobs", job_id)
         if stored is None:
             raise EntryDamaged(f"the pointer jobs/{job_id} went away while it was read")
         pointer = _decode(f"jobs/{job_id}", stored.value, _JobPointer)
+        if pointer.submission is None:
+            return None
         submission, damage = None, ""
         try:
             submission = await self._read(pointer.submission, JobSubmission)
@@ -255,18 +297,18 @@ class JobStore:
             damage=damage,
         )
 
-    async def _remove_rubbish(self, jobs: set[str], results: set[str]) -> None:
-        for job_id in await self._stored("jobs"):
-            if job_id not in jobs and job_id not in results:
-                _LOG.info("removing what is left of %s, which was never accepted", job_id)
-                await asyncio.to_thread(self._storage.remove, _submission_folder(job_id))
-        for name in await self._stored("results"):
-            if name.partition("-")[0] not in results:
-                await asyncio.to_thread(self._storage.remove, f"results/{name}")
-        for folder in ("attempts", "checkpoints", "history"):
-            for job_id in await self._pointers.names(folder):
-                if job_id not in jobs and job_id not in results:
-                    await self._pointers.remove(folder, job_id)
+    async def _without_pointer(self, known: set[str]) -> list[str]:
+        """Tell of jobs and results that were written, and that no pointer names any more."""
+        jobs = {job_id for job_id in await self._stored("jobs") if job_id not in known}
+        for folder in _OF_A_JOB:
+            jobs |= {job_id for job_id in await self._pointers.names(folder) if job_id not in known}
+        results = {name.partition("-")[0] for name in await self._stored("results")} - known
+        return [
+            f"{len(lost)} {what} without a pointer, which somebody must have removed: {_some(lost)}. Nothing is done "
+            "with them: restore the pointers, or remove what the storage has of them"
+            for what, lost in (("jobs", jobs), ("results", results))
+            if lost
+        ]
 
     async def _stored(self, folder: str) -> list[str]:
         names = await asyncio.to_thread(self._storage.names, folder)
@@ -302,6 +344,11 @@ class JobStore:
 
 def _new() -> str:
     return secrets.token_hex(8)
+
+
+def _some(job_ids: set[str]) -> str:
+    named = ", ".join(sorted(job_ids)[:NAMED_AT_MOST])
+    return named if len(job_ids) <= NAMED_AT_MOST else f"{named}, …"
 
 
 def _decode(name: str, data: bytes, kind: type[_T]) -> _T:

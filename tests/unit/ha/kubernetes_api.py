@@ -11,6 +11,7 @@ import datetime as dt
 import re
 import ssl
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,7 @@ from aiohttp import web
 TOKEN = "service-account"  # noqa: S105  # of a server that exists for tests only
 CONFIG_MAP_BYTES = 1 << 20
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_REFUSALS = {"500": "InternalError", "429": "TooManyRequests", "403": "Forbidden"}
 _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
@@ -30,6 +32,10 @@ class ApiServer:
     version: int = 100
     fate: str = "ok"
     """``ok``, ``no request``, ``no answer``, ``500``, or ``429``."""
+    fate_of_writes: dict[str, str] = field(default_factory=dict)
+    """By kind; else :attr:`fate`. Also ``403``."""
+    written: Callable[[str, str], None] = lambda _method, _kind: None
+    """Called with method and kind after each write that was carried out."""
     writes: list[tuple[str, str]] = field(default_factory=list)
     _runner: web.AppRunner | None = None
 
@@ -60,12 +66,16 @@ class ApiServer:
             if request.match_info["namespace"] != "cluster":
                 return _status(403, "Forbidden")
             fate = self.fate
+            if request.method != "GET":
+                fate = self.fate_of_writes.get(kind, fate)
             if fate == "no request":
                 return _drop(request)
-            if fate in {"500", "429"}:
-                return _status(int(fate), "InternalError" if fate == "500" else "TooManyRequests")
+            if fate in _REFUSALS:
+                return _status(int(fate), _REFUSALS[fate])
             body = await request.json() if request.can_read_body else {}
             answer: web.Response = operation(kind, request.match_info.get("name", ""), body)
+            if request.method != "GET" and answer.status < 300:
+                self.written(request.method, kind)
             return _drop(request) if fate == "no answer" else answer
 
         return handle

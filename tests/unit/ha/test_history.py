@@ -96,11 +96,13 @@ async def test_it_goes_with_the_job(world: World) -> None:
     assert [name for name in world.storage.entries if "history" in name] == []
 
 
-async def test_of_a_job_that_was_never_accepted_a_new_leader_leaves_nothing(world: World) -> None:
+async def test_a_history_whose_job_has_no_pointer_is_told_of_and_kept(world: World) -> None:
     await world.store.put(ONE, HISTORY_OF_TWO)
-    await world.jobs.recover()
-    assert await world.pointers.names(HISTORY) == []
-    assert world.storage.entries == {}
+    entries = dict(world.storage.entries)
+    found = await world.jobs.recover()
+    assert [ONE in text for text in found.damaged] == [True]
+    assert await world.pointers.names(HISTORY) == [ONE]
+    assert world.storage.entries == entries
 
 
 async def test_writes_of_one_job_follow_each_other_and_the_latest_stays(world: World) -> None:

@@ -134,19 +134,87 @@ async def test_attempts_are_counted_and_their_end_is_noted(world: World) -> None
     assert not job.attempt.running
 
 
-async def test_only_the_first_result_counts_and_rubbish_goes(world: World) -> None:
+async def test_only_the_first_result_counts_and_nothing_is_left_of_a_job_that_is_forgotten(world: World) -> None:
     await world.accept(ONE)
     await world.end(ONE)
     await world.end(ONE)
     assert sum(name.startswith("results/") for name in world.storage.entries) == 1
-    world.storage.entries["jobs/" + TWO + "/submission-x"] = b"never accepted"
-    world.storage.entries["results/" + TWO + "-x"] = b"never pointed to"
-    await world.store.recover()
-    assert not any(TWO in name for name in world.storage.entries)
+    world.storage.entries[f"results/{ONE}-x"] = b"of a write that did not come to its end"
     await world.store.clean(ONE)
     await world.store.forget(ONE)
     assert not world.storage.entries
     assert not world.service.pointers
+
+
+@pytest.mark.parametrize("lost", ["jobs", "results", "everything"])
+async def test_nothing_is_removed_because_a_pointer_is_missing(world: World, lost: str) -> None:
+    await check_storage(world.pointers, world.storage)
+    await world.accept(ONE, TWO)
+    await world.end(TWO)
+    await world.store.clean(TWO)
+    entries = dict(world.storage.entries)
+    for key in [key for key in world.service.pointers if lost in {key[0], "everything"}]:
+        del world.service.pointers[key]
+    found = await world.store.recover()
+    assert world.storage.entries == entries
+    lost_jobs = {"jobs": [ONE], "results": [TWO], "everything": [ONE, TWO]}[lost]
+    assert all(any(job_id in text for text in found.damaged) for job_id in lost_jobs)
+
+
+async def test_an_acceptance_that_was_interrupted_is_undone_by_the_next_leader(world: World) -> None:
+    await world.accept(ONE)
+    world.storage.away = True
+    with pytest.raises(StorageUnavailable):
+        await world.accept(TWO)
+    world.storage.away = False
+    world.storage.entries[f"jobs/{TWO}/blobs/x"] = b"was written before the crash"
+    found = await world.store.recover()
+    assert [job.job_id for job in found.accepted] == [ONE]
+    assert found.damaged == ()
+    assert not any(TWO in name for name in (*world.storage.entries, *(name for _, name in world.service.pointers)))
+
+
+async def test_a_withdrawn_job_was_never_accepted(world: World) -> None:
+    await world.accept(ONE, TWO)
+    for _ in range(2):
+        await world.store.withdraw(TWO)
+    assert [job.job_id for job in (await world.store.recover()).accepted] == [ONE]
+    assert not any(TWO in name for name in world.storage.entries)
+
+
+async def test_a_storage_that_bears_a_mark_is_never_taken_for_new(world: World) -> None:
+    await check_storage(world.pointers, world.storage)
+    await world.accept(ONE)
+    entries = dict(world.storage.entries)
+    world.service.pointers.clear()
+    with pytest.raises(StorageUnavailable, match="pointers"):
+        await check_storage(world.pointers, world.storage)
+    assert world.storage.entries == entries
+    assert not world.service.pointers
+
+
+@pytest.mark.parametrize("marked", [False, True])
+async def test_a_leader_that_ended_while_it_marked_the_storage_keeps_nobody_from_leading(
+    world: World, marked: bool
+) -> None:
+    world.storage.away = True
+    with pytest.raises(StorageUnavailable):
+        await check_storage(world.pointers, world.storage)
+    world.storage.away = False
+    await world.pointers.create("meta", "storage", b"new:00ff")
+    if marked:
+        world.storage.entries["identity"] = b"00ff"
+    await check_storage(world.pointers, world.storage)
+    assert world.service.pointers["meta", "storage"].value == world.storage.entries["identity"] == b"00ff"
+    with pytest.raises(StorageUnavailable, match="not the one"):
+        await check_storage(world.pointers, MemoryStorage())
+
+
+async def test_a_storage_with_the_mark_of_another_cluster_is_not_marked_anew(world: World) -> None:
+    await world.pointers.create("meta", "storage", b"new:00ff")
+    world.storage.entries["identity"] = b"another"
+    with pytest.raises(StorageUnavailable, match="not the one"):
+        await check_storage(world.pointers, world.storage)
 
 
 # --- the embedded election ------------------------------------------------------------------------------------

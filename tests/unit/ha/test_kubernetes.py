@@ -12,14 +12,26 @@ from pathlib import Path
 import pytest
 
 from pki.identity import Role, SpiffeId
-from runtime.ha.errors import ElectionUnavailable, LeadershipLost, PointerConflict, PointerExists
+from runtime.ha.errors import (
+    ElectionUnavailable,
+    LeadershipLost,
+    OutcomeUnknown,
+    PointerConflict,
+    PointerExists,
+    PointersFull,
+    StorageUnavailable,
+)
 from runtime.ha.kubernetes import KubernetesElection, KubernetesLeadership
 from runtime.ha.kubernetes_client import LEASES, KubernetesClient, ObjectConflict, ObjectMissing, RequestUnsettled
+from runtime.ha.kubernetes_pointers import MAX_TOTAL_BYTES, RESERVED_BYTES_PER_JOB, TERM
 from runtime.ha.leadership import LeaderInformation
+from runtime.ha.pointers import MAX_POINTER_BYTES, PointerStore
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.unit.ha.kubernetes_api import TOKEN, ApiServer
 
 DURATION = 2
+POINTERS = ("configmaps", "sluice-c-pointers")
+LEASE = ("leases", "sluice-c")
 
 
 @dataclass
@@ -108,7 +120,7 @@ async def test_a_silent_holder_is_replaced_after_the_duration_and_writes_nothing
     first._lost = asyncio.get_running_loop().create_future()
     first._belief.confirm(world.now[0])
     first.check()  # as one that woke up and has not looked at its clock yet
-    with pytest.raises(LeadershipLost, match="epoch"):
+    with pytest.raises(LeadershipLost, match="another term"):
         await first.pointers.create("jobs", "stale", b"x")
     await second.pointers.create("jobs", "fresh", b"y")
     assert await second.pointers.names("jobs") == ["fresh"]
@@ -213,3 +225,207 @@ async def test_a_server_of_another_authority_is_not_spoken_to(world: World) -> N
     with pytest.raises(ElectionUnavailable, match="trusted"):
         await world.client(ca_file=other / "ca.pem").get(LEASES, "leases", "x")
     assert world.api.writes == []
+
+
+# --- objects that somebody removes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noticed_by", ["a write", "a look"])
+async def test_a_leader_makes_pointers_again_that_somebody_has_removed(world: World, noticed_by: str) -> None:
+    leadership = await world.lead(world.candidate("jm-1"))
+    pointers = leadership.pointers
+    for name in ("a", "b"):
+        await pointers.create("jobs", name, name.encode())
+    await pointers.replace("jobs", "b", b"2", 0)
+    del world.api.objects[POINTERS]
+    if noticed_by == "a write":
+        await pointers.create("jobs", "c", b"c")
+    else:
+        await pointers.verify()
+    expected = {"jobs.a": "0:YQ==", "jobs.b": "1:Mg=="} | ({"jobs.c": "0:Yw=="} if noticed_by == "a write" else {})
+    assert world.api.objects[POINTERS]["data"] == expected
+    await leadership.resign()
+    later = await world.lead(world.candidate("jm-2"))
+    assert await later.pointers.names("jobs") == sorted(each.removeprefix("jobs.") for each in expected)
+
+
+async def test_a_leader_that_writes_nothing_notices_as_well(world: World) -> None:
+    leadership = await world.lead(world.candidate("jm-1"))
+    await leadership.pointers.create("jobs", "a", b"1")
+    del world.api.objects[POINTERS]
+    async with asyncio.timeout(30):
+        while POINTERS not in world.api.objects:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert list(world.api.objects[POINTERS]["data"]) == ["jobs.a"]
+
+
+async def test_pointers_that_somebody_has_emptied_are_filled_again(world: World) -> None:
+    leadership = await world.lead(world.candidate("jm-1"))
+    await leadership.pointers.create("meta", "storage", b"mark")
+    await leadership.pointers.create("jobs", "a", b"1")
+    client = world.client()
+    edited = await client.get("/api/v1", *POINTERS)
+    edited["data"] = {}
+    await client.replace("/api/v1", "configmaps", edited)
+    await leadership.pointers.create("jobs", "b", b"2")
+    assert sorted(world.api.objects[POINTERS]["data"]) == ["jobs.a", "jobs.b", "meta.storage"]
+
+
+async def test_pointers_are_not_made_again_by_who_leads_no_more(world: World) -> None:
+    first = await world.lead(world.candidate("jm-1"))
+    await first.pointers.create("jobs", "a", b"1")
+    for task in (first._renewing, first._guarding):
+        assert task is not None
+        task.cancel()
+    del world.api.objects[POINTERS]
+    world.api.objects[LEASE]["spec"]["holderIdentity"] = "somebody else"
+    with pytest.raises(LeadershipLost, match="holds the Lease"):
+        await first.pointers.create("jobs", "b", b"1")
+    assert POINTERS not in world.api.objects
+
+
+async def test_numbers_that_begin_again_let_no_former_leader_write(world: World) -> None:
+    """Lease and ConfigMap are both removed, so that the next epoch is lower; whoever slept has a higher one."""
+    for _ in range(3):
+        await (await world.lead(world.candidate("jm-1"))).resign()
+    first = await world.lead(world.candidate("jm-1"))
+    for task in (first._renewing, first._guarding):
+        assert task is not None
+        task.cancel()
+    del world.api.objects[POINTERS], world.api.objects[LEASE]
+    second = await world.lead(world.candidate("jm-2"))
+    assert second.epoch < first.epoch
+    await second.pointers.create("jobs", "a", b"1")
+    first.check()  # it has not noticed
+    with pytest.raises(LeadershipLost, match="another term"):
+        await first.pointers.create("jobs", "late", b"x")
+    assert "term" in await asyncio.wait_for(first.lost(), 30)
+    await second.pointers.create("jobs", "b", b"1")
+    assert await second.pointers.names("jobs") == ["a", "b"]
+
+
+async def test_a_candidate_that_slept_before_its_first_write_claims_nothing(world: World) -> None:
+    """Its epoch is higher, as above; what counts is who holds the Lease when the ConfigMap was read already."""
+    first = await world.lead(world.candidate("jm-1"))
+    first._renewing.cancel()
+    del world.api.objects[POINTERS], world.api.objects[LEASE]
+    second = await world.lead(world.candidate("jm-2"))
+    with pytest.raises(LeadershipLost, match="holds the Lease"):
+        await first.pointers.claim()
+    await second.pointers.create("jobs", "a", b"1")
+    assert world.api.objects[POINTERS]["metadata"]["annotations"][TERM].startswith("jm-2_")
+
+
+async def test_a_restored_backup_ends_the_term_and_the_next_one_goes_on_from_it(world: World) -> None:
+    first = await world.lead(world.candidate("jm-1"))
+    await first.pointers.create("jobs", "a", b"1")
+    backup = {"metadata": {"name": POINTERS[1]}, "data": dict(world.api.objects[POINTERS]["data"])}
+    await first.pointers.create("jobs", "b", b"1")
+    del world.api.objects[POINTERS]
+    await world.client().create("/api/v1", "configmaps", backup)
+    with pytest.raises(LeadershipLost, match="restored"):
+        await first.pointers.create("jobs", "c", b"1")
+    await first.resign()
+    second = await world.lead(world.candidate("jm-1"))
+    assert await second.pointers.names("jobs") == ["a"]
+
+
+# --- passing faults -------------------------------------------------------------------------------------------
+
+
+async def test_a_candidate_survives_an_api_server_that_goes_when_the_lease_is_taken(world: World) -> None:
+    """Its belief ends while it claims the pointers: it stands by, and leads when the server is back."""
+
+    def goes(_method: str, kind: str) -> None:
+        if kind == "leases" and world.api.objects[LEASE]["spec"].get("holderIdentity"):
+            world.api.fate = "no request"
+            world.now[0] += DURATION
+
+    world.api.written = goes
+    standing_by = asyncio.Event()
+    waiting = asyncio.create_task(world.candidate("jm-1").elect(standing_by.set))
+    await asyncio.wait_for(standing_by.wait(), 30)
+    assert not waiting.done()
+    world.api.written = lambda _method, _kind: None
+    world.api.fate = "ok"
+    leadership = await asyncio.wait_for(waiting, 30)
+    leadership.check()
+    await leadership.resign()
+
+
+@pytest.mark.parametrize("damage", ["no number", "99999999999999999999", ""])
+async def test_a_damaged_epoch_keeps_nobody_from_leading(world: World, damage: str) -> None:
+    first = await world.lead(world.candidate("jm-1"))
+    await first.pointers.create("jobs", "a", b"1")
+    world.api.objects[POINTERS]["metadata"]["annotations"]["sluice.epoch"] = damage
+    await first.pointers.create("jobs", "b", b"1")
+    await first.resign()
+    world.api.objects[POINTERS]["metadata"]["annotations"]["sluice.epoch"] = damage
+    second = await world.lead(world.candidate("jm-2"))
+    assert second.epoch == first.epoch + 1
+    assert await second.pointers.names("jobs") == ["a", "b"]
+
+
+async def test_a_lease_without_anything_in_it_can_be_taken(world: World) -> None:
+    await (await world.lead(world.candidate("jm-1"))).resign()
+    del world.api.objects[LEASE]["spec"]
+    assert await world.candidate("jm-2").leader() is None
+    (await world.lead(world.candidate("jm-1"))).check()
+
+
+@pytest.mark.parametrize("fate", ["500", "403"])
+async def test_who_cannot_write_pointers_gives_the_lease_back(world: World, fate: str) -> None:
+    await (await world.lead(world.candidate("jm-1"))).resign()
+    world.api.fate_of_writes["configmaps"] = fate
+    standing_by = asyncio.Event()
+    waiting = asyncio.create_task(world.candidate("jm-1").elect(standing_by.set))
+    await asyncio.wait_for(standing_by.wait(), 30)
+    assert world.api.objects[LEASE]["spec"]["holderIdentity"] == ""
+    assert not waiting.done()
+    del world.api.fate_of_writes["configmaps"]
+    await (await asyncio.wait_for(waiting, 30)).resign()
+
+
+async def test_a_refused_write_says_that_the_storage_is_away(world: World) -> None:
+    leadership = await world.lead(world.candidate("jm-1"))
+    world.api.fate_of_writes["configmaps"] = "403"
+    with pytest.raises(StorageUnavailable, match="403"):
+        await leadership.pointers.create("jobs", "a", b"1")
+    del world.api.fate_of_writes["configmaps"]
+    await leadership.pointers.create("jobs", "a", b"1")
+
+
+async def test_a_write_without_an_answer_before_another_leads_has_no_known_outcome(world: World) -> None:
+    """It was carried out, and the next leader has it: nobody may be told that it was not."""
+    first = await world.lead(world.candidate("jm-1"))
+    world.api.fate_of_writes["configmaps"] = "no answer"
+    writing = asyncio.create_task(first.pointers.create("jobs", "a", b"1"))
+    async with asyncio.timeout(30):
+        while "jobs.a" not in world.api.objects[POINTERS]["data"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    world.api.objects[POINTERS]["metadata"]["annotations"][TERM] = "another"
+    with pytest.raises(OutcomeUnknown):
+        await asyncio.wait_for(writing, 30)
+
+
+async def test_no_job_is_accepted_whose_end_could_not_be_written(world: World) -> None:
+    pointers = (await world.lead(world.candidate("jm-1"))).pointers
+    accepted = await _fill(pointers, "jobs", MAX_POINTER_BYTES, "unfinished jobs")
+    assert accepted > 5
+    for number in range(accepted):
+        await pointers.create("results", f"j{number}", bytes(RESERVED_BYTES_PER_JOB // 2))
+    await _fill(pointers, "history", MAX_POINTER_BYTES, "pointers have")
+    data = world.api.objects[POINTERS]["data"]
+    assert sum(len(key) + len(text) for key, text in data.items()) <= MAX_TOTAL_BYTES
+
+
+async def _fill(pointers: PointerStore, folder: str, size: int, why: str) -> int:
+    """How many of that size there is room for; the next one is refused for that reason."""
+    for number in range(100):
+        try:
+            await pointers.create(folder, f"j{number}", bytes(size))
+        except PointersFull as error:
+            if why in error.what:
+                return number
+            raise
+    raise AssertionError("there was no end to it")
