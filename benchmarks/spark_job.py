@@ -133,7 +133,7 @@ class Job:
 
     def check_channels(self) -> None:
         """Raise unless the executors fetched from where, and over what, they should."""
-        lines = [line for directory in self._identities() for line in read_evidence(directory)]
+        lines = [line for directory in self._identities() for line in read_evidence(directory).connections]
         peers = [line.peer for line in lines if "/executor/" in line.local]
         between_executors = sum("/executor/" in peer for peer in peers)
         to_workers = sum("/shuffle-worker/" in peer for peer in peers)

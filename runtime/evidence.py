@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pki.connections import ConnectionLog
-from runtime.messages import ConnectionEvidence
+from runtime.messages import ConnectionEvidence, Evidence
 
 MAX_EVIDENCE_ENTRIES = 1000
 """Most connections in one answer."""
 
 
-def from_log(connections: ConnectionLog, job_id: str = "") -> tuple[ConnectionEvidence, ...]:
+def from_log(connections: ConnectionLog, job_id: str = "") -> Evidence:
     """What this process has recorded; with ``job_id`` only connections with that job's driver and executors.
 
     Times become epoch seconds, as in the JVMs' records.
     """
-    return tuple(
+    found = tuple(
         ConnectionEvidence(
             channel=each.channel,
             local=each.local,
@@ -28,10 +28,17 @@ def from_log(connections: ConnectionLog, job_id: str = "") -> tuple[ConnectionEv
         )
         for each in connections.snapshot()
         if not job_id or f"/job/{job_id}/" in each.peer
-    )[-MAX_EVIDENCE_ENTRIES:]
+    )
+    return _bounded(found, 0)
 
 
-def merge(*parts: tuple[ConnectionEvidence, ...]) -> tuple[ConnectionEvidence, ...]:
-    """All parts together without repetition, oldest first, bounded."""
-    unique = dict.fromkeys(each for part in parts for each in part)
-    return tuple(sorted(unique, key=lambda each: each.opened_at))[:MAX_EVIDENCE_ENTRIES]
+def merge(*parts: Evidence) -> Evidence:
+    """All parts together without repetition, oldest first; of too many connections the latest are kept."""
+    unique = dict.fromkeys(each for part in parts for each in part.connections)
+    ordered = tuple(sorted(unique, key=lambda each: each.opened_at))
+    return _bounded(ordered, sum(part.dropped for part in parts))
+
+
+def _bounded(connections: tuple[ConnectionEvidence, ...], dropped: int) -> Evidence:
+    kept = connections[-MAX_EVIDENCE_ENTRIES:]
+    return Evidence(kept, dropped + len(connections) - len(kept))

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from pki.identity import Role
 from runtime.messages import (
-    ConnectionEvidence,
     CsrToSign,
     DriverAssignment,
     DriverExit,
+    Evidence,
     ExecutorExit,
     ExecutorLaunch,
     ExecutorTargets,
@@ -105,7 +105,7 @@ class TaskExecutorGateway(Protocol):
         ...
 
     @rpc(allow={Role.JOBMANAGER})
-    async def connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
+    async def connections(self, job_id: str) -> Evidence:
         """Mutual TLS connections seen by this process (``job_id`` empty) or by that job's executors here."""
         ...
 
@@ -229,7 +229,7 @@ class DriverGateway(Protocol):
         ...
 
     @rpc(allow={Role.JOBMANAGER})
-    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+    async def connections(self) -> Evidence:
         """Mutual TLS connections that the driver's JVM made or accepted."""
         ...
 

@@ -1,13 +1,20 @@
-"""Log files of processes: opened for them, read in pieces while they grow, shortened when they have ended."""
+"""Log files of processes: opened for them, read in pieces while they grow, shortened when they have ended.
+
+A log of a driver or an executor lies in a directory that the job can write, so each is opened by
+:mod:`pki.untrusted_files`.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
+from pki.errors import SluiceError
 from pki.files import SECRET_MODE
+from pki.untrusted_files import UnsafeFile, create_untrusted, open_untrusted, remove_untrusted
 from runtime.messages import LogChunk
+from runtime.rpc import remotable
 
 MAX_CHUNK_BYTES = 1 << 20
 """Most bytes of a log in one answer; fits into an RPC envelope whatever the bytes are."""
@@ -18,9 +25,14 @@ MAX_KEPT_LOG_BYTES = 16 << 20
 _LONGEST_CHARACTER_BYTES = 4
 
 
-def open_log(path: Path) -> BinaryIO:
+@remotable
+class LogUnreadable(SluiceError):
+    """The job has put something else in the place of its log."""
+
+
+def open_log(path: Path) -> IO[bytes]:
     """Open a log for appending, readable by its owner alone: nobody knows what a pipeline prints."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, SECRET_MODE), "ab")
+    return create_untrusted(path.parent, path.name, mode=SECRET_MODE)
 
 
 def read_log(path: Path, offset: int, limit: int) -> LogChunk:
@@ -28,15 +40,22 @@ def read_log(path: Path, offset: int, limit: int) -> LogChunk:
 
     A character cut by the end of the piece is left for the next one, so pieces can be joined as text.
     ``end`` says that nothing more is there *now*.
+
+    Raises:
+        LogUnreadable: it is no regular file of the job's own.
     """
     offset = max(offset, 0)
     try:
-        with path.open("rb") as file:
+        with open_untrusted(path.parent, path.name) as file:
             size = os.fstat(file.fileno()).st_size
             file.seek(offset)
             data = file.read(max(1, min(limit, MAX_CHUNK_BYTES)))
     except FileNotFoundError:
         return LogChunk(data="", offset=offset, next_offset=offset, end=True)
+    except UnsafeFile as error:
+        raise LogUnreadable(
+            f"{path.name} is no log file any more: the job has replaced it", "nothing of it is shown"
+        ) from error
     if offset + len(data) < size:
         data = _whole_characters(data)
     return LogChunk(
@@ -59,9 +78,9 @@ def _whole_characters(data: bytes) -> bytes:
 
 
 def shorten_log(path: Path, keep: int = MAX_KEPT_LOG_BYTES) -> None:
-    """Keep the last ``keep`` bytes of a log whose writer has ended."""
+    """Keep the last ``keep`` bytes of a log whose writer has ended; what is no log in its place goes."""
     try:
-        with path.open("r+b") as file:
+        with open_untrusted(path.parent, path.name, writable=True) as file:
             size = os.fstat(file.fileno()).st_size
             if size <= keep:
                 return
@@ -72,3 +91,5 @@ def shorten_log(path: Path, keep: int = MAX_KEPT_LOG_BYTES) -> None:
             file.truncate()
     except FileNotFoundError:
         return
+    except UnsafeFile:
+        remove_untrusted(path.parent, path.name)

@@ -305,6 +305,13 @@ class ConnectionEvidence(Message, frozen=True):
     certificate: PeerCertificate | None = None
 
 
+class Evidence(Message, frozen=True):
+    """The latest connections that somebody saw; ``dropped``: so many earlier ones are not among them."""
+
+    connections: tuple[ConnectionEvidence, ...] = ()
+    dropped: int = 0
+
+
 # --- driver <-> JobMaster --------------------------------------------------------------------------
 
 

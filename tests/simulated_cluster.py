@@ -36,6 +36,7 @@ from runtime.jobmanager.views import (
 )
 from runtime.messages import (
     ConnectionEvidence,
+    Evidence,
     JobProgress,
     JobState,
     JobSubmission,
@@ -290,7 +291,7 @@ class SimulatedDispatcher:
         data = self.log[offset : offset + limit]
         return LogChunk(data=data, offset=offset, next_offset=offset + len(data), end=offset + limit >= len(self.log))
 
-    async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
+    async def job_connections(self, job_id: str) -> Evidence:
         found = await self.job(job_id)
         driver, jobmanager = spiffe(f"job/{job_id}/driver"), spiffe("jobmanager/jm-1")
         fresh = certificate(900, begun=self.now - 600, lives=HOUR)
@@ -305,7 +306,7 @@ class SimulatedDispatcher:
             entries.append(evidence("data", driver, executor, "accepted", fresh, self.now - 30))
         one, two = (spiffe(f"job/{job_id}/executor/{each}") for each in (1, 2))
         entries.append(evidence("data", two, one, "dialed", fresh, self.now - 12))
-        return tuple(entries)
+        return Evidence(tuple(entries))
 
     async def job_updated(self, detail: JobDetail) -> None:
         raise NotImplementedError
@@ -473,7 +474,7 @@ class SimulatedResourceManager:
             last_heartbeat=int((time.time() - number % 9) * 1000),
         )
 
-    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+    async def connections(self) -> Evidence:
         jobmanager, entries = spiffe("jobmanager/jm-1"), []
         own = certificate(1, begun=self.now - 3 * HOUR)
         for number in range(1, self.count + 1):
@@ -485,7 +486,7 @@ class SimulatedResourceManager:
             entries.append(evidence("rpc", taskmanager, jobmanager, "dialed", own, self.now - 3000 + number))
             if number % 2:
                 entries.append(evidence("blob", jobmanager, taskmanager, "accepted", theirs, self.now - 200 + number))
-        return tuple(entries)
+        return Evidence(tuple(entries))
 
     async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
         raise NotImplementedError

@@ -31,8 +31,8 @@ from runtime.jobmanager.savepoint_desk import SavepointDesk
 from runtime.jobmanager.shuffle_relay import ShuffleRelay
 from runtime.jobmanager.views import ExceptionEntry, ExecutorView, Failure, JobDetail, JobRecord
 from runtime.messages import (
-    ConnectionEvidence,
     DriverExit,
+    Evidence,
     JobProgress,
     JobState,
     StageTable,
@@ -74,7 +74,7 @@ class AttemptState(PermanentlyFencedRpcEndpoint):
         self._life = JobLifecycle.resume(before.detail.state, before.detail.timestamps)
         self._started_at = before.detail.start_time
         self._chronicle = Chronicle.of(before)
-        self._earlier_connections = before.connections
+        self._earlier_connections = before.evidence
         host = services.driver_host
         self._pool = ExecutorPool(
             initial=submission.executors,
@@ -144,11 +144,11 @@ class AttemptState(PermanentlyFencedRpcEndpoint):
         """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
         return self._recorder.view
 
-    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+    async def connections(self) -> Evidence:
         """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""
         return self.deferred(self._collect_connections())
 
-    async def _collect_connections(self) -> tuple[ConnectionEvidence, ...]:
+    async def _collect_connections(self) -> Evidence:
         answers = await self._ask_taskmanagers(lambda gateway: gateway.connections(self.job_id))
         driver = await asyncio.to_thread(self._attempt.connections)
         return merge(from_log(self._services.connections, self.job_id), driver, *answers)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from pki.errors import SluiceError
-from pki.files import read_bounded
+from pki.untrusted_files import read_untrusted
 from runtime.blob.store import BlobStore
 from runtime.config import ConnectConfig
 from runtime.jobmanager.driver_attempt import attempt_directory
@@ -119,13 +119,14 @@ class ConnectSessions:
 
     def _address(self, detail: JobDetail) -> _Address:
         """What the session has written; it proves nothing: whoever dials it wants the driver's certificate."""
-        path = attempt_directory(self._jobs, detail.id, detail.attempt) / connect_session.ADDRESS_FILE
+        directory = attempt_directory(self._jobs, detail.id, detail.attempt)
         none = _Address("", 0)
-        if detail.state is not JobState.RUNNING or not path.exists():
+        if detail.state is not JobState.RUNNING:
             return none
         try:
-            address = msgspec.json.decode(read_bounded(path, MAX_ADDRESS_BYTES), type=_Address)
-        except (SluiceError, msgspec.MsgspecError):
+            data = read_untrusted(directory, connect_session.ADDRESS_FILE, limit=MAX_ADDRESS_BYTES)
+            address = msgspec.json.decode(data, type=_Address)
+        except (FileNotFoundError, SluiceError, msgspec.MsgspecError, UnicodeDecodeError):
             return none
         usable = 0 < address.port < 65536 and 0 < len(address.host) <= MAX_ADDRESS_CHARACTERS
         return address if usable else none

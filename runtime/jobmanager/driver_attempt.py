@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,9 +16,10 @@ from pathlib import Path
 from pki.files import make_private_directory
 from pki.identity import SpiffeId
 from pki.issuer import Issuer
+from pki.untrusted_files import clear_untrusted
 from runtime.identity_renewal import RenewalWatch
 from runtime.log_files import open_log, shorten_log
-from runtime.messages import ConnectionEvidence, JobSubmission, SlotProfile
+from runtime.messages import Evidence, JobSubmission, SlotProfile
 from runtime.process import ChildProcess, Exit
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.evidence import read_evidence
@@ -137,7 +137,7 @@ class DriverAttempt:
         """Tells when the present generation of the identity is due."""
         return RenewalWatch(self._identity)
 
-    def connections(self) -> tuple[ConnectionEvidence, ...]:
+    def connections(self) -> Evidence:
         """What the driver's JVM recorded."""
         return read_evidence(self._identity)
 
@@ -148,14 +148,10 @@ class DriverAttempt:
 
 def clean_attempt_directory(directory: Path) -> None:
     """Keep nothing but the logs of an attempt, shortened; key, token and the job's files go."""
-    logs = set(LOG_FILES.values())
-    for path in directory.iterdir() if directory.is_dir() else ():
-        if path.name in logs:
-            shorten_log(path)
-        elif path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+    logs = frozenset(LOG_FILES.values())
+    clear_untrusted(directory, keep=logs)
+    for name in logs:
+        shorten_log(directory / name)
 
 
 def describe_end(ended: Exit) -> str:

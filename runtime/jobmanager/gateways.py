@@ -22,7 +22,7 @@ from runtime.jobmanager.views import (
     TaskManagerView,
 )
 from runtime.messages import (
-    ConnectionEvidence,
+    Evidence,
     JobSubmission,
     LogChunk,
     Message,
@@ -109,7 +109,7 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
         ...
 
     @rpc(local=True, timeout=20.0)
-    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+    async def connections(self) -> Evidence:
         """Mutual TLS connections of this process and of all TaskManagers."""
         ...
 
@@ -163,7 +163,7 @@ class JobMasterInternalGateway(JobMasterGateway, Protocol):
         ...
 
     @rpc(local=True, timeout=20.0)
-    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+    async def connections(self) -> Evidence:
         """Mutual TLS connections of the job's driver and executors."""
         ...
 
@@ -215,7 +215,7 @@ class DispatcherGateway(Protocol):
         ...
 
     @rpc(local=True, timeout=30.0)
-    async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
+    async def job_connections(self, job_id: str) -> Evidence:
         """Evidence of the job's mutual TLS connections, also after its end."""
         ...
 

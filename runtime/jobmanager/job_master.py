@@ -29,9 +29,9 @@ from runtime.jobmanager.executors import ExecutorState
 from runtime.jobmanager.job_state import ENDING, Verdict, judge_attempt
 from runtime.jobmanager.views import Failure, JobRecord
 from runtime.messages import (
-    ConnectionEvidence,
     DriverAssignment,
     DriverExit,
+    Evidence,
     JobKind,
     JobState,
 )
@@ -103,7 +103,7 @@ class JobMaster(AttemptStreaming):
         self._pool.close()
         self.hand_off(self._settle(), then=lambda evidence: self._conclude(process_end, evidence))
 
-    async def _settle(self) -> tuple[ConnectionEvidence, ...]:
+    async def _settle(self) -> Evidence:
         await self._recorder.settle()
         if self._desk.stopping and self._life.state is JobState.RUNNING and self._result is not None:
             if self._idle_pipeline:  # it was ended by us, and that is no failure
@@ -112,7 +112,7 @@ class JobMaster(AttemptStreaming):
                 await self._take_savepoint()
         return await self._collect_connections()
 
-    def _conclude(self, process_end: str, evidence: tuple[ConnectionEvidence, ...]) -> None:
+    def _conclude(self, process_end: str, evidence: Evidence) -> None:
         self._desk.fail(f"the attempt ended: {process_end}")
         verdict = self._judge(process_end)
         if verdict.error and self._failure is None:
@@ -145,7 +145,7 @@ class JobMaster(AttemptStreaming):
             return verdict
         return Verdict((JobState.FAILING, JobState.FAILED), f"the savepoint failed: {self._desk.requests[-1].error}")
 
-    def _go_on(self, delay: float | None, evidence: tuple[ConnectionEvidence, ...]) -> None:
+    def _go_on(self, delay: float | None, evidence: Evidence) -> None:
         """The attempt failed, and the restart strategy has decided; somebody may have cancelled the job meanwhile."""
         if self._life.state is JobState.CANCELLING:
             self._end((JobState.CANCELED,), evidence)
@@ -154,7 +154,7 @@ class JobMaster(AttemptStreaming):
         else:
             self._restart(delay, evidence)
 
-    def _end(self, path: tuple[JobState, ...], evidence: tuple[ConnectionEvidence, ...]) -> None:
+    def _end(self, path: tuple[JobState, ...], evidence: Evidence) -> None:
         for state in path:
             self._life.to(state, self._now_ms())
         failed = self._life.state is JobState.FAILED and self._failure is not None
@@ -164,7 +164,7 @@ class JobMaster(AttemptStreaming):
         self._trace_end()
         self.hand_off(self._release(self._record(evidence)))
 
-    def _restart(self, delay: float, evidence: tuple[ConnectionEvidence, ...]) -> None:
+    def _restart(self, delay: float, evidence: Evidence) -> None:
         error = self._failure.error if self._failure is not None else "it failed"
         self._life.to(JobState.RESTARTING, self._now_ms())
         self._pending_reason = (
@@ -175,11 +175,13 @@ class JobMaster(AttemptStreaming):
         self._publish()
         self.hand_off(self._hand_on(self._record(evidence), delay))
 
-    def _record(self, evidence: tuple[ConnectionEvidence, ...]) -> JobRecord:
+    def _record(self, evidence: Evidence) -> JobRecord:
+        seen = merge(self._earlier_connections, evidence)
         return JobRecord(
             submission=self._submission,
             detail=self._detail(),
-            connections=merge(self._earlier_connections, evidence),
+            connections=seen.connections,
+            connections_dropped=seen.dropped,
             exceptions=self._chronicle.exceptions,
             checkpoints=self._recorder.view,
             savepoints=self._desk.requests,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from pki.untrusted_files import is_regular_file
 from runtime.blob.store import BlobStore
 from runtime.checkpoint.errors import SavepointFailed
 from runtime.checkpoint.ledger import CheckpointsView
@@ -40,7 +41,7 @@ from runtime.jobmanager.restart import NoRestart, Restarts
 from runtime.jobmanager.views import ExceptionEntry, JobBlob, JobDetail, JobRecord, JobSummary, SavepointRequest
 from runtime.log_files import read_log
 from runtime.messages import (
-    ConnectionEvidence,
+    Evidence,
     LogChunk,
     StageTable,
     UiPage,
@@ -164,7 +165,7 @@ class JobRegister(RpcEndpoint):
 
     def _driver_logs(self, job_id: str, attempt: int) -> list[str]:
         directory = attempt_directory(self._directory, job_id, attempt)
-        return [name for name, file in LOG_FILES.items() if (directory / file).is_file()]
+        return [name for name, file in LOG_FILES.items() if is_regular_file(directory, file)]
 
     async def read_job_log(self, job_id: str, source: str, offset: int, limit: int) -> LogChunk:
         """See :class:`DispatcherGateway`."""
@@ -188,12 +189,12 @@ class JobRegister(RpcEndpoint):
         )
         return self.deferred(self._resource_manager.read_executor_log(request))
 
-    async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
+    async def job_connections(self, job_id: str) -> Evidence:
         """See :class:`DispatcherGateway`."""
         job = self._job(job_id)
         master = self._master(job_id)
         if master is None or job.record.detail.state.terminal:
-            return job.record.connections
+            return job.record.evidence
         return self.deferred(master.connections())
 
     async def job_stages(self, job_id: str) -> StageTable:

@@ -35,7 +35,7 @@ from runtime.jobmanager.slots import SlotManager
 from runtime.jobmanager.views import SlotView, TaskManagerView
 from runtime.messages import (
     MAX_SLOTS_PER_TASKMANAGER,
-    ConnectionEvidence,
+    Evidence,
     LogChunk,
     RegistrationAccepted,
     SlotReport,
@@ -385,13 +385,13 @@ class ResourceManager(FencedRpcEndpoint):
             for each in self._slots.taskmanagers
         )
 
-    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+    async def connections(self) -> Evidence:
         """See :class:`ResourceManagerInternalGateway`."""
         gateways = [each.gateway for each in self._registered.values()]
 
-        async def collect() -> tuple[ConnectionEvidence, ...]:
+        async def collect() -> Evidence:
             answers = await asyncio.gather(*(each.connections("") for each in gateways), return_exceptions=True)
-            return merge(from_log(self._connections), *(each for each in answers if isinstance(each, tuple)))
+            return merge(from_log(self._connections), *(each for each in answers if isinstance(each, Evidence)))
 
         return self.deferred(collect())
 

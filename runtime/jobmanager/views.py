@@ -10,6 +10,7 @@ import enum
 from runtime.checkpoint.ledger import CheckpointsView
 from runtime.messages import (
     ConnectionEvidence,
+    Evidence,
     JobKind,
     JobProgress,
     JobState,
@@ -130,10 +131,16 @@ class JobRecord(Message, frozen=True):
     submission: JobSubmission
     detail: JobDetail
     connections: tuple[ConnectionEvidence, ...] = ()
+    connections_dropped: int = 0
     stages: StageTable = StageTable()
     exceptions: tuple[ExceptionEntry, ...] = ()
     checkpoints: CheckpointsView = CheckpointsView()
     savepoints: tuple[SavepointRequest, ...] = ()
+
+    @property
+    def evidence(self) -> Evidence:
+        """The connections, and how many are not among them."""
+        return Evidence(self.connections, self.connections_dropped)
 
 
 class JobBlob(Message, frozen=True):

@@ -31,6 +31,7 @@ from runtime.jobmanager.errors import (
     TooManyJobs,
     UiNotFound,
 )
+from runtime.log_files import LogUnreadable
 from runtime.rest.artifacts import ArtifactRefused
 from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
 from runtime.shuffle.service_errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
@@ -69,6 +70,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (NotYours, 403),
     (JobNotFound, 404),
     (LogNotFound, 404),
+    (LogUnreadable, 409),
     (TaskManagerNotFound, 404),
     (SavepointNotFound, 404),
     (NotStreaming, 409),

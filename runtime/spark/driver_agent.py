@@ -17,9 +17,9 @@ from pki.files import make_private_directory
 from pki.tasks import end_tasks
 from runtime.messages import (
     BlobRef,
-    ConnectionEvidence,
     DriverAssignment,
     DriverExit,
+    Evidence,
     ExecutorExit,
     ExecutorTargets,
     JobKind,
@@ -107,7 +107,7 @@ class DriverAgent:
         """Stop all streaming queries; the pipeline goes on behind its ``awaitTermination``."""
         self._bridge.stop_streaming(grace_seconds)
 
-    def connections(self) -> tuple[ConnectionEvidence, ...]:
+    def connections(self) -> Evidence:
         """Mutual TLS connections of the driver's JVM."""
         return read_evidence(Path(self._spec.identity_dir))
 
@@ -272,7 +272,7 @@ class DriverAgent:
         answer: ShuffleAllocation | str
         try:
             answer = await asked
-        except SluiceError as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, Spark waits for an answer
             known = isinstance(error, ShuffleServiceError)
             _log.log(logging.WARNING, "shuffle %d has no place: %s", event.shuffle_id, error, exc_info=not known)
             answer = str(error)

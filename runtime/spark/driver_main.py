@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Protocol
 
 from pki.errors import SluiceError
 from pki.identity import Role
@@ -25,8 +26,9 @@ from runtime.blob.client import fetch_blob
 from runtime.gateways import DRIVER, DriverGateway, JobMasterGateway, jobmaster_endpoint
 from runtime.messages import (
     BlobRef,
-    ConnectionEvidence,
     DriverAssignment,
+    DriverExit,
+    Evidence,
     ExecutorExit,
     UiPage,
     UiRequest,
@@ -41,6 +43,14 @@ from runtime.spark.lease import DriverLease
 from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
 
 _log = logging.getLogger(__name__)
+
+
+class Agent(Protocol):
+    """One attempt; :class:`~runtime.spark.driver_agent.DriverAgent`."""
+
+    async def run(self) -> DriverExit:
+        """Run it to its end, which comes soon when the link is lost."""
+        ...
 
 
 class DriverEndpoint(RpcEndpoint):
@@ -66,7 +76,7 @@ class DriverEndpoint(RpcEndpoint):
         """Stop all streaming queries."""
         self._agent.stop_streaming(grace_seconds)
 
-    async def connections(self) -> tuple[ConnectionEvidence, ...]:
+    async def connections(self) -> Evidence:
         """Mutual TLS connections that the driver's JVM made or accepted."""
         return self._agent.connections()
 
@@ -132,17 +142,28 @@ async def run_driver(spec: DriverSpec) -> int:
     try:
         async with reporting(identity, "driver-agent"):
             await service.start(DriverEndpoint(agent, spec.job_id))
-            keeping = asyncio.create_task(link.run())
-            try:
-                result = await agent.run()
-            finally:
-                await end_tasks(keeping)
+            result = await run_linked(agent, link)
     finally:
         with contextlib.suppress(SluiceError):
             await service.close()
         remove_temp_dir(temp_dir)
     _log.info("driver of job %s: %s", spec.job_id, "succeeded" if result.succeeded else result.error)
     return 1 if link.lost.done() else 0
+
+
+async def run_linked(agent: Agent, link: JobMasterLink) -> DriverExit:
+    """Run the attempt while the link is kept up; raises :class:`DriverFailed` for an error of the link's own."""
+    keeping = asyncio.create_task(link.run())
+    try:
+        return await agent.run()
+    finally:
+        await end_tasks(keeping)
+        error = None if keeping.cancelled() else keeping.exception()
+        if error is not None:
+            raise DriverFailed(
+                f"the connection to the JobMaster ended with an internal error: {type(error).__name__}: {error}",
+                "the driver was stopped; please report it",
+            ) from error
 
 
 def main(argv: list[str]) -> int:
@@ -154,7 +175,8 @@ def main(argv: list[str]) -> int:
     try:
         return asyncio.run(run_driver(DriverSpec.read(Path(argv[0]))))
     except SluiceError as error:
-        _log.error("%s", error)  # the text has the remedy; a traceback would bury it
+        unexpected = error.__cause__ if isinstance(error, DriverFailed) else None
+        _log.error("%s", error, exc_info=unexpected)  # else the text has the remedy; a traceback would bury it
         return 1
 
 

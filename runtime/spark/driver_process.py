@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from pki.files import make_private_directory
+from pki.untrusted_files import UnsafeFile, open_untrusted
+from runtime.log_files import open_log
 from runtime.process import ChildProcess, Exit
 from runtime.spark.command import Command, SparkRuntime, driver_jvm_command
 from runtime.spark.conf import check_job_conf, default_conf, launcher_conf
@@ -183,13 +185,12 @@ class DriverProcess:
     def stderr_tail(self) -> str:
         """The end of the program's standard error."""
         try:
-            with (self._work / "driver.stderr").open("rb") as file:
+            with open_untrusted(self._work, "driver.stderr") as file:
                 file.seek(0, os.SEEK_END)
                 file.seek(max(0, file.tell() - MAX_STDERR_TAIL_BYTES))
                 return file.read(MAX_STDERR_TAIL_BYTES).decode(errors="replace")
-        except FileNotFoundError:
+        except (FileNotFoundError, UnsafeFile):
             return ""
 
     def _log(self, name: str) -> IO[bytes]:
-        descriptor = os.open(self._work / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        return os.fdopen(descriptor, "ab")
+        return open_log(self._work / name)

@@ -1,37 +1,83 @@
-"""Reading what the security provider recorded: one line for each mutual TLS handshake that a JVM completed."""
+"""Reading what the security provider recorded: one line for each mutual TLS handshake that a JVM completed.
+
+The provider begins a new file when one is full, and keeps the one before (``runtime/spark/plugin/tls/Evidence.scala``).
+The first line of a later file says how many connections were recorded before it.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
-from runtime.messages import ConnectionEvidence
+from pki.untrusted_files import UnsafeFile, open_untrusted
+from runtime.messages import ConnectionEvidence, Evidence
 
 EVIDENCE_FILE = "connections.jsonl"
+EARLIER_FILE = "connections.1.jsonl"
 
 MAX_EVIDENCE_LINES = 1000
-"""Most lines the provider writes per process, and most that are read."""
+"""Most lines that the provider writes into one file, and most that are kept of both: the latest."""
 
 MAX_EVIDENCE_BYTES = MAX_EVIDENCE_LINES * 4096
 
 
-def read_evidence(identity_dir: Path) -> tuple[ConnectionEvidence, ...]:
-    """The connections that the JVM with this identity directory made or accepted; none before its first one.
+class _Header(msgspec.Struct, forbid_unknown_fields=True):
+    before: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
 
-    An unfinished last line (it is being written) is left out.
+
+_DECODER = msgspec.json.Decoder(ConnectionEvidence)
+_HEADER = msgspec.json.Decoder(_Header)
+
+
+def read_evidence(identity_dir: Path) -> Evidence:
+    """The latest connections that the JVM with this identity directory made or accepted; none before its first one.
+
+    An unfinished last line (it is being written) is left out, and so is what the job itself has put there.
     """
+    lines = _lines(identity_dir, EVIDENCE_FILE)
+    before = _before(lines[:1])
+    if before is not None:
+        earlier = _connections(_lines(identity_dir, EARLIER_FILE))
+        latest = _connections(lines[1:])
+        found, recorded = [*earlier, *latest], max(before, len(earlier)) + len(latest)
+    else:
+        found = _connections(lines)
+        recorded = len(found)
+    kept = tuple(found[-MAX_EVIDENCE_LINES:])
+    return Evidence(kept, recorded - len(kept))
+
+
+def _lines(identity_dir: Path, name: str) -> list[bytes]:
+    """The complete lines at the end of a file; none when it is not there or no file."""
     try:
-        with (identity_dir / EVIDENCE_FILE).open("rb") as file:
+        with open_untrusted(identity_dir.parent, identity_dir.name, name) as file:
+            skipped = max(0, os.fstat(file.fileno()).st_size - MAX_EVIDENCE_BYTES)
+            file.seek(skipped)
             data = file.read(MAX_EVIDENCE_BYTES)
-    except FileNotFoundError:
-        return ()
-    decoder = msgspec.json.Decoder(ConnectionEvidence)
+    except (OSError, UnsafeFile):
+        return []
+    lines = data.split(b"\n")[:-1]
+    return lines[1:] if skipped else lines
+
+
+def _before(lines: Iterable[bytes]) -> int | None:
+    for line in lines:
+        try:
+            return _HEADER.decode(line).before
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+    return None
+
+
+def _connections(lines: Iterable[bytes]) -> list[ConnectionEvidence]:
     found = []
-    for line in data.splitlines(keepends=True)[:MAX_EVIDENCE_LINES]:
-        if line.endswith(b"\n"):
-            try:
-                found.append(decoder.decode(line))
-            except msgspec.DecodeError:
-                continue  # the file lies in a directory that the job's own code can write to
-    return tuple(found)
+    for line in lines:
+        try:
+            found.append(_DECODER.decode(line))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            continue  # the file lies in a directory that the job's own code can write to
+    return found

@@ -188,12 +188,23 @@ class JobMasterLink:
             raise DriverFailed(f"the end of the driver could not be reported: {self.lost.result()}")
 
     async def run(self) -> None:
-        """Keep the link up until it is lost; cancel it to end it."""
+        """Keep the link up until it is lost; cancel it to end it.
+
+        An error of its own loses the link too, and is raised: without it nobody would hear of the driver, nor fence it.
+        """
+        keeping = asyncio.ensure_future(self._keep_up())
         watch = asyncio.ensure_future(self._watch_lease())
         try:
-            await self._keep_up()
-        finally:
-            await end_tasks(watch)
+            try:
+                await first_of(keeping, watch)
+                if watch.done():
+                    watch.result()
+                await keeping
+            finally:
+                await end_tasks(keeping, watch)
+        except Exception as error:
+            self._lose(f"internal error: {type(error).__name__}: {error}")
+            raise
 
     async def _watch_lease(self) -> None:
         await self._lease.over()

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import stat
 import tempfile
 from pathlib import Path
 
+from pki.untrusted_files import remove_untrusted
 from runtime.spark.errors import SparkError
 
 MAX_TEMP_DIRECTORY_BYTES = 61
@@ -35,7 +35,7 @@ def make_temp_dir(parent: Path | None = None) -> Path:
 
 def remove_temp_dir(path: Path) -> None:
     """Remove a directory of :func:`make_temp_dir` with everything in it."""
-    shutil.rmtree(path, ignore_errors=True)
+    remove_untrusted(path.parent, path.name)
 
 
 def _sweep(base: Path) -> None:
@@ -49,7 +49,7 @@ def _sweep(base: Path) -> None:
         except OSError:
             continue
         if stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid():
-            shutil.rmtree(path, ignore_errors=True)
+            remove_untrusted(base, path.name)
 
 
 def _alive(pid: int) -> bool:

@@ -7,16 +7,16 @@ only for an executor that it told this TaskManager to launch.
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from pki.files import make_private_directory
 from pki.identity import SpiffeId
 from pki.issuer import SignedChain, install_signed, new_csr, utc_now
+from pki.untrusted_files import clear_untrusted
 from runtime.identity_renewal import RenewalWatch
 from runtime.log_files import open_log, shorten_log
-from runtime.messages import ConnectionEvidence, CsrToSign, ExecutorExit, ExecutorLaunch, SignedIdentity
+from runtime.messages import CsrToSign, Evidence, ExecutorExit, ExecutorLaunch, SignedIdentity
 from runtime.process import ChildProcess, Exit
 from runtime.spark.evidence import read_evidence
 from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
@@ -98,7 +98,7 @@ class ExecutorProcess:
         if self._child is not None:
             await self._child.stop(KILL_GRACE_SECONDS)
 
-    def connections(self) -> tuple[ConnectionEvidence, ...]:
+    def connections(self) -> Evidence:
         """What the executor's JVM recorded."""
         return read_evidence(self._identity)
 
@@ -122,10 +122,6 @@ class ExecutorProcess:
 
 def clean_executor_directory(directory: Path) -> None:
     """Keep nothing but the logs of an executor."""
-    for path in directory.iterdir() if directory.is_dir() else ():
-        if path.name in STREAMS:
-            shorten_log(path)
-        elif path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+    clear_untrusted(directory, keep=STREAMS)
+    for name in STREAMS:
+        shorten_log(directory / name)

@@ -96,11 +96,7 @@ class JobManagerLink:
     async def run(self) -> NoReturn:
         """Keep the link up until cancelled."""
         while True:
-            fence = asyncio.create_task(self._fence())
-            try:
-                session = await self._establish()
-            finally:
-                await end_tasks(fence)
+            session = await self._establish_or_fence()
             self._registered(session.peer.identity)
             try:
                 await self._heartbeats(session)
@@ -109,6 +105,18 @@ class JobManagerLink:
                 with contextlib.suppress(RpcError, OSError):
                     await session.peer.close()
             _LOG.warning("the connection to the JobManager is gone")
+
+    async def _establish_or_fence(self) -> _Session:
+        """A new session; executors that cannot be ended in time end this process, and end with it."""
+        fence = asyncio.create_task(self._fence())
+        establishing = asyncio.create_task(self._establish())
+        try:
+            await asyncio.wait({fence, establishing}, return_when=asyncio.FIRST_COMPLETED)
+            if fence.done():
+                fence.result()
+            return await establishing
+        finally:
+            await end_tasks(fence, establishing)
 
     async def _fence(self) -> None:
         await asyncio.sleep(self._fence_after)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,14 +15,15 @@ from pki.connections import ConnectionLog
 from pki.errors import SluiceError
 from pki.files import make_private_directory
 from pki.tracing import TRACING
+from pki.untrusted_files import remove_untrusted
 from runtime.blob.names import check_job_id
-from runtime.evidence import MAX_EVIDENCE_ENTRIES, from_log, merge
+from runtime.evidence import from_log, merge
 from runtime.gateways import TASK_EXECUTOR, JobMasterGateway, TaskExecutorGateway
 from runtime.identity_renewal import LOOK_SECONDS, RenewalWatch
 from runtime.log_files import read_log
 from runtime.messages import (
-    ConnectionEvidence,
     CsrToSign,
+    Evidence,
     ExecutorLaunch,
     LogChunk,
     SignedIdentity,
@@ -53,7 +53,7 @@ class _Job:
     """What runs here of one job, by executor number, and the evidence of what has ended."""
 
     executors: dict[int, ExecutorProcess] = field(default_factory=dict)
-    evidence: tuple[ConnectionEvidence, ...] = ()
+    evidence: Evidence = field(default_factory=Evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,9 @@ class TaskExecutor(RpcEndpoint):
 
     async def on_start(self) -> None:
         """Remove what an earlier process of this name left behind."""
+        await asyncio.to_thread(self._clean_up)
+
+    def _clean_up(self) -> None:
         for directory in self._directory.glob("*/executor-*"):
             clean_executor_directory(directory)
         self._trim_logs()
@@ -259,7 +262,7 @@ class TaskExecutor(RpcEndpoint):
         job = self._jobs.get(launch.job_id)
         if job is not None and job.executors.get(launch.executor_id) is executor:
             del job.executors[launch.executor_id]
-            job.evidence = merge(job.evidence, executor.connections())[-MAX_EVIDENCE_ENTRIES:]
+            job.evidence = merge(job.evidence, executor.connections())
         self.hand_off(asyncio.to_thread(executor.clean_up))
         if self._jobmanager is not None and not self._jobmanager.closed and job is not None:
             self.hand_off(
@@ -313,14 +316,19 @@ class TaskExecutor(RpcEndpoint):
         path = executor_directory(self._directory, check_job_id(job_id), executor_id) / stream
         return self.deferred(asyncio.to_thread(read_log, path, offset, limit))
 
-    async def connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
+    async def connections(self, job_id: str) -> Evidence:
         """See :class:`runtime.gateways.TaskExecutorGateway`."""
         if not job_id:
             return from_log(self._connections)
         job = self._jobs.get(job_id)
         if job is None:
-            return ()
-        return merge(job.evidence, *(each.connections() for each in job.executors.values()))
+            return Evidence()
+        running = tuple(job.executors.values())
+
+        def read() -> Evidence:
+            return merge(job.evidence, *(each.connections() for each in running))
+
+        return self.deferred(asyncio.to_thread(read))
 
     # --- inside -------------------------------------------------------------------------------------------------
 
@@ -340,8 +348,8 @@ class TaskExecutor(RpcEndpoint):
         ended = [path for path in self._directory.iterdir() if path.is_dir() and path.name not in self._jobs]
         ended.sort(key=lambda path: path.stat().st_mtime)
         for path in ended[: max(0, len(ended) - KEPT_JOBS)]:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_untrusted(self._directory, path.name)
         for job in ended[max(0, len(ended) - KEPT_JOBS) :]:
-            executors = sorted(job.glob("executor-*"), key=lambda path: int(path.name.removeprefix("executor-")))
-            for path in executors[: max(0, len(executors) - KEPT_EXECUTORS)]:
-                shutil.rmtree(path, ignore_errors=True)
+            numbers = sorted(int(path.name.removeprefix("executor-")) for path in job.glob("executor-*"))
+            for number in numbers[: max(0, len(numbers) - KEPT_EXECUTORS)]:
+                remove_untrusted(job, f"executor-{number}")

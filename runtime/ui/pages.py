@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from runtime.jobmanager.errors import JobNotFound, LogNotFound
-from runtime.log_files import MAX_CHUNK_BYTES
+from runtime.log_files import MAX_CHUNK_BYTES, LogUnreadable
 from runtime.messages import JobState, LogChunk
 from runtime.rest.cluster import Cluster
 from runtime.rest.jobs import jobs_seen, require_seen
@@ -173,7 +173,12 @@ PAGES: tuple[Route, ...] = (
         ),
     ),
     Route(
-        "GET", "/ui/jobs/{job_id}/logs", "jobs.logs", show_logs, media=HTML, errors=(NotYours, JobNotFound, LogNotFound)
+        "GET",
+        "/ui/jobs/{job_id}/logs",
+        "jobs.logs",
+        show_logs,
+        media=HTML,
+        errors=(NotYours, JobNotFound, LogNotFound, LogUnreadable),
     ),
     Route(
         "GET",

@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from runtime.jobmanager.errors import JobNotFound
-from runtime.messages import ConnectionEvidence
+from runtime.messages import Evidence
 from runtime.rest.cluster import Cluster
 from runtime.rest.jobs import jobs_seen, require_seen
 from runtime.rest.problems import NotYours
@@ -78,17 +78,19 @@ async def _of_job(cluster: Cluster, call: Call[Any], template: str) -> web.Respo
     facts, now = await asyncio.to_thread(cluster.trust), time.time()
     found = await asyncio.to_thread(_map, evidence, facts, now)
     picture = draw(found, of_a_job=True)
-    return await render(call, template, now=now, job_id=job_id, map=found, picture=picture, facts=facts)
+    return await render(
+        call, template, now=now, job_id=job_id, map=found, picture=picture, facts=facts, dropped=evidence.dropped
+    )
 
 
 def _map(
-    evidence: tuple[ConnectionEvidence, ...],
+    evidence: Evidence,
     facts: TrustFacts,
     now: float,
     local: Sequence[tuple[str, str, str]] = (),
 ) -> TrustMap:
     own = None if facts.own is None else (facts.identity, facts.own)
-    return trust_map(evidence, now=now, local=local, audit=facts.audit, own=own)
+    return trust_map(evidence.connections, now=now, local=local, audit=facts.audit, own=own)
 
 
 TRUST_PAGES: tuple[Route, ...] = (

@@ -20,7 +20,7 @@ from runtime.jobmanager.errors import (
     TooManyJobs,
 )
 from runtime.jobmanager.views import JobSummary
-from runtime.log_files import MAX_CHUNK_BYTES
+from runtime.log_files import MAX_CHUNK_BYTES, LogUnreadable
 from runtime.messages import JobKind, JobState, JobSubmission
 from runtime.rest.artifacts import ArtifactRefused
 from runtime.rest.assertion import may_change
@@ -254,7 +254,7 @@ async def _lines(cluster: Cluster, job_id: str, source: str) -> list[str]:
     while not end and offset < MAX_LOG_BYTES:
         try:
             chunk = await cluster.dispatcher.read_job_log(job_id, source, offset, MAX_CHUNK_BYTES)
-        except LogNotFound:
+        except (LogNotFound, LogUnreadable):
             break
         text.append(chunk.data)
         offset, end = chunk.next_offset, chunk.end

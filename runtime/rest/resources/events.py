@@ -11,6 +11,7 @@ from aiohttp import web
 from runtime.jobmanager.errors import JobNotFound, LogNotFound
 from runtime.jobmanager.job_feed import Watch
 from runtime.jobmanager.views import JobDetail
+from runtime.log_files import LogUnreadable
 from runtime.messages import Message
 from runtime.rest.assertion import may_see
 from runtime.rest.cluster import Cluster
@@ -167,6 +168,6 @@ ROUTES = (
         "jobs.logs",
         stream_job_log,
         media=EVENT_STREAM,
-        errors=(NotYours, JobNotFound, LogNotFound, TooManyStreams),
+        errors=(NotYours, JobNotFound, LogNotFound, LogUnreadable, TooManyStreams),
     ),
 )

@@ -135,7 +135,8 @@ async def cancel_job(cluster: Cluster, call: Call[ChangeQuery]) -> Nothing:
 
 async def list_job_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
     """Evidence of a job's mutual TLS connections."""
-    return Connections(connections=await cluster.dispatcher.job_connections(await require_seen(cluster, call)))
+    seen = await cluster.dispatcher.job_connections(await require_seen(cluster, call))
+    return Connections(connections=seen.connections, dropped=seen.dropped)
 
 
 ROUTES = (

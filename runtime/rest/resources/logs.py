@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from runtime.jobmanager.errors import JobNotFound, LogNotFound
-from runtime.log_files import MAX_CHUNK_BYTES
+from runtime.log_files import MAX_CHUNK_BYTES, LogUnreadable
 from runtime.messages import LogChunk, Message
 from runtime.rest.cluster import Cluster
 from runtime.rest.jobs import require_seen
@@ -48,5 +48,11 @@ async def get_job_logs(cluster: Cluster, call: Call[LogQuery]) -> LogList | LogP
 
 
 ROUTES = (
-    Route("GET", "/v1/jobs/{job_id}/logs", "jobs.logs", get_job_logs, errors=(NotYours, JobNotFound, LogNotFound)),
+    Route(
+        "GET",
+        "/v1/jobs/{job_id}/logs",
+        "jobs.logs",
+        get_job_logs,
+        errors=(NotYours, JobNotFound, LogNotFound, LogUnreadable),
+    ),
 )

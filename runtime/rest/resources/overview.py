@@ -12,9 +12,10 @@ from runtime.rest.route import Call, NoQuery, Route
 
 
 class Connections(Message, frozen=True):
-    """Mutual TLS connections, as their ends saw them."""
+    """The latest mutual TLS connections, as their ends saw them; ``dropped`` earlier ones are left out."""
 
     connections: tuple[ConnectionEvidence, ...]
+    dropped: int = 0
 
 
 async def overview_of(cluster: Cluster) -> Overview:
@@ -48,7 +49,8 @@ async def get_health(cluster: Cluster, call: Call[NoQuery]) -> ServiceCounts:
 
 async def list_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
     """Evidence of the cluster's own mutual TLS connections."""
-    return Connections(connections=await cluster.resource_manager.connections())
+    seen = await cluster.resource_manager.connections()
+    return Connections(connections=seen.connections, dropped=seen.dropped)
 
 
 ROUTES = (

@@ -26,8 +26,8 @@ from pki.tls import TlsIdentity
 from runtime.blob.client import fetch_blob
 from runtime.gateways import DRIVER, DriverGateway, JobMasterGateway, jobmaster_endpoint
 from runtime.messages import (
-    ConnectionEvidence,
     DriverExit,
+    Evidence,
     ExecutorExit,
     ExecutorTarget,
     ExecutorTargets,
@@ -81,8 +81,8 @@ class FakeDriver(RpcEndpoint):
         print(f"stops streaming within {grace_seconds} s", flush=True)  # noqa: T201
         self.streaming_stopped = True
 
-    async def connections(self) -> tuple[ConnectionEvidence, ...]:
-        return ()
+    async def connections(self) -> Evidence:
+        return Evidence()
 
 
 async def run(spec: DriverSpec) -> None:

@@ -66,7 +66,7 @@ class Rounds:
         """What the driver and all executors recorded."""
         executors = range(1, self.job.master.launched + 1)
         directories = [self.job.identity_dir, *(self.job.master.identity_dir(number) for number in executors)]
-        return tuple(line for directory in directories for line in read_evidence(directory))
+        return tuple(line for directory in directories for line in read_evidence(directory).connections)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

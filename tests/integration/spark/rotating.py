@@ -165,7 +165,9 @@ class Rotating(Rounds):
         """Give the job work until one executor has dialed the other."""
         wanted = (str(SpiffeId.executor(TRUST_DOMAIN, JOB_ID, other)), "dialed")
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while all((line.peer, line.direction) != wanted for line in read_evidence(self.directory_of(number))):
+            while all(
+                (line.peer, line.direction) != wanted for line in read_evidence(self.directory_of(number)).connections
+            ):
                 await self.run()
 
     def between(self, number: int, other: int) -> int:

@@ -21,6 +21,7 @@ from pki.issuer import utc_now
 from pki.profiles import AuthorityKind
 from pki.store import AuthorityStore
 from runtime.spark.command import SparkRuntime
+from runtime.spark.evidence import MAX_EVIDENCE_LINES, read_evidence
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.spark.plugin_jvm import plugin_jvm
 from tests.integration.spark.small_cluster import JOB_ID
@@ -311,3 +312,20 @@ def test_lists_of_two_authorities_are_kept_apart(jvm: Any, pki: TestPki, signer:
     assert lists.take(signer.complete(5, "X"), signed(other, 2, [(signer._serials["Y"], None)])) == []
     assert lists.refuses(signer.x)
     assert not lists.refuses(signer.y)
+
+
+# --- evidence of connections ---
+
+
+def test_the_latest_connections_are_kept_and_all_are_counted(jvm: Any, directory: Path, tmp_path: Path) -> None:
+    chain = jvm.java.io.FileInputStream(str(directory / "chain.pem"))
+    shown = jvm.java.security.cert.CertificateFactory.getInstance("X.509").generateCertificate(chain)
+    evidence = jvm.io.sluice.tls.Evidence(jvm.java.io.File(str(tmp_path)).toPath())
+    for number in range(2 * MAX_EVIDENCE_LINES + 3):
+        on = evidence.on("shuffle") if number % 2 else evidence
+        on.record("spiffe://td/a", f"spiffe://td/b/{number}", True, "TLSv1.3", "TLS_AES_128_GCM_SHA256", shown)
+    found = read_evidence(tmp_path)
+    numbers = [int(each.peer.rpartition("/")[2]) for each in found.connections]
+    assert numbers == list(range(MAX_EVIDENCE_LINES + 3, 2 * MAX_EVIDENCE_LINES + 3))
+    assert found.dropped == MAX_EVIDENCE_LINES + 3
+    assert {each.channel for each in found.connections} == {"data", "shuffle"}

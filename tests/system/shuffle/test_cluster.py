@@ -56,7 +56,9 @@ def test_job_goes_on_when_a_worker_is_killed_between_its_stages(shuffling: Local
     job_id = shuffling.submit(PIPELINE, str(folder))
     eventually((folder / "first").exists, "the first shuffle was read", 150)
     assert not list(shuffling.home.rglob("shuffle_*.data"))
-    peers = {each.peer for path in shuffling.home.rglob(EVIDENCE_FILE) for each in read_evidence(path.parent)}
+    peers = {
+        each.peer for path in shuffling.home.rglob(EVIDENCE_FILE) for each in read_evidence(path.parent).connections
+    }
     assert {peer.rpartition("/")[2] for peer in peers if "/shuffle-worker/" in peer} == set(WORKERS)
     victim = next(each for each in shuffling.processes() if {"shuffle-worker", WORKERS[0]} <= set(each.cmdline()))
     os.kill(victim.pid, signal.SIGKILL)

@@ -109,7 +109,7 @@ async def test_everything_went_through_the_workers_over_mutual_tls(pair: Pair) -
     identities = sorted(pair.ours.job.directory.glob("executor-*/identity"))
     workers: set[str] = set()
     for identity in identities:
-        dialed = [line for line in read_evidence(identity) if line.direction == "dialed"]
+        dialed = [line for line in read_evidence(identity).connections if line.direction == "dialed"]
         workers |= {line.peer.rpartition("/")[2] for line in dialed if "/shuffle-worker/" in line.peer}
         assert {line.protocol for line in dialed} == {"TLSv1.3"}
     assert workers == {"shuffle-worker-1", "shuffle-worker-2"}

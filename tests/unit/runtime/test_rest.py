@@ -52,6 +52,7 @@ from runtime.jobmanager.views import (
 )
 from runtime.messages import (
     ConnectionEvidence,
+    Evidence,
     JobProgress,
     JobState,
     JobSubmission,
@@ -191,9 +192,9 @@ class FakeDispatcher:
         self.asked.append(request)
         return self.page
 
-    async def job_connections(self, job_id: str) -> tuple[ConnectionEvidence, ...]:
+    async def job_connections(self, job_id: str) -> Evidence:
         assert job_id == JOB
-        return (EVIDENCE,)
+        return Evidence((EVIDENCE,), dropped=3)
 
     async def job_stages(self, job_id: str) -> StageTable:
         assert job_id == JOB
@@ -274,8 +275,8 @@ class FakeResourceManager:
             ),
         )
 
-    async def connections(self) -> tuple[ConnectionEvidence, ...]:
-        return (EVIDENCE,)
+    async def connections(self) -> Evidence:
+        return Evidence((EVIDENCE,), dropped=3)
 
     async def service_counts(self) -> ServiceCounts:
         return ServiceCounts(taskmanagers=1)
@@ -472,6 +473,7 @@ async def test_taskmanagers_and_connections(rest: Rest) -> None:
     for path in ("/v1/connections", f"/v1/jobs/{JOB}/connections"):
         _, document = await rest.call("GET", path)
         assert document["connections"][0]["protocol"] == "TLSv1.3"
+        assert document["dropped"] == 3
 
 
 async def test_a_taskmanager_is_drained_and_one_that_leaves_cannot_be_taken_back(rest: Rest) -> None:

@@ -37,7 +37,7 @@ JM, TM = spiffe("jobmanager/jm-1"), spiffe("taskmanager/tm-1")
 
 def of_cluster(count: int) -> TrustMap:
     manager = SimulatedResourceManager(count, now=NOW)
-    entries = asyncio.run(manager.connections())
+    entries = asyncio.run(manager.connections()).connections
     return trust_map(entries, now=NOW, local=[("rest", spiffe("gateway/envoy"), JM)])
 
 
@@ -142,7 +142,7 @@ def test_everything_has_a_place_of_its_own(count: int) -> None:
 
 def test_a_job_is_drawn_with_all_its_channels() -> None:
     dispatcher = SimulatedDispatcher(1, 0, now=NOW)
-    entries = asyncio.run(dispatcher.job_connections(next(iter(dispatcher.details))))
+    entries = asyncio.run(dispatcher.job_connections(next(iter(dispatcher.details)))).connections
     picture = draw(trust_map(entries, now=NOW), of_a_job=True)
     inside(picture)
     assert sorted(box.group.role for box in picture.boxes) == ["driver", "executor", "executor", "jobmanager"]
@@ -212,7 +212,7 @@ def test_evidence_of_a_jvm_has_it_too_or_not(tmp_path: Path) -> None:
     (tmp_path / EVIDENCE_FILE).write_text(
         f'{line}}}\n{line},"certificate":{shown}}}\n{line},"certificate":{{"serial":7}}}}\n{line},"certificate":'
     )
-    first, second = read_evidence(tmp_path)
+    first, second = read_evidence(tmp_path).connections
     assert first.certificate is None
     assert second.certificate is not None
     assert (second.certificate.serial, second.certificate.not_after) == ("7f", 2)

@@ -7,17 +7,20 @@ import stat
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from pki.errors import SluiceError, StoreError
+from runtime.evidence import MAX_EVIDENCE_ENTRIES, merge
+from runtime.messages import ConnectionEvidence, Evidence
 from runtime.spark.driver_agent import safe_name
 from runtime.spark.driver_gateway import MAX_GATEWAY_SECRET_BYTES, Gateway, read_gateway
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed, SparkError
-from runtime.spark.evidence import EVIDENCE_FILE, MAX_EVIDENCE_LINES, read_evidence
+from runtime.spark.evidence import EARLIER_FILE, EVIDENCE_FILE, MAX_EVIDENCE_LINES, read_evidence
 from runtime.spark.tempdir import MAX_TEMP_DIRECTORY_BYTES, make_temp_dir, remove_temp_dir
 
 TOKEN = b"\x01\x02fencing"
@@ -130,21 +133,61 @@ class TestEvidence:
     """What a JVM recorded of its connections."""
 
     def test_no_file_yet(self, tmp_path: Path) -> None:
-        assert read_evidence(tmp_path) == ()
+        assert read_evidence(tmp_path) == Evidence()
 
     def test_complete_lines_are_read(self, tmp_path: Path) -> None:
         (tmp_path / EVIDENCE_FILE).write_bytes(LINE * 2 + LINE[:30])
-        found = read_evidence(tmp_path)
+        found = read_evidence(tmp_path).connections
         assert len(found) == 2
         assert (found[0].peer, found[0].protocol, found[0].opened_at) == ("spiffe://td/b", "TLSv1.3", 1.5)
 
     def test_line_that_somebody_else_wrote_is_left_out(self, tmp_path: Path) -> None:
         (tmp_path / EVIDENCE_FILE).write_bytes(b"\xff\n{}\n" + LINE + b'{"channel": 7}\n')
-        assert len(read_evidence(tmp_path)) == 1
+        assert len(read_evidence(tmp_path).connections) == 1
 
-    def test_is_bounded(self, tmp_path: Path) -> None:
-        (tmp_path / EVIDENCE_FILE).write_bytes(LINE * (MAX_EVIDENCE_LINES + 5))
-        assert len(read_evidence(tmp_path)) == MAX_EVIDENCE_LINES
+    def test_the_latest_are_kept_and_the_others_counted(self, tmp_path: Path) -> None:
+        (tmp_path / EVIDENCE_FILE).write_bytes(b"".join(_line(at) for at in range(MAX_EVIDENCE_LINES + 5)))
+        found = read_evidence(tmp_path)
+        assert (len(found.connections), found.dropped) == (MAX_EVIDENCE_LINES, 5)
+        assert found.connections[-1].opened_at == MAX_EVIDENCE_LINES + 4
+
+    def test_a_full_file_is_followed_by_another(self, tmp_path: Path) -> None:
+        """3,000 connections were recorded before the present file, of which the earlier one holds the last 1,000."""
+        (tmp_path / EARLIER_FILE).write_bytes(b'{"before":2000}\n' + b"".join(_line(at) for at in range(2000, 3000)))
+        (tmp_path / EVIDENCE_FILE).write_bytes(b'{"before":3000}\n' + b"".join(_line(at) for at in (3000, 3001)))
+        found = read_evidence(tmp_path)
+        assert [each.opened_at for each in found.connections] == list(range(2002, 3002))
+        assert found.dropped == 2002
+
+    def test_of_a_huge_file_the_end_is_read(self, tmp_path: Path) -> None:
+        with (tmp_path / EVIDENCE_FILE).open("wb") as file:
+            file.truncate(1 << 40)
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n" + LINE)
+        assert len(read_evidence(tmp_path).connections) == 1
+
+    @pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir])
+    def test_whatever_else_lies_there_is_not_waited_for(self, tmp_path: Path, put: Callable[[Path], None]) -> None:
+        put(tmp_path / EVIDENCE_FILE)
+        assert read_evidence(tmp_path) == Evidence()
+
+    def test_a_linked_identity_is_not_followed(self, tmp_path: Path) -> None:
+        (tmp_path / "others").mkdir()
+        (tmp_path / "others" / EVIDENCE_FILE).write_bytes(LINE)
+        (tmp_path / "identity").symlink_to(tmp_path / "others")
+        assert read_evidence(tmp_path / "identity") == Evidence()
+
+
+def _line(at: int) -> bytes:
+    return LINE.replace(b"1.5", str(at).encode())
+
+
+def test_of_too_many_connections_the_latest_are_shown() -> None:
+    entry = msgspec.json.decode(LINE, type=ConnectionEvidence)
+    entries = [msgspec.structs.replace(entry, opened_at=float(at)) for at in range(MAX_EVIDENCE_ENTRIES + 10)]
+    merged = merge(Evidence(tuple(entries[500:]), dropped=7), Evidence(tuple(entries[:700])))
+    assert merged.dropped == 7 + 10
+    assert merged.connections == tuple(entries[10:])
 
 
 @pytest.mark.parametrize("name", ["pipeline.py", "my data (1).csv", "ä.txt"])

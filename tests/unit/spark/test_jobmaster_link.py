@@ -24,8 +24,10 @@ from runtime.messages import (
 )
 from runtime.rpc import FencingTokenMismatch, MailboxFull, PeerUnreachable
 from runtime.shuffle.service_errors import NoShuffleService
+from runtime.spark.driver_main import run_linked
 from runtime.spark.errors import DriverFailed
 from runtime.spark.jobmaster_link import JobMasterLink, JobMasterPeer
+from runtime.spark.lease import DriverLease
 
 SECRET = b"secret"
 ASSIGNMENT = DriverAssignment(
@@ -290,3 +292,49 @@ async def test_who_asked_hears_why_a_shuffle_has_no_place() -> None:
         await network.peers[0].close()
         with pytest.raises(DriverFailed):
             await soon(lost)
+
+
+class Attempt:
+    """Goes on until its JobMaster is lost, as a driver does."""
+
+    def __init__(self, link: JobMasterLink) -> None:
+        self.link = link
+
+    async def run(self) -> DriverExit:
+        await soon(self.link.lost)
+        return DriverExit(succeeded=False, exit_code=-1)
+
+
+class BrokenLease(DriverLease):
+    """Fails where nobody expects it."""
+
+    def __init__(self, when: str) -> None:
+        super().__init__(0)
+        self.when = when
+
+    async def keep(self, question: Callable[[], Awaitable[None]]) -> None:
+        if self.when == "keeping":
+            raise ZeroDivisionError(self.when)
+        await super().keep(question)
+
+    async def over(self) -> None:
+        if self.when == "watching":
+            raise ZeroDivisionError(self.when)
+        await super().over()
+
+
+@pytest.mark.parametrize("when", ["dialing", "keeping", "watching"])
+async def test_an_error_of_the_links_own_ends_the_driver_and_says_so(when: str) -> None:
+    network = Network()
+    network.dial_error = ZeroDivisionError(when) if when == "dialing" else None
+    link = JobMasterLink(network.dial, attempt=1, pid=42, patience_seconds=30, lease=BrokenLease(when))
+    with pytest.raises(DriverFailed, match=f"internal error: ZeroDivisionError: {when}"):
+        await soon(run_linked(Attempt(link), link))
+    assert "ZeroDivisionError" in link.lost.result()
+
+
+async def test_a_link_in_order_ends_with_its_driver() -> None:
+    network = Network()
+    link = JobMasterLink(network.dial, attempt=1, pid=42, patience_seconds=30)
+    link.lost.set_result("another JobManager leads")
+    assert not cast("DriverExit", await soon(run_linked(Attempt(link), link))).succeeded

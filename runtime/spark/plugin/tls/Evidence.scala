@@ -3,53 +3,70 @@ package io.sluice.tls
 import java.nio.ByteBuffer
 import java.nio.channels.FileChannel
 import java.nio.charset.StandardCharsets.US_ASCII
-import java.nio.file.{Files, Path}
+import java.nio.file.{Files, NoSuchFileException, Path}
+import java.nio.file.StandardCopyOption.{ATOMIC_MOVE, REPLACE_EXISTING}
 import java.nio.file.StandardOpenOption.{APPEND, CREATE, WRITE}
 import java.nio.file.attribute.PosixFilePermissions
 import java.security.cert.X509Certificate
 import java.security.interfaces.{ECPublicKey, RSAPublicKey}
 import java.time.Instant
-import java.util.concurrent.atomic.AtomicInteger
 
 import scala.util.control.NonFatal
 
 /** Appends a line to `connections.jsonl` in the identity directory for each completed handshake.
   *
+  * A full file is kept as `connections.1.jsonl` until the next one is full: the latest connections are the ones that
+  * somebody wants to see. The first line of each file but the first says how many were recorded before it.
+  *
   * SPIFFE IDs, protocol and cipher names were checked against alphabets that need no escaping in JSON.
   */
-private[tls] final class Evidence(directory: Path, channel: String = "data") {
+private[tls] final class Evidence private (journal: Evidence.Journal, channel: String) {
   import Evidence._
 
-  private val written = new AtomicInteger()
+  def this(directory: Path) = this(new Evidence.Journal(directory), "data")
 
   /** `shown` is the certificate that the peer has shown, verified. */
   def record(
-      local: String, peer: String, dialed: Boolean, protocol: String, cipher: String, shown: X509Certificate): Unit =
-    if (written.incrementAndGet() <= MaxLines) {
-      val direction = if (dialed) "dialed" else "accepted"
-      val now = Instant.now()
-      val at = f"${now.getEpochSecond}%d.${now.getNano / 1000000}%03d"
-      val line = s"""{"channel":"$channel","local":"$local","peer":"$peer","direction":"$direction",""" +
-        s""""protocol":"$protocol","cipher":"$cipher","opened_at":$at,""" +
-        s""""certificate":${describe(shown)}}""" + "\n"
-      try append(line)
-      catch { case NonFatal(error) => Log.line(s"a connection could not be recorded: $error") }
-    }
+      local: String, peer: String, dialed: Boolean, protocol: String, cipher: String, shown: X509Certificate): Unit = {
+    val direction = if (dialed) "dialed" else "accepted"
+    val now = Instant.now()
+    val at = f"${now.getEpochSecond}%d.${now.getNano / 1000000}%03d"
+    val line = s"""{"channel":"$channel","local":"$local","peer":"$peer","direction":"$direction",""" +
+      s""""protocol":"$protocol","cipher":"$cipher","opened_at":$at,""" +
+      s""""certificate":${describe(shown)}}""" + "\n"
+    try journal.append(line)
+    catch { case NonFatal(error) => Log.line(s"a connection could not be recorded: $error") }
+  }
 
   /** The same file, for connections of another channel. */
-  def on(other: String): Evidence = new Evidence(directory, other)
-
-  private def append(line: String): Unit = synchronized {
-    val path = directory.resolve("connections.jsonl")
-    if (!Files.exists(path)) Files.createFile(path, OwnerOnly)
-    val file = FileChannel.open(path, CREATE, WRITE, APPEND)
-    try file.write(ByteBuffer.wrap(line.getBytes(US_ASCII)))
-    finally file.close()
-  }
+  def on(other: String): Evidence = new Evidence(journal, other)
 }
 
 private[tls] object Evidence {
-  /** Most lines one process writes (`MAX_EVIDENCE_LINES` in `runtime/spark/evidence.py`). */
+  /** The files of one process. */
+  private final class Journal(directory: Path) {
+    private val path = directory.resolve("connections.jsonl")
+    private var recorded = 0L
+
+    def append(line: String): Unit = synchronized {
+      if (recorded > 0 && recorded % MaxLines == 0) {
+        try Files.move(path, directory.resolve("connections.1.jsonl"), ATOMIC_MOVE, REPLACE_EXISTING)
+        catch { case _: NoSuchFileException => } // somebody has removed it
+        write(s"""{"before":$recorded}""" + "\n")
+      }
+      write(line)
+      recorded += 1
+    }
+
+    private def write(line: String): Unit = {
+      if (!Files.exists(path)) Files.createFile(path, OwnerOnly)
+      val file = FileChannel.open(path, CREATE, WRITE, APPEND)
+      try file.write(ByteBuffer.wrap(line.getBytes(US_ASCII)))
+      finally file.close()
+    }
+  }
+
+  /** Most connections in one file (`MAX_EVIDENCE_LINES` in `runtime/spark/evidence.py`). */
   private val MaxLines = 1000
   private val AuthorityKeyIdentifier = "2.5.29.35"
 

@@ -1,0 +1,218 @@
+"""Whatever a job puts in the place of a file, nobody outside waits for it, follows it, or changes another's file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pki import untrusted_files
+from pki.untrusted_files import (
+    UnsafeFile,
+    create_untrusted,
+    is_regular_file,
+    list_untrusted,
+    open_untrusted,
+    read_untrusted,
+    remove_untrusted,
+)
+
+NAME = "log"
+Put = Callable[[Path, Path], object]
+"""Puts something hostile at a path; the second one is a file of somebody else's."""
+
+
+def _socket(path: Path, _: Path) -> None:
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(os.fspath(path))
+    listening.close()
+
+
+HOSTILE: tuple[tuple[str, Put], ...] = (
+    ("fifo", lambda path, _: os.mkfifo(path)),
+    ("symlink to a file", lambda path, secret: path.symlink_to(secret)),
+    ("dangling symlink", lambda path, secret: path.symlink_to(secret.with_name("none"))),
+    ("symlink to a device", lambda path, _: path.symlink_to("/dev/zero")),
+    ("hard link", lambda path, secret: path.hardlink_to(secret)),
+    ("directory", lambda path, _: path.mkdir()),
+    ("socket", _socket),
+)
+hostile = pytest.mark.parametrize("put", [pytest.param(put, id=name) for name, put in HOSTILE])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A directory that a job can write."""
+    place = tmp_path / "attempt-1"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file that the job may not read."""
+    path = tmp_path / "secret.pem"
+    path.write_text("PRIVATE KEY")
+    return path
+
+
+class TestReading:
+    """Opening and reading."""
+
+    def test_a_regular_file_is_read(self, job: Path) -> None:
+        (job / "identity").mkdir()
+        (job / "identity" / NAME).write_bytes(b"text")
+        assert read_untrusted(job, "identity", NAME, limit=4) == b"text"
+        assert is_regular_file(job, "identity", NAME)
+
+    def test_one_that_is_not_there_is_told_apart(self, job: Path) -> None:
+        with pytest.raises(FileNotFoundError):
+            open_untrusted(job, NAME)
+        with pytest.raises(FileNotFoundError):
+            open_untrusted(job, "identity", NAME)
+        assert not is_regular_file(job, NAME)
+
+    @hostile
+    @pytest.mark.parametrize("writable", [False, True])
+    def test_anything_else_is_refused(self, job: Path, secret: Path, put: Put, writable: bool) -> None:
+        put(job / NAME, secret)
+        with pytest.raises(UnsafeFile, match=NAME):
+            open_untrusted(job, NAME, writable=writable)
+        assert not is_regular_file(job, NAME)
+
+    @hostile
+    def test_nothing_is_appended_to_anything_else(self, job: Path, secret: Path, put: Put) -> None:
+        put(job / NAME, secret)
+        with pytest.raises(UnsafeFile, match=NAME):
+            create_untrusted(job, NAME, mode=0o600)
+        assert secret.read_text() == "PRIVATE KEY"
+        assert not (secret.with_name("none")).exists()
+
+    def test_a_linked_directory_on_the_way_is_refused(self, job: Path, secret: Path) -> None:
+        (job / "identity").symlink_to(secret.parent)
+        with pytest.raises(UnsafeFile, match="identity"):
+            open_untrusted(job, "identity", secret.name)
+
+    @pytest.mark.parametrize("name", ["..", ".", "", "../secret.pem", "/etc/passwd"])
+    def test_a_name_that_is_a_path_is_refused(self, job: Path, name: str) -> None:
+        with pytest.raises(ValueError, match="plain names"):
+            open_untrusted(job, name)
+
+    def test_a_file_that_is_replaced_between_look_and_open_is_looked_at_again(
+        self, job: Path, secret: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (job / NAME).write_text("harmless")
+        opening = os.open
+
+        def swap_and_open(path: str, *args: int, dir_fd: int | None = None) -> int:
+            if path == NAME:
+                (job / NAME).unlink()
+                (job / NAME).hardlink_to(secret)
+            return opening(path, *args, dir_fd=dir_fd)
+
+        monkeypatch.setattr(os, "open", swap_and_open)  # the moment of the swap cannot be had otherwise
+        with pytest.raises(UnsafeFile, match="second name"):
+            open_untrusted(job, NAME)
+
+    def test_a_file_of_somebody_else_is_refused(self, job: Path) -> None:
+        (job / NAME).write_text("text")
+        owner = (job / NAME).stat().st_uid
+        info = os.stat_result((0o100600, 1, 1, 1, owner + 1, 0, 4, 0, 0, 0))
+        with pytest.raises(UnsafeFile, match="belongs to"):
+            untrusted_files._check(info, owner)
+
+    def test_a_sparse_file_is_not_read_into_memory(self, job: Path) -> None:
+        with (job / NAME).open("wb") as file:
+            file.truncate(1 << 40)
+        with pytest.raises(UnsafeFile, match="larger than 1000 bytes"):
+            read_untrusted(job, NAME, limit=1000)
+
+    def test_nothing_stays_open(self, job: Path, secret: Path) -> None:
+        for name, put in HOSTILE:
+            put(job / name, secret)
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for name, _ in HOSTILE:
+            assert not is_regular_file(job, name)
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+    async def test_no_thread_is_used_up(self, job: Path) -> None:
+        os.mkfifo(job / NAME)
+        asked = [asyncio.to_thread(is_regular_file, job, NAME) for _ in range(64)]
+        assert not any(await asyncio.gather(*asked))
+
+
+class TestListing:
+    """Names in a directory."""
+
+    def test_names_are_listed(self, job: Path) -> None:
+        for name in ("b", "a"):
+            (job / name).touch()
+        assert list_untrusted(job) == ["a", "b"]
+        assert list_untrusted(job, "none") == []
+
+    def test_a_link_to_a_directory_is_not_listed(self, job: Path, secret: Path) -> None:
+        (job / "identity").symlink_to(secret.parent)
+        with pytest.raises(UnsafeFile):
+            list_untrusted(job, "identity")
+
+
+class TestRemoving:
+    """Removing what a job has left."""
+
+    def test_a_tree_goes_with_all_in_it(self, job: Path, secret: Path) -> None:
+        tree = job / "work"
+        (tree / "sub" / "sub").mkdir(parents=True)
+        (tree / "other").mkdir()
+        for place in (tree, tree / "sub", tree / "sub" / "sub"):
+            for name, put in HOSTILE:
+                put(place / name, secret)
+        (tree / "sub" / "away").symlink_to(secret.parent)
+        remove_untrusted(job, "work")
+        assert list(job.iterdir()) == []
+        assert secret.read_text() == "PRIVATE KEY"
+
+    @hostile
+    def test_a_single_entry_goes_and_nothing_behind_it(self, job: Path, secret: Path, put: Put) -> None:
+        put(job / NAME, secret)
+        remove_untrusted(job, NAME)
+        assert list(job.iterdir()) == []
+        assert secret.read_text() == "PRIVATE KEY"
+
+    def test_a_link_on_the_way_is_not_followed(self, job: Path, secret: Path) -> None:
+        (job / "away").symlink_to(secret.parent)
+        remove_untrusted(job, "away", secret.name)
+        assert secret.exists()
+
+    def test_a_link_to_a_directory_is_removed_alone(self, job: Path, secret: Path) -> None:
+        (job / "away").symlink_to(secret.parent)
+        remove_untrusted(job, "away")
+        assert list(job.iterdir()) == []
+        assert secret.exists()
+
+    def test_directories_that_their_owner_may_not_read_go_too(self, job: Path) -> None:
+        (job / "work" / "sub").mkdir(parents=True)
+        (job / "work" / "sub" / "file").touch()
+        (job / "work" / "sub").chmod(0o000)
+        (job / "work").chmod(0o500)
+        remove_untrusted(job, "work")
+        assert list(job.iterdir()) == []
+
+    def test_a_tree_deeper_than_pythons_stack_and_paths_goes(self, job: Path) -> None:
+        here = os.open(job, os.O_RDONLY)
+        for _ in range(3000):
+            os.mkdir("down", dir_fd=here)
+            below = os.open("down", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = below
+        os.close(here)
+        remove_untrusted(job, "down")
+        assert list(job.iterdir()) == []
+
+    def test_what_is_not_there_is_no_error(self, job: Path) -> None:
+        remove_untrusted(job, "none")
+        remove_untrusted(job / "none", "none")
+        assert list(job.iterdir()) == []
