@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from audit.checks import certificates, edge, exhaustion, home, listening, peers, protocol, resumption
+from audit.checks import certificates, edge, exhaustion, home, listening, names, peers, protocol, resumption, suites
 from audit.model import Check
 
 CHECKS: tuple[Check, ...] = (
     *listening.CHECKS,
     *protocol.CHECKS,
+    *suites.CHECKS,
     *resumption.CHECKS,
     *exhaustion.CHECKS,
     *certificates.CHECKS,
+    *names.CHECKS,
     *peers.CHECKS,
     *edge.CHECKS,
     *home.CHECKS,

@@ -24,7 +24,7 @@ from pki.inspect import summarize_certificate
 
 def negotiated(subject: Subject) -> Negotiated | None:
     """What is negotiated with a client that offers everything good; None without a handshake."""
-    if subject.listener.kind not in TLS_KINDS:
+    if subject.listener.kind not in TLS_KINDS or subject.unreachable:
         return None
     if subject.handshake is None:
         return _negotiated_before(subject)
@@ -67,9 +67,7 @@ def _negotiated_before(subject: Subject) -> Negotiated | None:
 
 def _takes(subject: Subject, *, groups: tuple[int, ...] = (0x001D, 0x0017), suites: tuple[int, ...] = ()) -> bool:
     """Offer these alone, without a key share: who takes them asks for one (RFC 8446, 4.2.8)."""
-    hello = ClientHello(
-        groups=groups, suites=suites or MODERN_SUITES, server_name=subject.listener.server_name.encode()
-    )
+    hello = ClientHello(groups=groups, suites=suites or MODERN_SUITES)
     try:
         answer = subject.offer(hello)
     except (OSError, WireError):

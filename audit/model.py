@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import ipaddress
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -54,7 +55,26 @@ class Kind(enum.StrEnum):
 
 
 TLS_KINDS = frozenset({Kind.MUTUAL, Kind.SERVER})
+EXAMINED_KINDS = TLS_KINDS | {Kind.HTTP}
+"""Those to which checks connect."""
 NETWORK_KINDS = TLS_KINDS | {Kind.LOCAL, Kind.HTTP, Kind.UNDECLARED}
+
+
+def is_address(host: str) -> bool:
+    """Whether ``host`` is an IP address and not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def a_labels(name: str) -> str:
+    """``name`` as it is in certificates: lower case, ASCII, without a dot at its end; ValueError if it cannot be."""
+    try:
+        return name.rstrip(".").encode("idna").decode("ascii").lower()
+    except UnicodeError as error:
+        raise ValueError(f"{name!r} is no host name: {error}") from error
 
 
 class Listener(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,11 +93,20 @@ class Listener(msgspec.Struct, frozen=True, kw_only=True):
     server_name: str = ""
     container: str = ""
     """The container whose own network it is in."""
+    foreign: bool = False
+    """Whether it belongs to somebody else's system, which owes nothing to our rules: see :class:`Foreign`."""
 
     @property
     def address(self) -> tuple[str, int]:
         """Where to connect to."""
         return self.host, self.port
+
+    @property
+    def asked_name(self) -> bytes:
+        """What clients send as server_name: none for an address (RFC 6066, 3), and names as A-labels."""
+        if not self.server_name or is_address(self.server_name):
+            return b""
+        return a_labels(self.server_name).encode()
 
     @property
     def place(self) -> str:
@@ -105,6 +134,8 @@ class Evidence:
     seen: str
     silence: bool = False
     """Whether it rests on nothing having come in time, which a busy machine brings about as well."""
+    severity: Severity | None = None
+    """Of this finding; None: that of the check."""
 
 
 def passed(done: str, seen: str) -> Evidence:
@@ -112,9 +143,9 @@ def passed(done: str, seen: str) -> Evidence:
     return Evidence(Outcome.PASSED, done, seen)
 
 
-def finding(done: str, seen: str, *, silence: bool = False) -> Evidence:
+def finding(done: str, seen: str, *, silence: bool = False, severity: Severity | None = None) -> Evidence:
     """It is not as expected."""
-    return Evidence(Outcome.FINDING, done, seen, silence)
+    return Evidence(Outcome.FINDING, done, seen, silence, severity)
 
 
 def not_examined(why: str) -> Evidence:
@@ -122,12 +153,26 @@ def not_examined(why: str) -> Evidence:
     return Evidence(Outcome.NOT_EXAMINED, "", why)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foreign:
+    """How a check differs on a server that is not ours. None: as it is on ours."""
+
+    title: str | None = None
+    severity: Severity | None = None
+    expected: str | None = None
+    remedy: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question about a listener, what answer is right, and who says so."""
+    """One question about a listener, what answer is right, and who says so.
+
+    ``title`` states what must be so, ``problem`` names a finding.
+    """
 
     id: str
     title: str
+    problem: str
     severity: Severity
     kinds: frozenset[Kind]
     expected: str
@@ -138,10 +183,30 @@ class Check:
     """None: whatever the channel."""
     last: bool = False
     """Whether it only means something after all others."""
+    connects: bool = True
+    """Whether it needs a connection to the listener."""
+    ours_only: bool = False
+    """Whether it holds a listener to a rule of this product, which binds nobody else."""
+    foreign: Foreign | None = None
 
     def applies_to(self, listener: Listener) -> bool:
         """Whether the question arises for ``listener``."""
+        if listener.foreign and self.ours_only:
+            return False
         return listener.kind in self.kinds and (self.channels is None or listener.channel in self.channels)
+
+    def on(self, listener: Listener) -> Check:
+        """The check in the words and with the severity that fit ``listener``."""
+        if self.foreign is None or not listener.foreign:
+            return self
+        other = self.foreign
+        return replace(
+            self,
+            title=self.title if other.title is None else other.title,
+            severity=self.severity if other.severity is None else other.severity,
+            expected=self.expected if other.expected is None else other.expected,
+            remedy=self.remedy if other.remedy is None else other.remedy,
+        )
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -165,6 +230,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     references: tuple[str, ...]
     seen: str
     remedy: str
+    problem: str = ""
+    """What a finding of this check is called."""
     seconds: float = 0.0
     accepted: Accepted | None = None
 
@@ -208,6 +275,20 @@ class ListenerReport(msgspec.Struct, frozen=True, kw_only=True):
 
     listener: Listener
     negotiated: Negotiated | None = None
+    unreachable: str = ""
+    """Why no connection could be made; empty when one was, or when none was tried."""
+
+    @property
+    def spoken(self) -> str:
+        """What it speaks, in a few words: a version of TLS, "no TLS", "unreachable", …"""
+        if self.unreachable:
+            return "unreachable"
+        if self.negotiated is not None:
+            return self.negotiated.version
+        return _WITHOUT_TLS.get(self.listener.kind, "no TLS")
+
+
+_WITHOUT_TLS = {Kind.SOCKET: "unix socket", Kind.LOCAL: "no TLS, loopback", Kind.HOME: ""}
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):

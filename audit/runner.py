@@ -35,6 +35,8 @@ def run_check(subject: Subject, check: Check) -> Result:
 
 
 def _evidence(subject: Subject, check: Check) -> Evidence:
+    if check.connects and (why := subject.unreachable):
+        return not_examined(f"unreachable: {why}")
     try:
         return check.run(subject)
     except ConnectionEnded as ended:
@@ -59,18 +61,20 @@ def _quiet(first: Evidence, second: Evidence) -> Evidence:
 def result_of(subject: Subject, check: Check, evidence: Evidence, seconds: float = 0.0) -> Result:
     """What is told of a check."""
     listener = subject.listener
+    check = check.on(listener)
     return Result(
         check=check.id,
         title=check.title,
         listener=listener.name,
         place=listener.place,
-        severity=check.severity,
+        severity=check.severity if evidence.severity is None else evidence.severity,
         outcome=evidence.outcome,
         done=evidence.done,
         expected=check.expected,
         references=check.references,
         seen=evidence.seen,
         remedy=check.remedy,
+        problem=check.problem,
         seconds=round(seconds, 3),
     )
 
@@ -116,7 +120,7 @@ def examine(
         started_at=started_at,
         seconds=round(time.monotonic() - started, 3),
         listeners=tuple(
-            ListenerReport(listener=subject.listener, negotiated=fact)
+            ListenerReport(listener=subject.listener, negotiated=fact, unreachable=subject.unreachable)
             for subject, fact in zip(subjects, facts, strict=True)
         ),
         results=tuple(results[number] for number in range(len(pairs))),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -15,11 +16,17 @@ from cryptography import x509
 
 from audit import rogue
 from audit.errors import WireError
-from audit.model import Listener
+from audit.model import EXAMINED_KINDS, Listener
 from audit.wire.client import Credential, Handshake, Tls13Client, Verdict
 from audit.wire.connection import ConnectionEnded, Ending
 from audit.wire.hello import ClientHello
-from audit.wire.numbers import GOOD_SIGNATURES, GOOD_TLS12_SUITES, WEAK_TLS12_SUITES, Version
+from audit.wire.numbers import (
+    ANONYMOUS_SUITES,
+    GOOD_SIGNATURES,
+    GOOD_TLS12_SUITES,
+    WEAK_TLS12_SUITES,
+    Version,
+)
 from audit.wire.old_client import OldClient
 from audit.wire.probe import Answer, Flight, offer, old_flight
 from pki.channels import MAY_CONNECT, Channel
@@ -122,6 +129,26 @@ class Subject:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _shown: list[Handshake | None] = field(default_factory=list)
     _shown_before: list[Flight | None] = field(default_factory=list)
+    _unreachable: list[str] = field(default_factory=list)
+
+    @property
+    def unreachable(self) -> str:
+        """Why no connection can be made; empty when one can, or when checks make none to listeners of its kind."""
+        if self.listener.kind not in EXAMINED_KINDS:
+            return ""
+        with self._lock:
+            if any(self._shown):
+                return ""
+            if not self._unreachable:
+                self._unreachable.append(self._knock())
+            return self._unreachable[0]
+
+    def _knock(self) -> str:
+        try:
+            socket.create_connection(self.listener.address, timeout=self.options.timeout).close()
+        except OSError as error:
+            return error.strerror or str(error) or type(error).__name__
+        return ""
 
     def client(
         self,
@@ -132,7 +159,7 @@ class Subject:
         signatures: tuple[int, ...] = GOOD_SIGNATURES,
     ) -> Tls13Client:
         """A TLS 1.3 client that is not connected yet."""
-        name = self.listener.server_name.encode() if server_name is None else server_name
+        name = self.listener.asked_name if server_name is None else server_name
         return Tls13Client(
             self.listener.address,
             credential=credential,
@@ -160,7 +187,7 @@ class Subject:
             self.listener.address,
             credential=credential,
             alpn=alpn,
-            server_name=self.listener.server_name.encode(),
+            server_name=self.listener.asked_name,
             timeout=self.options.timeout,
         )
 
@@ -183,17 +210,21 @@ class Subject:
             return self._shown_before[0]
 
     def _greet(self) -> Flight | None:
-        hello = ClientHello(
-            versions=(Version.TLS12,),
-            suites=(*GOOD_TLS12_SUITES, *WEAK_TLS12_SUITES),
-            alpn=OFFERED_PROTOCOLS,
-            server_name=self.listener.server_name.encode(),
-        )
-        try:
-            flight = self.old_flight(hello)
-        except (OSError, WireError):
-            return None
-        return flight if isinstance(flight, Flight) else None
+        """Anonymous suites come last, so that a server which takes one has to show its certificate if it has one."""
+        authenticated = tuple(suite for suite in WEAK_TLS12_SUITES if suite not in ANONYMOUS_SUITES)
+        for suites in ((*GOOD_TLS12_SUITES, *authenticated), ANONYMOUS_SUITES):
+            hello = ClientHello(
+                versions=(Version.TLS12,),
+                suites=suites,
+                alpn=OFFERED_PROTOCOLS,
+            )
+            try:
+                flight = self.old_flight(hello)
+            except (OSError, WireError):
+                continue
+            if isinstance(flight, Flight):
+                return flight
+        return None
 
     @property
     def certificate_requested(self) -> bool | None:
@@ -217,12 +248,16 @@ class Subject:
             return None
 
     def offer(self, hello: ClientHello) -> Answer:
-        """Send one hello; see :func:`audit.wire.probe.offer`."""
-        return offer(self.listener.address, hello, self.options.timeout)
+        """Send one hello, with the listener's name if it names none; see :func:`audit.wire.probe.offer`."""
+        return offer(self.listener.address, self._named(hello), self.options.timeout)
 
     def old_flight(self, hello: ClientHello) -> Flight | Ending:
-        """Send one hello of TLS 1.2 or older; see :func:`audit.wire.probe.old_flight`."""
-        return old_flight(self.listener.address, hello, self.options.timeout)
+        """Send one hello of TLS 1.2 or older, with the name as well; see :func:`audit.wire.probe.old_flight`."""
+        return old_flight(self.listener.address, self._named(hello), self.options.timeout)
+
+    def _named(self, hello: ClientHello) -> ClientHello:
+        """A server for several names may refuse who asks for none, which says nothing of what it accepts."""
+        return hello if hello.server_name else replace(hello, server_name=self.listener.asked_name)
 
     @property
     def welcome(self) -> Credential | None:

@@ -1,12 +1,12 @@
-"""Listeners of a cluster that is not ours, from a TOML file.
+"""Listeners to examine, from a TOML file. Without a ``channel`` they are foreign: held to no rule of ours.
 
 [[target]]
 name = "spark-master"
 host = "10.0.0.5"
 port = 7077
 expected = "mutual"          # mutual, server, http or local
-channel = "rpc"              # optional: whose channel table to hold it against
-server_name = "spark.example"  # optional: SNI
+channel = "rpc"              # optional: it is a listener of ours, on this channel of the channel table
+server_name = "spark.example"  # optional: by which name or address clients know it
 ca_file = "authority.pem"    # optional: who may vouch for it; relative to this file
 """
 
@@ -19,7 +19,7 @@ import msgspec
 from cryptography import x509
 
 from audit.errors import InputError
-from audit.model import Kind, Listener
+from audit.model import Kind, Listener, a_labels, is_address
 from audit.toml import read_toml
 from pki.channels import Channel
 from pki.errors import PkiError
@@ -68,6 +68,13 @@ def read_targets(path: Path) -> tuple[Listener, ...]:
             raise InputError(f"{path}: the name {target.name!r} is empty or comes twice", "give each its own")
         if not 0 < target.port <= MAX_PORT:
             raise InputError(f"{path}: {target.name} has port {target.port}", "use 1 to 65535")
+        if target.server_name and not is_address(target.server_name):
+            try:
+                a_labels(target.server_name)
+            except ValueError as error:
+                raise InputError(
+                    f"{path}: server_name of {target.name}: {error}", "name a host or an address"
+                ) from error
     return tuple(
         Listener(
             name=target.name,
@@ -75,7 +82,16 @@ def read_targets(path: Path) -> tuple[Listener, ...]:
             host=target.host,
             port=target.port,
             channel=target.channel,
-            server_name=target.server_name,
+            server_name=target.server_name or _name_of(target.host),
+            foreign=target.channel is None,
         )
         for target in targets
     )
+
+
+def _name_of(host: str) -> str:
+    """``host`` if clients can ask for it by that name."""
+    try:
+        return "" if is_address(host) else a_labels(host)
+    except ValueError:
+        return ""

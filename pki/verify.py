@@ -7,7 +7,7 @@ For people and audits (``sluice pki verify``): it says *why not*. Connections ar
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -111,18 +111,34 @@ def _verify_chain(
     return Verified(spiffe_id, path)
 
 
+def was_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    """Whether ``issuer``'s name and signature are those on ``certificate``."""
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (*DAMAGED, InvalidSignature):
+        return False
+    return True
+
+
 def build_path(
-    leaf: x509.Certificate, intermediates: Sequence[x509.Certificate], anchors: Sequence[x509.Certificate]
+    leaf: x509.Certificate,
+    intermediates: Sequence[x509.Certificate],
+    anchors: Sequence[x509.Certificate],
+    *,
+    issued: Callable[[x509.Certificate, x509.Certificate], bool] = was_issued_by,
 ) -> tuple[x509.Certificate, ...]:
-    """From ``leaf`` to one of ``anchors``, by names and signatures; :class:`CertificateRejected` if there is none."""
+    """From ``leaf`` to one of ``anchors``, by names and signatures; :class:`CertificateRejected` if there is none.
+
+    ``issued`` says whether the second certificate issued the first.
+    """
     if len(intermediates) + len(anchors) > MAX_CANDIDATES:
         raise CertificateRejected(f"more than {MAX_CANDIDATES} certificates to choose issuers from")
     path = [leaf]
     while len(path) < MAX_PATH_CERTIFICATES:
         for anchor in anchors:
-            if was_issued_by(path[-1], anchor):
+            if issued(path[-1], anchor):
                 return (*path, anchor)
-        following = next((one for one in intermediates if one not in path and was_issued_by(path[-1], one)), None)
+        following = next((one for one in intermediates if one not in path and issued(path[-1], one)), None)
         if following is None:
             break
         path.append(following)
@@ -131,15 +147,6 @@ def build_path(
         f"which names {path[-1].issuer.rfc4514_string()!r} as its issuer",
         "is it of another authority? compare with `sluice pki inspect`",
     )
-
-
-def was_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
-    """Whether ``issuer``'s name and signature are those on ``certificate``."""
-    try:
-        certificate.verify_directly_issued_by(issuer)
-    except (*DAMAGED, InvalidSignature):
-        return False
-    return True
 
 
 def _check_common(certificate: x509.Certificate, now: dt.datetime) -> None:

@@ -6,12 +6,13 @@ import datetime as dt
 import itertools
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from audit.checks import references as ref
-from audit.model import TLS_KINDS, Check, Evidence, Kind, Severity, finding, not_examined, passed
+from audit.model import TLS_KINDS, Check, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
+from audit.signatures import WEAK_HASHES, issued_by
 from audit.subject import Subject, uris_of
 from pki.channels import MAY_LISTEN, Channel
 from pki.errors import CertificateRejected, InvalidIdentity, PkiError
@@ -23,8 +24,9 @@ from pki.verify import build_path
 
 MIN_RSA_BITS = 2048
 MIN_CURVE_BITS = 224
-_WEAK_HASHES = frozenset({"md5", "sha1"})
-_NO_HANDSHAKE = "no handshake is possible here"
+MAX_FOREIGN_LIFETIME = dt.timedelta(days=398)
+"""Of a certificate that is not of our authority; the longest that browsers accepted before March 2026."""
+_NOT_SHOWN = "the listener shows no certificate"
 _OURS = frozenset(Channel)
 
 
@@ -45,7 +47,7 @@ def _valid_now(subject: Subject) -> Evidence:
     done = "compared the validity of each certificate shown with this machine's clock"
     chain = _chain(subject)
     if not chain:
-        return not_examined(_NO_HANDSHAKE)
+        return not_examined(_NOT_SHOWN)
     now = subject.options.clock()
     for certificate in chain:
         who = certificate.subject.rfc4514_string()
@@ -58,9 +60,9 @@ def _valid_now(subject: Subject) -> Evidence:
 
 def _short_lived(subject: Subject) -> Evidence:
     if subject.leaf is None:
-        return not_examined(_NO_HANDSHAKE)
+        return not_examined(_NOT_SHOWN)
     lifetime = subject.leaf.not_valid_after_utc - subject.leaf.not_valid_before_utc
-    longest = subject.options.max_leaf_lifetime
+    longest = MAX_FOREIGN_LIFETIME if subject.listener.foreign else subject.options.max_leaf_lifetime
     done = f"looked at the leaf's lifetime; at most {_days(longest)}"
     seen = _days(lifetime)
     return finding(done, seen) if lifetime > longest else passed(done, seen)
@@ -74,7 +76,7 @@ def _strong_keys(subject: Subject) -> Evidence:
     done = f"looked at the key in each certificate shown (RSA from {MIN_RSA_BITS} bits, curves from {MIN_CURVE_BITS})"
     chain = _chain(subject)
     if not chain:
-        return not_examined(_NO_HANDSHAKE)
+        return not_examined(_NOT_SHOWN)
     told = []
     for certificate in chain:
         try:
@@ -93,16 +95,21 @@ def _strong_keys(subject: Subject) -> Evidence:
 
 
 def _strong_signatures(subject: Subject) -> Evidence:
-    done = "looked at the signature on each certificate shown, but for self-signed ones"
-    chain = [certificate for certificate in _chain(subject) if certificate.issuer != certificate.subject]
+    done = "looked at the signature on each certificate shown, except trust anchors"
+    chain = [
+        certificate
+        for number, certificate in enumerate(_chain(subject))
+        # Whether an anchor is trusted does not follow from its signature. A leaf that nobody named is no anchor.
+        if certificate not in subject.anchors and not (number and issued_by(certificate, certificate))
+    ]
     if subject.leaf is None:
-        return not_examined(_NO_HANDSHAKE)
+        return not_examined(_NOT_SHOWN)
     for certificate in chain:
         try:
             digest = certificate.signature_hash_algorithm
         except UnsupportedAlgorithm:
             return finding(done, f"unknown algorithm {certificate.signature_algorithm_oid.dotted_string}")
-        if digest is not None and digest.name in _WEAK_HASHES:
+        if digest is not None and digest.name in WEAK_HASHES:
             return finding(done, f"{certificate.subject.rfc4514_string()} is signed with {digest.name}")
     return passed(done, "none with SHA-1 or MD5")
 
@@ -111,40 +118,58 @@ def _complete(subject: Subject) -> Evidence:
     done = "checked that each certificate shown is signed by the next"
     chain = _chain(subject)
     if not chain:
-        return not_examined(_NO_HANDSHAKE)
+        return not_examined(_NOT_SHOWN)
     for below, above in itertools.pairwise(chain):
-        try:
-            below.verify_directly_issued_by(above)
-        except (ValueError, TypeError, InvalidSignature) as error:
-            who = below.subject.rfc4514_string()
-            return finding(done, f"{who} is not signed by what follows it: {error or 'wrong signature'}")
+        if not issued_by(below, above):
+            issuer = above.subject.rfc4514_string()
+            why = f"it names {below.issuer.rfc4514_string()}" if below.issuer != above.subject else "wrong signature"
+            return finding(done, f"{below.subject.rfc4514_string()} is not signed by {issuer}, which follows it: {why}")
     if len(chain) == 1 and chain[0].issuer != chain[0].subject:
         return finding(done, "the leaf alone: the intermediate that signed it is missing")
     return passed(done, f"{len(chain)} certificates in order")
 
 
 def _vouched_for(subject: Subject) -> Evidence:
-    done = "looked for a path of signatures from the leaf to an authority of this cluster"
+    done = "looked for a path of signatures from the leaf to a trusted authority"
     chain = subject.certificates
     if not chain:
-        return not_examined(_NO_HANDSHAKE)
+        return not_examined(_NOT_SHOWN)
+    if chain[0] in subject.anchors:
+        return passed(done, "the leaf itself is named as a trust anchor")
     if chain[0].issuer == chain[0].subject:
         return finding(done, "the leaf is self-signed: nobody but itself says whose it is")
     if not subject.anchors:
         return not_examined("nobody said which authorities are trusted (ca_file of a target)")
+    return _path(subject, done)
+
+
+def _path(subject: Subject, done: str) -> Evidence:
+    leaf, *others = subject.certificates
     try:
-        path = build_path(chain[0], chain[1:], subject.anchors)
+        path = build_path(leaf, others, subject.anchors, issued=issued_by)
     except CertificateRejected as error:
         return finding(done, error.what)
+    for issuer in path[1:-1]:
+        if not _may_issue(issuer):
+            return finding(done, f"{issuer.subject.rfc4514_string()} signed another certificate but is no authority")
     return passed(done, f"signed by {path[-1].subject.rfc4514_string()}")
+
+
+def _may_issue(certificate: x509.Certificate) -> bool:
+    """RFC 5280, 6.1.4 (k): an intermediate has basic constraints, and they say that it is an authority."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        return False
 
 
 def _purpose(subject: Subject) -> Evidence:
     done = "looked at basic constraints and usages of the leaf"
     if subject.leaf is None:
-        return not_examined(_NO_HANDSHAKE)
+        return not_examined(_NOT_SHOWN)
     try:
-        check_purpose(subject.leaf, Purpose.SERVER)
+        if not (subject.listener.foreign and _for_anything(subject.leaf)):
+            check_purpose(subject.leaf, Purpose.SERVER)
         constraints = subject.leaf.extensions.get_extension_for_class(x509.BasicConstraints).value
     except (PkiError, ValueError) as error:
         return finding(done, str(error))
@@ -152,16 +177,32 @@ def _purpose(subject: Subject) -> Evidence:
         return passed(done, "for servers; no basic constraints")
     if constraints.ca:
         return finding(done, "the leaf is an authority: whoever has its key can certify others")
-    usages = subject.leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    if ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE in usages:
+    if _for_anything(subject.leaf):
+        return passed(done, "no authority; without extended key usage, which restricts nothing (RFC 5280, 4.2.1.12)")
+    return _usages(subject.leaf, done)
+
+
+def _usages(leaf: x509.Certificate, done: str) -> Evidence:
+    if (
+        ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE
+        in leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    ):
         return finding(done, "any extended key usage: it can sign code as well")
     return passed(done, "for servers, and no authority")
+
+
+def _for_anything(certificate: x509.Certificate) -> bool:
+    try:
+        certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage)
+    except x509.ExtensionNotFound:
+        return True
+    return False
 
 
 def _identity(subject: Subject) -> Evidence:
     done = "read the SPIFFE ID in the leaf and looked its role up in the channel table"
     if subject.leaf is None:
-        return not_examined(_NO_HANDSHAKE)
+        return not_examined(_NOT_SHOWN)
     channel = subject.listener.channel
     if channel is None:
         return not_examined("nobody said which channel this is")
@@ -184,6 +225,7 @@ CHECKS = (
     Check(
         id="CRT-01",
         title="The listener holds the key of the certificate that it shows",
+        problem="certificate shown without its private key",
         severity=Severity.CRITICAL,
         kinds=TLS_KINDS,
         expected="a CertificateVerify that verifies with the leaf's key",
@@ -194,6 +236,7 @@ CHECKS = (
     Check(
         id="CRT-02",
         title="Certificates shown are valid now",
+        problem="certificate expired or not yet valid",
         severity=Severity.HIGH,
         kinds=TLS_KINDS,
         expected="notBefore and notAfter of each include the present",
@@ -201,30 +244,40 @@ CHECKS = (
         remedy="Renew it (`sluice pki renew`, or start the process again so that it reads its identity); "
         "check the clocks.",
         run=_valid_now,
+        foreign=Foreign(remedy="Have it renewed and the server reload it; check the clocks."),
     ),
     Check(
         id="CRT-03",
-        title="The leaf is short-lived",
+        title="The certificate is short-lived",
+        problem="certificate lifetime too long",
         severity=Severity.MEDIUM,
         kinds=TLS_KINDS,
         expected="a lifetime of at most --max-leaf-days",
         references=(ref.NIST_CERTIFICATES, ref.X509_SVID),
         remedy="Lower [pki] leaf_hours and let `sluice up` or `sluice pki agent` renew: a stolen key is worth less.",
         run=_short_lived,
+        foreign=Foreign(
+            severity=Severity.LOW,
+            expected=f"a lifetime of at most {MAX_FOREIGN_LIFETIME.days} days",
+            remedy="Renew more often, by a program (ACME): a stolen key is worth less.",
+        ),
     ),
     Check(
         id="CRT-04",
         title="Keys are strong",
+        problem="weak key",
         severity=Severity.HIGH,
         kinds=TLS_KINDS,
         expected="at least 112 bits of security",
         references=(ref.NIST_CERTIFICATES, ref.MOZILLA),
         remedy="Issue it again with [pki] key_algorithm ecdsa-p256, ecdsa-p384, ed25519 or rsa-3072.",
         run=_strong_keys,
+        foreign=Foreign(remedy="Have it issued again for a key on P-256 or P-384, or of RSA with 2048 bits or more."),
     ),
     Check(
         id="CRT-05",
         title="Certificates are not signed with SHA-1 or MD5",
+        problem="certificate signed with SHA-1 or MD5",
         severity=Severity.HIGH,
         kinds=TLS_KINDS,
         expected="SHA-256 or better, or EdDSA",
@@ -235,36 +288,51 @@ CHECKS = (
     Check(
         id="CRT-06",
         title="The chain is complete and in order",
+        problem="certificate chain incomplete or out of order",
         severity=Severity.MEDIUM,
         kinds=TLS_KINDS,
         expected="the leaf, and after it each time who signed it",
         references=("RFC 8446, 4.4.2 (certificate_list)", ref.NIST_CERTIFICATES),
         remedy="Configure the whole chain (chain.pem), leaf first, not the leaf alone.",
         run=_complete,
+        foreign=Foreign(remedy="Configure the whole chain, leaf first, and after it each certificate's issuer."),
     ),
     Check(
         id="CRT-07",
-        title="The leaf is meant for servers and for nothing that signs",
+        title="The certificate is for servers only",
+        problem="wrong certificate usage",
         severity=Severity.HIGH,
         kinds=TLS_KINDS,
         expected="extended key usage serverAuth, and no authority",
         references=("RFC 5280, 4.2.1.9 and 4.2.1.12 (constraints, extended key usage)", ref.X509_SVID),
         remedy="Issue it again by its profile: `sluice pki issue`.",
         run=_purpose,
+        foreign=Foreign(
+            severity=Severity.LOW,
+            expected="extended key usage serverAuth or none, and no authority",
+            remedy="Have it issued again for servers alone (extended key usage serverAuth, CA:FALSE).",
+        ),
     ),
     Check(
         id="CRT-09",
-        title="An authority of this cluster vouches for the listener",
+        title="A trusted authority issued the certificate",
+        problem="unknown issuer",
         severity=Severity.HIGH,
         kinds=TLS_KINDS,
         expected="a path of signatures from the leaf to a trusted authority of this side",
         references=("RFC 5280, 6.1 (path validation)", ref.ASVS_CERTIFICATES),
         remedy="Issue it by the cluster's authority (`sluice pki issue`); clients that accept this one check nothing.",
         run=_vouched_for,
+        foreign=Foreign(
+            expected="a path of signatures from the leaf to a certificate in ca_file, or the leaf itself there",
+            remedy="Name the authority in ca_file, or the certificate itself if it is meant to be self-signed; or find "
+            "out who put another certificate there.",
+        ),
     ),
     Check(
         id="CRT-08",
         title="The identity shown may listen on this channel",
+        problem="wrong identity for this channel",
         severity=Severity.HIGH,
         kinds=frozenset({Kind.MUTUAL, Kind.SERVER}),
         expected="exactly one SPIFFE ID, of a role that listens on this channel, of the process's own job",

@@ -222,6 +222,7 @@ CHECKS = (
     Check(
         id="EDG-01",
         title="No operation without a credential",
+        problem="operation allowed without a credential",
         severity=Severity.CRITICAL,
         kinds=_KINDS,
         channels=_CHANNELS,
@@ -234,6 +235,7 @@ CHECKS = (
     Check(
         id="EDG-02",
         title="No operation with a wrong credential",
+        problem="operation allowed with a wrong credential",
         severity=Severity.CRITICAL,
         kinds=_KINDS,
         channels=_CHANNELS,
@@ -245,6 +247,7 @@ CHECKS = (
     Check(
         id="EDG-03",
         title="No operation with a credential that does not suffice",
+        problem="operation allowed beyond the credential's role",
         severity=Severity.CRITICAL,
         kinds=_KINDS,
         channels=_CHANNELS,
@@ -256,6 +259,7 @@ CHECKS = (
     Check(
         id="EDG-04",
         title="Headers that claim an identity are not believed",
+        problem="identity headers of clients believed",
         severity=Severity.CRITICAL,
         kinds=_KINDS,
         channels=_CHANNELS,
@@ -267,6 +271,7 @@ CHECKS = (
     Check(
         id="EDG-05",
         title="Methods and paths that are no operation are refused",
+        problem="unknown method or path accepted",
         severity=Severity.MEDIUM,
         kinds=_KINDS,
         channels=_CHANNELS,
@@ -277,7 +282,8 @@ CHECKS = (
     ),
     Check(
         id="EDG-06",
-        title="Headers tell nothing of what stands behind",
+        title="Headers do not disclose software behind the gateway",
+        problem="headers disclose software behind the gateway",
         severity=Severity.LOW,
         kinds=_KINDS,
         channels=_CHANNELS,
@@ -288,7 +294,8 @@ CHECKS = (
     ),
     Check(
         id="EDG-07",
-        title="Error bodies tell nothing of the inside",
+        title="Error bodies do not disclose internals",
+        problem="error bodies disclose internals",
         severity=Severity.MEDIUM,
         kinds=_KINDS,
         channels=_CHANNELS,
@@ -300,6 +307,7 @@ CHECKS = (
     Check(
         id="EDG-08",
         title="Cookies are for HTTPS and for the server alone",
+        problem="cookie without Secure or HttpOnly",
         severity=Severity.MEDIUM,
         kinds=_KINDS,
         channels=_CHANNELS,
@@ -311,6 +319,7 @@ CHECKS = (
     Check(
         id="EDG-10",
         title="Without the auth service nothing passes",
+        problem="requests pass without the auth service",
         severity=Severity.CRITICAL,
         kinds=_KINDS,
         channels=_CHANNELS,
@@ -324,6 +333,7 @@ CHECKS = (
     Check(
         id="EDG-09",
         title="An API without TLS answers nobody without a credential",
+        problem="unauthenticated API without TLS",
         severity=Severity.CRITICAL,
         kinds=frozenset({Kind.HTTP}),
         expected="401, 403 or no connection",

@@ -6,7 +6,7 @@ import socket
 import time
 
 from audit.checks import references as ref
-from audit.model import TLS_KINDS, Check, Evidence, Severity, finding, not_examined, passed
+from audit.model import TLS_KINDS, Check, Evidence, Foreign, Severity, finding, not_examined, passed
 from audit.subject import Subject
 from audit.wire.codec import number
 from audit.wire.hello import ClientHello
@@ -92,7 +92,8 @@ def _record(subject: Subject) -> Evidence:
 CHECKS = (
     Check(
         id="TLS-11",
-        title="A handshake that does not get on is ended",
+        title="Slow handshakes are ended",
+        problem="no deadline for handshakes",
         severity=Severity.MEDIUM,
         kinds=TLS_KINDS,
         expected="the connection is ended within the limit for handshakes (--handshake-limit)",
@@ -100,25 +101,30 @@ CHECKS = (
         remedy="Set a deadline for the whole handshake, not only for pauses in it (ssl_handshake_timeout; "
         "transport_socket_connect_timeout in Envoy; handshakeTimeout in Netty).",
         run=_slow,
+        foreign=Foreign(severity=Severity.LOW),
     ),
     Check(
         id="TLS-12",
         title="Oversized handshakes are refused",
+        problem="oversized handshake accepted",
         severity=Severity.MEDIUM,
         kinds=TLS_KINDS,
         expected="alert or end of the connection long before 16 MiB",
         references=(ref.RFC8446_LIMITS, ref.ASVS_LIMITS),
         remedy="Limit the size of handshake messages; a current TLS library does.",
         run=_oversized,
+        foreign=Foreign(severity=Severity.LOW),
     ),
     Check(
         id="TLS-17",
         title="Oversized records are refused",
+        problem="oversized record accepted",
         severity=Severity.MEDIUM,
         kinds=TLS_KINDS,
         expected="alert record_overflow or end of the connection",
         references=(ref.RFC8446_LIMITS,),
         remedy="Refuse records of more than 2^14+256 bytes by their header.",
         run=_record,
+        foreign=Foreign(severity=Severity.LOW),
     ),
 )

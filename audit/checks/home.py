@@ -164,6 +164,7 @@ CHECKS = (
     Check(
         id="HOM-01",
         title="Secrets are for their owner alone",
+        problem="secret readable by others",
         severity=Severity.HIGH,
         kinds=_HOME,
         expected="mode 0600 or less",
@@ -174,6 +175,7 @@ CHECKS = (
     Check(
         id="HOM-02",
         title="Identities on disk are short-lived and valid",
+        problem="identity on disk expired or too long-lived",
         severity=Severity.MEDIUM,
         kinds=_HOME,
         expected="a lifetime of at most --max-leaf-days, and not expired",
@@ -184,6 +186,7 @@ CHECKS = (
     Check(
         id="HOM-03",
         title="Revocation lists are there and fresh",
+        problem="revocation list missing or out of date",
         severity=Severity.HIGH,
         kinds=_HOME,
         expected="a list in each identity directory, its nextUpdate ahead",
@@ -194,6 +197,7 @@ CHECKS = (
     Check(
         id="HOM-06",
         title="Nobody else looks into the home or changes it",
+        problem="home accessible to others",
         severity=Severity.HIGH,
         kinds=_HOME,
         expected="directories of mode 0700, no file that others can write, everything of one owner",
@@ -206,6 +210,7 @@ CHECKS = (
     Check(
         id="HOM-07",
         title="Identities and authorities on disk are sound",
+        problem="damaged identity or authority on disk",
         severity=Severity.MEDIUM,
         kinds=_HOME,
         expected="nothing damaged, mismatched, orphaned or of a foreign authority",
@@ -216,6 +221,7 @@ CHECKS = (
     Check(
         id="HOM-04",
         title="The gateway fails closed",
+        problem="gateway does not fail closed",
         severity=Severity.CRITICAL,
         kinds=_HOME,
         expected="failure_mode_allow is false",
@@ -226,6 +232,7 @@ CHECKS = (
     Check(
         id="HOM-05",
         title="The sockets of every process could be read",
+        problem="sockets of some processes unreadable",
         severity=Severity.MEDIUM,
         kinds=_HOME,
         expected="the kernel shows the sockets of all of the cluster's processes",

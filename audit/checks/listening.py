@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 from audit.checks import references as ref
-from audit.model import TLS_KINDS, Check, Evidence, Kind, Severity, finding, not_examined, passed
+from audit.model import TLS_KINDS, Check, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
 from audit.subject import Subject
 from audit.wire.connection import printable
 from audit.wire.numbers import Content
@@ -19,6 +19,15 @@ _GREETINGS = (
     ("an HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"),
     ("nothing, to hear who speaks first", b""),
 )
+
+MAX_ANSWER_BYTES = 4096
+_REJECTIONS = (
+    b"The plain HTTP request was sent to HTTPS port",  # nginx and its kin
+    b"speaking plain HTTP to an SSL-enabled server port",  # Apache
+    b"Client sent an HTTP request to an HTTPS server",  # Go: Caddy, Traefik, Kubernetes
+    b"This combination of host and port requires TLS",  # Tomcat
+)
+"""What servers say to a request without TLS that they do not serve."""
 
 
 def _undeclared(subject: Subject) -> Evidence:
@@ -42,32 +51,50 @@ def _bound_as_declared(subject: Subject) -> Evidence:
 
 def _reachable(subject: Subject) -> Evidence:
     done = f"connected to {subject.listener.place}"
-    try:
-        with socket.create_connection(subject.listener.address, timeout=subject.options.timeout):
-            return passed(done, "connected")
-    except OSError as error:
-        return finding(done, f"not connected: {error.strerror or type(error).__name__}; nothing could be examined")
+    if why := subject.unreachable:
+        return finding(done, f"unreachable: {why}; nothing could be examined")
+    return passed(done, "connected")
 
 
 def _plaintext(subject: Subject) -> Evidence:
-    tried = []
+    tried, rejected = [], False
     for what, greeting in _GREETINGS:
         answer = _answer(subject, greeting)
-        if answer and answer[0] != Content.ALERT:
+        if not answer or answer[0] == Content.ALERT:
+            tried.append(what)
+        elif rejects_plaintext(answer) or (rejected and _is_error(answer)):
+            tried.append(f"{what} (rejected with an HTTP error)")
+            rejected = True
+        else:
             return finding(f"sent {what} without TLS", f"answered: {printable(answer)}")
-        tried.append(what)
-    return passed(f"sent without TLS: {'; '.join(tried)}", "no answer but a TLS alert or the end of the connection")
+    expected = "no answer but a TLS alert or the end of the connection"
+    return passed(f"sent without TLS: {'; '.join(tried)}", "no request was served" if rejected else expected)
+
+
+def rejects_plaintext(answer: bytes) -> bool:
+    """Whether an HTTP answer says nothing but that this port speaks TLS, as web servers do before they close."""
+    return _is_error(answer) and any(phrase in answer for phrase in _REJECTIONS)
+
+
+def _is_error(answer: bytes) -> bool:
+    """Whether it is an HTTP error for the request itself (400), or for its version (505), which nobody served."""
+    version, _, rest = answer.partition(b" ")
+    return version in {b"HTTP/1.0", b"HTTP/1.1"} and rest[:3] in {b"400", b"505"}
 
 
 def _answer(subject: Subject, greeting: bytes) -> bytes:
+    """What comes until the end of the connection, until nothing more comes for a while, or ``MAX_ANSWER_BYTES``."""
+    answer = b""
     try:
         with socket.create_connection(subject.listener.address, timeout=subject.options.timeout) as plain:
             plain.settimeout(subject.options.listen)
             if greeting:
                 plain.sendall(greeting)
-            return plain.recv(256)
+            while len(answer) < MAX_ANSWER_BYTES and (data := plain.recv(MAX_ANSWER_BYTES - len(answer))):
+                answer += data
     except OSError:
-        return b""
+        pass
+    return answer
 
 
 def _loopback(subject: Subject) -> Evidence:
@@ -109,59 +136,72 @@ CHECKS = (
     Check(
         id="LSN-01",
         title="Every listener is declared",
+        problem="undeclared listener",
         severity=Severity.HIGH,
         kinds=frozenset({Kind.UNDECLARED}),
         expected="every listening socket of the cluster's processes is in its registry",
         references=(ref.ASVS_SURFACE,),
         remedy="Find out what opened it and switch it off, or have it published in the registry with a TLS listener.",
         run=_undeclared,
+        connects=False,
     ),
     Check(
         id="LSN-02",
         title="The listener is bound as declared",
+        problem="bound to more addresses than declared",
         severity=Severity.HIGH,
         kinds=TLS_KINDS | {Kind.LOCAL},
         expected="bound to the declared address, not to every interface",
         references=(ref.ASVS_SURFACE,),
         remedy="Bind to the address that is published ([jobmanager], [ca] or [gateway] host).",
         run=_bound_as_declared,
+        connects=False,
+        ours_only=True,
     ),
     Check(
         id="LSN-03",
-        title="The listener can be examined",
+        title="The listener can be reached",
+        problem="unreachable",
         severity=Severity.HIGH,
         kinds=TLS_KINDS | {Kind.HTTP},
         expected="what is declared listens",
         references=(ref.ASVS_SURFACE,),
-        remedy="Start it, take it out of the registry or target file, or let this machine reach it.",
+        remedy="Start it, take it out of the registry, or let this machine reach it.",
+        foreign=Foreign(remedy="Correct host and port in the target file, or run the audit where it can be reached."),
         run=_reachable,
+        connects=False,
     ),
     Check(
         id="LSN-04",
         title="The unix socket is for its owner alone",
+        problem="unix socket open to other users",
         severity=Severity.HIGH,
         kinds=frozenset({Kind.SOCKET}),
         expected="mode 0600, or a directory of mode 0700, both of the cluster's user",
         references=(ref.ASVS_ACCESS,),
         remedy="chmod 600 the socket and 700 its directory.",
         run=_socket_private,
+        connects=False,
     ),
     Check(
         id="LSN-05",
         title="What speaks without TLS is for this machine alone",
+        problem="unencrypted service reachable from other machines",
         severity=Severity.CRITICAL,
         kinds=frozenset({Kind.LOCAL}),
         expected="bound to a loopback address",
         references=(ref.ASVS_TRANSPORT, ref.NIST_VERSIONS),
         remedy="Bind it to 127.0.0.1, or put it behind mutual TLS.",
         run=_loopback,
+        connects=False,
     ),
     Check(
         id="TLS-01",
         title="Plaintext is not answered",
+        problem="plaintext accepted",
         severity=Severity.CRITICAL,
         kinds=TLS_KINDS,
-        expected="nothing but a TLS alert or the end of the connection",
+        expected="a TLS alert, the end of the connection, or an HTTP error that says that the port speaks TLS",
         references=(ref.ASVS_TRANSPORT, ref.NIST_VERSIONS),
         remedy="Switch TLS on for this port, and plaintext off; do not let one port speak both.",
         run=_plaintext,

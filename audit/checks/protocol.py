@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from audit.checks import references as ref
-from audit.model import TLS_KINDS, Check, Evidence, Kind, Severity, finding, not_examined, passed
+from audit.model import TLS_KINDS, Check, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
 from audit.subject import Subject
 from audit.wire.connection import ConnectionEnded, NotTls
 from audit.wire.hello import DEFLATE, ClientHello, ServerHello
@@ -15,14 +15,12 @@ from audit.wire.numbers import (
     WEAK_GROUPS,
     WEAK_SIGNATURES,
     WEAK_TLS12_SUITES,
-    WEAK_TLS13_SUITES,
     Extension,
     Version,
     name_of,
 )
 from audit.wire.probe import Flight
 
-MAX_SUITES_TOLD = 64
 _OLD_SUITES = (*GOOD_TLS12_SUITES, *WEAK_TLS12_SUITES)
 _OLD_GROUPS = (0x0017, 0x0018, 0x001D, 0x0019)
 _UNKNOWN_PROTOCOL = "sluice-audit/0"
@@ -38,15 +36,20 @@ def _modern(subject: Subject) -> Evidence:
         return not_examined("what it answers is not TLS at all")
     old = subject.offer(_tls12())
     if isinstance(old, ServerHello):
-        return finding(done, f"{answer}; offered TLS 1.2: taken")
+        milder = Severity.LOW if subject.listener.foreign else None
+        return finding(done, f"{answer}; offered TLS 1.2: accepted", severity=milder)
     return finding(done, f"{answer}; no TLS handshake is possible")
 
 
 def _obsolete(subject: Subject) -> Evidence:
     versions = (Version.SSL3, Version.TLS10, Version.TLS11)
     done = "offered, one at a time: " + ", ".join(version.label for version in versions)
-    taken = [version.label for version in versions if _takes(subject, _tls12(versions=(version,)), version)]
-    return finding(done, f"taken: {', '.join(taken)}") if taken else passed(done, "all refused")
+    taken = [version for version in versions if _takes(subject, _tls12(versions=(version,)), version)]
+    if not taken:
+        return passed(done, "all refused")
+    # The attack on SSL 3.0 (POODLE) is practical, those on TLS 1.0 and 1.1 are not by themselves.
+    milder = Severity.MEDIUM if subject.listener.foreign and Version.SSL3 not in taken else None
+    return finding(done, f"accepted: {', '.join(version.label for version in taken)}", severity=milder)
 
 
 def _tls12_refused(subject: Subject) -> Evidence:
@@ -55,28 +58,8 @@ def _tls12_refused(subject: Subject) -> Evidence:
     answer = subject.offer(_tls12())
     done = "offered TLS 1.2 alone, with every suite there is"
     if isinstance(answer, ServerHello):
-        return finding(done, f"taken, with {name_of(SUITES, answer.suite)}")
+        return finding(done, f"accepted, with {name_of(SUITES, answer.suite)}")
     return passed(done, f"refused: {answer}")
-
-
-def _suites(subject: Subject) -> Evidence:
-    done = f"offered {len(WEAK_TLS13_SUITES)} weak suites in TLS 1.3 and {len(WEAK_TLS12_SUITES)} in TLS 1.2"
-    taken = _taken_suites(subject, Version.TLS13, WEAK_TLS13_SUITES)
-    taken += _taken_suites(subject, Version.TLS12, WEAK_TLS12_SUITES)
-    return finding(done, f"taken: {', '.join(taken)}") if taken else passed(done, "all refused")
-
-
-def _taken_suites(subject: Subject, version: Version, suites: tuple[int, ...]) -> list[str]:
-    """Offer them all; take what is chosen out, and offer the rest again."""
-    taken: list[str] = []
-    left = suites
-    while left and len(taken) < MAX_SUITES_TOLD:
-        answer = subject.offer(ClientHello(versions=(version,), suites=left, groups=_OLD_GROUPS))
-        if not isinstance(answer, ServerHello) or answer.version != version or answer.suite not in left:
-            break
-        taken.append(f"{name_of(SUITES, answer.suite)} ({version.label})")
-        left = tuple(suite for suite in left if suite != answer.suite)
-    return taken
 
 
 def _groups(subject: Subject) -> Evidence:
@@ -214,6 +197,7 @@ CHECKS = (
     Check(
         id="TLS-02",
         title="TLS 1.3 is spoken",
+        problem="TLS 1.3 not supported",
         severity=Severity.HIGH,
         kinds=TLS_KINDS,
         expected="a TLS 1.3 handshake is possible",
@@ -226,16 +210,18 @@ CHECKS = (
     Check(
         id="TLS-03",
         title="SSL 3.0, TLS 1.0 and TLS 1.1 are refused",
+        problem="obsolete protocol version accepted",
         severity=Severity.HIGH,
         kinds=TLS_KINDS,
         expected="alert protocol_version, or the end of the connection",
         references=(ref.RFC8996, ref.NIST_VERSIONS, ref.ASVS_TLS),
-        remedy="Set the lowest version to TLS 1.3 (TLS 1.2 at the least).",
+        remedy="Set the lowest version to TLS 1.3, or at least to TLS 1.2.",
         run=_obsolete,
     ),
     Check(
         id="TLS-04",
         title="TLS 1.2 is refused",
+        problem="TLS 1.2 accepted",
         severity=Severity.MEDIUM,
         kinds=TLS_KINDS,
         expected="alert protocol_version, or the end of the connection",
@@ -243,20 +229,17 @@ CHECKS = (
         remedy="Set the lowest version to TLS 1.3: every peer in this cluster speaks it, and in TLS 1.2 client "
         "certificates travel in the clear.",
         run=_tls12_refused,
-    ),
-    Check(
-        id="TLS-05",
-        title="Weak suites are refused",
-        severity=Severity.HIGH,
-        kinds=TLS_KINDS,
-        expected="no suite without encryption, authentication, forward secrecy or an AEAD cipher is taken",
-        references=(ref.RFC8446_SUITES, ref.RFC9150, ref.NIST_SUITES, ref.ASVS_SUITES),
-        remedy="Allow TLS_AES_*_GCM_* and TLS_CHACHA20_POLY1305_SHA256 only (below TLS 1.3: ECDHE with AEAD).",
-        run=_suites,
+        foreign=Foreign(
+            severity=Severity.INFO,
+            expected="TLS 1.3 alone; TLS 1.2 with forward secrecy and AEAD is acceptable for the sake of old clients",
+            remedy="Set the lowest version to TLS 1.3 once every client speaks it. In TLS 1.2 client certificates "
+            "travel in the clear.",
+        ),
     ),
     Check(
         id="TLS-06",
         title="Weak groups are refused",
+        problem="weak key exchange group accepted",
         severity=Severity.HIGH,
         kinds=TLS_KINDS,
         expected="no key exchange in a group that TLS 1.3 took out",
@@ -267,6 +250,7 @@ CHECKS = (
     Check(
         id="TLS-07",
         title="Compression is refused",
+        problem="TLS compression accepted",
         severity=Severity.MEDIUM,
         kinds=TLS_KINDS,
         expected="compression method null",
@@ -277,6 +261,7 @@ CHECKS = (
     Check(
         id="TLS-08",
         title="Renegotiation is secure, or there is none",
+        problem="insecure renegotiation",
         severity=Severity.MEDIUM,
         kinds=TLS_KINDS,
         expected="no TLS 1.2, or renegotiation_info in its ServerHello",
@@ -287,6 +272,7 @@ CHECKS = (
     Check(
         id="TLS-18",
         title="Clients cannot renegotiate",
+        problem="client-initiated renegotiation accepted",
         severity=Severity.MEDIUM,
         kinds=TLS_KINDS,
         expected="no TLS 1.2, or alert no_renegotiation, silence or the end of the connection",
@@ -297,10 +283,12 @@ CHECKS = (
     ),
     Check(
         id="TLS-13",
-        title="Strange server names change nothing",
+        title="Every server name gets the same certificate",
+        problem="certificate depends on the server name asked for",
         severity=Severity.LOW,
         kinds=TLS_KINDS,
         expected="the same certificate, or a refusal",
+        ours_only=True,
         references=("RFC 6066, 3 (server_name)", ref.X509_SVID),
         remedy="Give the listener one identity, whatever name is asked for.",
         run=_names,
@@ -308,6 +296,7 @@ CHECKS = (
     Check(
         id="TLS-14",
         title="Only application protocols that both sides speak are agreed on",
+        problem="unknown application protocol accepted",
         severity=Severity.MEDIUM,
         kinds=TLS_KINDS,
         expected="no protocol, alert no_application_protocol, or the end of the connection",
@@ -318,6 +307,7 @@ CHECKS = (
     Check(
         id="TLS-15",
         title="The handshake is not signed with SHA-1",
+        problem="handshake signed with SHA-1",
         severity=Severity.HIGH,
         kinds=TLS_KINDS,
         expected="alert handshake_failure, or a better signature",
@@ -328,6 +318,7 @@ CHECKS = (
     Check(
         id="TLS-16",
         title="The listener has survived the audit",
+        problem="no longer serving after the audit",
         severity=Severity.HIGH,
         kinds=TLS_KINDS,
         expected="TLS 1.3 is spoken as before",

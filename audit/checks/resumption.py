@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from audit.checks import references as ref
-from audit.model import TLS_KINDS, Check, Evidence, Severity, finding, not_examined, passed
+from audit.model import TLS_KINDS, Check, Evidence, Foreign, Severity, finding, not_examined, passed
 from audit.subject import Subject
 from audit.wire.client import Ticket
 from audit.wire.hello import ClientHello, ServerHello
@@ -65,6 +65,7 @@ CHECKS = (
     Check(
         id="TLS-09",
         title="Sessions cannot be resumed",
+        problem="session resumption enabled",
         severity=Severity.MEDIUM,
         kinds=TLS_KINDS,
         expected="no session ticket: whoever comes back is looked at again, and may have been revoked",
@@ -72,10 +73,17 @@ CHECKS = (
         remedy="Switch session tickets and session caches off (num_tickets = 0 and OP_NO_TICKET; "
         "disable_stateless_session_resumption in Envoy).",
         run=_resumption,
+        foreign=Foreign(
+            severity=Severity.INFO,
+            expected="no session ticket where client certificates can be revoked; harmless elsewhere",
+            remedy="Leave it on for speed, or switch it off where clients are known by their certificates: a client "
+            "that resumes is not checked for revocation again.",
+        ),
     ),
     Check(
         id="TLS-10",
         title="No early data (0-RTT)",
+        problem="early data (0-RTT) enabled",
         severity=Severity.HIGH,
         kinds=TLS_KINDS,
         expected="no ticket allows early data: it can be replayed",

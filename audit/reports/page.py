@@ -33,6 +33,8 @@ svg .good line { stroke: var(--good); } svg .good path { fill: var(--good); }
 svg .good .listener { stroke: var(--good); }
 svg .bad line { stroke: var(--bad); stroke-dasharray: 6 4; } svg .bad path { fill: var(--bad); }
 svg .bad .listener { stroke: var(--bad); stroke-width: 2; }
+svg .unreachable line { stroke: var(--line); stroke-dasharray: 2 5; } svg .unreachable path { fill: none; }
+svg .unreachable .listener { stroke: var(--bad); stroke-dasharray: 2 5; }
 svg .known line { stroke: var(--known); } svg .known path { fill: var(--known); }
 svg .known .listener { stroke: var(--known); }
 """
@@ -57,7 +59,7 @@ def render_page(report: Report) -> str:
             "<h2>What is negotiated</h2>",
             _table(
                 ("listener", "version, suite, group", "groups taken", "signature", "certificate", "valid until"),
-                [_negotiated(each) for each in report.listeners if each.negotiated],
+                [_negotiated(each) for each in report.listeners if each.negotiated or each.unreachable],
             ),
             "<h2>Everything that was done</h2>",
             *(_results(report, outcome) for outcome in (Outcome.FINDING, Outcome.PASSED, Outcome.NOT_EXAMINED)),
@@ -88,7 +90,8 @@ def _finding(results: list[Result]) -> str:
     told = "".join(f"<dt>{label}</dt><dd>{text}</dd>" for label, text in rows)
     kind = ' class="accepted"' if known else ""
     return (
-        f"<article{kind}><h3><b>{escape(first.severity)}</b>{escape(first.check)}, not so: {escape(first.title)}</h3>"
+        f"<article{kind}><h3><b>{escape(first.severity)}</b>{escape(first.check)}: "
+        f"{escape(first.problem or first.title)}</h3>"
         f"<dl>{told}</dl></article>"
     )
 
@@ -111,7 +114,7 @@ def _results(report: Report, outcome: Outcome) -> str:
 def _negotiated(each: ListenerReport) -> tuple[str, ...]:
     shown = each.negotiated
     if shown is None:
-        return (each.listener.name,)
+        return (each.listener.name, each.spoken, "", "", "", "")
     leaf = shown.chain[0] if shown.chain else None
     return (
         each.listener.name,

@@ -69,11 +69,18 @@ def _label(who: str, middle: int) -> str:
     )
 
 
-_STATES = {"good": "no finding", "bad": "findings", "known": "accepted findings only"}
+_STATES = {
+    "good": "no finding",
+    "bad": "findings",
+    "known": "accepted findings only",
+    "unreachable": "unreachable, not examined",
+}
 
 
 def _state(report: Report, each: ListenerReport) -> str:
     results = [result for result in report.results if result.listener == each.listener.name]
+    if each.unreachable:
+        return "unreachable"
     if any(result.open_finding for result in results):
         return "bad"
     return "known" if any(result.accepted for result in results) else "good"
@@ -90,7 +97,7 @@ def _who(each: ListenerReport) -> str:
 def _spoken(each: ListenerReport) -> str:
     shown = each.negotiated
     if shown is None:
-        return {Kind.SOCKET: "unix socket", Kind.LOCAL: "no TLS, loopback"}.get(each.listener.kind, "no TLS")
+        return each.spoken
     mutual = "mutual " if shown.client_certificate_requested else ""
     group = ", post-quantum" if shown.post_quantum_groups else ""
     return ", ".join(filter(None, (f"{mutual}{shown.version}", f"{shown.group}{group}")))

@@ -28,7 +28,9 @@ _SCORES = {
 
 def render_sarif(report: Report) -> str:
     """The findings; those that are accepted are there as suppressed ones."""
-    rules = [_rule(check) for check in CHECKS]
+    foreign = next((each.listener for each in report.listeners if each.listener.foreign), None)
+    ours = not foreign or not all(each.listener.foreign for each in report.listeners)
+    rules = [_rule(check if ours or foreign is None else check.on(foreign)) for check in CHECKS]
     numbers = {check.id: number for number, check in enumerate(CHECKS)}
     found = [result for result in report.results if result.outcome is Outcome.FINDING]
     document = {
@@ -65,7 +67,10 @@ def _result(result: Result, rule: int) -> dict[str, Any]:
         "ruleId": result.check,
         "ruleIndex": rule,
         "level": _LEVELS[result.severity],
-        "message": {"text": f"{result.listener}: {result.seen}. Done: {result.done}. Remedy: {result.remedy}"},
+        "message": {
+            "text": f"{result.listener}: {result.problem or result.title}. Seen: {result.seen}. Done: {result.done}. "
+            f"Remedy: {result.remedy}"
+        },
         "locations": [
             {
                 "physicalLocation": {"artifactLocation": {"uri": place}},

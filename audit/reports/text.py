@@ -59,9 +59,12 @@ def summary(report: Report) -> str:
     told = f"{findings} finding{'' if findings == 1 else 's'}" if findings else "no finding"
     known = f" and {accepted} accepted" if accepted else ""
     listeners = sum(each.listener.kind is not Kind.HOME for each in report.listeners)
+    away = sum(bool(each.unreachable) for each in report.listeners)
+    reached = f" ({away} unreachable)" if away else ""
     return (
-        f"{told}{known}: {listeners} listeners, {counts[Outcome.PASSED]} checks passed, "
-        f"{counts[Outcome.NOT_EXAMINED]} did not apply, {report.seconds:.1f} s"
+        f"{told}{known}: {listeners} listener{'' if listeners == 1 else 's'}{reached}, "
+        f"{counts[Outcome.PASSED]} checks passed, "
+        f"{counts[Outcome.NOT_EXAMINED]} not examined, {report.seconds:.1f} s"
     )
 
 
@@ -85,7 +88,7 @@ def _listeners(report: Report) -> Table:
 def _negotiated(each: ListenerReport) -> tuple[str, str, str]:
     shown = each.negotiated
     if shown is None:
-        return "", "", ""
+        return each.spoken, "", ""
     leaf = shown.chain[0] if shown.chain else None
     identity = (leaf.spiffe_ids[0] if leaf.spiffe_ids else leaf.subject) if leaf else ""
     return (
@@ -99,7 +102,7 @@ def _print_finding(result: Result, console: Console) -> None:
     colour = COLOURS[result.severity]
     console.print(
         f"[{colour}]{result.severity.upper()}[/] {result.check} at {escape(result.listener)} "
-        f"({escape(result.place)}): not so: {escape(result.title)}",
+        f"({escape(result.place)}): {escape(result.problem or result.title)}",
         highlight=False,
     )
     rows = (

@@ -134,17 +134,25 @@ SUITES = {
     0x000A: "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
     0x0016: "TLS_DHE_RSA_WITH_3DES_EDE_CBC_SHA",
     0x0018: "TLS_DH_anon_WITH_RC4_128_MD5",
+    0x001A: "TLS_DH_anon_WITH_DES_CBC_SHA",
+    0x001B: "TLS_DH_anon_WITH_3DES_EDE_CBC_SHA",
     0x002F: "TLS_RSA_WITH_AES_128_CBC_SHA",
     0x0033: "TLS_DHE_RSA_WITH_AES_128_CBC_SHA",
     0x0034: "TLS_DH_anon_WITH_AES_128_CBC_SHA",
     0x0035: "TLS_RSA_WITH_AES_256_CBC_SHA",
     0x0039: "TLS_DHE_RSA_WITH_AES_256_CBC_SHA",
+    0x003A: "TLS_DH_anon_WITH_AES_256_CBC_SHA",
     0x003B: "TLS_RSA_WITH_NULL_SHA256",
     0x003C: "TLS_RSA_WITH_AES_128_CBC_SHA256",
     0x003D: "TLS_RSA_WITH_AES_256_CBC_SHA256",
+    0x0046: "TLS_DH_anon_WITH_CAMELLIA_128_CBC_SHA",
+    0x0089: "TLS_DH_anon_WITH_CAMELLIA_256_CBC_SHA",
     0x006C: "TLS_DH_anon_WITH_AES_128_CBC_SHA256",
+    0x006D: "TLS_DH_anon_WITH_AES_256_CBC_SHA256",
     0x009C: "TLS_RSA_WITH_AES_128_GCM_SHA256",
     0x009D: "TLS_RSA_WITH_AES_256_GCM_SHA384",
+    0x00A6: "TLS_DH_anon_WITH_AES_128_GCM_SHA256",
+    0x00A7: "TLS_DH_anon_WITH_AES_256_GCM_SHA384",
     0xC006: "TLS_ECDHE_ECDSA_WITH_NULL_SHA",
     0xC007: "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
     0xC008: "TLS_ECDHE_ECDSA_WITH_3DES_EDE_CBC_SHA",
@@ -155,7 +163,11 @@ SUITES = {
     0xC012: "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
     0xC013: "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
     0xC014: "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    0xC015: "TLS_ECDH_anon_WITH_NULL_SHA",
+    0xC016: "TLS_ECDH_anon_WITH_RC4_128_SHA",
+    0xC017: "TLS_ECDH_anon_WITH_3DES_EDE_CBC_SHA",
     0xC018: "TLS_ECDH_anon_WITH_AES_128_CBC_SHA",
+    0xC019: "TLS_ECDH_anon_WITH_AES_256_CBC_SHA",
     0xC023: "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256",
     0xC024: "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA384",
     0xC027: "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
@@ -168,6 +180,11 @@ WEAK_TLS12_SUITES = tuple(
     s for s in SUITES if s not in {*MODERN_SUITES, *GOOD_TLS12_SUITES, *WEAK_TLS13_SUITES, 0x1304}
 )
 """No encryption, no authentication, broken ciphers, no forward secrecy, or CBC without encrypt-then-MAC."""
+ANONYMOUS_SUITES = tuple(suite for suite, name in SUITES.items() if "_anon_" in name)
+"""The server shows no certificate: whoever is in between reads and changes everything."""
+UNENCRYPTED_SUITES = (*(suite for suite, name in SUITES.items() if "_NULL_" in name), 0xC0B4, 0xC0B5)
+UNPROTECTED_SUITES = tuple(dict.fromkeys((*ANONYMOUS_SUITES, *UNENCRYPTED_SUITES)))
+"""Without authentication or without encryption: no protection at all against an attacker on the network."""
 
 SIGNATURES = {
     0x0201: "rsa_pkcs1_sha1",

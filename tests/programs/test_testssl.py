@@ -132,7 +132,7 @@ def by_audit(report: Report) -> Points:
     known = {group for group in shown.groups if not group.startswith("ffdhe")} - set(shown.post_quantum_groups)
     return Points(
         versions=frozenset(versions),
-        weak_suites=found("TLS-05"),
+        weak_suites=found("TLS-05") or found("TLS-19"),
         suites=frozenset(shown.suites),
         groups=frozenset(known),
         resumption=found("TLS-09"),

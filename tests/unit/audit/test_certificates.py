@@ -9,13 +9,14 @@ from dataclasses import replace
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from audit.catalogue import CHECKS as ALL
 from audit.checks.certificates import CHECKS
 from audit.model import Kind, Listener, Outcome
-from audit.rogue import BOTH_USAGES, Signer, Wish, foreign_authority, forge, self_signed
+from audit.rogue import BOTH_USAGES, Signer, Wish, foreign_authority, forge, leaf_as_authority, self_signed
 from audit.runner import run_check
 from audit.subject import Options, Subject
 from audit.wire.client import Handshake
@@ -33,12 +34,21 @@ def chain(*uris: str, signer: Signer | None = None, change: Callable[[Wish], Wis
     return forge(wish, signer or foreign_authority(NOW)).chain[:2]
 
 
-def found(certificates: Chain, *, channel: Channel = Channel.RPC, job_id: str = "", valid: bool = True) -> set[str]:
-    """What is found about a listener that shows ``certificates``."""
-    listener = Listener(name="x", kind=Kind.MUTUAL, channel=channel, host="h", port=1, job_id=job_id)
+def found(
+    certificates: Chain,
+    *,
+    channel: Channel = Channel.RPC,
+    job_id: str = "",
+    valid: bool = True,
+    anchors: Chain = (),
+    foreign: bool = False,
+) -> set[str]:
+    """What is found about a listener that shows ``certificates``; one that is ``foreign`` has no channel."""
+    declared = None if foreign else channel
+    listener = Listener(name="x", kind=Kind.MUTUAL, channel=declared, host="h", port=1, job_id=job_id, foreign=foreign)
     shown = Handshake(version=0x0304, certificates=certificates, signature_valid=valid)
-    subject = Subject(listener, Options(clock=lambda: NOW), _shown=[shown])
-    results = [run_check(subject, check) for check in CHECKS]
+    subject = Subject(listener, Options(clock=lambda: NOW), anchors=anchors, _shown=[shown])
+    results = [run_check(subject, check) for check in CHECKS if check.applies_to(listener)]
     assert all(result.seen for result in results)
     return {result.check for result in results if result.outcome is Outcome.FINDING}
 
@@ -71,6 +81,87 @@ def _said_to_be_sha1() -> Chain:
     leaf, above = chain(signer=_rsa_authority(2048))
     sha256, sha1 = bytes.fromhex("2a864886f70d01010b"), bytes.fromhex("2a864886f70d010105")
     return x509.load_der_x509_certificate(leaf.public_bytes(Encoding.DER).replace(sha256, sha1)), above
+
+
+def sha1_signed(certificate: x509.Certificate, key: rsa.RSAPrivateKey) -> x509.Certificate:
+    """``certificate``, which RSA with SHA-256 signed, signed with SHA-1 by ``key`` instead: no builder does that."""
+    sha256, sha1 = bytes.fromhex("2a864886f70d01010b"), bytes.fromhex("2a864886f70d010105")
+    renamed = certificate.public_bytes(Encoding.DER).replace(sha256, sha1)
+    body = x509.load_der_x509_certificate(renamed).tbs_certificate_bytes
+    signature = key.sign(body, padding.PKCS1v15(), hashes.SHA1())  # noqa: S303  the weakness that is to be found
+    return x509.load_der_x509_certificate(renamed[: -len(signature)] + signature)
+
+
+def _rsa_root() -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
+    """A self-signed authority, signed with SHA-1, and its key."""
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "old root")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(NOW - dt.timedelta(days=1))
+        .not_valid_after(NOW + dt.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return sha1_signed(certificate, key), key
+
+
+def test_sha1_counts_on_a_self_signed_leaf_and_not_on_an_anchor() -> None:
+    root, key = _rsa_root()
+    leaf = chain(signer=Signer(root, key, (root,)))[0]
+    assert "CRT-05" in found((root,))
+    assert found((root,), anchors=(root,), foreign=True) == {"CRT-07"}
+    assert "CRT-05" not in found((leaf, root), anchors=(root,))
+    assert "CRT-05" not in found((leaf, root))  # at the end of the chain, only its place in trust stores counts
+    assert found((sha1_signed(leaf, key), root), anchors=(root,)) == {"CRT-05"}
+
+
+def test_sha1_counts_on_an_intermediate_that_only_bears_the_name_of_its_issuer() -> None:
+    """Self-issued, as for the change of a key, and not self-signed: its signature is relied upon."""
+    root, key = _rsa_root()
+    other = rsa.generate_private_key(65537, 2048)
+    issued = (
+        x509.CertificateBuilder()
+        .subject_name(root.subject)
+        .issuer_name(root.subject)
+        .public_key(other.public_key())
+        .serial_number(2)
+        .not_valid_before(NOW - dt.timedelta(days=1))
+        .not_valid_after(NOW + dt.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    between = sha1_signed(issued, key)
+    assert found((chain(signer=Signer(between, other))[0], between, root), anchors=(root,)) == {"CRT-05"}
+
+
+def test_a_self_signed_leaf_that_is_named_as_an_anchor_is_one() -> None:
+    leaf = self_signed(Wish.at(NOW, JOBMANAGER)).chain
+    assert found(leaf, anchors=leaf) == set()
+    assert found(leaf, anchors=self_signed(Wish.at(NOW, JOBMANAGER)).chain) == {"CRT-09"}
+
+
+def test_a_path_through_a_leaf_that_signs_others_leads_nowhere() -> None:
+    root = foreign_authority(NOW)
+    honest = forge(Wish.at(NOW, "spiffe://sluice.local/taskmanager/tm-1"), root)
+    forged = forge(Wish.at(NOW, JOBMANAGER), leaf_as_authority(honest)).chain
+    assert found(forged, anchors=root.chain[:1]) == {"CRT-09"}
+
+
+def test_a_foreign_server_is_not_held_to_our_rules_and_gets_no_advice_about_our_commands() -> None:
+    plain = chain("https://example.org", change=lambda wish: replace(wish, end=NOW + dt.timedelta(days=90), usages=()))
+    assert found(plain, foreign=True) == set()
+    assert found(plain) == {"CRT-03", "CRT-07", "CRT-08"}
+    years = chain(change=lambda wish: replace(wish, end=NOW + dt.timedelta(days=3650)))
+    assert found(years, foreign=True) == {"CRT-03"}
+    foreign = Listener(name="x", kind=Kind.MUTUAL, host="h", port=1, foreign=True)
+    for check in (check.on(foreign) for check in ALL if check.applies_to(foreign)):
+        told = f"{check.title} {check.expected} {check.remedy}"
+        assert not {word for word in ("sluice", "[pki]", "SPIFFE", "channel table", "our ") if word in told}, check.id
 
 
 def _curve(curve: ec.EllipticCurve) -> Chain:

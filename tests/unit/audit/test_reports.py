@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -119,6 +120,43 @@ def test_the_page_is_self_contained_and_runs_nothing_that_a_listener_said() -> N
     picture = page[page.index("<svg") : page.index("</svg>") + 6].replace("\x00", "").replace("\x1b", "")
     rows = ET.fromstring(picture).findall("{http://www.w3.org/2000/svg}g")  # noqa: S314  our own document
     assert [row.get("class") for row in rows] == ["bad", "good"]
+
+
+@pytest.mark.parametrize("format_", list(Format))
+def test_an_unreachable_listener_is_unreachable_in_every_format_and_not_without_tls(format_: Format) -> None:
+    of = by_id()["LSN-03"]
+    away = Listener(name="away", kind=Kind.MUTUAL, host="127.0.0.1", port=1)
+    found = result("LSN-03", listener="away", seen="unreachable: Connection refused; nothing could be examined")
+    made = msgspec.structs.replace(
+        report(msgspec.structs.replace(found, problem=of.problem)),
+        listeners=(ListenerReport(listener=away, unreachable="Connection refused"),),
+    )
+    text = RENDERERS[format_](made)
+    assert "unreachable" in text
+    assert not re.search(r"no TLS(?! 1)", text)
+    if format_ is Format.HTML:
+        picture = text[text.index("<svg") : text.index("</svg>") + 6]
+        (row,) = ET.fromstring(picture).findall("{http://www.w3.org/2000/svg}g")  # noqa: S314  our own document
+        assert row.get("class") == "unreachable"
+        assert "unreachable" in "".join(row.itertext())
+    if format_ is Format.TEXT:
+        assert "1 listener (1 unreachable)" in text
+
+
+def test_a_finding_is_told_by_the_name_of_its_problem() -> None:
+    told = msgspec.structs.replace(result("TLS-04"), problem=by_id()["TLS-04"].problem)
+    for format_ in (Format.TEXT, Format.HTML, Format.SARIF):
+        text = RENDERERS[format_](report(told))
+        assert "TLS 1.2 accepted" in text
+        assert "not so" not in text
+
+
+def test_rules_of_a_sarif_report_on_foreign_servers_advise_nothing_about_ours() -> None:
+    away = Listener(name="away", kind=Kind.SERVER, host="127.0.0.1", port=1, foreign=True)
+    made = msgspec.structs.replace(report(), listeners=(ListenerReport(listener=away),))
+    (run,) = json.loads(RENDERERS[Format.SARIF](made))["runs"]
+    (rule,) = [rule for rule in run["tool"]["driver"]["rules"] if rule["id"] == "CRT-02"]
+    assert "sluice" not in rule["help"]["text"]
 
 
 def test_text_is_without_markup_of_what_a_listener_said() -> None:

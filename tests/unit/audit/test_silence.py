@@ -25,6 +25,7 @@ class Answers:
         return Check(
             id="TST-01",
             title="A test",
+            problem="a failed test",
             severity=Severity.HIGH,
             kinds=frozenset({Kind.HOME}),
             expected="an answer",
