@@ -1,6 +1,6 @@
 """Actors over gRPC with mutual TLS: endpoints, typed proxies, fencing, and the streams between processes."""
 
-from runtime.rpc.caller import Caller
+from runtime.rpc.call import Caller, RemotePeer
 from runtime.rpc.contract import rpc
 from runtime.rpc.endpoint import FencedRpcEndpoint, PermanentlyFencedRpcEndpoint, RpcEndpoint
 from runtime.rpc.errors import (
@@ -23,7 +23,6 @@ from runtime.rpc.errors import (
 )
 from runtime.rpc.heartbeat import HeartbeatMonitor
 from runtime.rpc.line import Patience
-from runtime.rpc.peer import RemotePeer
 from runtime.rpc.service import RpcService
 from runtime.rpc.stats import EndpointStats
 from runtime.rpc.supervision import Directive, Strategy, Terminated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 
-from runtime.rpc.caller import Caller
+from runtime.rpc.call import Caller
 from runtime.rpc.contract import Gateway, Method
 from runtime.rpc.errors import CallNotPermitted, FencingTokenMismatch, MethodNotFound
 

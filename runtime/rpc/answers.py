@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from runtime.rpc import envelope as wire
-from runtime.rpc.endpoint import Invocation
+from runtime.rpc.call import Invocation
 from runtime.rpc.errors import describe
 
 

@@ -12,20 +12,18 @@ import inspect
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from pki.errors import SluiceError
+from pki.identity import SpiffeId
 from runtime.rpc.admission import check_token
-from runtime.rpc.caller import Caller
+from runtime.rpc.call import Caller, Invocation, RemotePeer
 from runtime.rpc.contract import Gateway, Method, check_implements, gateway_of
+from runtime.rpc.dead_letters import DeadLetters
 from runtime.rpc.errors import EndpointStopped, RpcError
 from runtime.rpc.mailbox import MAILBOX_CAPACITY, Mailbox, Message
 from runtime.rpc.stats import EndpointStats
-from runtime.rpc.supervision import Terminated
-
-if TYPE_CHECKING:
-    from runtime.rpc.peer import RemotePeer
-    from runtime.rpc.service import RpcService
+from runtime.rpc.supervision import RESUME, Strategy, Terminated
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -37,16 +35,6 @@ def _being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-class Answer(Protocol):
-    """Where the outcome of one call goes; exactly one of the methods is called, once."""
-
-    def succeed(self, result: Any) -> None:  # noqa: ANN401  # any declared type
-        """The method returned ``result``."""
-
-    def fail(self, error: BaseException) -> None:
-        """The method raised, or was never run."""
-
-
 class _Deferred:
     """What a handler returns when its answer comes later."""
 
@@ -54,53 +42,6 @@ class _Deferred:
 
     def __init__(self, coroutine: Awaitable[Any]) -> None:
         self.coroutine = coroutine
-
-
-class Invocation(Message):
-    """One call of one method, waiting in a mailbox or running."""
-
-    __slots__ = ("_endpoint", "answer", "arguments", "caller", "cancelled", "method", "task", "token")
-
-    def __init__(
-        self,
-        endpoint: RpcEndpoint,
-        method: Method,
-        arguments: tuple[Any, ...],
-        *,
-        token: bytes | None,
-        caller: Caller,
-        answer: Answer,
-    ) -> None:
-        self._endpoint = endpoint
-        self.cancelled = False
-        self.method = method
-        self.arguments = arguments
-        self.token = token
-        self.caller = caller
-        self.answer = answer
-        self.task: asyncio.Future[Any] | None = None
-
-    def cancel(self) -> None:
-        """Nobody waits for the answer: skip the call if it has not begun, cancel its deferred part if it has.
-
-        A handler in progress runs to its end, for cancelling it midway could leave half a change behind.
-        """
-        self.cancelled = True
-        if self.task is not None:
-            self.task.cancel()
-
-    async def run(self) -> None:
-        if self.cancelled:
-            self.discard()
-        else:
-            await self._endpoint.serve(self)
-
-    def discard(self) -> None:
-        if self.method.rules.oneway:
-            self._endpoint.service.dead_letters.add(
-                self._endpoint.name, self.method.name, str(self.caller.identity), EndpointStopped.__name__
-            )
-        self.answer.fail(EndpointStopped(f"endpoint {self._endpoint.name} stopped before {self.method.name} ran"))
 
 
 class _Posted(Message):
@@ -120,6 +61,41 @@ class _Posted(Message):
                 await result
 
 
+class Host(Protocol):
+    """The process that an endpoint runs in, as endpoints use it; see :class:`runtime.rpc.service.RpcService`."""
+
+    dead_letters: DeadLetters
+
+    @property
+    def spiffe_id(self) -> SpiffeId:
+        """Who this process is."""
+        ...
+
+    async def start(
+        self,
+        endpoint: RpcEndpoint,
+        *,
+        strategy: Strategy = RESUME,
+        make: Callable[[], RpcEndpoint] | None = None,
+        parent: RpcEndpoint | None = None,
+    ) -> None:
+        """Start an endpoint."""
+
+    async def stop(self, endpoint: RpcEndpoint | str) -> None:
+        """Stop an endpoint."""
+
+    def local(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
+        """A proxy of an endpoint of this process."""
+        ...
+
+    def watch(self, name: str, told: Callable[[Terminated], None]) -> Callable[[], None]:
+        """Tell when the endpoint ``name`` is gone for good; returns what ends the watch."""
+        ...
+
+    def endpoint_failed(self, endpoint: RpcEndpoint, error: BaseException) -> None:
+        """An error in ``endpoint`` that no caller waits for."""
+
+
 class RpcEndpoint:
     """An actor; subclasses implement the methods of their gateway as ``async def``.
 
@@ -133,7 +109,7 @@ class RpcEndpoint:
         job_id: the job it belongs to; needed for methods declared with ``own_job``.
     """
 
-    service: RpcService
+    service: Host
 
     def __init__(self, name: str, gateway: type, *, mailbox_capacity: int = MAILBOX_CAPACITY, job_id: str = "") -> None:
         self.name = name
@@ -204,7 +180,7 @@ class RpcEndpoint:
             forget()
 
         if isinstance(target, str):
-            forget = self.service.guardian.watch(target, told)
+            forget = self.service.watch(target, told)
         else:
             peer = target
             forget = peer.on_close(lambda: told(Terminated(str(peer.identity), peer.close_reason)))
@@ -273,7 +249,7 @@ class RpcEndpoint:
     def check_fencing(self, method: Method, token: bytes | None) -> None:
         """Refuse a stale call; an endpoint without fencing refuses none."""
 
-    async def launch(self, service: RpcService) -> None:
+    async def launch(self, service: Host) -> None:
         """Start the main thread and wait for :meth:`on_start`."""
         self.service = service
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -314,6 +290,13 @@ class RpcEndpoint:
             task.add_done_callback(self._tasks.discard)
             return
         await self._finish()
+
+    def discarded(self, invocation: Invocation) -> None:
+        """A call that will not be run; of a tell nobody else would know."""
+        if invocation.method.rules.oneway:
+            self.service.dead_letters.add(
+                self.name, invocation.method.name, str(invocation.caller.identity), EndpointStopped.__name__
+            )
 
     async def serve(self, invocation: Invocation) -> None:
         """Run one call on the main thread and answer it."""

@@ -15,13 +15,12 @@ from typing import Any
 from pki.identity import SpiffeId
 from runtime.rpc import envelope as wire
 from runtime.rpc.answers import RemoteAnswer, TellAnswer
-from runtime.rpc.caller import Caller
+from runtime.rpc.call import Caller, Deliver
 from runtime.rpc.contract import Method
 from runtime.rpc.dead_letters import DeadLetters
 from runtime.rpc.deadlines import Deadlines, Expired
 from runtime.rpc.errors import ErrorText, PeerUnreachable, ProtocolViolation, RpcError, RpcTimeout, rebuild
 from runtime.rpc.line import Line, MessageStream, Patience, Redial, Sessions
-from runtime.rpc.local import Deliver
 from runtime.rpc.mailbox import refuse_to_wait_on_main_thread
 from runtime.rpc.window import SendWindow, has_room
 

@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from runtime.rpc.caller import Caller
+from runtime.rpc.call import Caller, Deliver
 from runtime.rpc.contract import Method
 from runtime.rpc.dead_letters import DeadLetters
 from runtime.rpc.deadlines import Deadlines, Expired
-from runtime.rpc.endpoint import Answer, Invocation
 from runtime.rpc.errors import RpcError, RpcTimeout, describe, rebuild
 from runtime.rpc.mailbox import refuse_to_wait_on_main_thread
-
-
-class Request(Protocol):
-    """What is to be called, and with what: ``arguments`` are still encoded when they came over the wire.
-
-    The envelopes ``Call`` and ``Tell`` are such requests as they are.
-    """
-
-    @property
-    def endpoint(self) -> str: ...
-
-    @property
-    def method(self) -> str: ...
-
-    @property
-    def token(self) -> bytes | None: ...
-
-    @property
-    def arguments(self) -> bytes | tuple[Any, ...]: ...
 
 
 @dataclass(slots=True)
@@ -43,10 +22,6 @@ class LocalRequest:
     method: str
     token: bytes | None = field(repr=False)
     arguments: tuple[Any, ...] = field(repr=False)
-
-
-Deliver = Callable[[Caller, Request, Answer], Invocation]
-"""Check a call and put it into the mailbox of its endpoint; raises ``RpcError``."""
 
 
 class _Promise:

@@ -13,14 +13,14 @@ from runtime.rpc.proxy import make_proxy
 _T = TypeVar("_T")
 
 
-class RemotePeer:
-    """One session with one process; a peer that begins another one is another RemotePeer."""
+class SessionPeer:
+    """One session with one process; whoever begins another session is another peer."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
     def __repr__(self) -> str:
-        return f"<RemotePeer {self.identity}{' closed' if self.closed else ''}>"
+        return f"<SessionPeer {self.identity}{' closed' if self.closed else ''}>"
 
     @property
     def identity(self) -> SpiffeId:

@@ -16,19 +16,19 @@ from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
 from runtime.metrics import MetricsRegistry, Sample
 from runtime.rpc.admission import check_caller, find_method
-from runtime.rpc.caller import Caller
+from runtime.rpc.call import Answer, Caller, Invocation, RemotePeer, Request
 from runtime.rpc.dead_letters import DeadLetters
 from runtime.rpc.deadlines import Deadlines
-from runtime.rpc.endpoint import Answer, Invocation, RpcEndpoint
+from runtime.rpc.endpoint import RpcEndpoint
 from runtime.rpc.errors import EndpointNotFound, EndpointRestarting, PeerUnreachable, RpcError
 from runtime.rpc.exchange import Exchange
 from runtime.rpc.guardian import Guardian
 from runtime.rpc.line import MessageStream, Patience, Redial, Sessions
-from runtime.rpc.local import LocalLink, Request
-from runtime.rpc.peer import RemotePeer
+from runtime.rpc.local import LocalLink
+from runtime.rpc.peer import SessionPeer
 from runtime.rpc.proxy import make_proxy
 from runtime.rpc.stats import EndpointStats, samples_of
-from runtime.rpc.supervision import RESUME, Strategy
+from runtime.rpc.supervision import RESUME, Strategy, Terminated
 from runtime.rpc.transport import ALPN, GrpcStream, accepting_protocol, dial
 
 MAX_PEERS = 16_384
@@ -207,6 +207,10 @@ class RpcService:
             self._on_failure(endpoint, error)
         self.guardian.failed(endpoint, error)
 
+    def watch(self, name: str, told: Callable[[Terminated], None]) -> Callable[[], None]:
+        """Tell when ``name`` is gone for good (at once, if it is not there); returns what ends the watch."""
+        return self.guardian.watch(name, told)
+
     def stats(self) -> tuple[EndpointStats, ...]:
         """All running endpoints."""
         return tuple(endpoint.stats for endpoint in self._endpoints.values())
@@ -254,7 +258,7 @@ class RpcService:
             redial=redial,
             sessions=sessions,
         )
-        peer = RemotePeer(exchange)
+        peer = SessionPeer(exchange)
         exchange.caller = Caller(stream.peer, peer)
         self._peers[exchange] = peer
         exchange.on_close(lambda: self._peers.pop(exchange, None))

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from runtime.rpc import RpcService
 from runtime.spark.command import SparkRuntime
 from tests.hostile import TestPki
 from tests.integration.spark.conftest import PIPELINES
@@ -74,7 +75,9 @@ async def test_driver_that_lost_its_jobmaster_stops(pki: TestPki, spark: SparkRu
     async with job_without_spark(pki, spark, tmp_path) as job:
         await job.until((tmp_path / "running").exists)
         children = psutil.Process(job.agent.pid).children(recursive=True)
-        await job.master.service.close()
+        service = job.master.service
+        assert isinstance(service, RpcService)
+        await service.close()
         agent = await job.agent.wait()
     assert agent.code == 1
     assert not any(child.is_running() for child in children)

@@ -11,7 +11,7 @@ from runtime import gateways
 from runtime.jobmanager import gateways as internal
 from runtime.rpc import CallNotPermitted, ContractError, FencingTokenMismatch, MethodNotFound, rpc
 from runtime.rpc.admission import check_caller, check_token, find_method
-from runtime.rpc.caller import Caller
+from runtime.rpc.call import Caller
 from runtime.rpc.contract import Method, gateway_of
 
 TD = "sluice.local"

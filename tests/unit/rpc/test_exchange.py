@@ -11,12 +11,10 @@ import pytest
 from pki.identity import Role, SpiffeId
 from runtime.rpc import MailboxFull, Patience, PeerUnreachable, RpcTimeout, rpc
 from runtime.rpc import envelope as wire
-from runtime.rpc.caller import Caller
+from runtime.rpc.call import Answer, Caller, Invocation, Request
 from runtime.rpc.contract import gateway_of
-from runtime.rpc.endpoint import Answer, Invocation
 from runtime.rpc.exchange import Exchange
 from runtime.rpc.line import MAX_UNSENT_BYTES, Leg
-from runtime.rpc.local import Request
 from runtime.rpc.proxy import make_proxy
 from runtime.rpc.window import MAX_OPEN_CALLS
 

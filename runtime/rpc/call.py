@@ -1,0 +1,157 @@
+"""One call, from both ends: who calls, what is called, where the outcome goes. Shapes only; nothing is sent here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from pki.identity import SpiffeId
+from runtime.rpc.contract import Method
+from runtime.rpc.errors import EndpointStopped, RpcError
+from runtime.rpc.mailbox import Message
+
+_T = TypeVar("_T")
+
+
+class RemotePeer(Protocol):
+    """The other end of one session, as endpoints use it."""
+
+    @property
+    def identity(self) -> SpiffeId:
+        """From the peer's certificate."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session has ended."""
+        ...
+
+    @property
+    def suspended(self) -> bool:
+        """Whether the stream broke and another one is awaited; calls wait, see ``Patience.resume``."""
+        ...
+
+    @property
+    def close_reason(self) -> RpcError | None:
+        """Why the session has ended; None while it has not."""
+        ...
+
+    def gateway(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
+        """A proxy of ``endpoint`` there."""
+        ...
+
+    def on_close(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call ``callback`` once when the session ends; returns what forgets it."""
+        ...
+
+    async def wait_closed(self) -> None:
+        """Wait until the session has ended."""
+
+    async def close(self, reason: str = "no longer needed") -> None:
+        """End the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The other side of one call.
+
+    Attributes:
+        identity: from the caller's certificate; for a call within the process, the process's own.
+        peer: the stream the call came over, usable for calls back; None for a call within the process.
+        local: whether the call comes from within the process; only :meth:`runtime.rpc.RpcService.local` says so.
+    """
+
+    identity: SpiffeId
+    peer: RemotePeer | None = None
+    local: bool = False
+
+
+class Request(Protocol):
+    """What is to be called, and with what: ``arguments`` are still encoded when they came over the wire.
+
+    The envelopes ``Call`` and ``Tell`` are such requests as they are.
+    """
+
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def token(self) -> bytes | None: ...
+
+    @property
+    def arguments(self) -> bytes | tuple[Any, ...]: ...
+
+
+class Answer(Protocol):
+    """Where the outcome of one call goes; exactly one of the methods is called, once."""
+
+    def succeed(self, result: Any) -> None:  # noqa: ANN401  # any declared type
+        """The method returned ``result``."""
+
+    def fail(self, error: BaseException) -> None:
+        """The method raised, or was never run."""
+
+
+class Callee(Protocol):
+    """The endpoint that a call is for."""
+
+    name: str
+
+    async def serve(self, invocation: Invocation) -> None:
+        """Run the call and answer it."""
+
+    def discarded(self, invocation: Invocation) -> None:
+        """The call will not be run."""
+
+
+class Invocation(Message):
+    """One call of one method, waiting in a mailbox or running."""
+
+    __slots__ = ("_endpoint", "answer", "arguments", "caller", "cancelled", "method", "task", "token")
+
+    def __init__(
+        self,
+        endpoint: Callee,
+        method: Method,
+        arguments: tuple[Any, ...],
+        *,
+        token: bytes | None,
+        caller: Caller,
+        answer: Answer,
+    ) -> None:
+        self._endpoint = endpoint
+        self.cancelled = False
+        self.method = method
+        self.arguments = arguments
+        self.token = token
+        self.caller = caller
+        self.answer = answer
+        self.task: asyncio.Future[Any] | None = None
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer: skip the call if it has not begun, cancel its deferred part if it has.
+
+        A handler in progress runs to its end, for cancelling it midway could leave half a change behind.
+        """
+        self.cancelled = True
+        if self.task is not None:
+            self.task.cancel()
+
+    async def run(self) -> None:
+        if self.cancelled:
+            self.discard()
+        else:
+            await self._endpoint.serve(self)
+
+    def discard(self) -> None:
+        self._endpoint.discarded(self)
+        self.answer.fail(EndpointStopped(f"endpoint {self._endpoint.name} stopped before {self.method.name} ran"))
+
+
+Deliver = Callable[[Caller, Request, Answer], Invocation]
+"""Check a call and put it into the mailbox of its endpoint; raises ``RpcError``."""
