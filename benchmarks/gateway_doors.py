@@ -42,6 +42,7 @@ from gateway.xds.listeners import SOURCE, edge_listener
 from gateway.xds.routes import Grants, route_configuration
 from gateway.xds.source import load_source
 from pki.config import PkiConfig
+from pki.credential import Credential
 from pki.edge_client import edge_client_context
 from pki.files import write_secret
 from pki.home import Home
@@ -137,7 +138,7 @@ class Site:
         keys = PassKeys.of(self.home)
         keys.load()
         policy = read_policy(DEFAULT_POLICY, {route.operation for route in ROUTES} | {"connect.use"})
-        principal = Principal("bench", ("viewer",), "token", "bench")
+        principal = Principal("bench", ("viewer",), "token", Credential("token", "bench"))
         return issue(principal, keys, policy, now=time.time(), lifetime=dt.timedelta(hours=1))[0]
 
     def tls(self) -> ssl.SSLContext:

@@ -94,7 +94,7 @@ def jobmanager(
             name,
             locate_ca=locate,
             auth=elsewhere,
-            standing=standing_in(located) if elsewhere is None else None,
+            standing=standing_in(located, configuration.gateway) if elsewhere is None else None,
         )
 
     serve(joined(located, join, kept, main), process_of(located, configuration, Role.JOBMANAGER, name))

@@ -26,6 +26,7 @@ from gateway.sessions import NoSession, SessionRecord, is_session
 from gateway.snapshot import FileSnapshot
 from gateway.token_book import Refusal, TokenBook, Unauthenticated
 from gateway.users import UserBook
+from pki.credential import Credential
 
 MAX_AUTHORIZATION_CHARACTERS = MAX_JWT_CHARACTERS + len("Bearer ")
 MAX_COOKIE_CHARACTERS = 16 << 10
@@ -90,7 +91,9 @@ class Authenticator:
         )
         if revoked is not None:
             refusal = Refusal.LOCKED if revoked.kind == "user" else Refusal.REVOKED
-            raise Unauthenticated(refusal, found.principal.credential, f"the {revoked.kind} {revoked.id} was revoked")
+            raise Unauthenticated(
+                refusal, found.principal.credential.id, f"the {revoked.kind} {revoked.id} was revoked"
+            )
         return found
 
     async def _find(self, presented: Presented) -> Authenticated:
@@ -130,7 +133,7 @@ class Authenticator:
     def _token(self, text: str) -> Authenticated:
         book = self.tokens.get()
         principal = book.authenticate(text, now=self.clock())
-        return Authenticated(principal, book.find(principal.credential).expires_at)
+        return Authenticated(principal, book.find(principal.credential.id).expires_at)
 
     def _cookies(self, values: tuple[str, ...]) -> Authenticated:
         cookies = parse_cookies(values)
@@ -176,21 +179,21 @@ class Authenticator:
             return self._of_token(record)
         if record.method != "user":
             roles = policy.roles_of(record.name, record.groups)
-            return Principal(record.name, roles, record.method, record.id, record.groups)
+            return Principal(record.name, roles, record.method, Credential("session", record.id), record.groups)
         user = self.users.get().get(record.name)
         if user is None or record.created_at < user.changed_at:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, "the user was removed, or has another password")
         roles = tuple(dict.fromkeys([*user.roles, *policy.roles_of(user.name, user.groups)]))
-        return Principal(user.name, roles, record.method, record.id, user.groups)
+        return Principal(user.name, roles, record.method, Credential("session", record.id), user.groups)
 
     def _of_token(self, record: SessionRecord) -> Principal:
         """Of a session that was begun with an API token: what the token may, for as long as the token is good."""
-        token = next((each for each in self.tokens.get().records if each.id == record.token), None)
+        token = self.tokens.get().get(record.token)
         if token is None or token.name != record.name or token.state(self.clock()) != "active":
             raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, f"the token {record.token} of the session has ended")
         if self.revocations.is_revoked("token", token.id):
             raise Unauthenticated(Refusal.REVOKED, record.id, f"the token {token.id} of the session was revoked")
-        return Principal(token.name, (token.role,), "token", record.id, scopes=token.scopes)
+        return Principal(token.name, (token.role,), "token", Credential("session", record.id), scopes=token.scopes)
 
     def _certificate(self, values: tuple[str, ...]) -> Authenticated:
         if len(values) > 1:
@@ -201,7 +204,8 @@ class Authenticator:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=f"client certificate: {error}") from error
         roles = self.policy.get().roles_of(shown.user, ())
         # Envoy checks its validity on each connection; an hour bounds only what nobody asked about since.
-        return Authenticated(Principal(shown.user, roles, "certificate", shown.fingerprint), self.clock() + 3600)
+        principal = Principal(shown.user, roles, "certificate", Credential("certificate", shown.fingerprint))
+        return Authenticated(principal, self.clock() + 3600)
 
     async def _foreign(self, text: str, issuer: str) -> Authenticated:
         config, cache = self.issuers.get(issuer, (None, None))
@@ -213,7 +217,7 @@ class Authenticator:
             reason = str(error) or "no key of the issuer has this id"
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=f"token of {issuer}: {reason}") from error
         roles = self.policy.get().roles_of(identity.name, identity.groups)
-        principal = Principal(identity.name, roles, "jwt", identity.credential, identity.groups)
+        principal = Principal(identity.name, roles, "jwt", Credential("jwt", identity.credential), identity.groups)
         return Authenticated(principal, identity.expires_at)
 
     async def _verified(self, text: str, config: IssuerConfig, cache: KeyCache) -> Identity:

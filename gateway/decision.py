@@ -89,7 +89,7 @@ def decide(
         ruling.reason,
         principal=principal,
         operation=route.operation,
-        credential=principal.credential,
+        credential=principal.credential.id,
         any_owner=ruling.verdict is Verdict.ALLOW,
     )
 
@@ -113,4 +113,4 @@ def challenge(error: Unauthenticated, realm: str) -> Decision:
 
 
 def _refuse(status: int, principal: Principal, reason: str, detail: str, operation: str = "") -> Decision:
-    return Decision(status, reason, detail, principal, operation, principal.credential)
+    return Decision(status, reason, detail, principal, operation, principal.credential.id)

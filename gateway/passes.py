@@ -12,6 +12,7 @@ A pass is a JWT (RFC 7519) signed with ES256. Its claims:
 ``groups``  its groups
 ``method``  how it was authenticated
 ``cred``    the public id of the credential that the pass was got for
+``kind``    the kind of that credential
 ``scope``   the operations it is narrowed to; absent: all that the roles grant
 ``csrf``    for passes in cookies: what header ``x-sluice-csrf`` must hold in unsafe requests
 ``jti``     the pass's own id
@@ -36,6 +37,7 @@ from gateway.jws import InvalidJwt, read_header, verified_claims
 from gateway.pass_keys import ALGORITHM, PassKeys
 from gateway.policy import Policy
 from gateway.principal import Method, Principal
+from pki.credential import Credential, CredentialKind
 
 ISSUER = "sluice-gateway"
 AUDIENCE = "sluice"
@@ -73,6 +75,7 @@ class _Claims(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...]
     method: Method
     cred: str
+    kind: CredentialKind
     jti: str
     iat: int
     exp: int
@@ -114,7 +117,8 @@ def issue(
         "roles": list(principal.roles),
         "groups": list(principal.groups),
         "method": principal.method,
-        "cred": principal.credential,
+        "cred": principal.credential.id,
+        "kind": principal.credential.kind,
         "jti": jti,
         "iat": int(now),
         "exp": expires_at,
@@ -149,5 +153,6 @@ def verify(text: str, keys: PassKeys, *, now: float) -> Pass:
         raise InvalidPass("expired")
     if max(claims.iat, claims.nbf) > now + LEEWAY_SECONDS:
         raise InvalidPass("from the future")
-    principal = Principal(claims.sub, claims.roles, claims.method, claims.cred, claims.groups, claims.scope)
+    credential = Credential(claims.kind, claims.cred)
+    principal = Principal(claims.sub, claims.roles, claims.method, credential, claims.groups, claims.scope)
     return Pass(principal, claims.jti, claims.exp, claims.csrf)

@@ -20,6 +20,7 @@ import msgspec
 from gateway.errors import PolicyError
 from gateway.policy import Policy, Ruling, Verdict
 from gateway.principal import Principal
+from pki.credential import Credential
 
 MAX_CASES = 10_000
 VERDICTS = {"allow": Verdict.ALLOW, "own": Verdict.OWN, "deny": Verdict.DENY}
@@ -70,5 +71,5 @@ def parse_table(data: bytes, where: str) -> tuple[Case, ...]:
 def decide_case(case: Case, policy: Policy) -> Outcome:
     """What ``policy`` says about ``case``."""
     roles = tuple(dict.fromkeys([*case.roles, *policy.roles_of(case.name, case.groups)]))
-    principal = Principal(case.name, roles, "session", "", case.groups, case.scopes)
+    principal = Principal(case.name, roles, "session", Credential("session", ""), case.groups, case.scopes)
     return Outcome(case, principal, policy.rule(principal, case.operation))

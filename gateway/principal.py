@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from pki.credential import Credential
+
 MAX_NAME_CHARACTERS = 128
 MAX_GROUPS = 64
 """Groups of one principal; a provider that tells more than these is not believed at all."""
@@ -39,8 +41,8 @@ class Principal:
     Attributes:
         name: who it is, safe for a header and a log line.
         roles: what decides about permissions.
-        method: how it was authenticated.
-        credential: the public identifier of the credential (a token's id, a session's id…), never a secret.
+        method: how it was authenticated; for a session: how it was begun.
+        credential: what the request came with.
         groups: what its identity provider or the user file says it belongs to.
         scopes: operations, or patterns of them, that the credential is narrowed to; empty: all that the roles grant.
     """
@@ -48,7 +50,7 @@ class Principal:
     name: str
     roles: tuple[str, ...]
     method: Method
-    credential: str
+    credential: Credential
     groups: tuple[str, ...] = ()
     scopes: tuple[str, ...] = ()
 

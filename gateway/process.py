@@ -88,7 +88,7 @@ async def run_auth(
         service = await stack.enter_async_context(auth_service(home, config, trust_domain, name, locate_ca=locate_ca))
         await stack.enter_async_context(keeping(home, service.audit))
         server = web.Server(
-            for_jobmanagers(service.handle, service.authenticator.pass_keys, stands_in(home))
+            for_jobmanagers(service.handle, service.authenticator.pass_keys, stands_in(home, config))
             if config.auth_host
             else service.handle,
             access_log=None,

@@ -20,6 +20,7 @@ from typing import Literal, get_args
 import msgspec
 
 from gateway.errors import RevocationError
+from pki.credential import Credential
 from pki.files import SECRET_MODE, locked, make_private_directory, read_secret, sync_directory, write_secret
 from pki.home import Home
 
@@ -73,10 +74,11 @@ class RevocationSet:
         """What still matters at ``now``."""
         return tuple(each for each in self.entries.values() if now < each.until)
 
-    def refuses(self, *, name: str, credential: str, now: float, jti: str = "") -> Revocation | None:
+    def refuses(self, *, name: str, credential: Credential, now: float, jti: str = "") -> Revocation | None:
         """What stands against a principal with this name and credential, and against the pass ``jti``."""
         keys: list[tuple[RevocationKind, str]] = [("user", name), ("pass", jti)]
-        keys += [(kind, credential) for kind in ("token", "session", "certificate")]
+        if credential.kind != "jwt":  # of which only the user, and the passes got for it, are revoked
+            keys.append((credential.kind, credential.id))
         for key in keys:
             if key[1] and self.is_revoked(*key, now=now):
                 return self.entries[key]

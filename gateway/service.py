@@ -112,8 +112,9 @@ class AuthService:
 
     def _noted_use(self, who: Authenticated) -> str | None:
         """Remember that the credential was used; for a session's cookie, a cookie with a new pass."""
-        if who.principal.method == "token" and who.csrf is None and not who.pass_id and self.desk.token_use is not None:
-            self.desk.token_use.used(who.principal.credential)
+        credential = who.principal.credential
+        if credential.kind == "token" and not who.pass_id and self.desk.token_use is not None:
+            self.desk.token_use.used(credential.id)
         return self.desk.renewed_cookie(who)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from gateway.errors import SessionError
 from gateway.revocations import Revocations
 from gateway.sessions import Client, Limits, SessionBook, SessionRecord, SignedIn
+from gateway.snapshot import FileSnapshot
 from pki.files import make_private_directory, read_secret, write_secret
 from pki.home import Home
 
@@ -20,6 +21,11 @@ FLUSH_SECONDS = 60.0
 def session_file(home: Home) -> Path:
     """Where the sessions of ``home``'s cluster are kept."""
     return home.gateway / "sessions.json"
+
+
+def session_snapshot(home: Home) -> FileSnapshot[SessionBook]:
+    """The sessions for a reader that runs for long, as the auth service last wrote them; no file means none."""
+    return FileSnapshot(session_file(home), SessionBook.decode, limit=MAX_SESSION_FILE_BYTES, missing=SessionBook())
 
 
 def read_sessions(home: Home) -> SessionBook:

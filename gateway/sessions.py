@@ -67,6 +67,11 @@ class Limits:
     lifetime: float
     idle: float
 
+    def hold(self, record: SessionRecord, now: float) -> bool:
+        """Whether a session has not ended by itself at ``now``."""
+        # Both as they are configured now: a shorter one counts for sessions that exist, a longer one does not.
+        return now < min(record.expires_at, record.created_at + self.lifetime, record.seen_at + self.idle)
+
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
@@ -113,7 +118,7 @@ class SessionBook:
         self, who: SignedIn, client: Client, limits: Limits, *, now: float, address: str = ""
     ) -> tuple[SessionBook, SessionRecord, str]:
         """A session with an id and a secret that nobody has chosen or seen; returns the secret too."""
-        kept = [record for record in self.records if self._alive(record, limits, now)]
+        kept = [record for record in self.records if limits.hold(record, now)]
         own = [record.id for record in kept if record.name == who.name]
         surplus = set(own[: max(0, len(own) - MAX_SESSIONS_PER_NAME + 1)])
         kept = [record for record in kept if record.id not in surplus]
@@ -150,7 +155,7 @@ class SessionBook:
         expected = _NO_DIGEST if record is None else record.sha256
         if not hmac.compare_digest(_digest(presented), expected) or record is None:
             raise NoSession("not known, or ended")
-        if not self._alive(record, limits, now):
+        if not limits.hold(record, now):
             raise NoSession("expired")
         return record
 
@@ -162,11 +167,6 @@ class SessionBook:
     def end(self, identifier: str) -> SessionBook:
         """Without this session; one that is not there is no error."""
         return SessionBook(record for record in self.records if record.id != identifier)
-
-    @staticmethod
-    def _alive(record: SessionRecord, limits: Limits, now: float) -> bool:
-        # Both limits as they are configured now: a shorter one counts for sessions that exist, a longer one does not.
-        return now < min(record.expires_at, record.created_at + limits.lifetime, record.seen_at + limits.idle)
 
 
 def is_session(text: str) -> bool:

@@ -8,40 +8,65 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from gateway.errors import TokenNotFound
+from gateway.config import GatewayConfig
 from gateway.revocations import Revocations
+from gateway.session_store import FLUSH_SECONDS, session_snapshot
+from gateway.sessions import Limits
 from gateway.tokens import token_snapshot
 from pki.assertions import Asserted
+from pki.credential import Credential
 from pki.home import Home
 from pki.standing import MAX_ASKED, Holder, Standing
 
 Stands = Callable[[Holder], bool]
 
 
-def stands_in(home: Home) -> Stands:
-    """Whether nothing is revoked that somebody came with, and its API token has not expired."""
-    tokens = token_snapshot(home)
-    revocations = Revocations.of(home)
+def stands_in(home: Home, config: GatewayConfig, clock: Callable[[], float] = time.time) -> Stands:
+    """Whether a credential still counts, by the files of ``home``.
+
+    Nothing of it is revoked, and:
+
+    - an API token has not expired;
+    - a session has not ended, and neither has the API token that it was begun with. Its last use is on disk
+      :data:`~gateway.session_store.FLUSH_SECONDS` late, so that idleness ends streams so much later.
+
+    Client certificates and JWTs are looked at when a stream begins; after that only a revocation ends it.
+    """
+    tokens, sessions, revocations = token_snapshot(home), session_snapshot(home), Revocations.of(home)
+    limits = Limits(config.session_lifetime, config.session_idle + FLUSH_SECONDS)
+
+    def token_stands(identifier: str, name: str, now: float) -> bool:
+        record = tokens.get().get(identifier)
+        if record is None or record.name != name or record.state(now) != "active":
+            return False
+        return not revocations.current().is_revoked("token", identifier, now=now)
+
+    def session_stands(identifier: str, name: str, now: float) -> bool:
+        record = sessions.get().get(identifier)
+        if record is None or record.name != name or not limits.hold(record, now):
+            return False
+        return not record.token or token_stands(record.token, name, now)
 
     def stands(who: Holder) -> bool:
-        now = time.time()
+        now = clock()
+        credential = Credential(who.kind, who.credential)
         revoked = revocations.current()
-        if revoked.refuses(name=who.principal, credential=who.credential, jti=who.id, now=now) is not None:
+        if revoked.refuses(name=who.principal, credential=credential, jti=who.id, now=now) is not None:
             return False
-        if who.method != "token":
-            return True
-        try:
-            record = tokens.get().find(who.credential)
-        except TokenNotFound:
-            return False
-        return record.name == who.principal and record.state(now) == "active"
+        match who.kind:
+            case "token":
+                return token_stands(who.credential, who.principal, now)
+            case "session":
+                return session_stands(who.credential, who.principal, now)
+            case "certificate" | "jwt":
+                return True
 
     return stands
 
 
-def standing_in(home: Home) -> Standing:
+def standing_in(home: Home, config: GatewayConfig) -> Standing:
     """The same, about everybody who has a stream open in this process."""
-    stands = stands_in(home)
+    stands = stands_in(home, config)
 
     async def standing(everybody: AbstractSet[Asserted]) -> AbstractSet[Asserted]:
         return {who for who in everybody if stands(Holder.of(who))}

@@ -21,6 +21,7 @@ import msgspec
 from gateway.errors import InvalidTokenRequest, TokenNotFound, TokenStoreError
 from gateway.operations import is_pattern
 from gateway.principal import Principal, is_role
+from pki.credential import Credential
 
 MAX_TOKENS = 5000
 """Tokens in one store."""
@@ -158,6 +159,10 @@ class TokenBook:
         )
         return TokenBook([*kept, record]), record, token
 
+    def get(self, identifier: str) -> TokenRecord | None:
+        """The token with this id, if there is one."""
+        return self._records.get(identifier)
+
     def find(self, identifier: str) -> TokenRecord:
         """The token with this id; raises :class:`TokenNotFound`."""
         record = self._records.get(identifier)
@@ -192,7 +197,9 @@ class TokenBook:
             case "expired":
                 raise Unauthenticated(Refusal.EXPIRED, record.id)
             case "active":
-                return Principal(record.name, (record.role,), "token", record.id, scopes=record.scopes)
+                return Principal(
+                    record.name, (record.role,), "token", Credential("token", record.id), scopes=record.scopes
+                )
 
 
 def redact(text: str) -> str:

@@ -34,6 +34,7 @@ import jwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from pki.credential import Credential, CredentialKind
 from pki.errors import AssertionRefused
 
 HEADER = "x-sluice-assertion"
@@ -71,7 +72,8 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...] = ()
     mth: str = ""
     method: str = ""
-    cred: str = ""
+    cred: str
+    kind: CredentialKind
     rid: str = ""
     any: bool = False
     htm: str | None = None
@@ -85,7 +87,7 @@ class Asserted:
     Attributes:
         principal: its name.
         method: how it was authenticated.
-        credential: the public id of its credential.
+        credential: what it came with.
         request_id: as in the audit log; empty for a pass.
         id: of the assertion or pass.
         any_owner: whether it may do this to what belongs to others.
@@ -97,7 +99,7 @@ class Asserted:
     roles: tuple[str, ...]
     groups: tuple[str, ...]
     method: str
-    credential: str
+    credential: Credential
     request_id: str
     id: str = ""
     any_owner: bool = False
@@ -224,7 +226,7 @@ class AssertionVerifier:
             roles=claims.roles,
             groups=claims.groups,
             method=claims.mth or claims.method,
-            credential=claims.cred,
+            credential=Credential(claims.kind, claims.cred),
             request_id=claims.rid[:MAX_REQUEST_ID_CHARACTERS],
             id=claims.jti,
             # A pass tells nothing about the request: for operations with owners the auth service is always asked.

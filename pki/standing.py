@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from pki.assertions import Asserted
+from pki.credential import CredentialKind
 from pki.errors import SluiceError
 
 _LOG = logging.getLogger(__name__)
@@ -35,14 +36,14 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Who came with which credential: what can be revoked of :class:`~pki.assertions.Asserted`."""
 
     principal: str
-    method: str
+    kind: CredentialKind
     credential: str
     id: str
 
     @classmethod
     def of(cls, who: Asserted) -> Holder:
         """That of somebody who was let in."""
-        return cls(principal=who.principal, method=who.method, credential=who.credential, id=who.id)
+        return cls(principal=who.principal, kind=who.credential.kind, credential=who.credential.id, id=who.id)
 
 
 class Cut(SluiceError):

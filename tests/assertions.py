@@ -16,6 +16,7 @@ from gateway.pass_keys import PassKeys
 from gateway.principal import AccessRole, Principal
 from pki.assertion_keys import assertion_keys_file
 from pki.assertions import HEADER, PASS_AUDIENCE, Asserted, AssertionVerifier, decode_jwks
+from pki.credential import Credential
 from pki.home import Home
 
 
@@ -35,7 +36,7 @@ class AssertingGateway:
     def assertion(self, method: str, path: str, name: str = "ada", *roles: str) -> str:
         """The assertion alone."""
         held = tuple(AccessRole(role) for role in roles or ("submitter",))
-        principal = Principal(name, held, "token", "id-1")
+        principal = Principal(name, held, "token", Credential("token", "id-1"))
         # As the default policy has it: everybody sees all jobs, and changes one's own.
         any_owner = AccessRole.ADMIN in held or method == "GET"
         return self.signer.sign(

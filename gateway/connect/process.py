@@ -46,7 +46,7 @@ async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int
         await stack.enter_async_context(reporting(identity, "connect"))
         sessions = Sessions(identity, RestSessions(home, identity, leg).ask)
         stack.callback(sessions.close)
-        streams = OpenStreams(standing_in(home))
+        streams = OpenStreams(standing_in(home, config))
         verifier = AssertionVerifier(AssertionKeys(assertion_keys_file(home)).keys, AUDIENCES)
         relay = ConnectRelay(verifier, sessions, streams)
         listening = stack.enter_context(contextlib.closing(listen_unix(path)))

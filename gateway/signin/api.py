@@ -81,7 +81,7 @@ class AuthApi:
     async def _exchange(self, asked: Asked, note: Note) -> web.Response:
         """A pass for a credential: as JSON, or for a browser as a cookie that no script can read."""
         who = await self._desk.who(_without_pass_cookie(asked))
-        note.principal, note.credential = who.principal.name, who.principal.credential
+        note.principal, note.credential = who.principal.name, who.principal.credential.id
         if who.pass_id:
             # Else a pass that was stolen could be renewed for ever, long after its credential has ended.
             raise Refused(403, "a pass cannot be exchanged for another", "Exchange the credential itself.")
@@ -94,7 +94,7 @@ class AuthApi:
 
     async def _whoami(self, asked: Asked, note: Note) -> web.Response:
         principal = (await self._desk.who(asked)).principal
-        note.principal, note.credential, note.reason = principal.name, principal.credential, "looked"
+        note.principal, note.credential, note.reason = principal.name, principal.credential.id, "looked"
         return _json(
             {
                 "name": principal.name,
@@ -102,7 +102,7 @@ class AuthApi:
                 "groups": principal.groups,
                 "scopes": principal.scopes,
                 "method": principal.method,
-                "credential": principal.credential,
+                "credential": principal.credential.id,
                 "operations": self._desk.authenticator.policy.get().granted(principal),
             }
         )

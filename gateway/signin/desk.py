@@ -121,8 +121,8 @@ class Desk:
         )
         if who.session is not None:
             self.authenticator.sessions.used(who.session.id)
-        elif who.principal.method == "token" and self.token_use is not None:
-            self.token_use.used(who.principal.credential)
+        elif who.principal.credential.kind == "token" and self.token_use is not None:
+            self.token_use.used(who.principal.credential.id)
         return text, made.expires_at - now
 
     def renewed_cookie(self, who: Authenticated) -> str | None:

@@ -74,7 +74,7 @@ class Device:
             query = f"?{urlencode({'user_code': code})}" if code else ""
             return redirect(f"/auth/login?{urlencode({'return_to': f'/auth/device{query}'})}")
         _require_browser(who)
-        note.principal, note.credential, note.reason = who.principal.name, who.principal.credential, "looked"
+        note.principal, note.credential, note.reason = who.principal.name, who.principal.credential.id, "looked"
         name, csrf = who.principal.name, who.csrf or ""
         if not code:
             return page(pages.device(name=name, csrf=csrf))
@@ -90,7 +90,7 @@ class Device:
         self._desk.check_origin(asked)
         who = await self._desk.who(asked)
         session = _require_browser(who)
-        note.principal, note.credential = who.principal.name, who.principal.credential
+        note.principal, note.credential = who.principal.name, who.principal.credential.id
         pending = self._find(asked.form.get("user_code", ""), who, note)
         if pending is None:
             raise Refused(404, "no command waits with this code", "No command waits with this code.")

@@ -98,11 +98,11 @@ class Login:
             note.credential, note.reason = error.credential, f"sign-in with a token: {error.reason}"
             return self._form(asked, back, "The token is not valid.", status=403)
         token = who.principal
-        signed_in = SignedIn(token.name, "token", token=token.credential, not_after=who.expires_at)
+        signed_in = SignedIn(token.name, "token", token=token.credential.id, not_after=who.expires_at)
         session, cookies = desk.begin_browser_session(signed_in, asked)
         if desk.token_use is not None:
-            desk.token_use.used(token.credential)
-        note.principal, note.credential, note.reason = token.name, session, f"signed in with token {token.credential}"
+            desk.token_use.used(token.credential.id)
+        note.principal, note.credential, note.reason = token.name, session, f"signed in with token {signed_in.token}"
         return redirect(back, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
 
     async def callback(self, asked: Asked, note: Note) -> web.Response:
@@ -142,7 +142,7 @@ class Login:
             note.reason, note.credential = f"led to the sign-in page: {error.reason}", error.credential
             query = urlencode({"return_to": back})
             return redirect(f"/auth/login?{query}", cookies=[clear_cookie(PASS_COOKIE)])
-        note.principal, note.credential = who.principal.name, who.principal.credential
+        note.principal, note.credential = who.principal.name, who.principal.credential.id
         note.reason = "was refused a page"
         text = "You may not see this page. Sign in as somebody else, or ask whoever runs this cluster."
         return page(pages.message("Not allowed", text, link="/auth/account"), status=403)
@@ -157,9 +157,9 @@ class Login:
             # Nobody is signed in: then there is nothing to protect, and cookies that are left can go.
             note.reason = "signed out, had no session"
             return signed_out("/auth/signed-out")
-        if who.principal.method not in {"session", "user"} and who.csrf is None:
+        if who.principal.credential.kind != "session":
             raise Refused(403, "not a session", "Only sessions are signed out; see `sluice token revoke`.")
-        identifier = who.principal.credential
+        identifier = who.principal.credential.id
         desk.end_session(identifier, who.principal.name)
         note.principal, note.credential, note.reason = who.principal.name, identifier, "signed out"
         id_token = desk.id_tokens.pop(identifier, None)
@@ -176,7 +176,7 @@ class Login:
         except Unauthenticated:
             note.reason = "nobody is signed in"
             return redirect("/auth/login?return_to=/auth/account")
-        note.principal, note.credential, note.reason = who.principal.name, who.principal.credential, "looked"
+        note.principal, note.credential, note.reason = who.principal.name, who.principal.credential.id, "looked"
         targets = []
         if desk.provider is not None and (url := await desk.provider.logout_url(None)):
             parts = urlsplit(url)

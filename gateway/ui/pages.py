@@ -94,7 +94,7 @@ class AdminPages:
             who,
             "gateway.html",
             sessions=sorted(sessions, key=lambda each: -each.seen_at)[:MAX_LISTED],
-            own=who.principal.credential,
+            own=who.principal.credential.id,
             tokens=sorted(tokens, key=lambda each: -each.created_at)[:MAX_LISTED],
             used=await asyncio.to_thread(read_token_use, self.home) if may_see_tokens else {},
             config=desk.config,
@@ -227,7 +227,7 @@ class AdminPages:
                     note.reason = error.reason
                     return redirect(f"/auth/login?{urlencode({'return_to': asked.path})}")
                 raise
-            note.principal, note.credential, note.reason = who.principal.name, who.principal.credential, "looked"
+            note.principal, note.credential, note.reason = who.principal.name, who.principal.credential.id, "looked"
             if not self._may(who, note.operation):
                 note.reason = "no role allows it"
                 detail = f"{who.principal.name} may not {note.operation}."

@@ -19,6 +19,7 @@ from gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
 from pki.assertion_keys import assertion_keys_file
 from pki.assertions import Asserted
 from pki.channels import MAY_CONNECT, Channel, server_policy
+from pki.credential import Credential
 from pki.errors import AssertionRefused
 from pki.home import Home
 from pki.identity import NAMED_ROLES, Role, SpiffeId
@@ -190,10 +191,10 @@ async def test_jobmanager_gets_the_public_keys_and_nothing_else(shared: NetworkG
 
 async def test_jobmanager_asks_whose_streams_may_stay(shared: NetworkGateway) -> None:
     standing = standing_at(TlsIdentity(shared.rest_identity), *shared.auth_address)
-    ada = Asserted("ada", (), (), "session", "s-ada", "r", "p-1")
-    eve = Asserted("eve", (), (), "session", "s-eve", "r", "p-2")
-    unknown = Asserted("mallory", (), (), "token", "no-such-token", "r", "p-3")
-    Revocations.of(shared.home).revoke("session", "s-eve")
+    ada = Asserted("ada", (), (), "certificate", Credential("certificate", "c-ada"), "r", "p-1")
+    eve = Asserted("eve", (), (), "certificate", Credential("certificate", "c-eve"), "r", "p-2")
+    unknown = Asserted("mallory", (), (), "token", Credential("token", "no-such-token"), "r", "p-3")
+    Revocations.of(shared.home).revoke("certificate", "c-eve")
     assert await standing({ada, eve, unknown}) == {ada}
     nobody = standing_at(TlsIdentity(shared.rest_identity), shared.auth_address[0], 1)
     with pytest.raises(AssertionRefused):

@@ -14,6 +14,7 @@ from gateway.policy_file import PolicyFile, policy_file
 from gateway.principal import Principal
 from gateway.revocations import Revocations
 from pki.assertions import REST_AUDIENCE
+from pki.credential import Credential
 from pki.files import write_secret
 from tests.assertions import asserted_by
 from tests.integration.gateway.conftest import ROUTES, Gateway, eventually
@@ -28,7 +29,7 @@ def pass_of(gateway: Gateway, role: str, name: str = "ada", credential: str = "c
     keys = PassKeys.of(gateway.home)
     keys.load()
     policy = PolicyFile(lambda: policy_file(gateway.home), known).get()
-    return issue(Principal(name, (role,), "token", credential), keys, policy, now=time.time())
+    return issue(Principal(name, (role,), "token", Credential("token", credential)), keys, policy, now=time.time())
 
 
 @pytest.fixture
@@ -181,7 +182,7 @@ def test_expired_pass_is_told_so_by_status(gateway: Gateway) -> None:
     keys = PassKeys.of(gateway.home)
     keys.load()
     policy = PolicyFile(lambda: policy_file(gateway.home), known).get()
-    principal = Principal("ada", ("viewer",), "token", "cred")
+    principal = Principal("ada", ("viewer",), "token", Credential("token", "cred"))
     text, _ = issue(principal, keys, policy, now=time.time() - 3600)
     reply = gateway.send("GET", "/v1/jobs", token=text)
     assert reply.status == 401

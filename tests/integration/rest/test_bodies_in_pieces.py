@@ -24,6 +24,7 @@ from gateway.upstreams import UnixLeg
 from pki import metrics
 from pki.assertions import Asserted
 from pki.channels import Channel, client_policy
+from pki.credential import Credential
 from pki.errors import AssertionRefused
 from pki.identity import Role
 from pki.listener import MutualTlsListener
@@ -32,7 +33,7 @@ from runtime.rest.standing import standing_at
 from tests.hostile import TestPki
 
 PIECE_BYTES = 7
-ADA = Asserted("ada", ("submitter",), (), "token", "c-1", "r-1", "p-1")
+ADA = Asserted("ada", ("submitter",), (), "token", Credential("token", "c-1"), "r-1", "p-1")
 
 
 @pytest.fixture(scope="module")

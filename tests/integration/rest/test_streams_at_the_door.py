@@ -8,30 +8,71 @@ import datetime as dt
 import json
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 
-from gateway.config import GatewayConfig
+from gateway.audit_log import audit_file
+from gateway.config import GatewayConfig, IssuerConfig, OidcConfig
 from gateway.principal import AccessRole
 from gateway.process import route_file, run_auth, run_envoy
 from gateway.revocations import Revocations
+from gateway.session_store import revoke_sessions
 from gateway.standing import standing_in
 from gateway.tokens import TokenStore, create_token
+from gateway.users import UserStore
+from pki.assertions import Asserted
 from pki.edge_client import edge_client_context
 from pki.files import write_secret
 from pki.identity import Role, SpiffeId
 from pki.issuer import LocalIssuer
+from pki.standing import Standing
 from runtime.jobmanager.process import jobmanager
 from runtime.rest.routes import published_routes
 from tests.hostile import TRUST_DOMAIN
+from tests.identity_provider import CLIENT_ID, IdentityProvider, identity_provider, provider_tls
+from tests.integration.gateway.signin.conftest import ORIGIN, Browser, hidden
 from tests.integration.rest.events import Events
 from tests.integration.runtime.conftest import JOBMANAGER, Cluster, eventually, fake_driver_argv
 
 REQUEST_TIMEOUT = 1.0
+PASSWORD = "correct horse battery"  # noqa: S105  of the tests' own user
+POLICY = b"""
+version = 1
+[roles.viewer]
+allow = ["*"]
+[groups]
+staff = ["viewer"]
+[users]
+by-certificate = ["viewer"]
+"""
+
+
+@dataclass
+class Shown:
+    """What a client shows of itself: headers, and a certificate perhaps."""
+
+    headers: dict[str, str]
+    tls: ssl.SSLContext | None = None
+
+
+@dataclass
+class Looks:
+    """Counts how often it was looked at who may stay."""
+
+    standing: Standing
+    count: int = 0
+
+    async def __call__(self, everybody: AbstractSet[Asserted]) -> AbstractSet[Asserted]:
+        found = await self.standing(everybody)
+        self.count += 1
+        return found
 
 
 @dataclass
@@ -41,6 +82,8 @@ class Door:
     cluster: Cluster
     port: int
     tls: ssl.SSLContext
+    provider: IdentityProvider
+    looks: Looks
 
     def token(self, name: str) -> str:
         """A new one of a viewer."""
@@ -48,21 +91,53 @@ class Door:
 
     @contextlib.asynccontextmanager
     async def listening(self, path: str, token: str) -> AsyncIterator[Events]:
+        """A stream through the door, with an API token."""
+        async with self.streaming(path, Shown({"authorization": f"Bearer {token}"})) as events:
+            yield events
+
+    @contextlib.asynccontextmanager
+    async def streaming(self, path: str, shown: Shown) -> AsyncIterator[Events]:
         """A stream through the door."""
+        url, tls = f"https://localhost:{self.port}{path}", shown.tls or self.tls
         async with (
-            aiohttp.ClientSession() as session,
-            session.get(
-                f"https://localhost:{self.port}{path}", headers={"authorization": f"Bearer {token}"}, ssl=self.tls
-            ) as response,
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
+            session.get(url, headers=shown.headers, ssl=tls) as response,
         ):
             assert response.status == 200, await response.text()
             yield Events(response)
 
+    @contextlib.asynccontextmanager
+    async def browser(self) -> AsyncIterator[Browser]:
+        """One without cookies."""
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+            yield Browser(f"https://localhost:{self.port}", session)
+
+    def denials(self) -> list[str]:
+        """Why requests were refused so far, by the audit log."""
+        records = map(json.loads, audit_file(self.cluster.home).read_text().splitlines())
+        return [each["reason"] for each in records if each.get("decision") == "deny"]
+
 
 @pytest.fixture
-async def door(cluster: Cluster) -> AsyncIterator[Door]:
+async def provider(tmp_path: Path) -> AsyncIterator[IdentityProvider]:
+    async with identity_provider(provider_tls(tmp_path / "provider")) as running:
+        yield running
+
+
+@pytest.fixture
+async def door(cluster: Cluster, provider: IdentityProvider) -> AsyncIterator[Door]:
     """Envoy and the auth service in this process; a request may take a second."""
-    home = cluster.home
+    home, ca_file = cluster.home, str(provider.ca_file)
+    config = GatewayConfig(
+        port=0,
+        authorization_timeout=5.0,
+        request_timeout=REQUEST_TIMEOUT,
+        public_url=ORIGIN,
+        oidc=OidcConfig(issuer=provider.issuer, client_id=CLIENT_ID, ca_file=ca_file),
+        issuers=(IssuerConfig(issuer=provider.issuer, audience="cluster", ca_file=ca_file, prefix="ci-"),),
+    )
+    write_secret(home.gateway / "policy.toml", POLICY)
+    looks = Looks(standing_in(home, config))
     await cluster.master.aclose()  # again, with who says whose streams may stay
     cluster.address = await cluster.master.enter_async_context(
         jobmanager(
@@ -72,7 +147,7 @@ async def door(cluster: Cluster) -> AsyncIterator[Door]:
             JOBMANAGER,
             argv=fake_driver_argv,
             issuer=LocalIssuer(home, cluster.pki.config),
-            standing=standing_in(home),
+            standing=looks,
         )
     )
     cluster.pki.issuer.issue_edge_server(
@@ -82,14 +157,13 @@ async def door(cluster: Cluster) -> AsyncIterator[Door]:
         ips=["127.0.0.1"],
     )
     write_secret(route_file(home), json.dumps(published_routes()).encode())
-    config = GatewayConfig(port=0, authorization_timeout=5.0, request_timeout=REQUEST_TIMEOUT)
     auth = asyncio.create_task(run_auth(home, config, TRUST_DOMAIN))
     await _there(home.sockets / "auth.sock", auth)
     envoy = asyncio.create_task(run_envoy(home, config, TRUST_DOMAIN))
     endpoint = home.run / "endpoints" / "envoy.json"
     await _there(endpoint, envoy)
     authority = home.pki / "authorities" / "edge" / "cert.pem"
-    yield Door(cluster, json.loads(endpoint.read_bytes())["port"], edge_client_context(authority))
+    yield Door(cluster, json.loads(endpoint.read_bytes())["port"], edge_client_context(authority), provider, looks)
     for task in (envoy, auth):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -141,3 +215,114 @@ async def test_a_stream_outlives_the_time_out_of_requests_and_ends_with_its_cred
         assert (last.name, last.data["type"]) == ("problem", "urn:sluice:problem:NotAsserted")
         await door.cluster.stop_taskmanager("tm-2")
         await others.until("overview")
+
+
+async def _by_token(door: Door) -> Shown:
+    return Shown({"authorization": f"Bearer {door.token('by-token')}"})
+
+
+async def _by_session_of_token(door: Door) -> Shown:
+    async with door.browser() as browser:
+        form = await browser.get("/auth/login?with=token")
+        token = hidden(form.text, "token")
+        reply = await browser.post("/auth/login", {"token": token, "api_token": door.token("by-session-of-token")})
+        assert reply.status == 303, reply.text
+        return _cookies(browser)
+
+
+async def _by_password(door: Door) -> Shown:
+    UserStore(door.cluster.home).add("by-password", PASSWORD, roles=("viewer",), groups=())
+    async with door.browser() as browser:
+        form = await browser.get("/auth/login?with=password")
+        fields = {"token": hidden(form.text, "token"), "name": "by-password", "password": PASSWORD}
+        reply = await browser.post("/auth/login", fields)
+        assert reply.status == 303, reply.text
+        return _cookies(browser)
+
+
+async def _by_provider(door: Door) -> Shown:
+    door.provider.user = "by-provider"
+    async with door.browser() as browser:
+        reply = await browser.sign_in()
+        assert reply.status == 303, reply.text
+        return _cookies(browser)
+
+
+async def _by_certificate(door: Door) -> Shown:
+    directory = door.cluster.tmp / "by-certificate"
+    user = SpiffeId.process(TRUST_DOMAIN, Role.USER, "by-certificate")
+    door.cluster.pki.issuer.issue_to(directory, user)
+    tls = edge_client_context(door.cluster.home.pki / "authorities" / "edge" / "cert.pem")
+    tls.load_cert_chain(directory / "chain.pem", directory / "key.pem")
+    return Shown({}, tls)
+
+
+async def _by_jwt(door: Door) -> Shown:
+    claims = door.provider.claims("by-jwt", "cluster", jti="jwt-1")
+    return Shown({"authorization": f"Bearer {door.provider.signer.sign(claims)}"})
+
+
+def _cookies(browser: Browser) -> Shown:
+    return Shown({"cookie": "; ".join(f"{name}={value}" for name, value in browser.cookies.items())})
+
+
+def _end_token(door: Door, name: str) -> None:
+    (record,) = [each for each in TokenStore(door.cluster.home).read().records if each.name == name]
+    TokenStore(door.cluster.home).revoke(record.id)
+
+
+def _end_session(door: Door, name: str) -> None:
+    assert len(revoke_sessions(door.cluster.home, lambda record: record.name == name)) == 1
+
+
+def _end_certificate(door: Door, name: str) -> None:
+    leaf = x509.load_pem_x509_certificate((door.cluster.tmp / name / "chain.pem").read_bytes())
+    Revocations.of(door.cluster.home).revoke("certificate", leaf.fingerprint(hashes.SHA256()).hex())
+
+
+def _end_user(door: Door, name: str) -> None:
+    Revocations.of(door.cluster.home).revoke("user", name)
+
+
+SIGN_INS: dict[str, tuple[Callable[[Door], Awaitable[Shown]], Callable[[Door, str], None]]] = {
+    "by-token": (_by_token, _end_token),
+    "by-session-of-token": (_by_session_of_token, _end_token),
+    "by-password": (_by_password, _end_session),
+    "by-provider": (_by_provider, _end_session),
+    "by-certificate": (_by_certificate, _end_certificate),
+    "ci-by-jwt": (_by_jwt, _end_user),
+}
+"""Name of a user -> how they come in, and what ends that."""
+
+
+async def test_stream_of_each_kind_of_credential_stays_open_until_that_credential_ends(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        streams: dict[str, Events] = {}
+        for name, (sign_in, _) in SIGN_INS.items():
+            streams[name] = await stack.enter_async_context(door.streaming("/v1/events", await sign_in(door)))
+            await streams[name].until("overview")
+        # 1. Nobody is cut, however often it is looked at.
+        denials, seen = door.denials(), door.looks.count
+
+        async def looked() -> bool:
+            return door.looks.count >= seen + 3
+
+        await eventually(looked, "it was looked at who may stay")
+        await door.cluster.start_taskmanager("tm-1")
+        for events in streams.values():
+            while (await events.until("overview")).data["taskmanagers"] != 1:
+                pass
+        assert "streams were cut" not in caplog.text
+        assert door.denials() == denials
+        # 2. Each ends with what it was opened with, and no other does.
+        for number, (name, (_, end)) in enumerate(SIGN_INS.items(), 2):
+            await asyncio.to_thread(end, door, name)
+            last = (await streams.pop(name).rest())[-1]
+            assert (last.name, last.data["type"]) == ("problem", "urn:sluice:problem:NotAsserted"), name
+            await door.cluster.start_taskmanager(f"tm-{number}")
+            for events in streams.values():
+                while (await events.until("overview")).data["taskmanagers"] != number:
+                    pass
+        assert door.denials() == denials

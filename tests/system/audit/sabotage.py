@@ -17,6 +17,7 @@ from gateway.principal import AccessRole, Principal
 from gateway.token_book import TokenBook, Unauthenticated
 from pki.assertions import Asserted
 from pki.channels import Channel, PeerPolicy
+from pki.credential import Credential
 from pki.identity import Role
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
@@ -32,7 +33,7 @@ def every_token() -> None:
         try:
             return original(self, presented, now=now)
         except Unauthenticated:
-            return Principal("anybody", (AccessRole.ADMIN,), "token", "none")
+            return Principal("anybody", (AccessRole.ADMIN,), "token", Credential("token", "none"))
 
     TokenBook.authenticate = authenticate  # type: ignore[method-assign]
 
@@ -49,7 +50,7 @@ def every_right() -> None:
 
 def rest_believes_everybody() -> None:
     """REST takes whoever brings no assertion of the gateway for an administrator."""
-    everybody = Asserted("anybody", ("admin",), (), "token", "none", "none")
+    everybody = Asserted("anybody", ("admin",), (), "token", Credential("token", "none"), "none")
 
     @web.middleware
     async def believe(request: web.Request, handler: Any) -> web.StreamResponse:

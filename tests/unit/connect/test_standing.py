@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +13,32 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gateway.config import GatewayConfig
 from gateway.errors import TokenStoreError
 from gateway.revocations import RevocationKind, Revocations
+from gateway.session_store import FLUSH_SECONDS, SessionStore
+from gateway.sessions import Limits, SessionRecord, SignedIn
 from gateway.standing import answer, standing_in, stands_in
-from gateway.token_book import TokenBook
+from gateway.token_book import TokenBook, TokenRecord
 from gateway.tokens import TokenStore, create_token, token_file
 from pki.assertions import Asserted
+from pki.credential import Credential, CredentialKind
 from pki.files import write_secret
 from pki.home import Home
 from pki.standing import MAX_ASKED, Cut, Holder, OpenStreams
 
+CONFIG = GatewayConfig(session_lifetime=1000.0, session_idle=100.0)
 
-def asserted(name: str, credential: str = "c", method: str = "token") -> Asserted:
-    return Asserted(name, ("submitter",), (), method, credential, "r")
+
+def asserted(name: str, credential: str = "c", kind: CredentialKind = "token") -> Asserted:
+    return Asserted(name, ("submitter",), (), "user", Credential(kind, credential), "r")
+
+
+def session(home: Home, name: str = "ada", token: TokenRecord | None = None) -> SessionRecord:
+    """A session of a browser, as the auth service begins it: with a password, or with an API token."""
+    store = SessionStore(home, Limits(CONFIG.session_lifetime, CONFIG.session_idle))
+    who = SignedIn(name, "user") if token is None else SignedIn(name, "token", token=token.id)
+    return store.begin(who, "browser")[0]
 
 
 async def opened(streams: OpenStreams, who: Asserted) -> asyncio.Task[str]:
@@ -66,17 +80,100 @@ async def test_only_the_streams_of_who_may_not_stay_are_cut() -> None:
     assert await streams.look() == 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "identifier"), [("user", "eve"), ("session", "s-1"), ("certificate", "s-1"), ("pass", "p-1")]
-)
-def test_whoever_has_something_revoked_may_not_stay(tmp_path: Path, kind: RevocationKind, identifier: str) -> None:
+@pytest.mark.parametrize("kind", ["user", "session", "pass"])
+def test_whoever_has_something_revoked_may_not_stay(tmp_path: Path, kind: RevocationKind) -> None:
     home = Home.at(tmp_path).create()
-    stands = stands_in(home)
-    eve = replace(asserted("eve", "s-1", "session"), id="p-1")
+    shown, other = session(home, "eve"), session(home, "ada")
+    stands = stands_in(home, CONFIG)
+    eve = replace(asserted("eve", shown.id, "session"), id="p-1")
     assert stands(Holder.of(eve))
-    Revocations.of(home).revoke(kind, identifier)
+    Revocations.of(home).revoke(kind, {"user": "eve", "session": shown.id, "pass": "p-1"}[kind])
     assert not stands(Holder.of(eve))
-    assert stands(Holder.of(asserted("ada", "s-2", "session")))
+    assert stands(Holder.of(asserted("ada", other.id, "session")))
+
+
+@pytest.mark.parametrize("kind", ["certificate", "jwt"])
+def test_certificate_and_jwt_stand_until_they_or_their_user_are_revoked(tmp_path: Path, kind: CredentialKind) -> None:
+    home = Home.at(tmp_path).create()
+    stands = stands_in(home, CONFIG)
+    assert stands(Holder.of(asserted("eve", "c-1", kind)))
+    # An id means something with its kind alone.
+    Revocations.of(home).revoke("token", "c-1")
+    Revocations.of(home).revoke("session", "c-1")
+    assert stands(Holder.of(asserted("eve", "c-1", kind)))
+    Revocations.of(home).revoke("certificate", "c-1")
+    assert stands(Holder.of(asserted("eve", "c-1", kind))) is (kind == "jwt")
+    Revocations.of(home).revoke("user", "eve")
+    assert not stands(Holder.of(asserted("eve", "c-2", kind)))
+
+
+def test_id_of_a_session_is_never_taken_for_that_of_a_token(tmp_path: Path) -> None:
+    home = Home.at(tmp_path).create()
+    token, _ = TokenStore(home).create("ada", "submitter", dt.timedelta(hours=1))
+    begun = session(home, token=token)
+    stands = stands_in(home, CONFIG)
+    assert stands(Holder.of(asserted("ada", begun.id, "session")))
+    assert stands(Holder.of(asserted("ada", token.id, "token")))
+    assert not stands(Holder.of(asserted("ada", begun.id, "token")))
+    assert not stands(Holder.of(asserted("ada", token.id, "session")))
+    assert not stands(Holder.of(asserted("eve", begun.id, "session")))
+
+
+def _sign_out(home: Home, begun: SessionRecord, _: TokenRecord) -> None:
+    SessionStore(home, Limits(1000.0, 100.0)).end(begun.id)
+
+
+def _revoke_session(home: Home, begun: SessionRecord, _: TokenRecord) -> None:
+    Revocations.of(home).revoke("session", begun.id)
+
+
+def _revoke_token(home: Home, _: SessionRecord, token: TokenRecord) -> None:
+    TokenStore(home).revoke(token.id)
+
+
+def _revoke_the_id_of_the_token(home: Home, _: SessionRecord, token: TokenRecord) -> None:
+    Revocations.of(home).revoke("token", token.id)
+
+
+def _forget_token(home: Home, _: SessionRecord, __: TokenRecord) -> None:
+    write_secret(token_file(home), TokenBook().encode())
+
+
+def _lock_user(home: Home, _: SessionRecord, __: TokenRecord) -> None:
+    Revocations.of(home).revoke("user", "ada")
+
+
+@pytest.mark.parametrize(
+    "end", [_sign_out, _revoke_session, _revoke_token, _revoke_the_id_of_the_token, _forget_token, _lock_user]
+)
+def test_session_of_a_token_ends_with_either(
+    tmp_path: Path, end: Callable[[Home, SessionRecord, TokenRecord], None]
+) -> None:
+    home = Home.at(tmp_path).create()
+    token, _ = TokenStore(home).create("ada", "submitter", dt.timedelta(hours=1))
+    begun, password = session(home, token=token), session(home)
+    stands = stands_in(home, CONFIG)
+    assert stands(Holder.of(asserted("ada", begun.id, "session")))
+    end(home, begun, token)
+    assert not stands(Holder.of(asserted("ada", begun.id, "session")))
+    assert stands(Holder.of(asserted("ada", password.id, "session"))) is (end is not _lock_user)
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "seconds", "stays"),
+    [
+        pytest.param(3600, 100 + FLUSH_SECONDS - 1, True, id="idle for less than it may"),
+        pytest.param(3600, 100 + FLUSH_SECONDS + 1, False, id="idle for longer"),
+        pytest.param(50, 49, True, id="before its token's end"),
+        pytest.param(50, 51, False, id="after its token's end"),
+    ],
+)
+def test_session_of_a_token_ends_by_itself(tmp_path: Path, lifetime: int, seconds: float, *, stays: bool) -> None:
+    home = Home.at(tmp_path).create()
+    token, _ = TokenStore(home).create("ada", "submitter", dt.timedelta(seconds=lifetime))
+    begun = session(home, token=token)
+    stands = stands_in(home, CONFIG, lambda: begun.created_at + seconds)
+    assert stands(Holder.of(asserted("ada", begun.id, "session"))) is stays
 
 
 async def test_when_nobody_can_tell_the_streams_end() -> None:
@@ -93,7 +190,7 @@ def test_a_token_stands_until_it_is_revoked_expires_or_is_gone(tmp_path: Path) -
     home = Home.at(tmp_path).create()
     create_token(home, name="ada", role="submitter", lifetime=dt.timedelta(hours=1))
     (record,) = TokenStore(home).read().records
-    stands = stands_in(home)
+    stands = stands_in(home, CONFIG)
     assert stands(Holder.of(asserted("ada", record.id)))
     assert not stands(Holder.of(asserted("bob", record.id)))
     assert not stands(Holder.of(asserted("ada", "unknown")))
@@ -109,10 +206,10 @@ def test_a_token_stands_until_it_is_revoked_expires_or_is_gone(tmp_path: Path) -
 
 async def test_a_process_of_the_home_and_one_elsewhere_get_the_same_verdicts(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
-    eve, ada = asserted("eve", "s-1", "session"), asserted("ada", "s-2", "session")
+    eve, ada = (asserted(name, session(home, name).id, "session") for name in ("eve", "ada"))
     Revocations.of(home).revoke("user", "eve")
-    assert await standing_in(home)({eve, ada}) == {ada}
-    assert answer(stands_in(home), msgspec.json.encode([Holder.of(eve), Holder.of(ada)])) == b"[false,true]"
+    assert await standing_in(home, CONFIG)({eve, ada}) == {ada}
+    assert answer(stands_in(home, CONFIG), msgspec.json.encode([Holder.of(eve), Holder.of(ada)])) == b"[false,true]"
 
 
 @pytest.mark.parametrize(
@@ -126,4 +223,4 @@ async def test_a_process_of_the_home_and_one_elsewhere_get_the_same_verdicts(tmp
 )
 def test_a_malformed_question_is_no_question(tmp_path: Path, asked: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
-        answer(stands_in(Home.at(tmp_path).create()), asked)
+        answer(stands_in(Home.at(tmp_path).create(), CONFIG), asked)

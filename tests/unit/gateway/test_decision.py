@@ -13,6 +13,7 @@ from gateway.policy_file import DEFAULT_POLICY, read_policy
 from gateway.principal import AccessRole, Principal
 from gateway.routes import Route, RouteTable
 from gateway.token_book import Refusal, TokenBook, Unauthenticated
+from pki.credential import Credential
 from runtime.rest.routes import published_routes
 
 NOW = 1_800_000_000.0
@@ -79,7 +80,7 @@ def test_expired_token_is_named_in_the_audit_log_but_a_forged_one_is_not() -> No
 
 
 def with_cookie(method: str, *given: str, csrf: str = "c5rf") -> Decision:
-    ada = Authenticated(Principal("ada", ("admin",), "session", "5e55"), NOW + 60, csrf=csrf)
+    ada = Authenticated(Principal("ada", ("admin",), "session", Credential("session", "5e55")), NOW + 60, csrf=csrf)
     return decide(CheckRequest(method, "/v1/jobs", csrf=given), ada, policy=POLICY, routes=ROUTES, realm="test")
 
 
@@ -102,7 +103,7 @@ def test_a_cookie_alone_changes_nothing(decision: Decision, status: int) -> None
 
 @pytest.mark.parametrize(("role", "any_owner"), [("submitter", False), ("admin", True)])
 def test_rest_is_told_whether_the_owner_matters(role: str, any_owner: bool) -> None:
-    who = Authenticated(Principal("ada", (role,), "token", "id"), NOW + 60)
+    who = Authenticated(Principal("ada", (role,), "token", Credential("token", "id")), NOW + 60)
     routes = RouteTable([Route("PATCH", "/v1/jobs/{id}", "jobs.cancel")])
     decision = decide(CheckRequest("PATCH", "/v1/jobs/42"), who, policy=POLICY, routes=routes, realm="test")
     assert (decision.allowed, decision.any_owner) == (True, any_owner)

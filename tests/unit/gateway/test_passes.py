@@ -19,6 +19,7 @@ from gateway.pass_keys import PassKeys
 from gateway.passes import InvalidPass, issue, verify
 from gateway.policy import Policy, RoleRules
 from gateway.principal import Principal
+from pki.credential import Credential
 
 NOW = 1_800_000_000.0
 POLICY = Policy(
@@ -29,7 +30,7 @@ POLICY = Policy(
         "suspended": RoleRules("suspended", deny=frozenset({"a.write"})),
     },
 )
-ADA = Principal("ada", ("viewer", "submitter"), "session", "5e551017", ("staff",))
+ADA = Principal("ada", ("viewer", "submitter"), "session", Credential("session", "5e551017"), ("staff",))
 
 
 @pytest.fixture
@@ -57,6 +58,7 @@ def test_a_pass_says_who_and_what_and_how_long(keys: PassKeys) -> None:
         "groups": ["staff"],
         "method": "session",
         "cred": "5e551017",
+        "kind": "session",
         "csrf": "c5rf",
         "jti": made.id,
         "iat": int(NOW),
@@ -70,9 +72,14 @@ def test_a_pass_says_who_and_what_and_how_long(keys: PassKeys) -> None:
 @pytest.mark.parametrize(
     "principal",
     [
-        pytest.param(Principal("ada", ("submitter", "suspended"), "token", "x"), id="roles that deny each other"),
-        pytest.param(Principal("ada", ("submitter",), "token", "x", scopes=("a.read",)), id="scopes"),
-        pytest.param(Principal("ada", (), "token", "x"), id="no role"),
+        pytest.param(
+            Principal("ada", ("submitter", "suspended"), "token", Credential("token", "x")),
+            id="roles that deny each other",
+        ),
+        pytest.param(
+            Principal("ada", ("submitter",), "token", Credential("token", "x"), scopes=("a.read",)), id="scopes"
+        ),
+        pytest.param(Principal("ada", (), "token", Credential("token", "x")), id="no role"),
     ],
 )
 def test_no_single_role_is_named_where_it_would_decide_wrongly(keys: PassKeys, principal: Principal) -> None:

@@ -11,6 +11,7 @@ from gateway.policy import Policy, RoleRules, Verdict
 from gateway.policy_file import DEFAULT_POLICY, parse, read_policy
 from gateway.principal import AccessRole, Principal
 from gateway.routes import Route
+from pki.credential import Credential
 from runtime.rest.routes import ROUTES
 
 OPERATIONS = known_operations(Route(each.method, each.path, each.operation) for each in ROUTES)
@@ -67,7 +68,7 @@ RULES = Policy(
 
 
 def someone(*roles: str, scopes: tuple[str, ...] = ()) -> Principal:
-    return Principal("ada", roles, "token", "id", scopes=scopes)
+    return Principal("ada", roles, "token", Credential("token", "id"), scopes=scopes)
 
 
 @pytest.mark.parametrize("role", [V, S, A])

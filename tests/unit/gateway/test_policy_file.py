@@ -11,6 +11,7 @@ from gateway.errors import PolicyError
 from gateway.policy import Verdict
 from gateway.policy_file import DEFAULT_POLICY, PolicyFile, parse, policy_file, read_policy
 from gateway.principal import Principal
+from pki.credential import Credential
 from pki.home import Home
 
 OPERATIONS = frozenset({"jobs.list", "jobs.read", "jobs.cancel", "jobs.submit"})
@@ -35,7 +36,10 @@ def test_a_file_becomes_a_policy() -> None:
     assert policy.role_grants()["operator"] == {"jobs.list", "jobs.read"}
     assert policy.roles_of("ada", ()) == ("operator", "viewer")
     assert policy.roles_of("eve", ("data/eng",)) == ("operator", "viewer")
-    assert policy.rule(Principal("ada", ("operator",), "token", ""), "jobs.cancel").verdict is Verdict.OWN
+    assert (
+        policy.rule(Principal("ada", ("operator",), "token", Credential("token", "")), "jobs.cancel").verdict
+        is Verdict.OWN
+    )
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import stat
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import gateway.revocations as module
 from gateway.errors import RevocationError
 from gateway.revocations import FOREVER, KINDS, Revocations, RevocationSet, decode
+from pki.credential import Credential, CredentialKind
 
 NOW = 1_800_000_000.0
 
@@ -63,10 +65,12 @@ def test_a_user_may_come_in_again(revocations: Revocations) -> None:
 def test_each_kind_stands_against_its_own_id_alone(revocations: Revocations, kind: module.RevocationKind) -> None:
     revocations.revoke(kind, "x1")
     current = revocations.current()
-    assert (current.refuses(name="x1", credential="other", now=NOW) is not None) is (kind == "user")
-    assert (current.refuses(name="a", credential="x1", now=NOW) is not None) is (kind not in {"user", "pass"})
-    assert (current.refuses(name="a", credential="b", jti="x1", now=NOW) is not None) is (kind == "pass")
-    assert current.refuses(name="", credential="", now=NOW) is None
+    other = Credential("token", "x2")
+    assert (current.refuses(name="x1", credential=other, now=NOW) is not None) is (kind == "user")
+    for shown in get_args(CredentialKind):
+        assert (current.refuses(name="a", credential=Credential(shown, "x1"), now=NOW) is not None) is (kind == shown)
+    assert (current.refuses(name="a", credential=other, jti="x1", now=NOW) is not None) is (kind == "pass")
+    assert current.refuses(name="", credential=Credential("token", ""), now=NOW) is None
 
 
 @pytest.mark.parametrize("identifier", ["", "a b", "a\nb", '"', "-a", "a" * 129, "ä"])

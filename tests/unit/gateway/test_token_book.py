@@ -22,6 +22,7 @@ from gateway.token_book import (
     Unauthenticated,
     redact,
 )
+from pki.credential import Credential
 
 NOW = 1_800_000_000.0
 HOUR = dt.timedelta(hours=1)
@@ -40,7 +41,9 @@ def refusal(book: TokenBook, token: str, now: float = NOW) -> Refusal:
 def test_token_authenticates_its_principal() -> None:
     book, record, token = minted("ada", AccessRole.SUBMITTER)
     assert token.startswith(f"slc_{record.id}_")
-    assert book.authenticate(token, now=NOW) == Principal("ada", (AccessRole.SUBMITTER,), "token", record.id)
+    assert book.authenticate(token, now=NOW) == Principal(
+        "ada", (AccessRole.SUBMITTER,), "token", Credential("token", record.id)
+    )
 
 
 def test_only_a_hash_is_kept() -> None:

@@ -18,6 +18,7 @@ import pytest
 from gateway.principal import Principal
 from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.assertions import HEADER
+from pki.credential import Credential
 from pki.home import Home
 from pki.standing import OpenStreams
 from runtime.blob.store import BlobStore
@@ -493,7 +494,7 @@ async def test_who_may_see_own_jobs_alone_sees_no_others(rest: Rest, path: str) 
 
     async def status(name: str) -> int:
         target = f"/v1/jobs/{JOB}{path}"
-        principal = Principal(name, ("tenant",), "token", "id-1")
+        principal = Principal(name, ("tenant",), "token", Credential("token", "id-1"))
         bare = target.partition("?")[0]
         headers = {HEADER: rest.gateway.signer.sign(principal, method="GET", path=bare, request_id="r")}
         async with rest.session.get(f"http://rest{target}", headers=headers) as response:
@@ -504,7 +505,7 @@ async def test_who_may_see_own_jobs_alone_sees_no_others(rest: Rest, path: str) 
 
 async def test_list_of_jobs_has_those_that_one_may_see(rest: Rest) -> None:
     for name, count in (("alice", 1), ("eve", 0)):
-        principal = Principal(name, ("tenant",), "token", "id-1")
+        principal = Principal(name, ("tenant",), "token", Credential("token", "id-1"))
         headers = {HEADER: rest.gateway.signer.sign(principal, method="GET", path="/v1/jobs", request_id="r")}
         async with rest.session.get("http://rest/v1/jobs", headers=headers) as response:
             assert len((await response.json())["jobs"]) == count

@@ -9,6 +9,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from pki.assertions import Asserted
+from pki.credential import Credential
 from runtime.jobmanager.errors import JobNotFound
 from runtime.jobmanager.gateways import DispatcherGateway
 from runtime.rest.assertion import ASSERTED
@@ -100,7 +101,7 @@ def cluster_with(service: Service | None) -> Cluster:
 
 def call(name: str = "ada", **path: str) -> Call[NoQuery]:
     request = make_mocked_request("GET", "/")
-    request[ASSERTED] = Asserted(name, (), (), "token", "id-1", "request-1")
+    request[ASSERTED] = Asserted(name, (), (), "token", Credential("token", "id-1"), "request-1")
     return Call(request, path, NoQuery())
 
 
