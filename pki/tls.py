@@ -12,6 +12,7 @@ import logging
 import os
 import ssl
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -36,6 +37,19 @@ MAX_CACHED_CONTEXTS = 64
 _ContextKey = tuple[Purpose, Hashable, tuple[str, ...], bool]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Generation:
+    """One generation of an identity with the contexts made of it.
+
+    A thread that is still building a context when the identity is renewed puts it here, with its own generation, and
+    never among those of the next one.
+    """
+
+    material: IdentityMaterial
+    stamp: Stamp
+    contexts: dict[_ContextKey, ssl.SSLContext] = field(default_factory=dict)
+
+
 class TlsIdentity:
     """The identity of this process, from an identity directory, and the TLS contexts made with it.
 
@@ -50,28 +64,27 @@ class TlsIdentity:
     def __init__(self, directory: Path, *, clock: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC)) -> None:
         self.directory = directory
         self._clock = clock
-        self._material, self._stamp = read_identity(directory)
-        self._material.check_valid_at(clock())
+        self._generation = _Generation(*read_identity(directory))
+        self._generation.material.check_valid_at(clock())
         self._refused_stamp: Stamp | None = None
         self.loaded_at = clock()
         """When the generation in use was read."""
-        self._contexts: dict[_ContextKey, ssl.SSLContext] = {}
-        self.revoked_peers = RevokedPeers(directory, lambda: self._current().anchors, clock=clock)
+        self.revoked_peers = RevokedPeers(directory, lambda: self._current().material.anchors, clock=clock)
 
     @property
     def spiffe_id(self) -> SpiffeId:
         """Who this process is."""
-        return self._material.spiffe_id
+        return self._generation.material.spiffe_id
 
     @property
     def material(self) -> IdentityMaterial:
         """The newest usable generation of this process's identity."""
-        return self._current()
+        return self._current().material
 
     @property
     def expires_at(self) -> dt.datetime:
         """When the certificate in use expires."""
-        return self._current().leaf.not_valid_after_utc
+        return self._current().material.leaf.not_valid_after_utc
 
     def server_context(
         self, policy: PeerPolicy, *, alpn: Sequence[str] = (), alpn_required: bool = True
@@ -92,41 +105,42 @@ class TlsIdentity:
     def _context(
         self, own_purpose: Purpose, policy: PeerPolicy, alpn: tuple[str, ...], *, alpn_required: bool = True
     ) -> ssl.SSLContext:
-        material = self._current()
+        generation = self._current()
         whom = policy.key
         key = (own_purpose, whom, alpn, alpn_required)
-        context = self._contexts.get(key)
+        context = generation.contexts.get(key)
         if context is None:
-            if len(self._contexts) >= MAX_CACHED_CONTEXTS:
-                self._contexts.clear()
-            context = self._contexts[key] = build_context(
-                material, own_purpose, policy, alpn, self.revoked_peers, alpn_required=alpn_required
+            if len(generation.contexts) >= MAX_CACHED_CONTEXTS:
+                generation.contexts.clear()
+            context = generation.contexts[key] = build_context(
+                generation.material, own_purpose, policy, alpn, self.revoked_peers, alpn_required=alpn_required
             )
         return context
 
-    def _current(self) -> IdentityMaterial:
+    def _current(self) -> _Generation:
         """The newest usable generation."""
+        present = self._generation
         try:
             stamp = stamp_of(self.directory)
-            if stamp in (self._stamp, self._refused_stamp):
-                return self._material
+            if stamp in (present.stamp, self._refused_stamp):
+                return present
             self._refused_stamp = stamp
-            material, read_stamp = self._read_next()
+            generation = self._read_next()
         except StoreError as error:
-            _LOG.warning("keeping the certificate of %s that is in use: %s", self._material.spiffe_id, error)
-            return self._material
-        self._material, self._stamp, self._refused_stamp = material, read_stamp, None
+            _LOG.warning("keeping the certificate of %s that is in use: %s", present.material.spiffe_id, error)
+            return present
+        self._generation, self._refused_stamp = generation, None
         self.loaded_at = self._clock()
-        self._contexts.clear()
-        _LOG.info("certificate of %s renewed, valid until %s", material.spiffe_id, material.leaf.not_valid_after_utc)
-        return material
+        leaf = generation.material.leaf
+        _LOG.info("certificate of %s renewed, valid until %s", self.spiffe_id, leaf.not_valid_after_utc)
+        return generation
 
-    def _read_next(self) -> tuple[IdentityMaterial, Stamp]:
+    def _read_next(self) -> _Generation:
         material, stamp = read_identity(self.directory)
         material.check_valid_at(self._clock())
-        if material.spiffe_id != self._material.spiffe_id:
+        if material.spiffe_id != self.spiffe_id:
             raise StoreError(f"{self.directory} now holds {material.spiffe_id}", "restart the process to change it")
-        return material, stamp
+        return _Generation(material, stamp)
 
 
 def build_context(
