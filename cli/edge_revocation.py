@@ -24,7 +24,8 @@ def end_at_the_gateway(home: Home, targets: Iterable[Target], directory: Path | 
         return
     revocations = Revocations.of(home)
     try:
-        for serial, fingerprint in set(fingerprints(home, directory)):
+        known = {(target.serial, target.sha256) for target in wanted.values() if target.sha256}
+        for serial, fingerprint in known | set(fingerprints(home, directory)):
             if (target := wanted.get(serial)) is not None:
                 end = target.not_after
                 revocations.revoke("certificate", fingerprint, until=FOREVER if end is None else end.timestamp())

@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import typer
 
 from cli.errors import UsageError
-from pki.errors import InvalidIdentity
+from pki.errors import PkiError
 from pki.home import Home
 from pki.identity import NAMED_ROLES, SpiffeId
-from pki.inventory import InventoryError, parse_duration
+from pki.inventory import parse_duration
+from pki.keys import ALGORITHMS
+from pki.profiles import MAX_LEAF_LIFETIME, MIN_LEAF_LIFETIME, Names
+
+
+@contextlib.contextmanager
+def arguments() -> Iterator[None]:
+    """Judging what the command line says: a value that cannot be taken is wrong usage (2), and not an answer (1)."""
+    try:
+        yield
+    except PkiError as error:
+        raise UsageError(error.what, error.remedy) from error
 
 
 def spiffe_id_argument(text: str) -> SpiffeId:
     """A whole SPIFFE ID."""
-    try:
+    with arguments():
         return SpiffeId.parse(text)
-    except InvalidIdentity as error:
-        raise UsageError(error.what, error.remedy) from error
+
+
+def names_argument(spiffe_id: SpiffeId, dns: Sequence[str] | None, ips: Sequence[str] | None) -> Names:
+    """The identity with its host names and addresses."""
+    with arguments():
+        return Names.checked(spiffe_id, tuple(dns or ()), tuple(ips or ()))
+
+
+def algorithm_argument(text: str) -> str:
+    """The name of a key algorithm."""
+    if text not in ALGORITHMS:
+        raise UsageError(f"unknown key algorithm {text[:40]!r}", f"use one of {', '.join(ALGORITHMS)}")
+    return text
+
+
+def address_argument(text: str) -> tuple[str, int]:
+    """``HOST:PORT`` of an online CA."""
+    from pki.ca.client import parse_address
+
+    with arguments():
+        return parse_address(text)
 
 
 def identity_argument(text: str, trust_domain: str) -> SpiffeId:
@@ -39,11 +71,12 @@ def directory_argument(home: Home, spiffe_id: SpiffeId, out: Path | None) -> Pat
 
 
 def lifetime_argument(text: str) -> dt.timedelta:
-    """A lifetime such as ``90m``, ``12h`` or ``30d``."""
-    try:
-        return parse_duration(text)
-    except InventoryError as error:
-        raise UsageError(error.what, error.remedy) from error
+    """A lifetime such as ``90m``, ``12h`` or ``30d``, that a leaf may have."""
+    with arguments():
+        lifetime = parse_duration(text)
+    if not MIN_LEAF_LIFETIME <= lifetime <= MAX_LEAF_LIFETIME:
+        raise UsageError(f"a lifetime of {text} is not possible", f"use 1m to {MAX_LEAF_LIFETIME.days}d")
+    return lifetime
 
 
 def print_json(document: object) -> None:

@@ -15,6 +15,7 @@ import typer
 from cli import acts
 from cli.errors import UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
+from cli.pki_arguments import address_argument, algorithm_argument, arguments, names_argument
 from pki.ca.ledger import ChainState
 from pki.ca.ledger_file import ledger_path, read_ledger, verify_ledger
 from pki.ca.notes import Notes
@@ -80,17 +81,18 @@ def create(
     located, configuration = load_configuration(home, config)
     if output is not None and (output.exists() or not output.parent.is_dir()):
         raise UsageError(f"{output} exists, or its directory does not", "choose another --output")
-    store = AuthorityStore(located.pki)
+    authority = AuthorityStore(located.pki).certificate(AuthorityKind.INTERNAL)
     now = utc_now()
-    record, token = mint(
-        SpiffeId.process(configuration.pki.trust_domain, _role(role), name),
-        store.certificate(AuthorityKind.INTERNAL),
-        dns=dns or (),
-        ips=ip or (),
-        edge_server=edge_server,
-        ttl=_ttl(ttl),
-        now=now,
-    )
+    with arguments():
+        record, token = mint(
+            SpiffeId.process(configuration.pki.trust_domain, _role(role), name),
+            authority,
+            dns=dns or (),
+            ips=ip or (),
+            edge_server=edge_server,
+            ttl=_ttl(ttl),
+            now=now,
+        )
     TokenStore(located.pki).add(record, now=now)
     acts.record(located, "join-token.created", {"id": record.id, "identity": record.identity})
     if output is not None:
@@ -126,15 +128,18 @@ def enrol(
     """Make a key here and have it certified for a join token. The CA is verified by the token's fingerprint."""
     from pki.ca import client
 
+    with arguments():
+        wanted = SpiffeId.process("to-be-learned", _role(role), name)
+    names = names_argument(wanted, dns, ip)
     spiffe_id = client.enrol(
         out,
-        client.parse_address(ca),
+        address_argument(ca),
         _read_token(token_file),
-        _role(role),
-        name,
-        dns=dns or (),
-        ips=ip or (),
-        algorithm=algorithm,
+        wanted.role,
+        wanted.name,
+        dns=names.dns,
+        ips=names.ips,
+        algorithm=algorithm_argument(algorithm),
         edge_server=edge_server,
     )
     if as_json:
@@ -166,7 +171,8 @@ def ledger_verify(
     as_json: JsonOption = False,
 ) -> None:
     """Check the whole chain; exit code 1 when it is broken, or does not continue the state given by --known."""
-    earlier = None if known is None else ChainState.parse(known)
+    with arguments():
+        earlier = None if known is None else ChainState.parse(known)
     pki = Home.at(home).pki
     state = verify_ledger(ledger_path(pki), known=earlier)
     waiting = Notes(pki).waiting()

@@ -153,8 +153,7 @@ def _lines(item: Summary) -> list[str]:
             title = f"keystore with {len(item.items)} certificates, {'and a' if item.has_key else 'no'} key"
             return [title, *(f"  {line}" for entry in item.items for line in _certificate_lines(entry))]
         case RequestSummary():
-            proof = "signature valid" if item.signature_valid else "SIGNATURE NOT VALID"
-            return [f"request for {', '.join(item.spiffe_ids) or item.subject}", f"  {item.key}, {proof}"]
+            return _request_lines(item)
         case KeySummary():
             return [f"private key ({item.key}), public key SHA-256 {item.public_sha256}"]
         case CrlSummary():
@@ -179,6 +178,17 @@ def _certificate_lines(item: CertificateSummary) -> list[str]:
     lines.append(f"  serial    {item.serial}")
     lines.append(f"  sha256    {item.sha256}")
     return lines
+
+
+def _request_lines(item: RequestSummary) -> list[str]:
+    valid = "valid: made with this key" if item.signature_valid else "NOT VALID"
+    return [
+        f"request for {', '.join(item.spiffe_ids) or item.subject or 'an identity that it does not say'}",
+        f"  subject   {item.subject or '(empty)'}",
+        f"  names     {', '.join((*item.dns, *item.ips)) or '(none)'}",
+        f"  key       {item.key}",
+        f"  signature {valid}",
+    ]
 
 
 def _crl_lines(item: CrlSummary) -> list[str]:

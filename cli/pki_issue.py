@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -14,18 +15,27 @@ from cli import acts
 from cli.config import Configuration
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
-from cli.pki_arguments import directory_argument, identity_argument, lifetime_argument, print_json
+from cli.pki_arguments import (
+    arguments,
+    directory_argument,
+    identity_argument,
+    lifetime_argument,
+    names_argument,
+    print_json,
+)
 from cli.progress import with_bar
 from pki.authority import to_pem
 from pki.bulk import Action, DirectoryTarget, Outcome, Signer, StoreTarget, issue_all, prepare
 from pki.crl_files import install_crls
+from pki.csr import MAX_CSR_BYTES, check_csr
 from pki.errors import CertificateRejected
 from pki.files import make_private_directory, read_bounded, write_public
 from pki.home import Home
-from pki.identity_files import IdentityMaterial, read_certificates, write_identity
+from pki.identity_files import IdentityMaterial, check_peers, read_certificates, write_identity
 from pki.identity_store import IdentityStore
 from pki.inventory import MAX_INVENTORY_BYTES, Wish, parse_inventory
 from pki.issuer import LocalIssuer, utc_now
+from pki.outside import Outside
 from pki.profiles import ISSUING, AuthorityKind, Names, edge_server_profile, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
@@ -99,31 +109,35 @@ def issue(
         raise UsageError("--edge-server goes with neither --csr nor --accept")
     directory = directory_argument(located, spiffe_id, out)
     duration = None if lifetime is None else lifetime_argument(lifetime)
-    names = Names.checked(spiffe_id, tuple(dns or ()), tuple(ip or ()))
-    profile = (edge_server_profile if edge_server else workload_profile)(spiffe_id.role, configuration.pki)
+    names = names_argument(spiffe_id, dns, ip)
+    with arguments():
+        check_peers(accept or ())
+        profile = (edge_server_profile if edge_server else workload_profile)(spiffe_id.role, configuration.pki)
+    if edge_server and not names.dns and not names.ips:
+        raise UsageError("a public certificate without a host name", "give the names and addresses that clients use")
     if csr is not None:
         issuer = LocalIssuer(located, configuration.pki)
         reinstated = issuer.revocations.barred(profile.authority, spiffe_id) is not None
-        issuer.revocations.reinstate(profile.authority, spiffe_id)
-        signed = issuer.sign_csr(read_bounded(csr), spiffe_id, lifetime=duration, dns=names.dns, ips=names.ips)
-        make_private_directory(directory)
-        write_public(directory / "ca.pem", signed.ca_pem)
-        write_public(directory / "chain.pem", signed.chain_pem)
+        request = _read_request(csr, names)
+        with _directory_for(directory):
+            signed = issuer.sign_csr(
+                request, spiffe_id, lifetime=duration, dns=names.dns, ips=names.ips, reinstate=True
+            )
+            write_public(directory / "ca.pem", signed.ca_pem)
+            write_public(directory / "chain.pem", signed.chain_pem)
         if signed.crl_pem:
             install_crls(directory, signed.crl_pem, utc_now())
         outcome = Outcome(spiffe_id, Action.ISSUED, "by request", reinstated)
     else:
-        if edge_server and not names.dns and not names.ips:
-            raise CertificateRejected(
-                "a public certificate without a host name", "give the names and addresses that clients use"
-            )
         wish = Wish(names, profile, duration, tuple(accept or ()), edge_server)
         signer = Signer(located.pki, configuration.pki, utc_now)
         target = DirectoryTarget(located, directory)
         prepare((wish,), target, signer)
         (outcome,) = issue_all((wish,), target, signer, force=force, reinstate=True)
     if outcome.action is not Action.KEPT:
-        serial = f"{read_certificates(directory / 'chain.pem')[0].serial_number:x}"
+        leaf = read_certificates(directory / "chain.pem")[0]
+        Outside(located.pki).remember(leaf, str(spiffe_id), profile.authority, directory, utc_now())
+        serial = f"{leaf.serial_number:x}"
         acts.record(
             located,
             "certificate.issued",
@@ -165,12 +179,38 @@ def unpack(
     revocations.of(kind, anchors)  # one that is unusable is said before anything is written
     ca_pem = to_pem(*anchors) if anchors else material.ca_pem
     write_identity(out, key_pem=material.key_pem, chain_pem=material.chain_pem, ca_pem=ca_pem, accept=accept)
+    if anchors:
+        Outside(located.pki).remember(material.leaf, str(spiffe_id), kind, out, utc_now())
     if lists := revocations.of(kind, anchors):
         install_crls(out, b"".join(each.pem for each in lists), utc_now())
     if as_json:
         print_json({"identity": str(spiffe_id), "directory": str(out)})
     else:
         typer.echo(f"wrote {spiffe_id} into {out}")
+
+
+def _read_request(file: Path, names: Names) -> bytes:
+    """The request in ``file``, which asks for just ``names``; errors name the file."""
+    request = read_bounded(file, MAX_CSR_BYTES)
+    try:
+        check_csr(request, names)
+    except CertificateRejected as error:
+        raise CertificateRejected(f"{file}: {error.what}", error.remedy) from error
+    return request
+
+
+@contextlib.contextmanager
+def _directory_for(directory: Path) -> Iterator[None]:
+    """Make ``directory`` first, so that nothing is signed that has no place; gone again when nothing was signed."""
+    existed = directory.exists()
+    make_private_directory(directory)
+    try:
+        yield
+    except BaseException:
+        if not existed:
+            with contextlib.suppress(OSError):
+                directory.rmdir()
+        raise
 
 
 def _trusted_by(home: Home, material: IdentityMaterial) -> tuple[AuthorityKind, tuple[x509.Certificate, ...]]:
@@ -212,7 +252,9 @@ def _tell_one(outcome: Outcome, directory: Path, *, as_json: bool) -> None:
 def _issue_inventory(
     home: Home, configuration: Configuration, file: Path, store: Path | None, *, force: bool, as_json: bool
 ) -> None:
-    wishes = parse_inventory(read_bounded(file, MAX_INVENTORY_BYTES), configuration.pki)
+    content = read_bounded(file, MAX_INVENTORY_BYTES)
+    with arguments():
+        wishes = parse_inventory(content, configuration.pki)
     signer = Signer(home.pki, configuration.pki, utc_now)
     counts: Counter[Action] = Counter()
     reasons: Counter[tuple[Action, str]] = Counter()
@@ -233,6 +275,8 @@ def _issue_inventory(
                 reasons[outcome.action, outcome.reason] += 1
         if opened is not None and (counts[Action.ISSUED] or counts[Action.RENEWED]):
             opened.commit()
+        if store is not None:
+            Outside(home.pki).remember_store(store)
     if counts[Action.ISSUED] or counts[Action.RENEWED]:
         acts.record(
             home, "certificate.issued", {"inventory": file.name, **{str(action): counts[action] for action in Action}}

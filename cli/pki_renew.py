@@ -13,7 +13,7 @@ from cli import acts
 from cli.config import Configuration
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
-from cli.pki_arguments import print_json
+from cli.pki_arguments import address_argument, print_json
 from pki.bulk import Action, DirectoryTarget, Outcome, Signer, issue_all, prepare, wish_like
 from pki.ca.errors import IssuanceRefused
 from pki.due import kept_because
@@ -23,6 +23,7 @@ from pki.identity_files import CHAIN_FILE, read_certificates, read_identity, rea
 from pki.issuer import utc_now
 from pki.live.address import Address, looks_like_address
 from pki.live.report import presented_chain
+from pki.outside import Outside
 from pki.renewal import renewal_reason
 from pki.threshold import HALF, Threshold, needs_renewal
 
@@ -180,6 +181,9 @@ def _renew_here(
         target = DirectoryTarget(home, place)
         prepare((wish,), target, signer)
         (outcome,) = issue_all((wish,), target, signer, force=force)
+        if outcome.action is Action.RENEWED:
+            leaf = read_certificates(place / CHAIN_FILE)[0]
+            Outside(home.pki).remember(leaf, str(outcome.spiffe_id), wish.profile.authority, place, utc_now())
         outcomes.append((place, outcome))
     return outcomes
 
@@ -187,7 +191,7 @@ def _renew_here(
 def _renew_online(directories: list[Path], address: str, *, force: bool) -> list[tuple[Path, Outcome]]:
     from pki.ca import client
 
-    parsed = client.parse_address(address)
+    parsed = address_argument(address)
     found = [(place, read_identity(place)[0]) for place in directories]
     outcomes = []
     for place, material in found:

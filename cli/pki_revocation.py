@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 import getpass
 import json
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +23,7 @@ from pki.config import PkiConfig
 from pki.crl import Reason, RevocationList
 from pki.crl_files import push_crls
 from pki.errors import CrlRejected, InvalidIdentity, PkiError
+from pki.files import write_public
 from pki.home import Home
 from pki.identity import SpiffeId
 from pki.issuer import utc_now
@@ -28,6 +31,7 @@ from pki.passphrase import read_passphrase
 from pki.profiles import ISSUING, AuthorityKind
 from pki.revocation_store import RevocationStore, Target
 from pki.store import AuthorityStore
+from pki.trust import TrustStore
 
 crl = typer.Typer(
     no_args_is_help=True,
@@ -75,6 +79,10 @@ def revoke(
     located, configuration = load_configuration(home, config)
     store = RevocationStore(located.pki, configuration.pki, clock=utc_now)
     found = _resolve(located, configuration.pki, target, authority)
+    if reason is Reason.CA_COMPROMISE and set(found) != {AuthorityKind.ROOT}:
+        raise UsageError(
+            "ca-compromise is a reason to revoke an authority, and this is none", "for its key use key-compromise"
+        )
     added = {
         kind: store.revoke(kind, targets, reason, passphrase=_passphrase(kind, root_passphrase_file))
         for kind, targets in found.items()
@@ -110,7 +118,10 @@ def show(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what each authority has revoked. Exit code 1: a list is missing, damaged or expired."""
+    """Show what each authority has revoked.
+
+    Exit code 1: a list is damaged or expired, or missing although something is revoked.
+    """
     located, configuration = load_configuration(home, config)
     store = RevocationStore(located.pki, configuration.pki, clock=utc_now)
     documents = []
@@ -118,7 +129,8 @@ def show(
         problem, current = "", None
         try:
             current = store.current(kind)
-            problem = "" if current else "no list was signed yet (sluice pki crl refresh)"
+            if current is None and store.revocations(kind):
+                problem = "what was revoked is on no list yet (sluice pki crl refresh)"
         except CrlRejected as error:
             problem = str(error)
         documents.append(_describe(kind, current, store, problem))
@@ -164,6 +176,64 @@ def refresh(
         raise typer.Exit(EXIT_NO)
 
 
+class ListFormat(enum.StrEnum):
+    """How a list is written."""
+
+    PEM = "pem"
+    DER = "der"
+
+
+@crl.command(
+    epilog="Examples: sluice pki crl export edge --output edge.crl.pem; "
+    "sluice pki crl export internal --format der --output - | openssl crl -inform der -text"
+)
+def export(
+    authority: Annotated[AuthorityKind, typer.Argument(help="Whose list: internal, edge or root.")],
+    output: Annotated[
+        str, typer.Option("--output", "-o", help="File to write (replaced atomically); - is standard output.")
+    ],
+    kind: Annotated[ListFormat, typer.Option("--format", help="pem, or der for one list alone.")] = ListFormat.PEM,
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write an authority's revocation list for programs outside: complete, never as a delta.
+
+    While two generations are trusted, PEM has the lists of both. Exit code 1: there is no list that counts; `crl
+    refresh` signs one.
+    """
+    located, configuration = load_configuration(home, config)
+    store = RevocationStore(located.pki, configuration.pki, clock=utc_now)
+    trust = TrustStore(located.pki)
+    generations = (
+        trust.anchors(authority) if authority in ISSUING else (AuthorityStore(located.pki).certificate(authority),)
+    )
+    lists = store.of(authority, generations)
+    if not lists:
+        raise RefusedError(f"the {authority} authority has signed no list yet", "sign one: sluice pki crl refresh")
+    if kind is ListFormat.DER and len(lists) > 1:
+        raise UsageError(
+            f"two generations of the {authority} authority have a list each", "DER holds one: use --format pem"
+        )
+    content = lists[0].der if kind is ListFormat.DER else b"".join(each.pem for each in lists)
+    if output == "-":
+        if as_json:
+            raise UsageError("--output - and --json both want standard output", "write to a file")
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
+    write_public(Path(output), content)
+    if as_json:
+        numbers = [{"number": each.number, "next_update": each.next_update} for each in lists]
+        _print_json({"file": output, "format": kind, "lists": numbers})
+        return
+    for each in lists:
+        typer.echo(
+            f"wrote list number {each.number} of the {authority} authority into {output}: {len(each.revoked)} revoked, "
+            f"next update {each.next_update:%Y-%m-%d %H:%M} UTC"
+        )
+
+
 def _resolve(
     home: Home, config: PkiConfig, target: str, authority: AuthorityKind | None
 ) -> dict[AuthorityKind, list[Target]]:
@@ -206,7 +276,9 @@ def _identity(text: str, trust_domain: str) -> SpiffeId:
     try:
         return SpiffeId.parse(text if text.startswith("spiffe://") else f"spiffe://{trust_domain}/{text}")
     except InvalidIdentity as error:
-        raise UsageError(f"{text[:200]!r} is no serial number, directory or identity: {error.what}") from error
+        raise UsageError(
+            f"{text[:200]!r} is no serial number, directory or identity: {error.what}", error.remedy
+        ) from error
 
 
 def _describe(
@@ -235,6 +307,10 @@ def _describe(
 def _print_list(document: dict[str, Any]) -> None:
     if document["problem"]:
         typer.echo(f"{document['authority']}: {document['problem']}")
+    elif document["number"] is None:
+        typer.echo(
+            f"{document['authority']}: nothing revoked, and no list signed yet (sluice pki crl refresh signs one)"
+        )
     else:
         typer.echo(
             f"{document['authority']}: number {document['number']}, {len(document['revoked'])} revoked, counts until "

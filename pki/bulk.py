@@ -278,6 +278,7 @@ def issue_all(
     ``force``. An identity that was revoked is refused and left as it is; with ``reinstate`` it is admitted again, with
     its new certificate only.
     """
+    admitted: list[Wish] = []
     for wish in wishes:
         barred = signer.revocations.barred(wish.profile.authority, wish.names.spiffe_id)
         if barred is None:
@@ -285,17 +286,29 @@ def issue_all(
         elif reinstate:
             action, _ = _judge(wish, target, signer, force=True)
             reason = f"{_was_revoked(barred)} and is admitted again"
-            signer.revocations.reinstate(wish.profile.authority, wish.names.spiffe_id)
         else:
             action, reason = Action.REFUSED, _was_revoked(barred)
         if action in {Action.ISSUED, Action.RENEWED}:
-            _issue(wish, target, signer)
+            certified = signer.certify_admitted(wish)
+            if barred is not None:
+                admitted.append(wish)
+                # Only now: what cannot be certified lifts no revocation.
+                if not target.together:
+                    _reinstate(admitted, signer)
+            _put(wish, certified, target, signer)
         yield Outcome(wish.names.spiffe_id, action, reason, barred is not None and reinstate)
+    # What leaves together is admitted together: a run that fails on the way lifts nothing.
+    _reinstate(admitted, signer)
     signer.note()
 
 
-def _issue(wish: Wish, target: Target, signer: Signer) -> None:
-    certified = signer.certify_admitted(wish)
+def _reinstate(wishes: list[Wish], signer: Signer) -> None:
+    for wish in wishes:
+        signer.revocations.reinstate(wish.profile.authority, wish.names.spiffe_id)
+    wishes.clear()
+
+
+def _put(wish: Wish, certified: Certified, target: Target, signer: Signer) -> None:
     if not target.together or signer.unnoted >= MAX_RECORDS:
         signer.note()
     target.put(wish, certified)

@@ -30,6 +30,7 @@ from pki.files import locked, read_bounded, remove_leftovers, write_public
 from pki.home import Home
 from pki.identity import Role
 from pki.identity_files import CA_FILE, CHAIN_FILE, PEERS_FILE, read_certificates
+from pki.outside import Outside
 
 _LOG = logging.getLogger(__name__)
 
@@ -162,13 +163,17 @@ def _usable(pem: bytes, anchors: Sequence[x509.Certificate], now: dt.datetime) -
 
 
 def push_crls(home: Home, lists: Sequence[RevocationList], now: dt.datetime) -> tuple[list[Path], list[str]]:
-    """Put ``lists`` into every identity directory of ``home`` that trusts their issuers.
+    """Put ``lists`` into every identity directory of ``home``, and what it issued outside, that trusts their issuers.
 
     Returns the directories that changed, and for each one that could not be written the reason: one bad directory
     does not keep a revocation from the others.
     """
     changed, failed = [], []
-    for directory in identity_directories(home):
+    try:
+        outside = Outside(home.pki).directories()
+    except StoreError as error:
+        outside, failed = [], [str(error)]
+    for directory in (*identity_directories(home), *outside):
         try:
             trusted = {anchor.subject for anchor in read_certificates(directory / CA_FILE)}
             wanted = [each for each in lists if each.issuer in trusted]

@@ -5,6 +5,7 @@ What a request asks for beyond its profile is refused, not dropped: the requeste
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from cryptography import x509
@@ -30,6 +31,7 @@ from pki.profiles import Names
 MAX_CSR_BYTES = 64 << 10
 """Largest signing request looked at, in bytes."""
 
+_PEM_BEGINS = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----")
 _EXTENSION_REQUEST = "1.2.840.113549.1.9.14"
 SIGNATURE_HASHES = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
 
@@ -95,15 +97,33 @@ def _check_csr(csr: x509.CertificateSigningRequest, names: Names) -> PublicKey:
 
 
 def load_csr(csr_pem: bytes) -> x509.CertificateSigningRequest:
-    """Parse a PEM request of bounded size."""
+    """Parse a PEM request of bounded size; :class:`CertificateRejected` says what is there instead of one."""
     if len(csr_pem) > MAX_CSR_BYTES:
         raise CertificateRejected(f"the request is larger than {MAX_CSR_BYTES} bytes")
     try:
         csr = x509.load_pem_x509_csr(csr_pem)
         csr.public_key()
     except DAMAGED as error:
-        raise CertificateRejected(f"not a readable PEM certificate signing request: {error}") from error
+        raise CertificateRejected(*_why_unreadable(csr_pem)) from error
     return csr
+
+
+def _why_unreadable(content: bytes) -> tuple[str, str]:
+    """What is wrong with ``content``, of which the library says little, and what to do about it."""
+    remedy = "make a request: `openssl req -new -key KEY -subj / -addext subjectAltName=URI:spiffe://…`"
+    if not content.strip():
+        return "the request is empty", remedy
+    found = _PEM_BEGINS.search(content)
+    if found is None:
+        if content.startswith(b"\x30"):
+            return "the request is not in PEM but in DER", "convert it: `openssl req -inform der`"
+        return "this is no certificate signing request: there is no PEM in it", remedy
+    label = found[1].decode()
+    if label not in {"CERTIFICATE REQUEST", "NEW CERTIFICATE REQUEST"}:
+        return f"this is no certificate signing request but a {label.lower()}", remedy
+    if f"-----END {label}-----".encode() not in content[found.end() :]:
+        return "the request is cut off before its end", "copy all of it"
+    return "the request is damaged: its content is no PKCS #10", "copy it again, or make another one"
 
 
 def _check_names(csr: x509.CertificateSigningRequest, names: Names) -> None:

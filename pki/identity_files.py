@@ -238,12 +238,17 @@ def _previous(directory: Path, leaf: x509.Certificate) -> bytes:
     return b"".join(each.public_bytes(Encoding.PEM) for each in alive[:MAX_PREVIOUS_CERTIFICATES])
 
 
-def _peers(accept: Sequence[str]) -> bytes:
+def check_peers(accept: Sequence[str]) -> None:
+    """Refuse what is no list of SPIFFE patterns; :class:`StoreError`."""
     if len(accept) > MAX_PEER_PATTERNS:
         raise StoreError(f"more than {MAX_PEER_PATTERNS} patterns of accepted peers")
     for pattern in accept:
         if not _PEER_PATTERN.fullmatch(pattern):
             raise StoreError(f"{pattern[:200]!r} is not a pattern of SPIFFE IDs", "as in spiffe://domain/job/<id>/*")
+
+
+def _peers(accept: Sequence[str]) -> bytes:
+    check_peers(accept)
     return "".join(f"{pattern}\n" for pattern in accept).encode()
 
 

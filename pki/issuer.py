@@ -152,16 +152,23 @@ class LocalIssuer:
         dns: Sequence[str] = (),
         ips: Sequence[str] = (),
         lifetime: dt.timedelta | None = None,
+        reinstate: bool = False,
     ) -> SignedChain:
-        """See :meth:`Issuer.sign_csr`."""
+        """See :meth:`Issuer.sign_csr`.
+
+        ``reinstate`` admits an identity that was revoked again, once its certificate is signed: a request that is
+        refused for whatever reason lifts nothing.
+        """
         names = Names.checked(spiffe_id, dns, ips)
         profile = workload_profile(spiffe_id.role, self._config)
         key = check_csr(csr_pem, names)
         if profile.authority is AuthorityKind.EDGE:
             check_edge_key(key)
-        authority = self._authority(profile, spiffe_id)
+        authority = self._authority(profile, spiffe_id, admit_revoked=reinstate)
         anchors = self._trust.anchors(authority.kind)
         leaf = sign_leaf(authority, key, names, profile, now=self._clock(), backdate=self._backdate, lifetime=lifetime)
+        if reinstate:
+            self.revocations.reinstate(profile.authority, spiffe_id)
         self._note(leaf, spiffe_id, profile)
         return SignedChain(
             to_pem(leaf, authority.certificate),
@@ -198,12 +205,13 @@ class LocalIssuer:
         if crl_pem := self.revocations.pem_for_issuing(authority, anchors):
             install_crls(directory, crl_pem, self._clock())
 
-    def _authority(self, profile: Profile, spiffe_id: SpiffeId) -> Authority:
+    def _authority(self, profile: Profile, spiffe_id: SpiffeId, *, admit_revoked: bool = False) -> Authority:
         if spiffe_id.trust_domain != self._config.trust_domain:
             raise CertificateRejected(
                 f"{spiffe_id} is not of trust domain {self._config.trust_domain}", "use an identity of this domain"
             )
-        self.revocations.check_not_barred(profile.authority, spiffe_id)
+        if not admit_revoked:
+            self.revocations.check_not_barred(profile.authority, spiffe_id)
         authority = self._store.load(profile.authority)
         if (domain := trust_domain_of(authority.certificate)) != self._config.trust_domain:
             raise CertificateRejected(

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 
 from pki.authority import Authority
 from pki.config import PkiConfig
@@ -77,17 +78,24 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A certificate to be revoked; identity, expiry and issuer (its key identifier) as far as they are known."""
+    """A certificate to be revoked; all but its serial as far as it is known (``issuer`` is a key identifier)."""
 
     serial: int
     identity: str = ""
     not_after: dt.datetime | None = None
     issuer: str = ""
+    sha256: str = ""
 
     @classmethod
     def of(cls, certificate: x509.Certificate, identity: str = "") -> Target:
         """The certificate itself is at hand."""
-        return cls(certificate.serial_number, identity, certificate.not_valid_after_utc, issuer_id(certificate))
+        return cls(
+            certificate.serial_number,
+            identity,
+            certificate.not_valid_after_utc,
+            issuer_id(certificate),
+            certificate.fingerprint(hashes.SHA256()).hex(),
+        )
 
 
 class RevocationStore:

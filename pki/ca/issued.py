@@ -46,4 +46,4 @@ def living(
             continue
         number, end = int(record.serial, 16), dt.datetime.fromisoformat(record.not_after)
         if end > now and serial in {None, number}:
-            yield kind, Target(number, record.identity, end)
+            yield kind, Target(number, record.identity, end, sha256=record.certificate)

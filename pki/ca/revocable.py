@@ -1,4 +1,4 @@
-"""Which certificates there are to revoke: those in this home's identity directories, and those in the ledger."""
+"""Which certificates there are to revoke: in this home's identity directories, outside of it, and in the ledger."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from pki.errors import CertificateRejected, PkiError, StoreError
 from pki.home import Home
 from pki.identity import SpiffeId
 from pki.identity_files import CHAIN_FILE, previous_certificates, read_certificates
+from pki.identity_store import IdentityStore
+from pki.outside import Outside
 from pki.peer import certified_identity
 from pki.profiles import ISSUING, AuthorityKind
 from pki.revocation_store import Target
@@ -53,10 +55,35 @@ def in_home(
             for kind, target in found:
                 seen.add(target.serial)
                 yield kind, target
-    # What was issued to other machines is in the ledger alone.
-    for kind, target in living(home.pki, now, identity=identity, serial=serial):
+    # What went elsewhere: by request, into directories and stores outside the home; to other machines by the ledger.
+    for kind, target in chain(
+        _outside(home, now, identity=identity, serial=serial), living(home.pki, now, identity=identity, serial=serial)
+    ):
         if target.serial not in seen:
+            seen.add(target.serial)
             yield kind, target
+
+
+def _outside(home: Home, now: dt.datetime, *, identity: SpiffeId | None, serial: int | None) -> Iterator[Found]:
+    outside = Outside(home.pki)
+    for each in outside.certificates():
+        wanted = identity is None or each.identity == str(identity)
+        if wanted and each.not_after > now and serial in {None, int(each.serial, 16)}:
+            yield each.authority, each.target()
+    for directory in outside.directories():
+        if identity is None or _identity_in(directory) == identity:
+            # Its earlier certificates too; one that somebody else certified meanwhile is theirs to revoke.
+            with contextlib.suppress(StoreError, CertificateRejected):
+                yield from in_directory(home, directory, now, serial=serial)
+    if identity is None:
+        return
+    for path in outside.stores():
+        with contextlib.suppress(StoreError), IdentityStore(path) as store:
+            found = store.get(identity)
+            if found is not None and found[0].leaf.not_valid_after_utc > now:
+                leaf = found[0].leaf
+                if serial in {None, leaf.serial_number}:
+                    yield _issuer_of(home, leaf, path), Target.of(leaf, str(identity))
 
 
 def in_directory(home: Home, directory: Path, now: dt.datetime, *, serial: int | None = None) -> Iterator[Found]:

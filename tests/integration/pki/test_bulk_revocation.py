@@ -147,3 +147,66 @@ def test_root_with_a_passphrase_revokes_an_intermediate(sluice_pki: Command, tmp
     assert sluice_pki("revoke", edge, "--reason", "ca-compromise", *secret, "--json").json()["revoked"] == [edge]
     refreshed = sluice_pki("crl", "refresh", "--force", "--json", *secret)
     assert (refreshed.code, refreshed.json()["signed"]) == (0, ["root", "internal", "edge"])
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "code", "says"),
+    [
+        pytest.param("other names", (), 1, "req.csr: the request asks for names it may not have", id="other-names"),
+        pytest.param("garbage", (), 1, "req.csr: this is no certificate signing request", id="garbage"),
+        pytest.param("good", ("--lifetime", "399d"), 2, "a lifetime of 399d", id="impossible-lifetime"),
+        pytest.param("good", ("--dns", "outside.example"), 1, "does not ask for outside.example", id="name-not-asked"),
+        pytest.param("outside", ("--dns", "outside.example"), 1, "may certify", id="beyond-the-authority"),
+        pytest.param("good", ("--out", "file/within"), 1, "cannot create", id="no-place"),
+        pytest.param(None, ("--lifetime", "399d"), 2, "a lifetime of 399d", id="no-request-impossible-lifetime"),
+        pytest.param(None, ("--dns", "outside.example"), 1, "may certify", id="no-request-beyond-the-authority"),
+    ],
+)
+def test_what_is_refused_lifts_no_revocation(
+    *,
+    content: str | None,
+    options: tuple[str, ...],
+    code: int,
+    says: str,
+    sluice_pki: Command,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "sluice.toml").write_text('[pki]\ninternal_names = ["inside.example"]\n')
+    assert sluice_pki("init").code == 0
+    assert sluice_pki("issue", "taskmanager/tm-1").code == 0
+    assert sluice_pki(*REVOKE).code == 0
+    (tmp_path / "file").write_text("")
+    requests = {
+        "other names": new_csr(TM_1, dns=["inside.example"])[1],
+        "garbage": b"garbage",
+        "good": new_csr(TM_1)[1],
+        "outside": new_csr(TM_1, dns=["outside.example"])[1],
+    }
+    by_request: tuple[str | Path, ...] = ()
+    if content is not None:
+        (tmp_path / "req.csr").write_bytes(requests[content])
+        by_request = ("--csr", tmp_path / "req.csr", "--out", "signed")
+    refused = sluice_pki("issue", "taskmanager/tm-1", *by_request, *options)
+    assert (refused.code, says in refused.err) == (code, True), refused.err
+    assert not (tmp_path / "signed").exists()
+    (entry,) = sluice_pki("crl", "show", "internal", "--json").json()["lists"][0]["revoked"]
+    assert entry["barred"] is True
+    assert sluice_pki("renew", "--force").code == 1, "it is still refused"
+
+
+def test_inventory_that_fails_on_the_way_lifts_nothing_of_a_store(
+    sluice_pki: Command,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "sluice.toml").write_text('[pki]\ninternal_names = ["inside.example"]\n')
+    assert sluice_pki("init").code == 0
+    assert sluice_pki("issue", "taskmanager/tm-1").code == 0
+    assert sluice_pki(*REVOKE).code == 0
+    last = '[[identity]]\nid = "taskmanager/last"\ndns = ["outside.example"]\n'
+    (tmp_path / "all.toml").write_text(INVENTORY + last)
+    failed = sluice_pki("issue", "--inventory", "all.toml", "--store", "all.identities", "--force")
+    assert (failed.code, "may certify" in failed.err) == (1, True)
+    (entry,) = sluice_pki("crl", "show", "internal", "--json").json()["lists"][0]["revoked"]
+    assert entry["barred"] is True

@@ -137,6 +137,14 @@ def test_key_made_elsewhere_is_certified_by_request(sluice_pki: Command, pki: Te
     assert pki.home.pki.exists()
 
 
+def test_request_is_inspected_with_subject_and_names(sluice_pki: Command, tmp_path: Path) -> None:
+    (tmp_path / "tm.csr").write_bytes(new_csr(TASKMANAGER, dns=["worker.example"], ips=["10.0.0.7"])[1])
+    shown = sluice_pki("inspect", tmp_path / "tm.csr").out
+    assert f"request for {TASKMANAGER}" in shown
+    assert "subject   CN=taskmanager/tm-1" in shown
+    assert "names     worker.example, 10.0.0.7" in shown
+
+
 def test_public_certificate_of_the_gateway(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:
     assert pki.home.pki.exists()
     options = ("--edge-server", "--dns", "cluster.example", "--ip", "127.0.0.1", "--out", tmp_path / "edge")
@@ -177,12 +185,28 @@ def test_exports(sluice_pki: Command, pki: TestPki, tmp_path: Path) -> None:
         pytest.param(("issue", "taskmanager/tm-1", "--lifetime", "forever"), 2, "90m, 12h, 30d", id="bad-lifetime"),
         pytest.param(("issue", f"job/{'a' * 32}/driver"), 2, "--out", id="job-without-place"),
         pytest.param(("issue", "gateway/x", "--edge-server", "--accept", "a"), 2, "--accept", id="accept-at-the-edge"),
-        pytest.param(("verify", "/nonexistent.pem"), 2, "--ca", id="nothing-to-trust"),
-        pytest.param(("verify", "/nonexistent.pem", "--ca", "/nonexistent.pem"), 1, "No such file", id="no-file"),
+        pytest.param(("issue", "taskmanager/tm-1", "--lifetime", "400d"), 2, "398d", id="lifetime-beyond-reason"),
+        pytest.param(("issue", "taskmanager/tm-1", "--lifetime", "30s"), 2, "90m, 12h", id="lifetime-in-seconds"),
+        pytest.param(("issue", "taskmanager/tm-1", "--dns", "a b"), 2, "not a DNS name", id="bad-dns-name"),
+        pytest.param(("issue", "taskmanager/tm-1", "--ip", "1.2.3"), 2, "not an IP address", id="bad-address"),
+        pytest.param(("issue", "taskmanager/tm-1", "--accept", "*"), 2, "spiffe://", id="bad-pattern"),
+        pytest.param(("issue", "taskmanager/x", "--edge-server", "--dns", "a.b"), 2, "gateway", id="no-public-role"),
+        pytest.param(("issue", "gateway/x", "--edge-server"), 2, "host name", id="public-without-a-name"),
+        pytest.param(("token", "create", "ca", "ca-2"), 1, "sluice pki init", id="token-without-authority"),
+        pytest.param(
+            ("enrol", "jobmanager", "a b", "--ca", "h:1", "--out", "x", "--token-file", "-"), 2, "name", id="bad-name"
+        ),
+        pytest.param(
+            ("enrol", "jobmanager", "a", "--ca", "nowhere", "--out", "x", "--token-file", "-"), 2, "host:port", id="ca"
+        ),
+        pytest.param(("renew", "tm-1", "--ca", "nowhere"), 2, "host:port", id="renew-bad-address"),
+        pytest.param(("ledger", "verify", "--known", "7"), 2, "COUNT:DIGEST", id="bad-ledger-state"),
+        pytest.param(("verify", "/nonexistent.pem"), 2, "there is no /nonexistent.pem", id="verify-nothing"),
+        pytest.param(("verify", "nothere", "--ca", "/nonexistent.pem"), 2, "there is no nothere", id="no-file"),
         pytest.param(("verify", "x", "--identity", "me"), 2, "must start with spiffe://", id="bad-identity"),
         pytest.param(("inspect", "/nonexistent.pem"), 1, "No such file", id="inspect-nothing"),
         pytest.param(("export", "/nonexistent", "--output", "out.pem"), 1, "cannot read", id="export-nothing"),
-        pytest.param(("init", "--algorithm", "rsa-1024"), 1, "ecdsa-p256", id="weak-algorithm"),
+        pytest.param(("init", "--algorithm", "rsa-1024"), 2, "ecdsa-p256", id="weak-algorithm"),
         pytest.param(("init", "--trust-domain", "Not Valid"), 2, "trust domain", id="bad-trust-domain"),
         pytest.param(("frobnicate",), 2, "frobnicate", id="unknown-verb"),
     ],

@@ -220,3 +220,27 @@ def test_only_the_exact_set_of_names_passes(asked: list[x509.GeneralName]) -> No
     else:
         with pytest.raises(CertificateRejected):
             check_csr(csr_pem, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        pytest.param(lambda _: b"", "the request is empty", id="empty"),
+        pytest.param(lambda _: b"hello", "there is no PEM in it", id="text"),
+        pytest.param(
+            lambda pem: pem.replace(b"CERTIFICATE REQUEST", b"CERTIFICATE"), "a certificate", id="certificate"
+        ),
+        pytest.param(lambda pem: pem.replace(b"CERTIFICATE REQUEST", b"PRIVATE KEY"), "a private key", id="key"),
+        pytest.param(lambda pem: pem[:200], "cut off before its end", id="cut-off"),
+        pytest.param(lambda pem: pem[:100] + b"A" + pem[101:-60] + pem[-58:], "is damaged", id="damaged"),
+        pytest.param(
+            lambda pem: x509.load_pem_x509_csr(pem).public_bytes(Encoding.DER), "not in PEM but in DER", id="der"
+        ),
+    ],
+)
+def test_unreadable_request_is_described_in_our_words(change: Callable[[bytes], bytes], says: str) -> None:
+    with pytest.raises(CertificateRejected, match=says) as refused:
+        check_csr(change(pem(builder())), NAMES)
+    assert "cryptography" not in str(refused.value)
+    assert "Framing" not in str(refused.value)
+    assert refused.value.remedy

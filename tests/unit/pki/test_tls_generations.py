@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ WORKER = SpiffeId.process("td", Role.TASKMANAGER, "tm-1")
 ROLES = frozenset({Role.JOBMANAGER})
 
 
-class RolesReadDuringARenewal(Set[Role]):
+class RolesReadDuringARenewal(AbstractSet[Role]):
     """Roles of a policy; reading them for the first time renews the identity in the middle of making a context.
 
     That is what another thread does to one that has read the identity and has not stored its context yet.

@@ -1,0 +1,185 @@
+"""``sluice pki verify``: revoked is not verified, and what was not looked at is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pki.crl import load_crls
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.identity_files import CHAIN_FILE, read_certificates
+from pki.profiles import ISSUING
+from pki.store import AuthorityStore
+from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.integration.pki.test_command import Command, pki, sluice_pki  # noqa: F401  fixtures
+
+WEB = SpiffeId.process(TRUST_DOMAIN, Role.GATEWAY, "web")
+DNS = ("--dns", "web.example.org", "--dns", "api.example.org", "--ip", "10.1.2.3", "--ip", "fd00::1")
+REVOKE = ("revoke", "gateway/web", "--reason", "key-compromise")
+
+
+@pytest.fixture
+def web(sluice_pki: Command, pki: TestPki) -> Path:  # noqa: F811
+    """An identity that was issued outside the home."""
+    assert pki.home.pki.exists()
+    assert sluice_pki("issue", "gateway/web", *DNS, "--out", "web").code == 0
+    return Path("web").absolute()
+
+
+def verdict(outcome_json: dict[str, object]) -> tuple[object, object]:
+    return outcome_json["verified"], outcome_json["revoked"]
+
+
+def test_revoked_by_name_is_not_verified(sluice_pki: Command, web: Path) -> None:  # noqa: F811
+    assert sluice_pki("verify", web).code == 0
+    assert sluice_pki(*REVOKE).code == 0, "what was issued outside the home is known by name"
+    refused = sluice_pki("verify", web)
+    assert (refused.code, refused.out) == (1, "")
+    assert f"{WEB}, serial {read_certificates(web / CHAIN_FILE)[0].serial_number:x}, was revoked at" in refused.err
+    assert "(key-compromise)" in refused.err
+    document = sluice_pki("verify", web, "--json")
+    assert (document.code, verdict(document.json())) == (1, (False, True))
+
+
+def test_list_reaches_the_directory_that_was_issued_outside(
+    sluice_pki: Command,  # noqa: F811
+    web: Path,
+) -> None:
+    assert not (web / "crl.pem").exists()
+    assert sluice_pki(*REVOKE).code == 0
+    (listed,) = load_crls((web / "crl.pem").read_bytes())
+    assert len(listed) == 1
+    (web / "crl.pem").unlink()
+    assert sluice_pki("crl", "refresh").code == 0
+    assert (web / "crl.pem").exists()
+
+
+def test_list_in_the_directory_tells_without_the_home(
+    sluice_pki: Command,  # noqa: F811
+    web: Path,
+) -> None:
+    away = ("--home", "elsewhere")
+    unknown = sluice_pki("verify", web, *away)
+    assert (unknown.code, "revocation NOT CHECKED of CN=gateway/web" in unknown.out) == (0, True)
+    assert "give --crl or --home" in unknown.out
+    assert verdict(sluice_pki("verify", web, *away, "--json").json()) == (True, None)
+    assert sluice_pki("issue", "gateway/other", "--out", "other").code == 0
+    assert sluice_pki(*REVOKE).code == 0
+    assert sluice_pki("verify", web, *away).code == 1
+    good = sluice_pki("verify", "other", *away)
+    assert (good.code, "not revoked, by list number 1" in good.out, "NOT CHECKED" in good.out) == (0, True, False)
+
+
+@pytest.mark.parametrize("kind", ["pem", "der"])
+def test_exported_list_is_enough(kind: str, sluice_pki: Command, web: Path) -> None:  # noqa: F811
+    assert sluice_pki("crl", "export", "internal", "--output", "list").code == 1, "there is none yet"
+    assert sluice_pki("crl", "refresh").code == 0
+    exported = sluice_pki("crl", "export", "internal", "--format", kind, "--output", "before", "--json")
+    assert (exported.code, exported.json()["lists"][0]["number"]) == (0, 1)
+    assert sluice_pki(*REVOKE).code == 0
+    assert sluice_pki("crl", "export", "internal", "--format", kind, "--output", "after").code == 0
+    (web / "crl.pem").unlink()
+    away = ("--home", "elsewhere")
+    assert sluice_pki("verify", web, "--crl", "before", *away).code == 0
+    assert sluice_pki("verify", web, "--crl", "after", *away).code == 1
+    assert sluice_pki("verify", web, "--crl", "before", "--crl", "after", *away).code == 1
+    assert sluice_pki("crl", "export", "edge", "--output", "edge").code == 0
+    foreign = sluice_pki("verify", web, "--crl", "edge", *away)
+    assert (foreign.code, "none of the lists given with --crl counts" in foreign.err) == (1, True)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x30\x82\x01", b"-----BEGIN X509 CRL-----\n"])
+def test_damaged_list_is_no_good_news(content: bytes, sluice_pki: Command, web: Path) -> None:  # noqa: F811
+    Path("list").write_bytes(content)
+    outcome = sluice_pki("verify", web, "--crl", "list")
+    assert (outcome.code, "list holds no revocation list" in outcome.err) == (1, True), outcome.err
+
+
+def test_anchors_and_revocations_of_the_home_for_a_file_alone(
+    sluice_pki: Command,  # noqa: F811
+    web: Path,
+) -> None:
+    chain = web / CHAIN_FILE
+    verified = sluice_pki("verify", chain)
+    assert (verified.code, "not revoked, by this home's record" in verified.out) == (0, True)
+    nowhere = sluice_pki("verify", chain, "--home", "elsewhere")
+    assert (nowhere.code, "--ca" in nowhere.err) == (2, True)
+    assert sluice_pki(*REVOKE).code == 0
+    assert sluice_pki("verify", chain).code == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        pytest.param("web.example.org", 0, id="name"),
+        pytest.param("API.Example.ORG.", 0, id="case and final dot"),
+        pytest.param("10.1.2.3", 0, id="address"),
+        pytest.param("[fd00::1]", 0, id="bracketed v6"),
+        pytest.param("fd00:0:0::1", 0, id="v6 written otherwise"),
+        pytest.param("example.org", 1, id="parent"),
+        pytest.param("x.web.example.org", 1, id="child"),
+        pytest.param("10.1.2.4", 1, id="another address"),
+        pytest.param("gateway/web", 2, id="the common name"),
+        pytest.param("a b", 2, id="no name"),
+    ],
+)
+def test_host_is_checked_as_a_client_would(host: str, code: int, sluice_pki: Command, web: Path) -> None:  # noqa: F811
+    outcome = sluice_pki("verify", web, "--host", host)
+    assert outcome.code == code, outcome.err
+    if code == 1:
+        assert "but for web.example.org, api.example.org, 10.1.2.3, fd00::1" in outcome.err
+
+
+def test_host_asks_for_a_server(sluice_pki: Command, pki: TestPki) -> None:  # noqa: F811
+    assert pki.home.pki.exists()
+    assert sluice_pki("issue", "user/ada", "--dns", "ada.example.org", "--out", "ada").code == 0
+    assert sluice_pki("verify", "ada", "--host", "ada.example.org").code == 1
+    assert sluice_pki("verify", "ada", "--host", "ada.example.org", "--purpose", "client").code == 0
+
+
+def test_certified_by_request_and_kept_in_a_store_are_revoked_by_name(
+    sluice_pki: Command,  # noqa: F811
+    pki: TestPki,  # noqa: F811
+) -> None:
+    from pki.csr import new_csr
+
+    Path("csr.pem").write_bytes(new_csr(WEB)[1])
+    assert sluice_pki("issue", "gateway/web", "--csr", "csr.pem", "--out", "signed").code == 0
+    serial = f"{read_certificates(Path('signed') / CHAIN_FILE)[0].serial_number:x}"
+    for file in Path("signed").iterdir():
+        file.unlink()
+    Path("signed").rmdir()  # it went to another machine
+    assert sluice_pki(*REVOKE, "--json").json()["revoked"] == [serial]
+    Path("inventory.toml").write_text('[[identity]]\nid = "taskmanager/tm-{n}"\ncount = 3\n')
+    assert sluice_pki("issue", "--inventory", "inventory.toml", "--store", "cluster.identities").code == 0
+    revoked = sluice_pki("revoke", "taskmanager/tm-2", "--reason", "key-compromise", "--json").json()["revoked"]
+    assert sluice_pki("unpack", "cluster.identities", "taskmanager/tm-2", "--out", "tm-2").code == 0
+    assert revoked == [f"{read_certificates(Path('tm-2') / CHAIN_FILE)[0].serial_number:x}"]
+    assert sluice_pki("verify", "tm-2").code == 1
+    assert pki.home.pki.exists()
+
+
+def test_directory_that_became_somebody_elses_is_left_alone(
+    sluice_pki: Command,  # noqa: F811
+    web: Path,
+    tmp_path: Path,
+) -> None:
+    web.rename(tmp_path / "moved")
+    web.symlink_to(tmp_path / "moved")
+    assert sluice_pki(*REVOKE).code == 0
+    assert not (tmp_path / "moved" / "crl.pem").exists()
+
+
+def test_healthy_new_home_has_nothing_to_complain_of(sluice_pki: Command) -> None:  # noqa: F811
+    assert sluice_pki("init").code == 0
+    shown = sluice_pki("crl", "show")
+    assert shown.code == 0
+    assert shown.out.count("nothing revoked, and no list signed yet") == 3
+    store = AuthorityStore(Home.at(Path("home")).pki)
+    assert all(store.exists(kind) for kind in ISSUING)
+    assert sluice_pki("revoke", "abcdef", "--authority", "edge", "--reason", "unspecified").code == 0
+    (lists,) = Path("home").glob("pki/revocation/edge-*/crl.pem")
+    lists.write_bytes(b"garbage")
+    assert sluice_pki("crl", "show", "edge").code == 1

@@ -1,0 +1,56 @@
+"""What was certified for places outside the home is remembered, bounded, and forgotten when it has expired."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from pki.config import PkiConfig
+from pki.errors import StoreError
+from pki.identity import Role, SpiffeId
+from pki.identity_files import CHAIN_FILE, read_certificates
+from pki.issuer import LocalIssuer, utc_now
+from pki.outside import OUTSIDE_FILE, Outside
+from pki.profiles import AuthorityKind
+
+CONFIG = PkiConfig(trust_domain="td")
+WORKER = SpiffeId.process("td", Role.TASKMANAGER, "tm-1")
+
+
+def issued(tmp_path: Path, place: Path, hours: float = 24) -> x509.Certificate:
+    issuer = LocalIssuer(tmp_path / "pki", CONFIG)
+    issuer.ensure_authorities()
+    issuer.issue_to(place, WORKER, lifetime=dt.timedelta(hours=hours))
+    return read_certificates(place / CHAIN_FILE)[0]
+
+
+def test_expired_certificates_are_forgotten_and_others_kept(tmp_path: Path) -> None:
+    outside, now = Outside(tmp_path / "pki"), utc_now()
+    short = issued(tmp_path, tmp_path / "short", hours=1)
+    outside.remember(short, str(WORKER), AuthorityKind.INTERNAL, tmp_path / "short", now)
+    outside.remember(short, str(WORKER), AuthorityKind.INTERNAL, tmp_path / "short", now)
+    long = issued(tmp_path, tmp_path / "long", hours=48)
+    outside.remember(long, str(WORKER), AuthorityKind.INTERNAL, tmp_path / "long", now)
+    assert [each.serial for each in outside.certificates()] == [f"{one.serial_number:x}" for one in (short, long)]
+    later = now + dt.timedelta(hours=2)
+    outside.remember(long, str(WORKER), AuthorityKind.INTERNAL, tmp_path / "elsewhere", later)
+    assert {each.directory for each in outside.certificates()} == {str(tmp_path / "long"), str(tmp_path / "elsewhere")}
+    assert outside.directories() == [tmp_path / "long"], "only what is there"
+
+
+def test_what_is_in_the_home_is_not_outside(tmp_path: Path) -> None:
+    place = tmp_path / "pki" / "identities" / "taskmanager" / "tm-1"
+    Outside(tmp_path / "pki").remember(issued(tmp_path, place), str(WORKER), AuthorityKind.INTERNAL, place, utc_now())
+    assert not (tmp_path / "pki" / OUTSIDE_FILE).exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"certificates": [{}]}', b'{"unknown": 1}', b"\xff"])
+def test_damaged_record_is_said_and_not_replaced(content: bytes, tmp_path: Path) -> None:
+    leaf = issued(tmp_path, tmp_path / "out")
+    (tmp_path / "pki" / OUTSIDE_FILE).write_bytes(content)
+    with pytest.raises(StoreError, match="is damaged"):
+        Outside(tmp_path / "pki").remember(leaf, str(WORKER), AuthorityKind.INTERNAL, tmp_path / "out", utc_now())
+    assert (tmp_path / "pki" / OUTSIDE_FILE).read_bytes() == content
