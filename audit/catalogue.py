@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from audit.check import Check
 from audit.checks import certificates, edge, exhaustion, home, listening, names, peers, protocol, resumption, suites
-from audit.model import Check
 
 CHECKS: tuple[Check, ...] = (
     *listening.CHECKS,

@@ -5,16 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import ipaddress
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import msgspec
 
 from pki.channels import Channel
-
-if TYPE_CHECKING:
-    from audit.subject import Subject
 
 SCHEMA_VERSION = 1
 """Of the JSON report; grows when a field changes its meaning or goes away, not when one is added."""
@@ -161,52 +156,6 @@ class Foreign:
     severity: Severity | None = None
     expected: str | None = None
     remedy: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One question about a listener, what answer is right, and who says so.
-
-    ``title`` states what must be so, ``problem`` names a finding.
-    """
-
-    id: str
-    title: str
-    problem: str
-    severity: Severity
-    kinds: frozenset[Kind]
-    expected: str
-    references: tuple[str, ...]
-    remedy: str
-    run: Callable[[Subject], Evidence]
-    channels: frozenset[Channel] | None = None
-    """None: whatever the channel."""
-    last: bool = False
-    """Whether it only means something after all others."""
-    connects: bool = True
-    """Whether it needs a connection to the listener."""
-    ours_only: bool = False
-    """Whether it holds a listener to a rule of this product, which binds nobody else."""
-    foreign: Foreign | None = None
-
-    def applies_to(self, listener: Listener) -> bool:
-        """Whether the question arises for ``listener``."""
-        if listener.foreign and self.ours_only:
-            return False
-        return listener.kind in self.kinds and (self.channels is None or listener.channel in self.channels)
-
-    def on(self, listener: Listener) -> Check:
-        """The check in the words and with the severity that fit ``listener``."""
-        if self.foreign is None or not listener.foreign:
-            return self
-        other = self.foreign
-        return replace(
-            self,
-            title=self.title if other.title is None else other.title,
-            severity=self.severity if other.severity is None else other.severity,
-            expected=self.expected if other.expected is None else other.expected,
-            remedy=self.remedy if other.remedy is None else other.remedy,
-        )
 
 
 class Accepted(msgspec.Struct, frozen=True):

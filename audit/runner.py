@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from audit.catalogue import CHECKS
+from audit.check import Check
 from audit.facts import negotiated
-from audit.model import TLS_KINDS, Check, Evidence, ListenerReport, Report, Result, finding, not_examined
+from audit.model import TLS_KINDS, Evidence, ListenerReport, Report, Result, finding, not_examined
 from audit.subject import Subject
 from audit.wire.connection import ConnectionEnded, Silent
 from pki.errors import SluiceError

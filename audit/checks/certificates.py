@@ -10,8 +10,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from audit.check import Check
 from audit.checks import references as ref
-from audit.model import TLS_KINDS, Check, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
+from audit.model import TLS_KINDS, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
 from audit.signatures import WEAK_HASHES, issued_by
 from audit.subject import Subject, uris_of
 from pki.channels import MAY_LISTEN, Channel

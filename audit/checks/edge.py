@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from audit.check import Check
 from audit.checks import references as ref
-from audit.model import Check, Evidence, Kind, Severity, finding, not_examined, passed
+from audit.model import Evidence, Kind, Severity, finding, not_examined, passed
 from audit.subject import Operation, Subject
 from pki.channels import Channel
 from pki.edge_client import edge_client_context

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import time
 
+from audit.check import Check
 from audit.checks import references as ref
-from audit.model import TLS_KINDS, Check, Evidence, Foreign, Severity, finding, not_examined, passed
+from audit.model import TLS_KINDS, Evidence, Foreign, Severity, finding, not_examined, passed
 from audit.subject import Subject
 from audit.wire.codec import number
 from audit.wire.hello import ClientHello

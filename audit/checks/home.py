@@ -11,8 +11,9 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from audit.check import Check
 from audit.checks import references as ref
-from audit.model import Check, Evidence, Kind, Severity, finding, not_examined, passed
+from audit.model import Evidence, Kind, Severity, finding, not_examined, passed
 from audit.subject import Subject
 from pki.crl_files import CRL_FILE, identity_directories
 from pki.doctor.examine import judge

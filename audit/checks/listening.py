@@ -8,8 +8,9 @@ import socket
 import stat
 from pathlib import Path
 
+from audit.check import Check
 from audit.checks import references as ref
-from audit.model import TLS_KINDS, Check, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
+from audit.model import TLS_KINDS, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
 from audit.subject import Subject
 from audit.wire.connection import printable
 from audit.wire.numbers import Content

@@ -7,19 +7,9 @@ import ipaddress
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from audit.check import Check
 from audit.checks import references as ref
-from audit.model import (
-    TLS_KINDS,
-    Check,
-    Evidence,
-    Listener,
-    Severity,
-    a_labels,
-    finding,
-    is_address,
-    not_examined,
-    passed,
-)
+from audit.model import TLS_KINDS, Evidence, Listener, Severity, a_labels, finding, is_address, not_examined, passed
 from audit.subject import Subject
 from pki.channels import Channel
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from cryptography import x509
 
 from audit import rogue
+from audit.check import Check
 from audit.checks import references as ref
-from audit.model import Check, Evidence, Kind, Severity, finding, not_examined, passed
+from audit.model import Evidence, Kind, Severity, finding, not_examined, passed
 from audit.subject import Case, Subject
 from audit.wire.client import Credential
 

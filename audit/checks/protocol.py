@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from audit.check import Check
 from audit.checks import references as ref
-from audit.model import TLS_KINDS, Check, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
+from audit.model import TLS_KINDS, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
 from audit.subject import Subject
 from audit.wire.connection import ConnectionEnded, NotTls
 from audit.wire.hello import DEFLATE, ClientHello, ServerHello

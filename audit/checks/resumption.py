@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from audit.check import Check
 from audit.checks import references as ref
-from audit.model import TLS_KINDS, Check, Evidence, Foreign, Severity, finding, not_examined, passed
+from audit.model import TLS_KINDS, Evidence, Foreign, Severity, finding, not_examined, passed
 from audit.subject import Subject
 from audit.wire.client import Ticket
 from audit.wire.hello import ClientHello, ServerHello

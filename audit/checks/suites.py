@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from audit.check import Check
 from audit.checks import references as ref
-from audit.model import TLS_KINDS, Check, Evidence, Severity, finding, passed
+from audit.model import TLS_KINDS, Evidence, Severity, finding, passed
 from audit.subject import Subject
 from audit.wire.hello import ClientHello, ServerHello
 from audit.wire.numbers import (

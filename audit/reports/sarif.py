@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from audit.catalogue import CHECKS
-from audit.model import Check, Outcome, Report, Result, Severity
+from audit.check import Check
+from audit.model import Outcome, Report, Result, Severity
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {

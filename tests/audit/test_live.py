@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from audit.model import Check, Outcome
+from audit.check import Check
+from audit.model import Outcome
 from audit.runner import run_check
 from audit.subject import Subject
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from audit.catalogue import CHECKS, by_id
+from audit.check import Check
 from audit.identities import HomeIdentities
-from audit.model import Check, Kind, Listener, Outcome, Report
+from audit.model import Kind, Listener, Outcome, Report
 from audit.runner import examine
 from audit.subject import Identities, Options, Subject
 from pki.channels import Channel, client_policy

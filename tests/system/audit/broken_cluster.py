@@ -20,7 +20,8 @@ from typing import Any
 import psutil
 
 from audit.catalogue import CHECKS
-from audit.model import Check, Kind, Outcome, Report
+from audit.check import Check
+from audit.model import Kind, Outcome, Report
 from audit.runner import examine
 from audit.subject import Options
 from cli.audit import home_subjects

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from audit.model import Check, Evidence, Kind, Listener, Outcome, Severity, finding, passed
+from audit.check import Check
+from audit.model import Evidence, Kind, Listener, Outcome, Severity, finding, passed
 from audit.runner import examine
 from audit.subject import Options, Subject
 from audit.wire.client import Verdict
