@@ -19,6 +19,8 @@ ANNOUNCE_SECONDS = 2.0
 """Without a terminal, progress is a line at most this often."""
 OUTAGE_SECONDS = 120.0
 """A job goes on while its cluster does not answer, and whoever waits for it goes on waiting this long."""
+STOPPED_SECONDS = 10.0
+"""The same for a cluster that was stopped: it may be on its way up again."""
 LOG_CHUNK_BYTES = 256 << 10
 EXPLAINED = frozenset({"RUNNING", "RESTARTING", "RECONCILING"})
 """States in which a job that waits says for what."""
@@ -36,7 +38,7 @@ class Reading(Protocol):
 class Follower:
     """Polls one job; ``write`` gets the driver's standard output, progress goes to ``console`` (standard error).
 
-    It does not give up when the cluster is away for a while.
+    It does not give up when the cluster is away for a while, less long when ``stopped`` says that it was taken down.
     """
 
     client: Reading
@@ -45,13 +47,18 @@ class Follower:
     write: Callable[[str], None] = field(default=lambda text: print(text, end="", flush=True))
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    stopped: Callable[[], bool] = lambda: False
     _attempt: int = 1
     _offset: int = 0
     _announced: str = ""
     _announced_at: float = 0.0
 
     async def until_end(self) -> dict[str, Any]:
-        """Return the job's details once it is globally terminal and its output has been written."""
+        """Return the job's details once it is globally terminal and its output has been written.
+
+        Raises:
+            AwayError: the cluster was away for :data:`OUTAGE_SECONDS`, or stopped for :data:`STOPPED_SECONDS`.
+        """
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -90,10 +97,25 @@ class Follower:
                 now = self.clock()
                 if since is None:
                     since = now
-                    self.console.print(f"{error.what}; still waiting", highlight=False, markup=False, soft_wrap=True)
-                if now - since >= OUTAGE_SECONDS:
-                    raise
+                    self._say(f"{error.what}; still waiting, at most {OUTAGE_SECONDS:.0f} s")
+                stopped = self.stopped()
+                if now - since >= (STOPPED_SECONDS if stopped else OUTAGE_SECONDS):
+                    raise self._given_up(now - since, error, stopped=stopped) from error
             await self.pause(POLL_SECONDS)
+
+    def _given_up(self, seconds: float, error: AwayError, *, stopped: bool) -> AwayError:
+        if stopped:
+            return AwayError(
+                f"the cluster was stopped before job {self.job_id} ended",
+                f"start it with `sluice up`; `sluice jobs show {self.job_id}` then tells what became of the job",
+            )
+        return AwayError(
+            f"no longer watching job {self.job_id} after {seconds:.0f} s without an answer: {error.what}",
+            f"the job may go on; ask later: sluice jobs show {self.job_id}",
+        )
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _announce(self, job: dict[str, Any]) -> None:
         """Without a terminal: one line per change instead of a bar."""

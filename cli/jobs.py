@@ -6,7 +6,7 @@ import asyncio
 import datetime as dt
 import json
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -19,6 +19,7 @@ from cli.errors import UsageError
 from cli.follow import Follower, report_verdict
 from cli.job_connections import connections
 from cli.options import DEFAULT_HOME, CaOption, ConfigOption, HomeOption, JsonOption, ServerOption, TokenOption
+from cli.records import never, watch_for_stop
 from cli.restart_options import SettingsOption, StrategyOption, restart_wish
 from cli.submission import Submission, SubmitTarget
 from cli.tables import print_table
@@ -121,7 +122,8 @@ def submit(
     if render is not None or with_secrets:
         raise UsageError("--render without --target", "it goes with --target yarn and kubernetes")
     cluster = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
-    raise typer.Exit(_run(_submit(cluster, pipeline, request, parts, wait=wait, as_json=as_json)))
+    stopped = watch_for_stop(Home.at(home)) if server is None else never
+    raise typer.Exit(_run(_submit(cluster, pipeline, request, parts, wait=wait, as_json=as_json, stopped=stopped)))
 
 
 def require_files(*paths: Path) -> None:
@@ -180,6 +182,7 @@ async def _submit(
     *,
     wait: bool,
     as_json: bool,
+    stopped: Callable[[], bool],
 ) -> int:
     console = Console(stderr=True)
     async with gateway_client(target) as client:
@@ -189,7 +192,7 @@ async def _submit(
             return 0
         console.print(f"submitted {pipeline.name} as job {job_id}", highlight=False)
         output: list[str] = []
-        follower = Follower(client, job_id, console)
+        follower = Follower(client, job_id, console, stopped=stopped)
         if as_json:
             follower.write = output.append
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -72,6 +72,26 @@ def read_record(home: Home) -> ClusterRecord | None:
         return None
     except msgspec.MsgspecError as error:
         raise CommandError(f"{record_path(home)} is damaged", "stop the processes by hand and remove it") from error
+
+
+def never() -> bool:
+    """For a cluster whose processes this machine knows nothing of: nobody can tell that it was stopped."""
+    return False
+
+
+def watch_for_stop(home: Home) -> Callable[[], bool]:
+    """A function that tells whether the cluster that runs in ``home`` now has been stopped since, by whatever means.
+
+    Processes that were started one by one have no record; for them it is :func:`never`.
+    """
+    if read_record(home) is None:
+        return never
+
+    def stopped() -> bool:
+        record = read_record(home)
+        return record is None or record.launcher.find() is None
+
+    return stopped
 
 
 @contextlib.contextmanager

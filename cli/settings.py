@@ -15,8 +15,13 @@ app = typer.Typer(no_args_is_help=True, help="Show the configuration: sluice.tom
 
 @app.command()
 def show(home: HomeOption = DEFAULT_HOME, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Every value with its origin (default, the file's path, environment)."""
-    _, configuration = load_configuration(home, config)
+    """Every value with its origin (default, the file's path, environment), as `sluice up` uses it.
+
+    Its clusters have the shuffle service unless `shuffle.enabled` says otherwise; a process that is started alone with
+    `sluice run` uses the service only where that is set.
+    """
+    _, loaded = load_configuration(home, config)
+    configuration = loaded.embedded()
     values = configuration.values()
     if as_json:
         print(

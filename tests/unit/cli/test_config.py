@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from cli import config
 from cli.errors import UsageError
+from cli.main import app
 
 
 def load(text: str, tmp_path: Path, **environment: str) -> config.Configuration:
@@ -93,3 +96,20 @@ def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert config.find_config_file(None, home) == home / "sluice.toml"
     with pytest.raises(UsageError, match="no configuration file"):
         config.find_config_file(tmp_path / "missing.toml", home)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "origin"),
+    [
+        pytest.param("", True, config.EMBEDDED, id="nobody says"),
+        pytest.param("[shuffle]\nenabled = false\n", False, "sluice.toml", id="turned off"),
+    ],
+)
+def test_config_show_tells_of_the_shuffle_service_that_up_runs(
+    text: str, shown: bool, origin: str, tmp_path: Path
+) -> None:
+    (tmp_path / "sluice.toml").write_text(text)
+    done = CliRunner().invoke(app, ["config", "show", "--json", "--home", str(tmp_path)], catch_exceptions=False)
+    told = json.loads(done.output)["shuffle.enabled"]
+    assert told["value"] is shown
+    assert told["origin"].endswith(origin)

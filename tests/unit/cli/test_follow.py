@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from cli.errors import AwayError, UnreachableError
-from cli.follow import OUTAGE_SECONDS, Follower
+from cli.follow import OUTAGE_SECONDS, STOPPED_SECONDS, Follower
 
 JOB = "/v1/jobs/ab"
 LOGS = f"{JOB}/logs"
@@ -61,11 +61,31 @@ async def test_an_outage_without_end_is_given_up() -> None:
     cluster = Cluster([RUNNING, AWAY])
     waiting, said, _ = follower(cluster)
 
-    with pytest.raises(AwayError):
+    with pytest.raises(AwayError, match=r"no longer watching job ab after 120 s.*cannot answer now.*jobs show ab"):
         await waiting.until_end()
 
     assert OUTAGE_SECONDS <= cluster.now < OUTAGE_SECONDS + 5
-    assert said.getvalue().count("still waiting") == 1
+    assert said.getvalue().count("still waiting, at most 120 s") == 1
+
+
+async def test_a_cluster_that_was_stopped_is_not_waited_for_as_one_that_is_away() -> None:
+    cluster = Cluster([RUNNING, AWAY])
+    waiting, _, _ = follower(cluster)
+    waiting.stopped = lambda: cluster.now >= 3
+
+    with pytest.raises(AwayError, match=r"was stopped before job ab ended.*sluice up.*jobs show ab") as ended:
+        await waiting.until_end()
+
+    assert ended.value.exit_code == 3
+    assert STOPPED_SECONDS <= cluster.now < STOPPED_SECONDS + 5
+
+
+async def test_a_cluster_that_comes_up_again_at_once_is_waited_for() -> None:
+    cluster = Cluster([RUNNING, *[AWAY] * 20, RUNNING, FINISHED])
+    waiting, _, _ = follower(cluster)
+    waiting.stopped = lambda: 1 <= cluster.now < 6
+
+    assert await waiting.until_end() == FINISHED
 
 
 async def test_short_outages_do_not_add_up() -> None:

@@ -16,8 +16,10 @@ from cli.records import (
     ProcessRecord,
     end_survivors,
     launcher_lock,
+    never,
     read_record,
     record_path,
+    watch_for_stop,
     write_record,
 )
 from pki.home import Home
@@ -74,3 +76,30 @@ def test_only_one_launcher_at_a_time(home: Home) -> None:
         pass
     with launcher_lock(home):
         pass
+
+
+class TestStopped:
+    """Whether the cluster that ran has been stopped; it must have run."""
+
+    def test_a_home_without_a_record_tells_nothing(self, home: Home) -> None:
+        assert watch_for_stop(home) is never
+        assert not never()
+
+    def test_a_record_that_is_removed_was_stopped_in_order(self, home: Home) -> None:
+        write_record(home, ClusterRecord(ProcessRecord.of("launcher", os.getpid())))
+        stopped = watch_for_stop(home)
+        assert not stopped()
+        record_path(home).unlink()
+        assert stopped()
+        write_record(home, ClusterRecord(ProcessRecord.of("launcher", os.getpid())))
+        assert not stopped()
+
+    def test_a_launcher_that_is_gone_was_stopped_all_the_same(
+        self, home: Home, sleeper: subprocess.Popen[bytes]
+    ) -> None:
+        write_record(home, ClusterRecord(ProcessRecord.of("launcher", sleeper.pid)))
+        stopped = watch_for_stop(home)
+        assert not stopped()
+        sleeper.kill()
+        sleeper.wait()
+        assert stopped()
