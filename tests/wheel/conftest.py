@@ -37,8 +37,9 @@ class Distributions:
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
     """Built by the script that builds those of a release."""
     of_tree, of_source = tmp_path_factory.mktemp("of-tree"), tmp_path_factory.mktemp("of-source")
-    for arguments in ([of_tree], [of_source, "--sdist"]):
-        subprocess.run([ROOT / "scripts" / "make-wheel", *arguments], check=True, timeout=BUILD_SECONDS)
+    script = ROOT / "scripts" / "make-wheel"
+    subprocess.run([script, of_tree], check=True, timeout=BUILD_SECONDS)
+    subprocess.run([script, of_source, "--sdist"], check=True, timeout=BUILD_SECONDS)
     (wheel,), (source,), (wheel_of_source,) = of_tree.glob("*.whl"), of_source.glob("*.tar.gz"), of_source.glob("*.whl")
     return Distributions(wheel, source, wheel_of_source)
 
@@ -88,7 +89,7 @@ def installed(distributions: Distributions, tmp_path_factory: pytest.TempPathFac
     environment, folder = place / "environment", place / "folder"
     folder.mkdir(mode=0o700)
     subprocess.run([sys.executable, "-m", "venv", environment], check=True, timeout=INSTALL_SECONDS)
-    pip = [environment / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip: list[str | Path] = [environment / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
     for name in ("build", "run"):
         requirements = ROOT / "requirements" / f"{name}.txt"
         locked = [*pip, "--no-build-isolation", "--require-hashes", "--requirement", requirements]
