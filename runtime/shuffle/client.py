@@ -39,6 +39,7 @@ from runtime.shuffle.wire import (
     DATA_ENTRY,
     FLAG_ORDERED,
     MAX_SEGMENT_BYTES,
+    MAX_SEGMENTS_PER_PUSH,
     SEGMENT_ENTRY,
     FrameType,
     Header,
@@ -111,7 +112,7 @@ class MapWriter:
         self._segments += 1
         self._size += len(data)
         self._pending_bytes += len(data)
-        if self._pending_bytes >= FRAME_BYTES:
+        if self._pending_bytes >= FRAME_BYTES or len(self._pending) >= MAX_SEGMENTS_PER_PUSH:
             await self.flush()
 
     async def flush(self) -> None:

@@ -39,6 +39,9 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     worker_port: int = 0
     memory_mb: Annotated[int, msgspec.Meta(ge=32)] = 256
     """Memory of one worker for data that is not on its disks yet."""
+    metadata_mb: Annotated[int, msgspec.Meta(ge=16)] = 512
+    """Memory of one worker beside that: half for what it knows of data (shuffles, maps, indices), half for connections
+    and reads. What has no room is refused; one job gets three quarters of what the others leave at most."""
     directories: tuple[str, ...] = ()
     """Where workers keep data, one directory a disk; each worker has a folder in each. Empty: in the home."""
     policy: Policy = Policy.BLOCKING
@@ -56,7 +59,7 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     workers_per_shuffle: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8
     """On how many workers one shuffle is spread at most."""
     job_quota_mb: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """What one job may keep in all workers together before it gets no further shuffle."""
+    """What one job may keep in all workers together before it gets no further shuffle, and in each worker."""
     cluster_quota_mb: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Likewise of all jobs of one cluster."""
     job_lease: Annotated[float, msgspec.Meta(ge=SHORTEST_JOB_LEASE_SECONDS)] = 120.0

@@ -226,7 +226,7 @@ class WorkerConnection:
 
     def _check(self) -> None:
         if self._broken is not None:
-            raise self._broken
+            raise self._broken.again()
 
 
 def _reason(error: BaseException) -> str:
@@ -243,5 +243,5 @@ async def answer_of(queue: Answers, worker: str) -> tuple[Header, bytes]:
     except TimeoutError:
         raise ShuffleUnavailable(f"shuffle worker {worker} has not answered for {ANSWER_SECONDS:.0f} s") from None
     if isinstance(answer, ShuffleError):
-        raise answer
+        raise answer.again()  # all who wait when a connection ends get the same one
     return answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Self
 
 from pki.errors import SluiceError
 
@@ -45,6 +46,17 @@ class ShuffleError(SluiceError):
         super().__init__(what, remedy)
         self.partition = partition
         self.map_id = map_id
+
+    def again(self) -> Self:
+        """A new error that says the same, caused by this one.
+
+        For what is raised more than once, perhaps by several threads: an exception collects the traceback of each, and
+        whoever catches it may change it.
+        """
+        fresh = type(self).__new__(type(self), *self.args)
+        fresh.__dict__.update(self.__dict__)
+        fresh.__cause__ = self
+        return fresh
 
 
 class FrameRefused(ShuffleError):

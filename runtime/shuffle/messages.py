@@ -108,6 +108,7 @@ class WorkerReport(Message, frozen=True):
 
     Attributes:
         memory_used, memory_peak, memory_limit: bytes for data on their way to the disks.
+        metadata_used, metadata_limit: bytes for what is known of data, and for connections and reads.
         disks: its directories.
         jobs: the jobs that it knows.
         connections: open on the data channel; ``refused_connections`` were not let in.
@@ -121,6 +122,8 @@ class WorkerReport(Message, frozen=True):
     memory_used: int = 0
     memory_peak: int = 0
     memory_limit: int = 0
+    metadata_used: int = 0
+    metadata_limit: int = 0
     disks: tuple[DiskReport, ...] = ()
     jobs: tuple[JobReport, ...] = ()
     connections: int = 0

@@ -40,6 +40,18 @@ def _of_workers(reports: list[tuple[str, WorkerReport]]) -> Iterator[Metric]:
             "memory_limit",
         ),
         (
+            GaugeMetricFamily(
+                "sluice_shuffle_metadata_bytes",
+                "Memory in use for what is known of data, and for connections and reads.",
+                labels=["worker"],
+            ),
+            "metadata_used",
+        ),
+        (
+            GaugeMetricFamily("sluice_shuffle_metadata_limit_bytes", "The most that it can be.", labels=["worker"]),
+            "metadata_limit",
+        ),
+        (
             GaugeMetricFamily("sluice_shuffle_connections", "Open connections of the data channel.", labels=["worker"]),
             "connections",
         ),

@@ -34,8 +34,10 @@ MAX_PAYLOAD_BYTES = 64 << 10
 MAX_DATA_BYTES = 1 << 20
 """Most data in one DATA frame, unless one segment alone is larger."""
 MAX_ERROR_TEXT_BYTES = 4 << 10
-MAX_SEGMENTS_PER_FRAME = 64 << 10
-"""Most segments in one PUSH or DATA frame."""
+MAX_SEGMENTS_PER_PUSH = 4 << 10
+"""Most segments in one PUSH frame."""
+MAX_SEGMENTS_PER_DATA = 64 << 10
+"""Most segments in one DATA frame."""
 MAX_PARTITION = 1 << 24
 """Partitions of a shuffle are below this number."""
 
@@ -106,7 +108,7 @@ _MAX_LENGTH = {
     FrameType.FETCH: MAX_FETCH_PAYLOAD_BYTES,
     FrameType.FOLLOW: MAX_FETCH_PAYLOAD_BYTES,
     FrameType.PRODUCE: MAX_FETCH_PAYLOAD_BYTES,
-    FrameType.DATA: MAX_SEGMENT_BYTES + MAX_SEGMENTS_PER_FRAME * DATA_ENTRY.itemsize,
+    FrameType.DATA: MAX_SEGMENT_BYTES + MAX_SEGMENTS_PER_DATA * DATA_ENTRY.itemsize,
 }
 _EMPTY = frozenset({FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL, FrameType.BEGIN})
 """Frames without payload."""
@@ -192,10 +194,9 @@ def parse_header(data: bytes | bytearray | memoryview, *, from_client: bool) -> 
 
 
 def _check_count(kind: FrameType, count: int, length: int) -> None:
-    if not 0 < count <= MAX_SEGMENTS_PER_FRAME:
-        raise FrameRefused(
-            f"a frame of type {kind.name} with {count} segments", f"between 1 and {MAX_SEGMENTS_PER_FRAME}"
-        )
+    most = MAX_SEGMENTS_PER_PUSH if kind is FrameType.PUSH else MAX_SEGMENTS_PER_DATA
+    if not 0 < count <= most:
+        raise FrameRefused(f"a frame of type {kind.name} with {count} segments", f"between 1 and {most}")
     entry = SEGMENT_ENTRY if kind is FrameType.PUSH else DATA_ENTRY
     if count * entry.itemsize > length:
         raise FrameRefused(f"the table of {count} segments does not fit into {length} bytes of payload")

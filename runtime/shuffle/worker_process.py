@@ -99,6 +99,7 @@ def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
     return WorkerConfig(
         directories=tuple(make_private_directory(root / name) for root in roots),
         memory_bytes=config.memory_mb << 20,
+        metadata_bytes=config.metadata_mb << 20,
         reserved_disk_bytes=config.disk_reserve_mb << 20,
         spare_bytes=config.spare_mb << 20,
         job_quota_bytes=config.job_quota_mb << 20,
@@ -180,6 +181,8 @@ def report_of(statistics: WorkerStatistics) -> WorkerReport:
         memory_used=statistics.memory_bytes,
         memory_peak=statistics.memory_peak_bytes,
         memory_limit=statistics.memory_capacity_bytes,
+        metadata_used=statistics.metadata_bytes,
+        metadata_limit=statistics.metadata_capacity_bytes,
         disks=tuple(_disk(each) for each in statistics.disks),
         jobs=tuple(_job(each) for each in statistics.jobs),
         connections=statistics.connections,
@@ -205,7 +208,7 @@ def _disk(disk: DiskStatistics) -> DiskReport:
 def _job(job: JobStatistics) -> JobReport:
     return JobReport(
         job_id=job.job_id,
-        bytes=job.memory_bytes + job.disk_bytes,
+        bytes=job.memory_bytes + job.disk_bytes + job.metadata_bytes,
         pushed_bytes=job.pushed_bytes,
         fetched_bytes=job.fetched_bytes,
         maps=job.committed_maps,

@@ -37,6 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--memory-bytes", type=int, default=256 << 20)
+    parser.add_argument("--metadata-bytes", type=int, default=512 << 20)
+    parser.add_argument("--job-quota-bytes", type=int, default=0)
     parser.add_argument("--engine", type=Engine, default=None, choices=list(Engine))
     parser.add_argument("--layout", type=Layout, default=Layout.REDUCE, choices=list(Layout))
     parser.add_argument("--policy", type=Policy, default=Policy.BLOCKING, choices=list(Policy))
@@ -47,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = WorkerConfig(
         tuple(options.directory),
         memory_bytes=options.memory_bytes,
+        metadata_bytes=options.metadata_bytes,
+        job_quota_bytes=options.job_quota_bytes,
         engine=options.engine or serving_engine(),
         layout=options.layout,
         policy=options.policy,

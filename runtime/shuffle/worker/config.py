@@ -13,6 +13,7 @@ from runtime.shuffle.worker.at_rest import SECRET_BYTES
 SLAB_BYTES = 4 << 20
 """Memory is handed out in slabs of this size; a segment lies in one."""
 MIN_MEMORY_BYTES = 8 * SLAB_BYTES
+MIN_METADATA_BYTES = 16 << 20
 
 
 class Layout(enum.StrEnum):
@@ -44,6 +45,8 @@ class WorkerConfig:
     Attributes:
         directories: one on each disk.
         memory_bytes: for data on their way from the wire to the disk; never more.
+        metadata_bytes: for everything beside the data: half for what is known of them (shuffles, maps, indices), half
+            for connections and reads; what has no room there is refused.
         high_watermark: share of the memory in use above which data are written out although nobody committed them.
         low_watermark: share down to which that goes on.
         run_share: share of the memory that a shuffle may fill before it is written out as a run, although memory is not
@@ -55,7 +58,7 @@ class WorkerConfig:
             sorting them would gain nothing; the segments of others are merged in memory first.
         answer_bytes: most data in one frame of an answer: what fits into a processor's own cache.
         spare_bytes: most of all files of shuffles that are over, kept to be written over by the same job's next ones.
-        job_quota_bytes: most that one job may have here; 0 for no limit.
+        job_quota_bytes: most that one job may have here, data and what is known of them; 0 for no limit.
         reserved_disk_bytes: a disk with less free space takes nothing new.
         disk_retry_seconds: for how long a disk that failed is not tried again.
         max_connections: at the same time; more are refused.
@@ -71,6 +74,7 @@ class WorkerConfig:
 
     directories: tuple[Path, ...]
     memory_bytes: int = 256 << 20
+    metadata_bytes: int = 512 << 20
     high_watermark: float = 0.75
     low_watermark: float = 0.5
     run_share: float = 0.125
@@ -97,6 +101,8 @@ class WorkerConfig:
             raise ShuffleError("a shuffle worker without directories", "give it one on each disk")
         if self.memory_bytes < MIN_MEMORY_BYTES:
             raise ShuffleError(f"{self.memory_bytes} bytes of memory", f"at least {MIN_MEMORY_BYTES}")
+        if self.metadata_bytes < MIN_METADATA_BYTES:
+            raise ShuffleError(f"{self.metadata_bytes} bytes for metadata", f"at least {MIN_METADATA_BYTES}")
         if len(self.at_rest_secret) not in {0, SECRET_BYTES}:
             raise ShuffleError(f"a secret of {len(self.at_rest_secret)} bytes", f"it has {SECRET_BYTES}")
         if not 0 < self.low_watermark < self.high_watermark < 1:

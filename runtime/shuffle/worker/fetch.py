@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import mmap
 import time
 
-import numpy as np
-import numpy.typing as npt
-
-from runtime.shuffle.errors import FrameRefused, JobNotAllowed, ShuffleError
+from runtime.shuffle.errors import FrameRefused, JobNotAllowed, QuotaExceeded, ShuffleError
 from runtime.shuffle.wire import (
     DATA_ENTRY,
     FLAG_ORDERED,
     HEADER_BYTES,
     MAX_DATA_BYTES,
-    MAX_FETCH_PAYLOAD_BYTES,
-    MAX_SEGMENT_BYTES,
+    MAX_PAYLOAD_BYTES,
     FrameType,
     Header,
     parse_follow,
     parse_map_ids,
+)
+from runtime.shuffle.worker.budget import (
+    CONNECTION_BYTES,
+    FOLLOWED_MAP_BYTES,
+    REQUEST_BYTES,
+    WANTED_MAP_BYTES,
+    Holding,
+    NoRoomYet,
 )
 from runtime.shuffle.worker.follow import Followers, FollowingFetch
 from runtime.shuffle.worker.located import Located
@@ -28,11 +32,13 @@ from runtime.shuffle.worker.requests import Fetch
 from runtime.shuffle.worker.session import Session
 from runtime.shuffle.worker.store import ShuffleStore
 
-_LOG = logging.getLogger(__name__)
-
 MAX_REQUESTS = 1024
 """Fetches at the same time on one connection."""
-MAX_SEGMENTS_PER_ANSWER = 16 << 10
+MAX_SEGMENTS_PER_ANSWER = 2 << 10
+USUAL_PAYLOAD_BYTES = MAX_PAYLOAD_BYTES
+"""A request with more map ids gets memory of its own for them."""
+NO_ROOM_SECONDS = 0.1
+"""How often reads that found no room try again."""
 
 
 class FetchConnection:
@@ -45,36 +51,45 @@ class FetchConnection:
         self._fetches: dict[int, Fetch] = {}
         self._head = (0, 0, 0)
         self._answer_bytes = min(store.config.answer_bytes, MAX_DATA_BYTES)
-        table = MAX_SEGMENTS_PER_ANSWER * DATA_ENTRY.itemsize
-        self._buffer = memoryview(mmap.mmap(-1, HEADER_BYTES + table + max(MAX_SEGMENT_BYTES, MAX_DATA_BYTES)))
-        self._map_ids = memoryview(mmap.mmap(-1, MAX_FETCH_PAYLOAD_BYTES))
+        size = HEADER_BYTES + MAX_SEGMENTS_PER_ANSWER * DATA_ENTRY.itemsize + self._answer_bytes
+        self._holding = Holding(self._job.connections)
+        self._holding.take(CONNECTION_BYTES + size)
+        self._buffer = memoryview(mmap.mmap(-1, size))
         self._followers: Followers | None = None
+        self._starved: dict[int, Fetch] = {}
 
     def serve(self) -> None:
         """Until the peer is done; raises what ends the connection."""
-        try:
-            self._serve()
-        finally:
-            if self._followers is not None:
-                self._followers.close()
-
-    def _serve(self) -> None:
         while True:
             following = self._followers is not None and self._feed(self._followers)
+            for starved in list(self._starved.values()):
+                self._go_on(starved)
             ready = [fetch for fetch in self._fetches.values() if fetch.ready]
-            if not (ready or following) or self._session.stream.readable():
+            if not (ready or following or self._starved) or self._session.stream.readable():
                 header = self._session.next_header()
                 if header is None:
                     return
                 self._request(header)
                 continue
             if not ready:
+                if self._starved:
+                    self._job.connections.budget.wait(NO_ROOM_SECONDS)
                 continue
             fetch = self._next(ready)
             try:
                 self._answer(fetch)
+            except NoRoomYet:
+                self._job.connections.budget.wait(NO_ROOM_SECONDS)
             except ShuffleError as error:
                 self._fail(error, fetch.header)
+
+    def close(self) -> None:
+        """Give back what the connection and its requests used."""
+        if self._followers is not None:
+            self._followers.close()
+        for fetch in self._fetches.values():
+            fetch.close()
+        self._holding.close()
 
     def _next(self, ready: list[Fetch]) -> Fetch:
         """Like an elevator: the nearest ahead, or the first of all when there is none."""
@@ -88,15 +103,19 @@ class FetchConnection:
     def _request(self, header: Header) -> None:
         match header.kind:
             case FrameType.FETCH:
-                maps = parse_map_ids(header, self._session.payload(header, self._map_ids))
                 try:
-                    self._fetch(header, maps)
+                    self._fetch(header)
                 except (FrameRefused, JobNotAllowed):
                     raise
                 except ShuffleError as error:
                     self._fail(error, header)
             case FrameType.FOLLOW:
-                self._follow(header)
+                try:
+                    self._follow(header)
+                except (FrameRefused, JobNotAllowed):
+                    raise
+                except ShuffleError as error:
+                    self._fail(error, header)
             case FrameType.CREDIT:
                 # A fetch that is not known has ended meanwhile.
                 if (fetch := self._fetches.get(header.request)) is not None:
@@ -106,16 +125,48 @@ class FetchConnection:
             case _:
                 raise FrameRefused(f"a frame of type {header.kind.name} on a connection for fetches")
 
-    def _fetch(self, header: Header, maps: npt.NDArray[np.int64]) -> None:
-        self._check_request(header)
-        data, checks = self._job.shuffle(header.shuffle, create=False)
-        data.check_committed(maps)
-        plan = data.plan(header.partition, header.aux, maps, ordered=bool(header.flags & FLAG_ORDERED))
-        fetch = Fetch(header, data, checks, plan, header.extra, time.monotonic())
-        if fetch.advance():
+    def _fetch(self, header: Header) -> None:
+        with contextlib.ExitStack() as stack:
+            holding = stack.enter_context(Holding(self._job.connections))
+            maps = parse_map_ids(header, self._payload(header, holding, header.length))
+            self._check_request(header)
+            data, checks = self._job.shuffle(header.shuffle, create=False)
+            data.check_committed(maps)
+            ordered = bool(header.flags & FLAG_ORDERED)
+            plan = data.plan(header.partition, header.aux, maps, ordered=ordered, holding=holding)
+            fetch = Fetch(header, data, checks, plan, header.extra, time.monotonic(), holding=holding)
             self._fetches[header.request] = fetch
+            stack.pop_all()
+        self._go_on(fetch)
+
+    def _payload(self, header: Header, holding: Holding, kept: int) -> memoryview:
+        """The payload of a request, which is charged to ``holding`` with the ``kept`` bytes that are made of it.
+
+        Raises:
+            QuotaExceeded: there is no room for it; it was read and forgotten.
+        """
+        try:
+            holding.take(REQUEST_BYTES + kept)
+        except QuotaExceeded:
+            self._session.skip(header.length)
+            raise
+        if header.length <= USUAL_PAYLOAD_BYTES:
+            return self._session.payload(header)
+        return self._session.payload(header, memoryview(bytearray(header.length)))
+
+    def _go_on(self, fetch: Fetch) -> None:
+        """Find what comes next of a fetch, or end it; it waits while there is no room for that."""
+        self._starved.pop(fetch.header.request, None)
+        try:
+            more = fetch.advance()
+        except NoRoomYet:
+            self._starved[fetch.header.request] = fetch
+        except ShuffleError as error:
+            self._fail(error, fetch.header)
         else:
-            self._end(fetch)
+            if not more:
+                self._forget(fetch.header.request)
+                self._end(fetch)
 
     def _check_request(self, header: Header) -> None:
         if header.request in self._fetches:
@@ -125,18 +176,18 @@ class FetchConnection:
 
     def _follow(self, header: Header) -> None:
         """A reader wants what the maps of its share have for it, as they are committed."""
-        share, had = parse_follow(header, self._session.payload(header, self._map_ids))
-        self._check_request(header)
-        try:
+        with contextlib.ExitStack() as stack:
+            holding = stack.enter_context(Holding(self._job.connections))
+            kept = header.length // WANTED_MAP_BYTES * FOLLOWED_MAP_BYTES
+            share, had = parse_follow(header, self._payload(header, holding, kept))
+            self._check_request(header)
             # Nobody may have written to it yet.
             data, checks = self._job.shuffle(header.shuffle, create=True)
-        except JobNotAllowed:
-            raise
-        except ShuffleError as error:
-            self._fail(error, header)
-            return
-        follower = data.pipeline.follow(share, had.tolist(), self._store.config.follow_seconds)
-        fetch = FollowingFetch(header, data, checks, iter(()), header.extra, time.monotonic(), follower=follower)
+            follower = data.pipeline.follow(share, had.tolist(), self._store.config.follow_seconds, holding)
+            stack.pop_all()
+        fetch = FollowingFetch(
+            header, data, checks, iter(()), header.extra, time.monotonic(), follower=follower, holding=holding
+        )
         self._fetches[header.request] = fetch
         if self._followers is None:
             self._followers = Followers(self._session, self._store.config.follow_seconds)
@@ -165,6 +216,9 @@ class FetchConnection:
 
     def _forget(self, request: int) -> None:
         fetch = self._fetches.pop(request, None)
+        self._starved.pop(request, None)
+        if fetch is not None:
+            fetch.close()
         if isinstance(fetch, FollowingFetch) and self._followers is not None:
             self._followers.remove(fetch)
 
@@ -174,9 +228,21 @@ class FetchConnection:
         if at is None:
             raise FrameRefused("a fetch without anything left")
         end, size = _fill(at.lengths, row, min(self._answer_bytes, fetch.credit))
+        table = HEADER_BYTES + (end - row) * DATA_ENTRY.itemsize
+        if table + size <= len(self._buffer):
+            self._send(fetch, row, end, self._buffer[: table + size])
+            return
+        with Holding(self._job.connections) as holding:
+            holding.take(table + size)
+            self._send(fetch, row, end, memoryview(bytearray(table + size)))
+
+    def _send(self, fetch: Fetch, row: int, end: int, view: memoryview) -> None:
+        at = fetch.at
+        if at is None:
+            raise FrameRefused("a fetch without anything left")
         count = end - row
         table = HEADER_BYTES + count * DATA_ENTRY.itemsize
-        view = self._buffer[: table + size]
+        size = len(view) - table
         data = view[table:]
         if not fetch.read(at, row, end, data):
             return
@@ -198,13 +264,10 @@ class FetchConnection:
         fetch.segments += count
         fetch.size += size
         fetch.credit -= size
-        if fetch.advance():
-            return
-        if isinstance(fetch, FollowingFetch):
+        if not isinstance(fetch, FollowingFetch):
+            self._go_on(fetch)
+        elif not fetch.advance():
             self._session.send(fetch.sent())
-        else:
-            del self._fetches[fetch.header.request]
-            self._end(fetch)
 
     def _end(self, fetch: Fetch) -> None:
         answer = Header(
@@ -220,8 +283,7 @@ class FetchConnection:
 
     def _fail(self, error: ShuffleError, header: Header) -> None:
         self._forget(header.request)
-        _LOG.warning("%s: fetch refused: %s", self._session.stream.peer, error)
-        self._session.send_error(error, header)
+        self._session.refuse(error, header, "fetch")
 
 
 def _fill(lengths: list[int], row: int, room: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ import numpy as np
 from runtime.shuffle.wire import MAP_ENTRY, FrameType, Header
 from runtime.shuffle.worker.located import Located
 from runtime.shuffle.worker.pipeline import Follower
+from runtime.shuffle.worker.reading import ReadPlan, cost_of, windows
 from runtime.shuffle.worker.requests import Fetch
 from runtime.shuffle.worker.session import Session
 
@@ -33,6 +34,10 @@ class FollowingFetch(Fetch):
     _maps: tuple[int, ...] = ()
     _moves: int | None = None
     _before: tuple[int, int] = (0, 0)
+    _charged: int = 0
+    """For the segments of the batch, if they are in memory."""
+    _written: ReadPlan | None = None
+    """Of the batch, if they are not."""
 
     def begin(self, maps: list[tuple[int, int]]) -> bytes:
         """Begin a batch; the frame that announces it."""
@@ -52,6 +57,7 @@ class FollowingFetch(Fetch):
     def sent(self) -> bytes:
         """The frame after a batch, with the segments and bytes that it had."""
         segments, size = self._before
+        self._give_back()
         return Header(
             FrameType.MAPS_SENT,
             shuffle=self.header.shuffle,
@@ -75,16 +81,27 @@ class FollowingFetch(Fetch):
         """Plan what is left of the batch."""
         first, end = self.header.partition, self.header.aux
         self.at, self.row = None, 0
+        self._give_back()
         found = self.data.locate_in_memory(first, end, frozenset(self._maps))
         if found is not None:
-            at, self._moves = found
-            plan = iter([at])
+            rows, self._moves = found
+            self.holding.take(cost_of(len(rows)))
+            self._charged = cost_of(len(rows))
+            plan: Iterator[Located] = windows(rows, np.zeros(len(rows), np.int32))
         else:
             wanted = np.array(sorted(self._maps), np.int64)
             self.data.check_committed(wanted)
             self._moves = None
-            plan = self.data.plan(first, end, wanted, ordered=True)
+            plan = self._written = self.data.plan(first, end, wanted, ordered=True, holding=self.holding)
         self.plan = self._rest(plan, self.segments - self._before[0])
+
+    def _give_back(self) -> None:
+        """Nothing of the batch is used any more."""
+        self.holding.charge(-self._charged)
+        self._charged = 0
+        if self._written is not None:
+            self._written.close()
+            self._written = None
 
     def _rest(self, plan: Iterator[Located], skip: int) -> Iterator[Located]:
         """``plan`` without its first ``skip`` segments, which were sent."""

@@ -3,6 +3,8 @@
 A frame's segments are laid into slabs before they are read, so that OpenSSL decrypts into their final place. Slabs are
 shared by frames and come back when the last of their frames is written out. Whoever finds no room waits: that is the
 back-pressure. All the room of a frame is taken at once or not at all, so that waiting frames hold nothing.
+
+The tables of frames lie elsewhere, but count: so many slabs fewer are given out.
 """
 
 from __future__ import annotations
@@ -34,11 +36,12 @@ class Slab:
 class Lease:
     """The room of one frame: ``extents`` are (start, stop, segments) in the region, in the order of the frame."""
 
-    __slots__ = ("extents", "owner", "size", "slabs", "waited_seconds")
+    __slots__ = ("extents", "owner", "size", "slabs", "table_bytes", "waited_seconds")
 
-    def __init__(self, owner: str, size: int) -> None:
+    def __init__(self, owner: str, size: int, table_bytes: int = 0) -> None:
         self.owner = owner
         self.size = size
+        self.table_bytes = table_bytes
         self.extents: list[tuple[int, int, int]] = []
         self.slabs: list[Slab] = []
         self.waited_seconds = 0.0
@@ -62,23 +65,25 @@ class SlabPool:
         self._free = [Slab(index * SLAB_BYTES) for index in range(count)]
         self._parked: list[Slab] = []
         self._capacity = count
-        self._high = high_watermark * count
-        self._low = low_watermark * count
+        self._high = high_watermark * self.capacity_bytes
+        self._low = low_watermark * self.capacity_bytes
         self._condition = threading.Condition()
         self._reading: dict[str, int] = {}
+        self._tables = 0
         self._waiting = 0
         self._stopped: ShuffleError | None = None
         self._failed: ShuffleError | None = None
         self.pressed = threading.Event()
         """Set while data should be written out although nobody asked for it."""
-        self.peak_slabs = 0
+        self.peak_bytes = 0
+        """The most that was ever in use."""
         self.waits = 0
         self.waited_seconds = 0.0
 
     @property
     def used_bytes(self) -> int:
-        """In slabs that hold anything."""
-        return (self._capacity - len(self._free)) * SLAB_BYTES
+        """In slabs that hold anything, and in tables."""
+        return (self._capacity - len(self._free)) * SLAB_BYTES + self._tables
 
     @property
     def capacity_bytes(self) -> int:
@@ -86,17 +91,12 @@ class SlabPool:
         return self._capacity * SLAB_BYTES
 
     @property
-    def peak_bytes(self) -> int:
-        """The most that was ever in use."""
-        return self.peak_slabs * SLAB_BYTES
-
-    @property
     def low(self) -> bool:
         """Whether no more than the low watermark is in use."""
-        return self._capacity - len(self._free) <= self._low
+        return self.used_bytes <= self._low
 
-    def lease(self, owner: str, lengths: Sequence[int]) -> Lease:
-        """Room for a frame's segments, waiting for it when there is none.
+    def lease(self, owner: str, lengths: Sequence[int], table_bytes: int = 0) -> Lease:
+        """Room for a frame's segments and its table, waiting for it when there is none.
 
         Frames that are being received may hold half of the region per owner: who sends slowly is short of memory
         alone.
@@ -104,19 +104,20 @@ class SlabPool:
         Raises:
             ShuffleError: the pool was stopped, with its reason.
         """
-        total = sum(lengths)
+        size = sum(lengths)
+        total = size + table_bytes
         since = 0.0
         with self._condition:
             while True:
                 if self._stopped is not None:
-                    raise self._stopped
+                    raise self._stopped.again()
                 held = self._reading.get(owner, 0)
                 if not held or (held + total) * 2 <= self.capacity_bytes:
-                    lease = self._try(Lease(owner, total), lengths)
+                    lease = self._try(Lease(owner, size, table_bytes), lengths)
                     if lease is not None:
                         break
                 if self._failed is not None:
-                    raise self._failed
+                    raise self._failed.again()
                 if not since:
                     since = time.monotonic()
                     self.waits += 1
@@ -146,7 +147,19 @@ class SlabPool:
 
     def release(self, leases: list[Lease]) -> None:
         """The frames are not needed in memory any more."""
+        self._release(leases, sum(lease.table_bytes for lease in leases))
+
+    def release_data(self, lease: Lease) -> None:
+        """A frame's segments are not needed in memory any more; its table is, until :meth:`release_tables`."""
+        self._release([lease], 0)
+
+    def release_tables(self, size: int) -> None:
+        """Tables with ``size`` bytes together are not needed any more."""
+        self._release([], size)
+
+    def _release(self, leases: list[Lease], table_bytes: int) -> None:
         with self._condition:
+            self._tables -= table_bytes
             for lease in leases:
                 for slab in lease.slabs:
                     slab.frames -= 1
@@ -168,17 +181,18 @@ class SlabPool:
     def fail(self, reason: ShuffleError | None) -> None:
         """Nothing can be written out because of ``reason``: who would have to wait gets that; None: it can again."""
         with self._condition:
-            self._failed = reason
+            # Its traceback would keep what could not be written out.
+            self._failed = None if reason is None else reason.with_traceback(None)
             self._condition.notify_all()
 
     def _no_longer_reading(self, lease: Lease) -> None:
-        left = self._reading.pop(lease.owner, 0) - lease.size
+        left = self._reading.pop(lease.owner, 0) - lease.size - lease.table_bytes
         if left > 0:
             self._reading[lease.owner] = left
         self._condition.notify_all()
 
     def _press(self) -> None:
-        used = self._capacity - len(self._free)
+        used = self.used_bytes
         if self._waiting or used > self._high:
             self.pressed.set()
         elif used <= self._low:
@@ -188,10 +202,11 @@ class SlabPool:
         """Lay the segments into a parked slab and free ones; None when there are not enough."""
         before: list[int] = []
         placed, count = 0, len(lengths)
+        tables = self._tables + lease.table_bytes
         while placed < count:
             if not before and self._parked:
                 slab = self._parked.pop()
-            elif self._free:
+            elif len(self._free) * SLAB_BYTES >= SLAB_BYTES + tables:
                 slab = self._free.pop()
             else:
                 self._give_back(lease, before)
@@ -214,9 +229,13 @@ class SlabPool:
             elif not slab.used:
                 self._give_back(lease, before)
                 raise FrameRefused("a segment larger than a slab")
+        if len(self._free) * SLAB_BYTES < tables:
+            self._give_back(lease, before)
+            return None
+        self._tables = tables
         for slab in lease.slabs:
             slab.frames += 1
-        self.peak_slabs = max(self.peak_slabs, self._capacity - len(self._free))
+        self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         self._press()
         return lease
 

@@ -23,6 +23,7 @@ from runtime.shuffle.errors import (
     ShuffleError,
 )
 from runtime.shuffle.wire import MAX_MAPS_PER_BATCH, Share
+from runtime.shuffle.worker.budget import ANNOUNCED_BYTES, FOLLOWED_MAP_BYTES, SHARE_BYTES, Holding, unlimited
 
 Clock = Callable[[], float]
 Place = tuple[str, str, int]
@@ -30,11 +31,18 @@ Place = tuple[str, str, int]
 
 
 class Pipeline:
-    """The announced maps of one shuffle on one worker; safe for use by many threads."""
+    """The announced maps of one shuffle on one worker; safe for use by many threads.
 
-    def __init__(self, name: str, clock: Clock = time.monotonic) -> None:
+    Args:
+        name: of the shuffle.
+        clock: for how long a producer is silent.
+        holding: what it is charged to; whoever made it gives it back.
+    """
+
+    def __init__(self, name: str, clock: Clock = time.monotonic, holding: Holding | None = None) -> None:
         self.name = name
         self._clock = clock
+        self._holding = holding or unlimited()
         self._lock = threading.Condition(threading.Lock())
         self._reason: ShuffleError | None = None
         self._ends: dict[Share, ShuffleError | None] = {}
@@ -75,16 +83,20 @@ class Pipeline:
             AttemptSuperseded: another one is, or its share is complete.
             ProducerAborted: nothing counts any more.
             Moved: another worker decides; :attr:`announced` has it from now on, with what was committed here.
+            QuotaExceeded: the job has announced too many.
         """
         with self._lock:
             self._lock.wait_for(lambda: not self._held)
             self._check_reason()
             if self._moved is not None:
+                if map_id not in self._late:
+                    self._holding.take(ANNOUNCED_BYTES)
                 self._late[map_id] = index
             self._check_here()
             over = any(share.has(index) for share in self._ends)
-            if not (over or map_id in self._committed or map_id in self._lost):
-                self._claimed.setdefault(index, map_id)
+            if not (over or map_id in self._committed or map_id in self._lost or index in self._claimed):
+                self._holding.take(ANNOUNCED_BYTES)
+                self._claimed[index] = map_id
             if self._claimed.get(index) != map_id:
                 raise AttemptSuperseded(
                     f"attempt {map_id} of map {index} of shuffle {self.name} is not the one that counts", map_id=map_id
@@ -95,6 +107,7 @@ class Pipeline:
         with self._lock:
             if self._claimed.get(index) == map_id and map_id not in self._committed:
                 del self._claimed[index]
+                self._holding.charge(-ANNOUNCED_BYTES)
                 self._lock.notify_all()
 
     def commit(self, index: int, map_id: int) -> None:
@@ -115,14 +128,16 @@ class Pipeline:
 
         Raises:
             MapUnknown: one is not here (who follows has to follow another worker then), or it is complete with others.
-            ShuffleError: the shuffle is over, or :class:`Moved`.
+            ShuffleError: the shuffle is over, or has too many shares, or :class:`Moved`.
         """
         with self._lock:
             self._lock.wait_for(lambda: not self._held)
             self._check_here(by_producer=True)
             self._produced = False
             if (error := self._ends.get(share)) is not None:
-                raise _again(error)
+                raise error.again()
+            if share not in self._ends:
+                self._holding.take(SHARE_BYTES)
             here = self._of(share)
             missing = set(maps) - here
             if share in self._ends and here != set(maps):
@@ -133,7 +148,7 @@ class Pipeline:
                 )
                 self._ends[share] = error
                 self._changed()
-                raise error
+                raise error.again()
             self._lose(here.difference(maps))
             self._ends[share] = None
             self._changed()
@@ -217,9 +232,12 @@ class Pipeline:
         with self._lock:
             self._listeners.discard(wake)
 
-    def follow(self, share: Share, had: Collection[int], patience: float) -> Follower:
-        """A reader of ``share`` that has the maps ``had`` already, and waits ``patience`` seconds for a producer."""
-        return Follower(self, share, set(had), patience, self._clock)
+    def follow(self, share: Share, had: Collection[int], patience: float, holding: Holding | None = None) -> Follower:
+        """A reader of ``share`` that has the maps ``had`` already, and waits ``patience`` seconds for a producer.
+
+        The maps that it has later are charged to ``holding``.
+        """
+        return Follower(self, share, set(had), patience, clock=self._clock, holding=holding or unlimited())
 
     def news(self, after: int, of: Share) -> tuple[list[tuple[int, int]], int, bool, set[int]]:
         """What was committed after the first so many, how many that are, whether no more come, and what was lost.
@@ -231,7 +249,7 @@ class Pipeline:
             self._check_here()
             end = next((share for share in self._ends if share.covers(of)), None)
             if end is not None and (error := self._ends[end]) is not None:
-                raise _again(error)
+                raise error.again()
             until = min(len(self._order), after + MAX_MAPS_PER_BATCH)
             complete = end is not None and until == len(self._order)
             return self._order[after:until], until, complete, set(self._lost)
@@ -266,7 +284,7 @@ class Pipeline:
 
     def _check_reason(self) -> None:
         if self._reason is not None:
-            raise _again(self._reason)
+            raise self._reason.again()
 
     def _changed(self) -> None:
         self._heard = self._clock()
@@ -275,15 +293,14 @@ class Pipeline:
             wake()
 
 
-def _again(error: ShuffleError) -> ShuffleError:
-    return type(error)(error.what, error.remedy, map_id=error.map_id)
-
-
 class Follower:
     """How far one reader is with one share of a shuffle's maps; used by one thread."""
 
-    def __init__(self, pipeline: Pipeline, share: Share, had: set[int], patience: float, clock: Clock) -> None:
+    def __init__(
+        self, pipeline: Pipeline, share: Share, had: set[int], patience: float, *, clock: Clock, holding: Holding
+    ) -> None:
         self._pipeline = pipeline
+        self._holding = holding
         self._share = share
         self._had = had
         self._patience = patience
@@ -302,6 +319,7 @@ class Follower:
             ProducerSilent: it has said nothing for too long.
             MapUnknown: the shuffle was released, or this worker does not have all of it.
             Moved: it goes on at another worker.
+            QuotaExceeded: the job's readers have too many maps.
         """
         found: list[tuple[int, int]] = []
         while not found:
@@ -314,6 +332,7 @@ class Follower:
                 self._look_at_the_end(complete=complete)
                 return []
             self._position = position
+        self._holding.take(FOLLOWED_MAP_BYTES * len(found))
         self._had.update(map_id for map_id, _ in found)
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import time
 
 from pki.identity import Role
@@ -11,7 +10,7 @@ from runtime.shuffle.errors import FrameRefused, JobNotAllowed, MapUnknown, Move
 from runtime.shuffle.integrity import SegmentChecks
 from runtime.shuffle.wire import (
     MAX_PUSH_PAYLOAD_BYTES,
-    MAX_SEGMENTS_PER_FRAME,
+    MAX_SEGMENTS_PER_PUSH,
     SEGMENT_ENTRY,
     FrameType,
     Header,
@@ -20,12 +19,20 @@ from runtime.shuffle.wire import (
     parse_produced,
     parse_push_table,
 )
+from runtime.shuffle.worker.budget import (
+    CONNECTION_BYTES,
+    FOLLOWED_MAP_BYTES,
+    PUSHED_ROW_BYTES,
+    WANTED_MAP_BYTES,
+    Holding,
+)
 from runtime.shuffle.worker.memory import Lease
 from runtime.shuffle.worker.session import Session
 from runtime.shuffle.worker.shuffle_data import ShuffleData
 from runtime.shuffle.worker.store import ShuffleStore
 
-_LOG = logging.getLogger(__name__)
+USUAL_SEGMENTS = 1 << 10
+"""The table of a frame with no more segments is charged with its connection."""
 
 
 class PushConnection:
@@ -40,7 +47,9 @@ class PushConnection:
         self._store = store
         self._job = session.job
         self._of_worker = session.stream.peer.role is Role.SHUFFLE_WORKER
-        self._table = memoryview(bytearray(MAX_SEGMENTS_PER_FRAME * SEGMENT_ENTRY.itemsize))
+        self._holding = Holding(self._job.connections)
+        self._holding.take(CONNECTION_BYTES)
+        self._table = memoryview(bytearray(MAX_SEGMENTS_PER_PUSH * SEGMENT_ENTRY.itemsize))
         self._consumed = 0
         self._acknowledged = 0
 
@@ -69,7 +78,27 @@ class PushConnection:
                 case _:
                     raise FrameRefused(f"a frame of type {header.kind.name} on a connection for pushes")
 
+    def close(self) -> None:
+        """Give back what the connection used."""
+        self._holding.close()
+
     def _push(self, header: Header) -> None:
+        if header.count <= USUAL_SEGMENTS:
+            self._take_frame(header)
+            return
+        try:
+            self._holding.take(header.count * PUSHED_ROW_BYTES)
+        except ShuffleError as error:
+            self._session.skip(header.length)
+            self._refuse(error, header)
+            self._consume(header)
+            return
+        try:
+            self._take_frame(header)
+        finally:
+            self._holding.charge(-header.count * PUSHED_ROW_BYTES)
+
+    def _take_frame(self, header: Header) -> None:
         session = self._session
         size = header.count * SEGMENT_ENTRY.itemsize
         session.fill(self._table[:size])
@@ -77,9 +106,9 @@ class PushConnection:
         data_bytes = header.length - size
         try:
             data, checks = self._job.shuffle(header.shuffle, create=True)
+            self._job.metadata.check_quota(header.length)
             data.check_open(header.map_id, draining=self._store.draining)
-            self._job.check_quota(self._store.config.job_quota_bytes, data_bytes)
-            lease = self._store.pool.lease(self._job.job_id, [row[2] for row in table])
+            lease = self._store.pool.lease(self._job.job_id, [row[2] for row in table], size)
         except (FrameRefused, JobNotAllowed):
             raise
         except ShuffleError as error:
@@ -89,8 +118,11 @@ class PushConnection:
             if lease.waited_seconds:
                 self._job.counters.held_back(lease.waited_seconds)
             self._receive(header, table, lease, data, checks)
+        self._consume(header)
+
+    def _consume(self, header: Header) -> None:
         self._consumed += header.length
-        if self._consumed - self._acknowledged >= self.credit // 4 or not session.stream.readable():
+        if self._consumed - self._acknowledged >= self.credit // 4 or not self._session.stream.readable():
             self._acknowledge(header.request)
 
     def _receive(
@@ -121,8 +153,7 @@ class PushConnection:
 
     def _refuse(self, error: ShuffleError, header: Header) -> None:
         error.map_id = header.map_id
-        _LOG.warning("%s: push of map %d refused: %s", self._session.stream.peer, header.map_id, error)
-        self._session.send_error(error, header)
+        self._session.refuse(error, header, f"push of map {header.map_id}")
 
     def _acknowledge(self, request: int) -> None:
         self._acknowledged = self._consumed
@@ -142,8 +173,7 @@ class PushConnection:
             raise
         except ShuffleError as error:
             error.map_id = header.map_id
-            _LOG.warning("%s: commit of map %d refused: %s", self._session.stream.peer, header.map_id, error)
-            self._session.send_error(error, header)
+            self._session.refuse(error, header, f"commit of map {header.map_id}")
             return
         self._job.counters.committed(time.monotonic() - start)
         answer = Header(FrameType.COMMIT_OK, shuffle=header.shuffle, map_id=header.map_id, request=header.request)
@@ -174,6 +204,16 @@ class PushConnection:
 
     def _produce(self, header: Header) -> None:
         """The producer of a shuffle says how far it is."""
+        with Holding(self._job.connections) as holding:
+            try:
+                holding.take(header.length + header.length // WANTED_MAP_BYTES * FOLLOWED_MAP_BYTES)
+            except ShuffleError as error:
+                self._session.skip(header.length)
+                self._session.send_error(error, header)
+            else:
+                self._produced(header)
+
+    def _produced(self, header: Header) -> None:
         payload = memoryview(bytearray(header.length))
         said = parse_produced(header, self._session.payload(header, payload))
         if self._of_worker and said.what is not Produced.COMPLETE:
@@ -195,8 +235,7 @@ class PushConnection:
             self._session.send_error(moved, header)
             return
         except ShuffleError as error:
-            _LOG.warning("%s: %s of shuffle refused: %s", self._session.stream.peer, said.what.name, error)
-            self._session.send_error(error, header)
+            self._session.refuse(error, header, f"{said.what.name} of shuffle {header.shuffle}")
             return
         self._session.send(Header(FrameType.PRODUCE_OK, shuffle=header.shuffle, request=header.request).pack())
 

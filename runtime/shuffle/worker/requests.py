@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runtime.shuffle.integrity import SegmentChecks
 from runtime.shuffle.wire import Header
+from runtime.shuffle.worker.budget import Holding, unlimited
 from runtime.shuffle.worker.located import Located
 from runtime.shuffle.worker.shuffle_data import ShuffleData
 
 
 @dataclass(slots=True)
 class Fetch:
-    """One request being answered."""
+    """One request being answered.
+
+    Attributes:
+        plan: what is left to send, found part by part; who was refused room may ask again.
+        holding: what the request is charged to.
+    """
 
     header: Header
     data: ShuffleData
@@ -25,6 +31,7 @@ class Fetch:
     row: int = 0
     segments: int = 0
     size: int = 0
+    holding: Holding = field(default_factory=unlimited)
 
     @property
     def ready(self) -> bool:
@@ -37,13 +44,22 @@ class Fetch:
         return True
 
     def advance(self) -> bool:
-        """Make sure that :attr:`at` has a next row; False at the end."""
+        """Make sure that :attr:`at` has a next row; False at the end.
+
+        Raises:
+            QuotaExceeded: there is no room for what comes next; :attr:`at` is None then.
+        """
         while self.at is None or self.row >= len(self.at):
+            self.at, self.row = None, 0
             self.at = next(self.plan, None)
-            self.row = 0
             if self.at is None:
                 return False
         return True
+
+    def close(self) -> None:
+        """Give back what it is charged to."""
+        self.at, self.plan = None, iter(())
+        self.holding.close()
 
     @property
     def place(self) -> tuple[int, int, int]:

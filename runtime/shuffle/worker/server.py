@@ -185,10 +185,11 @@ class DataServer:
         hello = parse_hello(session.payload(header))
         self._check_job(session, hello)
         connection = (PushConnection if hello.direction == "push" else FetchConnection)(session, self._store)
-        credit = connection.credit if isinstance(connection, PushConnection) else 0
-        session.send(Header(FrameType.HELLO_OK, request=header.request, aux=credit).pack())
-        _LOG.debug("%s: %s", session.stream.peer, hello.direction)
-        connection.serve()
+        with contextlib.closing(connection):
+            credit = connection.credit if isinstance(connection, PushConnection) else 0
+            session.send(Header(FrameType.HELLO_OK, request=header.request, aux=credit).pack())
+            _LOG.debug("%s: %s", session.stream.peer, hello.direction)
+            connection.serve()
 
     def _check_job(self, session: Session, hello: Hello) -> None:
         peer = session.stream.peer

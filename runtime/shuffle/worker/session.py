@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 
@@ -9,6 +10,11 @@ from pki.bulk_tls import BulkStream, StreamBroken
 from runtime.shuffle.errors import FrameRefused, ShuffleError
 from runtime.shuffle.wire import HEADER_BYTES, MAX_PAYLOAD_BYTES, Header, pack_error, parse_header
 from runtime.shuffle.worker.store import Job
+
+_LOG = logging.getLogger(__name__)
+
+COMPLAINT_SECONDS = 1.0
+"""A peer's refused requests get into the log so often at most."""
 
 
 class Session:
@@ -22,6 +28,8 @@ class Session:
         self._frame_seconds = frame_seconds
         self._header = memoryview(bytearray(HEADER_BYTES))
         self._scratch = memoryview(bytearray(MAX_PAYLOAD_BYTES))
+        self._complained = -math.inf
+        self._silent = 0
 
     @property
     def job(self) -> Job:
@@ -70,6 +78,17 @@ class Session:
         self.deadline = time.monotonic() + self._frame_seconds
         self.stream.write_all(data)
         self.deadline = math.inf
+
+    def refuse(self, error: ShuffleError, header: Header, what: str) -> None:
+        """Tell the peer that ``what`` it asked for with ``header`` is refused, and the log, unless it just was."""
+        now = time.monotonic()
+        if now - self._complained >= COMPLAINT_SECONDS:
+            more = f" ({self._silent} more refused before)" if self._silent else ""
+            _LOG.warning("%s: %s refused: %s%s", self.stream.peer, what, error, more)
+            self._complained, self._silent = now, 0
+        else:
+            self._silent += 1
+        self.send_error(error, header)
 
     def send_error(self, error: ShuffleError, header: Header) -> None:
         """Tell the peer what became of the request ``header``."""

@@ -8,7 +8,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,12 +27,21 @@ from runtime.shuffle.errors import (
 from runtime.shuffle.wire import SEGMENT_ENTRY
 from runtime.shuffle.worker.at_rest import OVERHEAD_BYTES, SegmentCipher
 from runtime.shuffle.worker.attempts import Frame, MapAttempt
+from runtime.shuffle.worker.budget import (
+    FRAME_BYTES,
+    MAP_BYTES,
+    ROW_BYTES,
+    RUN_MAP_BYTES,
+    Holding,
+    unlimited,
+)
 from runtime.shuffle.worker.config import Layout, Policy
 from runtime.shuffle.worker.disks import Disk, Disks
 from runtime.shuffle.worker.located import Located, read_plain, read_sealed
 from runtime.shuffle.worker.memory import Lease, SlabPool
 from runtime.shuffle.worker.pipeline import Clock, Pipeline
-from runtime.shuffle.worker.planning import back_to_back, chunks, pieces_of, rows_of, touches
+from runtime.shuffle.worker.planning import back_to_back, pieces_of, rows_of, touches
+from runtime.shuffle.worker.reading import ReadPlan
 from runtime.shuffle.worker.spare import SpareFiles
 from runtime.shuffle.worker.volume import ROW, Committed, Rows, Run, Volume
 
@@ -41,6 +50,8 @@ _T = TypeVar("_T")
 
 MAX_MAPS = 1 << 20
 """Most map attempts of one shuffle on one worker."""
+MAX_REASON_CHARACTERS = 500
+"""So much is kept of why a shuffle was given up."""
 
 
 class ShuffleData:
@@ -58,6 +69,7 @@ class ShuffleData:
         ripe_bytes: when so much is in memory, `on_ripe` is told, once until the next :meth:`flush`; 0: never.
         on_ripe: sees to it that what is in memory is written out before somebody waits for that.
         spares: files to be written over, and where those of this shuffle go in the end.
+        holding: what it is charged to; given back by :meth:`remove`.
     """
 
     def __init__(
@@ -74,6 +86,7 @@ class ShuffleData:
         ripe_bytes: int = 0,
         on_ripe: Callable[[ShuffleData], None] | None = None,
         spares: SpareFiles | None = None,
+        holding: Holding | None = None,
     ) -> None:
         self.name = name
         self._disks = disks
@@ -99,12 +112,13 @@ class ShuffleData:
         self._on_ripe = on_ripe
         self._spares = spares or SpareFiles(0)
         self._is_ripe = False
-        self.pipeline = Pipeline(name, clock)
+        self._holding = holding or unlimited()
+        self.pipeline = Pipeline(name, clock, self._holding)
         """Who follows it, and how far it is."""
         self.forward: Callable[[int], None] | None = None
         """Announces an attempt that was committed here, where :attr:`pipeline` has moved to."""
         self.memory_bytes = 0
-        """Of frames that are not written out."""
+        """Of frames that are not written out, and of the tables of those that no index names."""
 
     # Writing
 
@@ -144,20 +158,20 @@ class ShuffleData:
         if write_through:
             pieces = [self._pool.view[start:stop] for start, stop, _ in lease.extents]
             volume, start = self._on_some_disk(lambda volume: volume.write(pieces, lease.size))
-            frame = Frame(map_id, table, [(start, len(sequences))], None, volume)
+            frame = Frame(map_id, table, [(start, len(sequences))], None, volume, lease.table_bytes)
         else:
-            frame = Frame(map_id, table, [(start, count) for start, _, count in lease.extents], lease)
+            places = [(start, count) for start, _, count in lease.extents]
+            frame = Frame(map_id, table, places, lease, table_bytes=lease.table_bytes)
         with self._lock:
-            self._attempt(map_id).take(sequences, lease.size, map_id)
+            self._take(frame, sequences, lease.size)
             self._frames.append(frame)
-            if not write_through:
-                self.memory_bytes += lease.size
+            self.memory_bytes += frame.memory_bytes
             ripens = bool(self._ripe_bytes) and self.memory_bytes >= self._ripe_bytes and not self._is_ripe
             self._is_ripe |= ripens
         if ripens and self._on_ripe is not None:
             self._on_ripe(self)
         if write_through:
-            self._pool.release([lease])
+            self._pool.release_data(lease)
             self._on_written(lease.size)
 
     def commit(
@@ -215,7 +229,7 @@ class ShuffleData:
             committed = Committed(map_id, segments, size)
             if self._policy is not Policy.BLOCKING:
                 self._unwritten.append(committed)
-                attempt.over(committed=True)
+                self._over(attempt, committed=True)
                 return
         self.flush(map_id if self._layout is Layout.MAP else None)
         if attempt.aborted:
@@ -223,19 +237,19 @@ class ShuffleData:
         with self._writing:
             self._on_some_disk(lambda volume: volume.append_commit(committed))
             with self._lock:
-                attempt.over(committed=True)
+                self._over(attempt, committed=True)
 
     def give_up(self, reason: str) -> None:
         """The producer says that nothing of this shuffle counts: readers hear it, and the memory is free."""
-        self.pipeline.abort(ProducerAborted(f"shuffle {self.name} was given up: {reason or 'no reason given'}"))
+        why = reason[:MAX_REASON_CHARACTERS] or "no reason given"
+        self.pipeline.abort(ProducerAborted(f"shuffle {self.name} was given up: {why}"))
         with self._lock:
-            dropped = [frame.lease for frame in self._frames if frame.lease is not None]
-            self._frames, self._unwritten = [], []
+            dropped, self._frames, self._unwritten = self._frames, [], []
+            self._drop(dropped)
             self._moves += 1
-            self.memory_bytes -= sum(lease.size for lease in dropped)
             for attempt in self._maps.values():
-                attempt.over(committed=False)
-        self._pool.release(dropped)
+                self._over(attempt, committed=False)
+        self._release(dropped)
 
     def abort(self, map_id: int) -> None:
         """Forget an attempt that was not committed; what is on disk of it stays there unread."""
@@ -243,12 +257,12 @@ class ShuffleData:
             attempt = self._maps.get(map_id)
             if attempt is None or attempt.committed:
                 return
-            attempt.over(committed=False)
-            dropped = [frame.lease for frame in self._frames if frame.map_id == map_id and frame.lease is not None]
+            self._over(attempt, committed=False)
+            dropped = [frame for frame in self._frames if frame.map_id == map_id]
             self._frames = [frame for frame in self._frames if frame.map_id != map_id]
             self._moves += bool(dropped)
-            self.memory_bytes -= sum(lease.size for lease in dropped)
-        self._pool.release(dropped)
+            self._drop(dropped)
+        self._release(dropped)
 
     def flush(self, only_map: int | None = None) -> int:
         """Write what is in memory (of one map, or all of it) as one sorted run, and the index of all that is written.
@@ -280,8 +294,9 @@ class ShuffleData:
                 raise
             with self._lock:
                 self._runs += runs
-                self.memory_bytes -= size
-            self._pool.release(leases)
+                self._drop(frames)
+                self._holding.charge(sum(_size_of(run) for _, run in runs))
+            self._release(frames)
             self._write_commits(commits)
         if leases:
             self._on_written(size)
@@ -333,7 +348,7 @@ class ShuffleData:
         """Segments of ``maps``, none of them committed, cannot be found again: these attempts are over."""
         with self._lock:
             for map_id in maps:
-                self._maps[map_id].over(committed=False)
+                self._over(self._maps[map_id], committed=False)
         self.pipeline.lose(maps)
 
     def spill(self) -> int:
@@ -365,21 +380,21 @@ class ShuffleData:
         with self._lock:
             return sum(not (each.committed or each.aborted) for each in self._maps.values())
 
-    def plan(self, first: int, end: int, maps: npt.NDArray[np.int64], *, ordered: bool) -> Iterator[Located]:
-        """Where the segments of partitions ``first`` … ``end`` - 1 of ``maps`` (ascending, committed) are.
-
-        Partitions come in ascending order; within one, runs in the order of their files, or by (map, sequence).
+    def plan(
+        self, first: int, end: int, maps: npt.NDArray[np.int64], *, ordered: bool, holding: Holding | None = None
+    ) -> ReadPlan:
+        """Where the segments of partitions ``first`` … ``end`` - 1 of ``maps`` (ascending, committed) are; what is
+        found at a time is charged to ``holding``.
         """
-        wanted = frozenset(maps.tolist())
-        if self._policy is not Policy.BLOCKING:
-            self._write_committed(wanted)
-            self.check_committed(maps)
-        with self._lock:
-            runs = [(index, run) for index, run in self._runs if touches(run, first, end, wanted)]
-        for low, high in chunks([run for _, run in runs], first, end):
-            located = self._locate(runs, low, high, wanted, ordered=ordered)
-            if len(located):
-                yield located
+
+        def begin(wanted: frozenset[int]) -> list[tuple[int, Run]]:
+            if self._policy is not Policy.BLOCKING:
+                self._write_committed(wanted)
+                self.check_committed(maps)
+            with self._lock:
+                return [(index, run) for index, run in self._runs if touches(run, first, end, wanted)]
+
+        return ReadPlan(begin, self._volumes, first, end, maps, ordered=ordered, holding=holding or unlimited())
 
     def _write_committed(self, wanted: frozenset[int]) -> None:
         """See to it that ``wanted``, all of them committed, are written out, by this thread or another one."""
@@ -387,29 +402,6 @@ class ShuffleData:
         with self._writing, self._lock:
             if not wanted.isdisjoint([each.map_id for each in self._unwritten]):
                 raise DiskFailed(f"what was committed to shuffle {self.name} cannot be written out")
-
-    def _locate(
-        self, runs: list[tuple[int, Run]], first: int, end: int, wanted: frozenset[int], *, ordered: bool
-    ) -> Located:
-        found, homes = [], []
-        for index, run in runs:
-            rows = self._volumes[index][1].rows(run, first, end)
-            if not run.maps <= wanted:
-                rows = rows[np.isin(rows["map"], list(wanted & run.maps))]
-            if len(rows):
-                found.append(rows)
-                homes.append(index)
-        if not found:
-            return Located(np.empty(0, ROW), np.empty(0, np.int32))
-        rows = found[0] if len(found) == 1 else np.concatenate(found)
-        volumes = np.repeat(np.array(homes, np.int32), [len(each) for each in found])
-        if ordered:
-            order = np.lexsort((rows["sequence"], rows["map"], rows["partition"]))
-        elif len(found) > 1:
-            order = np.lexsort((rows["offset"], volumes, rows["partition"]))
-        else:
-            return Located(rows, volumes)
-        return Located(rows[order], volumes[order])
 
     def read(self, at: Located, row: int, end: int, view: memoryview) -> None:
         """Read the data of segments ``row`` … ``end`` - 1 into ``view``, which has their size.
@@ -427,7 +419,7 @@ class ShuffleData:
         else:
             read_sealed(volumes, at, row, end, view, cipher=self._cipher)
 
-    def locate_in_memory(self, first: int, end: int, maps: Collection[int]) -> tuple[Located, int] | None:
+    def locate_in_memory(self, first: int, end: int, maps: Collection[int]) -> tuple[Rows, int] | None:
         """Where in memory the segments of partitions ``first`` … ``end`` - 1 of ``maps`` are, by (partition, map,
         sequence), and for :meth:`copy` until when; None when not all of these maps is in memory.
         """
@@ -440,8 +432,7 @@ class ShuffleData:
             return None
         rows = rows_of(frames) if frames else np.empty(0, ROW)
         rows = rows[(rows["partition"] >= first) & (rows["partition"] < end)]
-        rows = rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))]
-        return Located(rows, np.zeros(len(rows), np.int32)), moves
+        return rows[np.lexsort((rows["sequence"], rows["map"], rows["partition"]))], moves
 
     def copy(self, at: Located, moves: int, row: int, end: int, view: memoryview) -> bool:
         """Copy segments ``row`` … ``end`` - 1 out of memory into ``view``; False when something was moved meanwhile."""
@@ -459,14 +450,17 @@ class ShuffleData:
 
     def recover(self, disk: Disk, directory: Path) -> None:
         """Take over what an earlier process left in ``directory``; call for each disk before :meth:`settle`."""
-        volume = Volume(directory)
+        volume = Volume(directory, on_growth=self._holding.store)
         index = len(self._volumes)
         self._volumes.append((disk, volume))
         for entry in volume.recover():
             if isinstance(entry, Run):
                 self._runs.append((index, entry))
+                self._holding.charge(_size_of(entry))
                 continue
-            attempt = self._maps.setdefault(entry.map_id, MapAttempt())
+            if (attempt := self._maps.get(entry.map_id)) is None:
+                attempt = self._maps[entry.map_id] = MapAttempt()
+                self._holding.charge(MAP_BYTES)
             attempt.segments, attempt.size, attempt.committed = entry.segments, entry.size, True
 
     def settle(self) -> int:
@@ -480,15 +474,16 @@ class ShuffleData:
         for map_id, attempt in self._maps.items():
             if segments.get(map_id, 0) != attempt.segments:
                 _LOG.warning("%s: map %d was committed but is not whole any more", self.name, map_id)
-                attempt.over(committed=False)
+                self._over(attempt, committed=False)
         for map_id in segments.keys() - self._maps.keys():
             self._maps[map_id] = MapAttempt(aborted=True)
+            self._holding.charge(MAP_BYTES)
         return sum(attempt.committed for attempt in self._maps.values())
 
     @property
     def disk_bytes(self) -> int:
         """In files."""
-        return sum(volume.data_end for _, volume in self._volumes)
+        return sum(volume.size for _, volume in self._volumes)
 
     def remove(self) -> None:
         """Forget everything, in memory and on disk."""
@@ -499,7 +494,7 @@ class ShuffleData:
                 frames, self._frames = self._frames, []
                 self._maps, self._runs, self._unwritten = {}, [], []
                 self.memory_bytes = 0
-            self._pool.release([frame.lease for frame in frames if frame.lease is not None])
+            self._release(frames)
             for disk, volume in self._volumes:
                 if volume.retire():
                     self._spares.keep(self._job_id, disk.path, volume.data)
@@ -507,6 +502,7 @@ class ShuffleData:
                     self._spares.forget(volume.data)
                 shutil.rmtree(volume.directory, ignore_errors=True)
         self.pipeline.abort(MapUnknown(f"shuffle {self.name} was released"))
+        self._holding.close()
 
     @property
     def _job_id(self) -> str:
@@ -519,11 +515,36 @@ class ShuffleData:
         if attempt is None:
             if len(self._maps) >= MAX_MAPS:
                 raise FrameRefused(f"shuffle {self.name} has {MAX_MAPS} map attempts here already")
+            self._holding.take(MAP_BYTES)
             attempt = self._maps[map_id] = MapAttempt()
         if attempt.committed or attempt.aborted:
             state = "committed" if attempt.committed else "aborted"
             raise MapUnknown(f"map {map_id} was {state} and takes nothing more", map_id=map_id)
         return attempt
+
+    def _take(self, frame: Frame, sequences: list[int], size: int) -> None:
+        """Note segments, and charge for what is kept of them: until a run has them, as if each were a partition's."""
+        attempt = self._attempt(frame.map_id)
+        early = attempt.early_bytes
+        attempt.take(sequences, size, frame.map_id)
+        if attempt.early_bytes != early:
+            self._holding.charge(attempt.early_bytes - early)
+        self._holding.take(_index_size_of(len(sequences)), frame.stored_bytes)
+
+    def _over(self, attempt: MapAttempt, *, committed: bool) -> None:
+        self._holding.charge(-attempt.early_bytes)
+        attempt.over(committed=committed)
+
+    def _drop(self, frames: list[Frame]) -> None:
+        """These are no frames any more, under the lock."""
+        self.memory_bytes -= sum(frame.memory_bytes for frame in frames)
+        self._holding.store(-sum(frame.stored_bytes for frame in frames))
+        self._holding.charge(-sum(_index_size_of(len(frame.table) // SEGMENT_ENTRY.itemsize) for frame in frames))
+
+    def _release(self, frames: list[Frame]) -> None:
+        """Give back the managed memory that they use."""
+        self._pool.release([frame.lease for frame in frames if frame.lease is not None])
+        self._pool.release_tables(sum(frame.table_bytes for frame in frames if frame.lease is None))
 
     def _on_some_disk(self, write: Callable[[Volume], _T]) -> tuple[int, _T]:
         """Write with the volume in use, or with one on another disk when that one fails."""
@@ -556,6 +577,15 @@ class ShuffleData:
             if disk is chosen:
                 return index, disk, volume
         lend = functools.partial(self._spares.lend, self._job_id, chosen.path)
-        volume = Volume(chosen.path / self.name, prepare=lend)
+        volume = Volume(chosen.path / self.name, prepare=lend, on_growth=self._holding.store)
         self._volumes.append((chosen, volume))
         return len(self._volumes) - 1, chosen, volume
+
+
+def _index_size_of(segments: int) -> int:
+    """What a frame takes of memory beside its data and its table, and its segments in an index at most."""
+    return FRAME_BYTES + RUN_MAP_BYTES + segments * ROW_BYTES
+
+
+def _size_of(run: Run) -> int:
+    return FRAME_BYTES + len(run.maps) * RUN_MAP_BYTES + len(run.partitions) * ROW_BYTES

@@ -35,6 +35,10 @@ class JobStatistics(msgspec.Struct, frozen=True):
     """In memory now."""
     disk_bytes: int
     """On disk now."""
+    metadata_bytes: int
+    """For what is known of that, now."""
+    connection_bytes: int
+    """For its connections and reads, now."""
     commit_latency: Histogram
     """From a commit's arrival to its answer."""
     fetch_latency: Histogram
@@ -67,6 +71,9 @@ class WorkerStatistics(msgspec.Struct, frozen=True):
     """In slabs in use now."""
     memory_peak_bytes: int
     memory_capacity_bytes: int
+    metadata_bytes: int
+    """For what is known of data, and for connections and reads, now."""
+    metadata_capacity_bytes: int
     written_bytes: int
     """To disk, in runs."""
     written_runs: int

@@ -6,12 +6,15 @@ import contextlib
 import logging
 import queue
 import re
+import resource
 import shutil
 import threading
+from dataclasses import dataclass
 
 from runtime.shuffle.errors import JobNotAllowed, MapUnknown, QuotaExceeded, ShuffleError
 from runtime.shuffle.integrity import KEY_BYTES, SegmentChecks
 from runtime.shuffle.worker.at_rest import SegmentCipher
+from runtime.shuffle.worker.budget import SHUFFLE_BYTES, SHUFFLE_FILES, Account, Budget, Holding
 from runtime.shuffle.worker.config import WorkerConfig
 from runtime.shuffle.worker.disks import Disks
 from runtime.shuffle.worker.memory import SlabPool
@@ -21,10 +24,22 @@ from runtime.shuffle.worker.statistics import JobCounters, JobStatistics
 
 _LOG = logging.getLogger(__name__)
 
-MAX_SHUFFLES_PER_JOB = 64 << 10
+OTHER_FILES = 128
+"""Files that a worker has open beside those of shuffles and connections."""
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
 _SHUFFLE = re.compile(r"0|[1-9][0-9]{0,9}")
 _IDLE_SECONDS = 0.02
+
+
+@dataclass(slots=True)
+class _Shuffle:
+    data: ShuffleData
+    files: Holding
+    checks: SegmentChecks | None = None
+
+    def remove(self) -> None:
+        self.data.remove()
+        self.files.close()
 
 
 class Job:
@@ -34,9 +49,14 @@ class Job:
         self.job_id = job_id
         self.key: bytes | None = None
         self.counters = JobCounters()
+        self.metadata = Account(store.metadata, job_id, store.config.job_quota_bytes)
+        """What it keeps here: in use, of what is known of the data; stored, the data."""
+        self.connections = Account(store.connections, job_id)
+        """What its connections use."""
+        self._files = Account(store.files, job_id)
         self._store = store
         self._lock = threading.Lock()
-        self._shuffles: dict[int, tuple[ShuffleData, SegmentChecks | None]] = {}
+        self._shuffles: dict[int, _Shuffle] = {}
         self._released = False
         self._expected: set[str] = set()
 
@@ -57,35 +77,53 @@ class Job:
         Raises:
             MapUnknown: there is none, and ``create`` is not set.
             JobNotAllowed: the job was released.
+            QuotaExceeded: the job has too many.
         """
         with self._lock:
             if self._released or self.key is None:
                 raise JobNotAllowed(f"job {self.job_id} is not served here any more")
-            data, checks = self._shuffles.get(number, (None, None))
-            if data is None:
+            found = self._shuffles.get(number)
+            if found is None:
                 if not create:
                     raise MapUnknown(f"shuffle {number} is not known here")
-                if len(self._shuffles) >= MAX_SHUFFLES_PER_JOB:
-                    raise QuotaExceeded(f"job {self.job_id} has {MAX_SHUFFLES_PER_JOB} shuffles here already")
-                data = self._store.new_shuffle(self.job_id, number)
-            if checks is None:
-                checks = SegmentChecks(self.key, number)
-                self._shuffles[number] = data, checks
-            return data, checks
+                found = self._new_shuffle(number)
+            if found.checks is None:
+                found.checks = SegmentChecks(self.key, number)
+            return found.data, found.checks
 
-    def put(self, number: int, data: ShuffleData) -> None:
-        """Add a shuffle that was recovered."""
-        self._shuffles[number] = data, None
+    def recovered(self, number: int) -> ShuffleData:
+        """A shuffle that an earlier process left something of."""
+        if number not in self._shuffles:
+            holding, files = self.metadata.holding(), self._files.holding()
+            holding.charge(SHUFFLE_BYTES)
+            files.charge(SHUFFLE_FILES)
+            self._put(number, holding, files)
+        return self._shuffles[number].data
+
+    def _new_shuffle(self, number: int) -> _Shuffle:
+        holding, files = self.metadata.holding(), self._files.holding()
+        holding.take(SHUFFLE_BYTES)
+        try:
+            files.take(SHUFFLE_FILES)
+        except QuotaExceeded:
+            holding.close()
+            raise
+        return self._put(number, holding, files)
+
+    def _put(self, number: int, holding: Holding, files: Holding) -> _Shuffle:
+        data = self._store.new_shuffle(self.job_id, number, holding)
+        put = self._shuffles[number] = _Shuffle(data, files)
+        return put
 
     def shuffles(self) -> list[ShuffleData]:
         """All of them."""
         with self._lock:
-            return [data for data, _ in self._shuffles.values()]
+            return [each.data for each in self._shuffles.values()]
 
     def kept(self) -> tuple[int, ...]:
         """The numbers of those that there is anything of, maps that are not committed yet included."""
         with self._lock:
-            every = [(number, data) for number, (data, _) in self._shuffles.items()]
+            every = [(number, each.data) for number, each in self._shuffles.items()]
         return tuple(
             sorted(number for number, data in every if data.memory_bytes + data.disk_bytes or data.open_maps())
         )
@@ -93,22 +131,17 @@ class Job:
     def release_shuffle(self, number: int) -> None:
         """Forget one; none is no error."""
         with self._lock:
-            data, _ = self._shuffles.pop(number, (None, None))
-        if data is not None:
-            data.remove()
+            found = self._shuffles.pop(number, None)
+        if found is not None:
+            found.remove()
 
     def release(self) -> None:
         """Forget all of them, and take no more."""
         with self._lock:
             self._released = True
-            every, self._shuffles = [data for data, _ in self._shuffles.values()], {}
-        for data in every:
-            data.remove()
-
-    def check_quota(self, limit: int, more: int) -> None:
-        """Refuse ``more`` bytes when the job had more than ``limit`` then; 0: no limit."""
-        if limit and sum(data.memory_bytes + data.disk_bytes for data in self.shuffles()) + more > limit:
-            raise QuotaExceeded(f"job {self.job_id} would have more than {limit} bytes on this worker")
+            every, self._shuffles = list(self._shuffles.values()), {}
+        for each in every:
+            each.remove()
 
     def statistics(self) -> JobStatistics:
         """As they are now."""
@@ -126,6 +159,8 @@ class Job:
                 refused=counters.refused,
                 memory_bytes=sum(data.memory_bytes for data in shuffles),
                 disk_bytes=sum(data.disk_bytes for data in shuffles),
+                metadata_bytes=self.metadata.used,
+                connection_bytes=self.connections.used,
                 commit_latency=counters.commits.histogram(),
                 fetch_latency=counters.fetching.histogram(),
                 spilled_bytes=counters.spilled_bytes,
@@ -144,6 +179,14 @@ class ShuffleStore:
     def __init__(self, config: WorkerConfig) -> None:
         self.config = config
         self.pool = SlabPool(config.memory_bytes, config.high_watermark, config.low_watermark)
+        remedy = "release shuffles, or raise shuffle.metadata_mb"
+        self.metadata = Budget("memory for what it knows of data", config.metadata_bytes // 2, remedy)
+        self.connections = Budget(
+            "memory for connections and reads",
+            config.metadata_bytes // 2,
+            "ask for less at a time, or raise shuffle.metadata_mb",
+        )
+        self.files = Budget("open files", _files_for_shuffles(config), "raise the limit of open files (ulimit -n)")
         self.disks = Disks(config.directories, config.reserved_disk_bytes, config.disk_retry_seconds)
         self._spares = SpareFiles(config.spare_bytes)
         self.draining = False
@@ -209,8 +252,8 @@ class ShuffleStore:
                 shutil.rmtree(disk.path / job_id, ignore_errors=True)
             self._spares.drop(job_id=job_id)  # last: a shuffle that is being released adds nothing afterwards
 
-    def new_shuffle(self, job_id: str, number: int) -> ShuffleData:
-        """An empty shuffle."""
+    def new_shuffle(self, job_id: str, number: int, holding: Holding) -> ShuffleData:
+        """An empty shuffle, charged to ``holding``."""
         name, secret = f"{job_id}/{number}", self.config.at_rest_secret
         cipher = SegmentCipher(secret, name) if secret else None
         config = self.config
@@ -225,6 +268,7 @@ class ShuffleStore:
             ripe_bytes=int(config.run_share * self.pool.capacity_bytes),
             on_ripe=self._ripe.put,
             spares=self._spares,
+            holding=holding,
         )
 
     def _written(self, size: int) -> None:
@@ -245,7 +289,8 @@ class ShuffleStore:
                         continue
                     place = job_directory.name, int(directory.name)
                     if place not in found:
-                        found[place] = self.new_shuffle(*place)
+                        job = self._jobs.setdefault(place[0], Job(place[0], self))
+                        found[place] = job.recovered(place[1])
                     try:
                         found[place].recover(disk, directory)
                     except (OSError, ShuffleError) as error:
@@ -254,7 +299,6 @@ class ShuffleStore:
                     job_directory.rmdir()
         for (job_id, number), data in found.items():
             maps = data.settle()
-            self._jobs.setdefault(job_id, Job(job_id, self)).put(number, data)
             _LOG.info("recovered shuffle %d of job %s: %d maps, %d bytes", number, job_id, maps, data.disk_bytes)
 
     def _write_loop(self) -> None:
@@ -286,3 +330,10 @@ class ShuffleStore:
                 self.spilled_bytes += written
             if not written:
                 self._stopping.wait(_IDLE_SECONDS)
+
+
+def _files_for_shuffles(config: WorkerConfig) -> int:
+    """How many files shuffles may have open, of those that the process may."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    connections = 3 * config.max_connections  # each with its socket, a copy of it, and what wakes its thread
+    return max(limit - connections - OTHER_FILES, limit // 4)

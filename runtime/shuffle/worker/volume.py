@@ -113,10 +113,17 @@ class Volume:
     Args:
         directory: theirs.
         prepare: may put a file where ``data`` is going to be; without an index it is written over from its beginning.
+        on_growth: told by how many bytes the two become longer.
     """
 
-    def __init__(self, directory: Path, prepare: Callable[[Path], object] = lambda _: None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        prepare: Callable[[Path], object] = lambda _: None,
+        on_growth: Callable[[int], object] = lambda _: None,
+    ) -> None:
         self.directory = directory
+        self._on_growth = on_growth
         try:
             make_private_directory(directory)
             prepare(self.data)
@@ -130,6 +137,11 @@ class Volume:
         self._index_end = 0
         self._writers = 0
         self._retired = False
+
+    @property
+    def size(self) -> int:
+        """Bytes in both files."""
+        return self.data_end + self._index_end
 
     @property
     def data(self) -> Path:
@@ -153,6 +165,7 @@ class Volume:
                 return
             if kind == _COMMIT:
                 self._index_end += _RECORD.size
+                self._on_growth(_RECORD.size)
                 yield Committed(map_id, count, number)
                 continue
             payload = os.pread(self._index, count * ROW.itemsize, self._index_end + _RECORD.size)
@@ -163,6 +176,7 @@ class Volume:
             rows = np.frombuffer(payload, ROW)
             run = describe_rows(rows, self._index_end + _RECORD.size)
             self._index_end += _RECORD.size + len(payload)
+            self._on_growth(_RECORD.size + len(payload) + max(0, number - self.data_end))
             self.data_end = max(self.data_end, number)
             yield run
 
@@ -179,6 +193,7 @@ class Volume:
             offset = self.data_end
             self.data_end += size
             self._writers += 1
+        self._on_growth(size)
         try:
             _write(self._data, pieces, offset)
         finally:
@@ -200,6 +215,7 @@ class Volume:
         with self._lock:
             at = self._index_end + _RECORD.size
             self._index_end = _write(self._index, [memoryview(head), memoryview(payload)], self._index_end)
+        self._on_growth(len(head) + len(payload))
         return describe_rows(rows, at)
 
     def append_commit(self, committed: Committed) -> None:
@@ -207,6 +223,7 @@ class Volume:
         record = _record(_COMMIT, committed.segments, 0, committed.map_id, committed.size)
         with self._lock:
             self._index_end = _write(self._index, [memoryview(record)], self._index_end)
+        self._on_growth(len(record))
 
     def rows(self, run: Run, first: int, end: int) -> Rows:
         """The rows of a run whose partitions are in ``first`` … ``end`` - 1, as they are in the index.

@@ -118,6 +118,8 @@ class ShuffleWorker:
             memory_bytes=pool.used_bytes,
             memory_peak_bytes=pool.peak_bytes,
             memory_capacity_bytes=pool.capacity_bytes,
+            metadata_bytes=store.metadata.used + store.connections.used,
+            metadata_capacity_bytes=store.metadata.capacity + store.connections.capacity,
             written_bytes=store.written_bytes,
             written_runs=store.written_runs,
             spilled_bytes=store.spilled_bytes,

@@ -124,13 +124,13 @@ async def test_a_draining_worker_ends_what_it_began_and_takes_nothing_new(
 async def test_a_job_cannot_have_more_than_its_quota(
     start_worker: StartWorker, identities: dict[str, TlsIdentity]
 ) -> None:
-    worker = await start_worker(job_quota_bytes=10_000)
+    worker = await start_worker(job_quota_bytes=30_000)
     async with client(identities, worker) as executor:
         writer = executor.writer(SHUFFLE, 1, map_index=0)
-        await writer.write(0, bytes(9_000))
+        await writer.write(0, bytes(15_000))
         await writer.commit()
         more = executor.writer(SHUFFLE, 2, map_index=0)
-        await more.write(0, bytes(2_000))
+        await more.write(0, bytes(10_000))
         with pytest.raises((QuotaExceeded, MapUnknown)):
             await more.commit()
 

@@ -135,3 +135,51 @@ def test_the_smallest_memory_takes_the_largest_frame() -> None:
     memory = SlabPool(MIN_MEMORY_BYTES, 0.75, 0.5)
     lease = memory.lease("job", [3 << 20, 3 << 20, (2 << 20) + 1])
     assert len(lease.extents) == 3
+
+
+def test_the_tables_of_frames_take_of_the_same_memory() -> None:
+    memory = pool()
+    leases = []
+    for _ in range(8):
+        leases.append(memory.lease("job", [0] * 100, SLAB_BYTES // 2))
+        memory.received(leases[-1])
+    assert memory.used_bytes == 5 * SLAB_BYTES  # a slab for no data at all, and the tables
+    memory.release_data(leases[0])
+    memory.release_tables(leases.pop(0).table_bytes)
+    memory.release(leases)
+    assert memory.used_bytes == 0
+
+
+def test_who_has_a_large_table_waits_until_others_are_written_out() -> None:
+    memory = pool()
+    held = []
+    for index in range(7):
+        held.append(memory.lease(f"job {index}", [], SLAB_BYTES))
+        memory.received(held[-1])
+    assert memory.pressed.is_set()
+    got: list[Lease] = []
+    waiting = threading.Thread(target=lambda: got.append(memory.lease("late", [10], SLAB_BYTES)))
+    waiting.start()
+    until(lambda: memory.waits == 1)
+    assert memory.used_bytes == 7 * SLAB_BYTES
+    memory.release([held.pop()])
+    waiting.join(DEADLINE_SECONDS)
+    assert memory.used_bytes == memory.capacity_bytes
+
+
+def test_each_who_waits_gets_an_error_of_its_own() -> None:
+    memory = pool()
+    shared = DiskFailed("no disk")
+    for index in range(8):
+        memory.received(memory.lease(f"job {index}", [SLAB_BYTES]))
+    memory.fail(shared)
+    found: list[DiskFailed] = []
+    for _ in range(2):
+        with pytest.raises(DiskFailed, match="no disk") as raised:
+            memory.lease("late", [10])
+        raised.value.map_id = 7
+        found.append(raised.value)
+    assert len({id(each) for each in (*found, shared)}) == 3
+    assert all(each.__cause__ is shared for each in found)
+    assert shared.map_id == 0
+    assert shared.__traceback__ is None

@@ -19,7 +19,8 @@ from runtime.shuffle.wire import (
     MAX_ERROR_TEXT_BYTES,
     MAX_PARTITION,
     MAX_SEGMENT_BYTES,
-    MAX_SEGMENTS_PER_FRAME,
+    MAX_SEGMENTS_PER_DATA,
+    MAX_SEGMENTS_PER_PUSH,
     SEGMENT_ENTRY,
     FrameType,
     Header,
@@ -83,7 +84,7 @@ def test_any_bytes_are_a_bounded_header_or_refused(data: bytes, from_client: boo
         return
     assert header.length <= (8 << 20) + (64 << 10)
     if header.kind in {FrameType.PUSH, FrameType.DATA}:
-        assert 0 < header.count <= MAX_SEGMENTS_PER_FRAME
+        assert 0 < header.count <= (MAX_SEGMENTS_PER_PUSH if header.kind is FrameType.PUSH else MAX_SEGMENTS_PER_DATA)
 
 
 @given(st.lists(st.tuples(st.integers(0, MAX_PARTITION - 1), U32, st.integers(0, 5000), U32), min_size=1, max_size=50))

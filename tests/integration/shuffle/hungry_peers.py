@@ -1,0 +1,123 @@
+"""What a peer sends to make a worker keep much for little: each as the frames of one connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from runtime.shuffle.integrity import SegmentChecks
+from runtime.shuffle.wire import SEGMENT_ENTRY, FrameType, Header, Produced, Share, pack_share
+from tests.integration.shuffle.raw_peer import commit_frame, fetch_frame
+
+SEGMENTS = 4096
+"""In each frame of many."""
+MANY_MAPS = 100_000
+Frames = Iterator[bytes]
+
+
+def _push(shuffle: int, map_id: int, rows: list[tuple[int, int, int, int]], data: bytes = b"") -> bytes:
+    table = np.array(rows, SEGMENT_ENTRY).tobytes()
+    length = len(table) + len(data)
+    header = Header(FrameType.PUSH, shuffle=shuffle, map_id=map_id, request=1, length=length, count=len(rows))
+    return header.pack() + table + data
+
+
+def zero_length_segments(key: bytes) -> Frames:
+    """Sixteen bytes of a table each, and no data."""
+    checks = SegmentChecks(key, 0)
+    for map_id in range(150):
+        yield _push(0, map_id, [(0, number, 0, checks.value(0, map_id, number)) for number in range(SEGMENTS)])
+
+
+def high_sequence_numbers(key: bytes) -> Frames:
+    """One segment of each map, far ahead."""
+    checks = SegmentChecks(key, 0)
+    for map_id in range(3_000):
+        yield _push(0, map_id, [(0, 65538, 1, checks.value(0, map_id, 65538, b"x"))], b"x")
+
+
+def scattered_sequence_numbers(key: bytes) -> Frames:
+    """Segments of a map with a gap after each."""
+    checks = SegmentChecks(key, 0)
+    for map_id in range(200):
+        numbers = range(1, 65537, 1024)
+        yield _push(0, map_id, [(0, each, 0, checks.value(0, map_id, each)) for each in numbers])
+
+
+def live_shuffles(_: bytes) -> Frames:
+    """A sign of life for shuffles that nobody has heard of."""
+    for shuffle in range(8_000):
+        yield Header(FrameType.PRODUCE, shuffle=shuffle, request=1, aux=Produced.ALIVE).pack()
+
+
+def begun_maps(_: bytes) -> Frames:
+    """Attempts that begin and are never committed."""
+    for map_id in range(50_000):
+        yield Header(FrameType.BEGIN, shuffle=0, map_id=map_id, request=1).pack()
+
+
+def empty_maps(_: bytes) -> Frames:
+    """Commits of maps without output, announced."""
+    for map_id in range(20_000):
+        yield Header(FrameType.COMMIT, shuffle=0, map_id=map_id, request=1, aux=map_id + 1).pack()
+
+
+def shares(_: bytes) -> Frames:
+    """Shares of a shuffle that are complete without any map."""
+    for number in range(20_000):
+        payload = pack_share(Share(1 << 20, number), ())
+        yield Header(FrameType.PRODUCE, request=1, length=len(payload), aux=Produced.COMPLETE).pack() + payload
+
+
+def reasons(_: bytes) -> Frames:
+    """Shuffles that are given up with many words."""
+    text = b"\xf0\x9f\x90\x98" * 1000
+    for shuffle in range(2_000):
+        header = Header(FrameType.PRODUCE, shuffle=shuffle, request=1, length=len(text), aux=Produced.ABORTED)
+        yield header.pack() + text
+
+
+def partitions(key: bytes) -> Frames:
+    """A byte for each of very many partitions, committed: the index is larger than the data."""
+    checks = SegmentChecks(key, 0)
+    for map_id in range(100):
+        rows = [(each, each, 1, checks.value(each, map_id, each, b"x")) for each in range(SEGMENTS)]
+        yield _push(0, map_id, rows, b"x" * SEGMENTS)
+        yield commit_frame(0, map_id, SEGMENTS, SEGMENTS)
+
+
+def followers(_: bytes) -> Frames:
+    """Readers that have very many maps already."""
+    had = pack_share(Share(1, 0), range(1, MANY_MAPS + 1))
+    for request in range(16):
+        header = Header(FrameType.FOLLOW, request=request, aux=1, length=len(had), count=MANY_MAPS, extra=1)
+        yield header.pack() + had
+
+
+def followed_shuffles(_: bytes) -> Frames:
+    """Readers of shuffles that nobody has heard of."""
+    nothing = pack_share(Share(1, 0), ())
+    for shuffle in range(1000):
+        header = Header(FrameType.FOLLOW, shuffle=shuffle, request=shuffle, aux=1, length=len(nothing), extra=1)
+        yield header.pack() + nothing
+
+
+def reads_without_credit(_: bytes) -> Frames:
+    """Of what :func:`partitions` left."""
+    for request in range(1000):
+        yield fetch_frame(0, list(range(10)), 0, SEGMENTS, request=request, credit=1)
+
+
+PUSHES: tuple[Callable[[bytes], Frames], ...] = (
+    zero_length_segments,
+    high_sequence_numbers,
+    scattered_sequence_numbers,
+    live_shuffles,
+    begun_maps,
+    empty_maps,
+    shares,
+    reasons,
+    partitions,
+)
+FETCHES: tuple[Callable[[bytes], Frames], ...] = (followers, followed_shuffles, reads_without_credit)

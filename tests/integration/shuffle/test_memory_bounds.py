@@ -1,0 +1,225 @@
+"""What peers can make a worker keep: measured at a process of its own, and what it accounts for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pki.files import SECRET_MODE
+from pki.identity import SpiffeId
+from pki.tls import TlsIdentity
+from runtime.shuffle.integrity import SegmentChecks
+from runtime.shuffle.wire import FrameType, Header
+from runtime.shuffle.worker.config import MIN_MEMORY_BYTES, MIN_METADATA_BYTES
+from runtime.shuffle.worker.statistics import JobStatistics, WorkerStatistics
+from tests.hostile import TRUST_DOMAIN, TestPki
+from tests.integration.shuffle.conftest import KEY as TEST_KEY
+from tests.integration.shuffle.conftest import StartWorker
+from tests.integration.shuffle.hungry_peers import FETCHES, PUSHES, Frames
+from tests.integration.shuffle.raw_peer import RawPeer, commit_frame, fetch_frame, push_frame
+
+KEY = bytes(range(8))
+JOBS = {each.__name__: f"{number:032x}" for number, each in enumerate((*PUSHES, *FETCHES), 1)}
+HONEST = "f" * 32
+SLACK_BYTES = 16 << 20
+"""What an allocator keeps of what was freed, and what a request takes for a moment."""
+QUOTA_BYTES = 1 << 20
+RECORDS_BYTES = 64 << 10
+"""Records of runs and commits, of which nothing more is refused."""
+
+
+@dataclass
+class WorkerProcess:
+    """A worker in a process of its own."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    def statistics(self) -> WorkerStatistics:
+        """As it gives them."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return msgspec.json.decode(self.process.stdout.readline(), type=WorkerStatistics)
+
+    def job(self, job_id: str) -> JobStatistics:
+        """Of one job."""
+        return next(job for job in self.statistics().jobs if job.job_id == job_id)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What is resident of the process."""
+        pages = Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextlib.contextmanager
+def worker_process(identity: TlsIdentity, folder: Path, *options: str) -> Iterator[WorkerProcess]:
+    """One with little memory that serves all jobs."""
+    jobs = folder / "jobs"
+    jobs.write_text("".join(f"{job_id} {KEY.hex()}\n" for job_id in (*JOBS.values(), HONEST)))
+    jobs.chmod(SECRET_MODE)
+    argv = ["--identity", str(identity.directory), "--directory", str(folder / "data"), "--jobs", str(jobs), *options]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "runtime.shuffle.worker", *argv],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        yield WorkerProcess(process, int(process.stdout.readline().split()[2]))
+    finally:
+        process.stdin.close()
+        process.wait(60)
+        process.stdout.close()
+
+
+def drain(peer: RawPeer) -> None:
+    """Read what the worker answers until it ends."""
+    with contextlib.suppress(OSError):
+        while peer.socket.recv(1 << 16):
+            pass
+
+
+@contextlib.contextmanager
+def hungry(peer: RawPeer, direction: str, frames: Frames) -> Iterator[int]:
+    """Send all ``frames``; how many bytes they had. The connection stays until the end of the block."""
+    peer.hello(direction)
+    answers = threading.Thread(target=drain, args=(peer,))
+    answers.start()
+    sent = 0
+    try:
+        batch = bytearray()
+        for frame in frames:
+            batch += frame
+            if len(batch) > 1 << 20:
+                peer.socket.sendall(batch)
+                sent += len(batch)
+                batch.clear()
+        # Answered when the worker is through with all of it.
+        peer.socket.sendall(batch)
+        yield sent + len(batch)
+    finally:
+        peer.socket.shutdown(2)
+        answers.join(60)
+
+
+def settle(worker: WorkerProcess) -> None:
+    """Wait until the worker has nothing left to read."""
+    before, ticks = -1, 0
+    while ticks != before:
+        before = ticks
+        threading.Event().wait(0.3)
+        ticks = sum(int(each) for each in Path(f"/proc/{worker.process.pid}/stat").read_text().split()[13:15])
+
+
+def executor(pki: TestPki, job_id: str) -> TlsIdentity:
+    return pki.identity(SpiffeId.executor(TRUST_DOMAIN, job_id, 1))
+
+
+def attack(
+    worker: WorkerProcess, pki: TestPki, frames: Callable[[bytes], Frames], *, direction: str
+) -> tuple[int, int]:
+    """By the job of that name; how much was sent, and by how much the process had grown then."""
+    before = worker.memory_bytes
+    with (
+        RawPeer(executor(pki, JOBS[frames.__name__]), worker.port) as peer,
+        hungry(peer, direction, frames(KEY)) as sent,
+    ):
+        settle(worker)
+        return sent, worker.memory_bytes - before
+
+
+def write_and_read(worker: WorkerProcess, pki: TestPki) -> None:
+    """What an honest job does."""
+    identity = executor(pki, HONEST)
+    data = bytes(200_000)
+    with RawPeer(identity, worker.port) as writer, RawPeer(identity, worker.port) as reader:
+        assert writer.hello("push").kind is FrameType.HELLO_OK
+        assert reader.hello("fetch").kind is FrameType.HELLO_OK
+        checks = SegmentChecks(KEY, 1)
+        writer.send(push_frame(checks, 1, 1, [(each, each, data) for each in range(5)]))
+        writer.send(commit_frame(1, 1, 5, 5 * len(data)))
+        writer.answer_of(FrameType.COMMIT_OK)
+        reader.send(fetch_frame(1, [1], 0, 5))
+        size = 0
+        while (answer := reader.answer()).header.kind is FrameType.DATA:
+            size += len(answer.payload)
+        assert answer.header.kind is FrameType.END
+        assert size > answer.header.extra == 5 * len(data)
+
+
+@pytest.mark.timeout(300)
+def test_nobody_makes_a_worker_keep_more_than_it_may(
+    identities: dict[str, TlsIdentity], pki: TestPki, tmp_path: Path
+) -> None:
+    """Each attack by a job of its own, one after the other: all together stay within the limits of the worker, which is
+    left with room for others.
+    """
+    limits = ["--memory-bytes", str(MIN_MEMORY_BYTES), "--metadata-bytes", str(MIN_METADATA_BYTES)]
+    with worker_process(identities["w-1"], tmp_path, *limits) as worker:
+        begin = worker.memory_bytes
+        for direction, variants in (("push", PUSHES), ("fetch", FETCHES)):
+            for frames in variants:
+                attack(worker, pki, frames, direction=direction)
+                statistics = worker.statistics()
+                assert statistics.metadata_bytes <= statistics.metadata_capacity_bytes == MIN_METADATA_BYTES
+                assert statistics.memory_bytes <= MIN_MEMORY_BYTES
+                assert worker.memory_bytes - begin <= MIN_MEMORY_BYTES + MIN_METADATA_BYTES + SLACK_BYTES
+        write_and_read(worker, pki)
+
+
+@pytest.mark.timeout(300)
+def test_what_is_known_of_data_counts_towards_a_jobs_quota(
+    identities: dict[str, TlsIdentity], pki: TestPki, tmp_path: Path
+) -> None:
+    limits = ["--memory-bytes", str(MIN_MEMORY_BYTES), "--job-quota-bytes", str(QUOTA_BYTES)]
+    with worker_process(identities["w-1"], tmp_path, *limits) as worker:
+        for frames in PUSHES:
+            attack(worker, pki, frames, direction="push")
+            job = worker.job(JOBS[frames.__name__])
+            assert job.memory_bytes + job.disk_bytes + job.metadata_bytes <= QUOTA_BYTES + RECORDS_BYTES
+            assert job.refused > 0
+        write_and_read(worker, pki)
+
+
+async def test_reads_that_find_no_room_wait_for_each_other(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    """One has room at a time: the others are answered when it is through, each whole."""
+    worker = await start_worker(metadata_bytes=MIN_METADATA_BYTES)
+    maps, reads, rows = range(3), range(12), 4096
+    with (
+        RawPeer(identities["executor"], worker.address.port) as writer,
+        RawPeer(identities["executor"], worker.address.port) as reader,
+    ):
+        writer.hello("push")
+        reader.hello("fetch")
+        checks = SegmentChecks(bytes.fromhex(TEST_KEY), 1)
+        for map_id in maps:
+            writer.send(push_frame(checks, 1, map_id, [(each, each, b"x") for each in range(rows)]))
+            writer.send(commit_frame(1, map_id, rows, rows))
+            writer.answer_of(FrameType.COMMIT_OK)
+        reader.send(*(fetch_frame(1, list(maps), 0, rows, request=each, credit=1) for each in reads))
+        starved = worker.worker.statistics().metadata_bytes
+        reader.send(*(Header(FrameType.CREDIT, request=each, extra=1 << 20).pack() for each in reads))
+        ended: dict[int, int] = {}
+        while len(ended) < len(reads):
+            answer = reader.answer()
+            if answer.header.kind is FrameType.END:
+                ended[answer.header.request] = answer.header.count
+    assert ended == dict.fromkeys(reads, len(maps) * rows)
+    assert starved <= MIN_METADATA_BYTES
