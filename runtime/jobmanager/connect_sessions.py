@@ -21,6 +21,7 @@ from runtime.config import ConnectConfig
 from runtime.jobmanager.driver_attempt import attempt_directory
 from runtime.jobmanager.errors import TooManyJobs
 from runtime.jobmanager.gateways import DispatcherGateway
+from runtime.jobmanager.submitting import submit_with_blobs
 from runtime.jobmanager.views import JobDetail, JobSummary
 from runtime.messages import BlobRef, JobKind, JobState, JobSubmission, Message
 from runtime.spark import connect_session
@@ -83,22 +84,18 @@ class ConnectSessions:
 
     async def _submit(self, owner: str) -> str:
         job_id = secrets.token_hex(16)
-        try:
-            program = await asyncio.to_thread(self._put_program, job_id)
-            await self._dispatcher.submit_job(
-                job_id,
-                JobSubmission(
-                    name=SESSION_NAME,
-                    owner=owner,
-                    kind=JobKind.CONNECT,
-                    pipeline=program,
-                    args=(str(self._config.idle_seconds),),
-                    executors=self._config.executors,
-                ),
+
+        async def prepare() -> JobSubmission:
+            return JobSubmission(
+                name=SESSION_NAME,
+                owner=owner,
+                kind=JobKind.CONNECT,
+                pipeline=await asyncio.to_thread(self._put_program, job_id),
+                args=(str(self._config.idle_seconds),),
+                executors=self._config.executors,
             )
-        except BaseException:
-            self._store.remove_job(job_id)
-            raise
+
+        await submit_with_blobs(self._dispatcher, self._store, job_id, prepare)
         return job_id
 
     def _put_program(self, job_id: str) -> BlobRef:

@@ -8,6 +8,7 @@ import logging
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,9 +16,9 @@ import msgspec
 from pki.errors import SluiceError
 from pki.tracing import TRACING
 from runtime.blob.errors import BlobError
-from runtime.checkpoint.errors import CheckpointsUnavailable
-from runtime.ha.errors import EntryMissing, LeadershipLost, StorageUnavailable
+from runtime.ha.errors import EntryMissing, LeadershipLost, OutcomeUnknown, PointersFull
 from runtime.jobmanager.driver_attempt import attempt_directory
+from runtime.jobmanager.durable import persistently, unwritten
 from runtime.jobmanager.errors import (
     JobAlreadyTerminal,
     QuotaExceeded,
@@ -47,9 +48,6 @@ _T = TypeVar("_T")
 
 ATTEMPTS_WITH_LOGS = 5
 """Latest attempts of a job whose logs are kept: a streaming job may be restarted for ever."""
-FIRST_RETRY_SECONDS = 0.2
-LONGEST_RETRY_SECONDS = 5.0
-"""Between tries while the HA storage is away."""
 
 
 class Dispatcher(JobRegister):
@@ -64,8 +62,7 @@ class Dispatcher(JobRegister):
             self._jobs[ended.summary.id] = RegisteredJob(ended_record(ended), clean=not ended.dirty)
             if ended.dirty:
                 self.hand_off(self._clean_up(ended.summary.id))
-        for job_id in self._blobs.jobs():
-            self._blobs.remove_job(job_id)
+        await asyncio.to_thread(self._remove_blobs)
         for accepted in recovered.accepted:  # they fetch their files anew
             history = histories[accepted.job_id]
             job = self._jobs[accepted.job_id] = self._new(interrupted_record(accepted, history), history)
@@ -74,8 +71,12 @@ class Dispatcher(JobRegister):
                 self._queue.enter_again(accepted.job_id, accepted.owner)
             _LOG.info("recovering job %s (%s) of %s", accepted.job_id, accepted.name, accepted.owner)
             self._launch(job, self._recover(accepted, job))
-        self._trim_directories()
+        await asyncio.to_thread(self._trim_directories, frozenset(self._jobs))
         self._trim_archive()
+
+    def _remove_blobs(self) -> None:
+        for job_id in self._blobs.jobs():
+            self._blobs.remove_job(job_id)
 
     async def on_stop(self) -> None:
         """End all running jobs, at the same time; whoever leads next goes on with them."""
@@ -105,7 +106,17 @@ class Dispatcher(JobRegister):
         detail = accepted_detail(job_id, checked, self._now_ms())
         job = self._jobs[job_id] = self._new(JobRecord(submission=checked, detail=detail))
         self._feed.changed(job_id)
-        return self.deferred(self._accept(job_id, job))
+        # Whoever submits it may give up waiting; what becomes of the job is decided all the same, and once.
+        accepting = job.accepting = self.hand_off(
+            self._accept(job_id, job), failed=lambda error: self._not_accepted(job_id, error)
+        )
+        return self.deferred(asyncio.shield(accepting))
+
+    def _not_accepted(self, job_id: str, error: BaseException) -> None:
+        if isinstance(error, SluiceError):
+            _LOG.info("job %s was not accepted: %s", job_id, error)
+        else:
+            self.on_failure(error)
 
     def _check_quota(self, submission: JobSubmission) -> None:
         """Raise :class:`QuotaExceeded` when the files of its owner's unfinished jobs would be too large together."""
@@ -142,15 +153,37 @@ class Dispatcher(JobRegister):
                 await self._store.accept(
                     job_id, submission, accepted_at, lambda digest: self._blobs.path(job_id, digest)
                 )
-        except BaseException:
-            del self._jobs[job_id]
-            self._queue.leave(job_id)
-            self._feed.changed(job_id)
+        except LeadershipLost:
+            self._unregister(job_id)
             raise
-        if job.cancelled:
-            await self._store.cancel(job_id)
+        except Exception:
+            await self._reject(job_id)
+            raise
+        job.accepting = None
         _LOG.info("accepted job %s (%s) of %s", job_id, submission.name, submission.owner)
         self._launch(job, self._start(job_id, job))
+
+    async def _reject(self, job_id: str) -> None:
+        """Nobody is told that a job was not accepted before no leader would run it."""
+        try:
+            await self._persistently(lambda: self._store.reject(job_id), "undoing its acceptance")
+        except SluiceError as error:
+            raise OutcomeUnknown(
+                f"job {job_id} was not accepted, and that could not be written down: {error}",
+                "look whether it is in the list of jobs before it is submitted again",
+            ) from error
+        finally:
+            self._unregister(job_id)
+        self.hand_off(self._withdraw(job_id))
+
+    async def _withdraw(self, job_id: str) -> None:
+        await asyncio.to_thread(self._blobs.remove_job, job_id)
+        await self._persistently(lambda: self._store.withdraw(job_id), "removing what was not accepted")
+
+    def _unregister(self, job_id: str) -> None:
+        del self._jobs[job_id]
+        self._queue.leave(job_id)
+        self._feed.changed(job_id)
 
     def _launch(self, job: RegisteredJob, work: Coroutine[Any, Any, None]) -> None:
         """Start ``job``; one that cannot be started has failed, unless it is another leader's by now."""
@@ -162,6 +195,7 @@ class Dispatcher(JobRegister):
                 self.hand_off(self._give_up(job, f"it cannot be started: {error}"))
             else:
                 self.on_failure(error)
+                self.hand_off(self._give_up(job, f"internal error of the JobManager: {type(error).__name__}"))
 
         task = self.hand_off(work, failed=failed)
         self._launching.add(task)
@@ -248,7 +282,10 @@ class Dispatcher(JobRegister):
 
     async def _cancel(self, job_id: str, job: RegisteredJob) -> None:
         """The wish is made durable first: a job that was cancelled is not started by the next leader."""
-        await self._store.cancel(job_id)
+        if job.accepting is not None:
+            await asyncio.wait([job.accepting])
+            self._job(job_id)  # it may not have been accepted
+        await self._persistently(lambda: self._store.cancel(job_id), "its cancellation")
         job.cancelled = True
         if job.master is None:
             self._queue.leave(job_id)  # it waits for a turn that it does not want any more
@@ -272,12 +309,35 @@ class Dispatcher(JobRegister):
         return self.deferred(self._end(self._job(record.detail.id), record))
 
     async def _end(self, job: RegisteredJob, record: JobRecord) -> None:
-        """The job is terminal for everybody as soon as its result is durable, and not before."""
-        await self._persistently(lambda: self._store.put_result(record), "its result")
+        """The job is terminal for everybody as soon as its result is durable, and not before.
+
+        With a result that is refused for good it has failed for this leader, and gives everything back.
+        """
+        try:
+            await self._put_result(record)
+        except LeadershipLost:
+            raise
+        except SluiceError as error:
+            _LOG.error("the end of job %s cannot be written down: %s", record.detail.id, error)
+            record = unwritten(record, error, self._now_ms())
         job.record = record
         self._queue.leave(record.detail.id)
         self._feed.changed(record.detail.id)
-        self._blobs.remove_job(record.detail.id)
+        await asyncio.to_thread(self._blobs.remove_job, record.detail.id)
+
+    async def _put_result(self, record: JobRecord) -> None:
+        while True:
+            try:
+                await self._persistently(lambda: self._store.put_result(record), "its result")
+            except PointersFull:
+                oldest = next((job_id for job_id, job in self._jobs.items() if job.clean), None)
+                if oldest is None:
+                    raise
+                _LOG.warning("job %s is forgotten, to make room for the result of %s", oldest, record.detail.id)
+                self._drop(oldest)
+                await self._forget(oldest)
+            else:
+                return
 
     async def attempt_failed(self, job_id: str) -> float | None:
         """See :class:`DispatcherGateway`."""
@@ -288,7 +348,12 @@ class Dispatcher(JobRegister):
         """What the strategy counts is durable before anything follows from it."""
         delay = job.restarts.failed(self._clock())
         if delay is not None:
-            await self._persistently(lambda: self._keep_history(job_id, job), "its history")
+            try:
+                await self._persistently(lambda: self._keep_history(job_id, job), "its history")
+            except LeadershipLost:
+                raise
+            except SluiceError as error:  # this leader counts on, and the next one begins with what it finds
+                self._history_not_kept(job_id, error)
         return delay
 
     async def job_history(self, job_id: str, history: JobHistory) -> None:
@@ -356,32 +421,26 @@ class Dispatcher(JobRegister):
         self._trim_archive()
 
     async def _persistently(self, work: Callable[[], Awaitable[_T]], what: str) -> _T:
-        """Try again for as long as the storage is away and this process leads."""
-        delay = FIRST_RETRY_SECONDS
-        while True:
-            try:
-                return await work()
-            except (StorageUnavailable, CheckpointsUnavailable) as error:
-                _LOG.warning("a job waits for the storage with %s: %s", what, error)
-            await asyncio.sleep(delay)
-            self._term.check()
-            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+        return await persistently(work, what, self._term.check)
 
     def _trim_archive(self) -> None:
         ended = [job_id for job_id, job in self._jobs.items() if job.clean]
         for job_id in ended[: max(0, len(ended) - self._kept)]:
-            del self._jobs[job_id]
-            self._feed.changed(job_id)
-            shutil.rmtree(self._directory / job_id, ignore_errors=True)
+            self._drop(job_id)
             self.hand_off(self._forget(job_id))
+
+    def _drop(self, job_id: str) -> None:
+        del self._jobs[job_id]
+        self._feed.changed(job_id)
 
     async def _forget(self, job_id: str) -> None:
         self._keeper.forget(job_id)
+        await asyncio.to_thread(shutil.rmtree, self._directory / job_id, ignore_errors=True)
         await self._persistently(lambda: self._store.forget(job_id), "its removal")
 
-    def _trim_directories(self) -> None:
+    def _trim_directories(self, known: AbstractSet[str]) -> None:
         """Of jobs that this home has run and nobody knows any more, keep no more logs than of those that are known."""
-        unknown = [path for path in self._directory.iterdir() if path.is_dir() and path.name not in self._jobs]
+        unknown = [path for path in self._directory.iterdir() if path.is_dir() and path.name not in known]
         unknown.sort(key=lambda path: path.stat().st_mtime)
         for path in unknown[: max(0, len(unknown) - self._kept)]:
             shutil.rmtree(path, ignore_errors=True)

@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from pki.errors import PeerRefused, SluiceError
 from pki.tracing import TRACING
 from runtime.checkpoint.errors import CheckpointLost, SavepointNotFound
 from runtime.evidence import merge
 from runtime.gateways import DRIVER, DriverGateway
+from runtime.ha.errors import LeadershipLost
 from runtime.jobmanager.attempt_streaming import AttemptStreaming
 from runtime.jobmanager.driver_attempt import describe_end
 from runtime.jobmanager.errors import (
@@ -36,9 +39,14 @@ from runtime.messages import (
     JobState,
 )
 from runtime.process import ChildProcess, Exit
+from runtime.rpc import EndpointNotFound, EndpointRestarting, EndpointStopped, MailboxFull, RpcTimeout
 
 _LOG = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
+TOLD_AGAIN_SECONDS = 1.0
+"""Before the Dispatcher or the ResourceManager is told again what it had no room for."""
 DRIVER_EXIT_GRACE_SECONDS = 20.0
 """How long a driver agent may live on after it has reported the end of its work."""
 
@@ -101,7 +109,16 @@ class JobMaster(AttemptStreaming):
 
     def _conclude_attempt(self, process_end: str) -> None:
         self._pool.close()
-        self.hand_off(self._settle(), then=lambda evidence: self._conclude(process_end, evidence))
+        self.hand_off(
+            self._settle(),
+            then=lambda evidence: self._conclude(process_end, evidence),
+            failed=lambda error: self._unsettled(process_end, error),
+        )
+
+    def _unsettled(self, process_end: str, error: BaseException) -> None:
+        """What the attempt leaves behind could not be gathered; it is over all the same."""
+        _LOG.error("job %s: its last records are lost: %s", self.job_id, type(error).__name__, exc_info=error)
+        self._conclude(process_end, ())
 
     async def _settle(self) -> Evidence:
         await self._recorder.settle()
@@ -134,8 +151,18 @@ class JobMaster(AttemptStreaming):
             self._go_on(None, evidence)
             return
         self.hand_off(
-            self._services.dispatcher.attempt_failed(self.job_id), then=lambda delay: self._go_on(delay, evidence)
+            self._told(lambda: self._services.dispatcher.attempt_failed(self.job_id)),
+            then=lambda delay: self._go_on(delay, evidence),
+            failed=lambda error: self._undecided(evidence, error),
         )
+
+    def _undecided(self, evidence: tuple[ConnectionEvidence, ...], error: BaseException) -> None:
+        """Nobody says whether there is to be another attempt, so there is none, unless another leader decides."""
+        if isinstance(error, LeadershipLost | EndpointStopped | EndpointNotFound):
+            _LOG.info("job %s is left to the next leader: %s", self.job_id, error)
+            return
+        _LOG.error("job %s: it was not decided whether it is restarted: %s", self.job_id, error)
+        self._go_on(None, evidence)
 
     def _judge(self, process_end: str) -> Verdict:
         verdict = judge_attempt(self._life.state, self._result, process_end)
@@ -190,20 +217,39 @@ class JobMaster(AttemptStreaming):
 
     async def _hand_on(self, record: JobRecord, delay: float) -> None:
         """Give everything back, and leave the job to the JobMaster of the next attempt."""
-        await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
-        try:
-            await self._services.resource_manager.release_job(self.job_id)
-        except SluiceError as error:  # the next attempt states what it wants anew
-            _LOG.warning("job %s: its slots could not be given back: %s", self.job_id, error)
-        await self._services.dispatcher.job_restarting(record, delay)
+        await self._give_back()
+        await self._told(lambda: self._services.dispatcher.job_restarting(record, delay))
 
     async def _release(self, record: JobRecord) -> None:
-        """Tell the result, then give everything back, then go."""
-        await self._services.dispatcher.job_ended(record)
-        await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
-        await self._services.resource_manager.release_job(self.job_id)
+        """Tell the result and give everything back, then go.
+
+        Slots do not wait until the result is durable, which takes as long as the storage is away.
+        """
+        telling = asyncio.ensure_future(self._told(lambda: self._services.dispatcher.job_ended(record)))
+        try:
+            await self._give_back()
+            await telling
+        finally:
+            telling.cancel()
         await self._shuffle.release()
-        await self._services.dispatcher.job_released(self.job_id)
+        await self._told(lambda: self._services.dispatcher.job_released(self.job_id))
+
+    async def _give_back(self) -> None:
+        await self._ask_taskmanagers(lambda gateway: gateway.release_job(self.job_id))
+        try:
+            await self._told(lambda: self._services.resource_manager.release_job(self.job_id))
+        except SluiceError as error:
+            _LOG.warning("job %s: its slots could not be given back: %s", self.job_id, error)
+
+    async def _told(self, tell: Callable[[], Awaitable[_T]]) -> _T:
+        """What is answered; told again when the one who is told is busy, for as long as this process leads."""
+        while True:
+            try:
+                return await tell()
+            except (MailboxFull, RpcTimeout, EndpointRestarting) as error:
+                _LOG.warning("job %s: telling it again: %s", self.job_id, error)
+            await asyncio.sleep(TOLD_AGAIN_SECONDS)
+            self._services.check_leadership()
 
     async def cancel(self) -> None:
         """See :class:`~runtime.jobmanager.gateways.JobMasterInternalGateway`."""

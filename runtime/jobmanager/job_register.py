@@ -58,7 +58,10 @@ _EXECUTOR_LOG = re.compile(r"executor-([1-9][0-9]{0,8})\.(stdout|stderr)")
 
 @dataclass(slots=True)
 class RegisteredJob:
-    """``cancelled``: somebody wants that (``woken`` is set then); ``clean``: nothing of it is left but its result."""
+    """``cancelled``: somebody wants that (``woken`` is set then); ``clean``: nothing of it is left but its result.
+
+    ``accepting`` is what makes it durable, None once it is.
+    """
 
     record: JobRecord
     master: JobMaster | None = None
@@ -67,6 +70,7 @@ class RegisteredJob:
     restarts: Restarts = field(default_factory=NoRestart)
     history: JobHistory = field(default_factory=JobHistory)
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+    accepting: asyncio.Task[None] | None = None
 
 
 class JobRegister(RpcEndpoint):

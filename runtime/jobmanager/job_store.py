@@ -139,7 +139,7 @@ class JobStore:
         """Make a job durable: it is accepted when this returns.
 
         When it raises ``OutcomeUnknown``, nobody knows; with any other ``LeadershipLost`` it is not. After all other
-        errors :meth:`withdraw` has to make sure. ``blob`` says where a blob of the job is, by its digest.
+        errors :meth:`reject` has to make sure. ``blob`` says where a blob of the job is, by its digest.
         """
         intent = _JobPointer(submission=None, name=submission.name, owner=submission.owner, accepted_at=accepted_at)
         try:
@@ -152,9 +152,13 @@ class JobStore:
         accepted = msgspec.structs.replace(intent, submission=entry)
         await self._pointers.replace("jobs", job_id, msgspec.json.encode(accepted), 0)
 
-    async def withdraw(self, job_id: str) -> None:
+    async def reject(self, job_id: str) -> None:
         """Undo an acceptance, complete or not; durably not accepted when this returns. Safe to repeat."""
         await self._change("jobs", job_id, _JobPointer, lambda job: msgspec.structs.replace(job, submission=None))
+
+    async def withdraw(self, job_id: str) -> None:
+        """Remove everything of a job that was not accepted, after :meth:`reject`. Safe to repeat."""
+        await self.reject(job_id)
         await asyncio.to_thread(self._storage.remove, _submission_folder(job_id))
         await self._pointers.remove("jobs", job_id)
 

@@ -19,7 +19,7 @@ from runtime.blob.errors import (
     UploadNotFound,
 )
 from runtime.checkpoint.errors import CheckpointsUnavailable, NotStreaming, SavepointFailed, SavepointNotFound
-from runtime.ha.errors import LeadershipLost, StorageUnavailable
+from runtime.ha.errors import LeadershipLost, PointersFull, StorageUnavailable
 from runtime.jobmanager.errors import (
     JobAlreadyTerminal,
     JobNotFound,
@@ -91,6 +91,7 @@ STATUS: tuple[tuple[type[SluiceError], int], ...] = (
     (NoShuffleService, 503),
     (LeadershipLost, 503),
     (StorageUnavailable, 503),
+    (PointersFull, 503),
     (CheckpointsUnavailable, 503),
     (MailboxFull, 503),
     (EndpointStopped, 503),
@@ -157,9 +158,10 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         raise
     except Exception as error:  # noqa: BLE001  # the outermost place: nothing may reach the client unshaped
         problem = problem_of(error)
-        if problem.status >= 500:
-            unexpected = error if problem.status == 500 else None
-            _LOG.error("%s %s failed: %s", request.method, request.path, type(error).__name__, exc_info=unexpected)
+        if problem.status == 500:
+            _LOG.error("%s %s failed: %s", request.method, request.path, type(error).__name__, exc_info=error)
+        elif problem.status > 500:  # passes, and the client is told so
+            _LOG.info("%s %s: %s", request.method, request.path, error)
         response = problem_response(problem)
         if isinstance(error, web.HTTPMethodNotAllowed):
             response.headers["allow"] = ", ".join(sorted(error.allowed_methods))

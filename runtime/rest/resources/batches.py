@@ -19,6 +19,7 @@ from runtime.jobmanager.errors import (
     SubmissionRejected,
     TooManyJobs,
 )
+from runtime.jobmanager.submitting import submit_with_blobs
 from runtime.jobmanager.views import JobSummary
 from runtime.log_files import MAX_CHUNK_BYTES, LogUnreadable
 from runtime.messages import JobKind, JobState, JobSubmission
@@ -158,11 +159,12 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
     """
     _refuse_what_is_not_done(body, call.who.principal)
     job_id = secrets.token_hex(16)
-    try:
+
+    async def prepare() -> JobSubmission:
         pipeline = await cluster.artifacts.fetch(body.file, cluster.store, job_id)
         files = [await cluster.artifacts.fetch(each, cluster.store, job_id) for each in body.files]
         py_files = [await cluster.artifacts.fetch(each, cluster.store, job_id) for each in body.py_files]
-        submission = JobSubmission(
+        return JobSubmission(
             name=body.name or pipeline.name,
             owner=call.who.principal,
             pipeline=pipeline,
@@ -173,10 +175,8 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
             py_files=tuple(py_files),
             trace=call.trace,
         )
-        await cluster.dispatcher.submit_job(job_id, submission)
-    except BaseException:
-        cluster.store.remove_job(job_id)
-        raise
+
+    await submit_with_blobs(cluster.dispatcher, cluster.store, job_id, prepare)
     return _shown((await cluster.dispatcher.job(job_id)).summary())
 
 

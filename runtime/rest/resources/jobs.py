@@ -15,8 +15,9 @@ from runtime.checkpoint.errors import SavepointNotFound
 from runtime.ha.errors import LeadershipLost
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, QuotaExceeded, SubmissionRejected, TooManyJobs
 from runtime.jobmanager.job_feed import FeedClosed
+from runtime.jobmanager.submitting import submit_with_blobs
 from runtime.jobmanager.views import JobDetail, JobSummary
-from runtime.messages import Message
+from runtime.messages import JobSubmission, Message
 from runtime.rest.cluster import Cluster
 from runtime.rest.jobs import jobs_seen, require_owner, require_seen
 from runtime.rest.paging import PageQuery, paginate
@@ -92,9 +93,14 @@ async def get_job(cluster: Cluster, call: Call[JobQuery]) -> Reply[JobDetail]:
 
 
 async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
-    """Submit a pipeline with its files; nothing stays behind when it is not accepted."""
+    """Submit a pipeline with its files; nothing stays behind when it is not accepted.
+
+    503 ``OutcomeUnknown`` names the job: it is in the list, or never will be.
+    """
     job_id = secrets.token_hex(16)
-    try:
+    used: list[str] = []
+
+    async def prepare() -> JobSubmission:
         received = await receive_submission(
             call.request,
             cluster.store,
@@ -102,15 +108,15 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
             owner=call.who.principal,
             default_executors=cluster.default_executors,
         )
+        used.extend(received.uploads)
         submission = received.submission
         if submission.savepoint:
             savepoint_id = await _own_savepoint(cluster, call, submission.savepoint)
             submission = msgspec.structs.replace(submission, savepoint=savepoint_id)
-        await cluster.dispatcher.submit_job(job_id, msgspec.structs.replace(submission, trace=call.trace))
-    except BaseException:
-        cluster.store.remove_job(job_id)
-        raise
-    for upload_id in received.uploads:
+        return msgspec.structs.replace(submission, trace=call.trace)
+
+    await submit_with_blobs(cluster.dispatcher, cluster.store, job_id, prepare)
+    for upload_id in used:
         with contextlib.suppress(UploadNotFound):  # two jobs at once have used it
             cluster.store.uploads.remove(upload_id, call.who.principal)
     return Submitted(job_id=job_id)
