@@ -118,7 +118,7 @@ class JobMaster(AttemptStreaming):
     def _unsettled(self, process_end: str, error: BaseException) -> None:
         """What the attempt leaves behind could not be gathered; it is over all the same."""
         _LOG.error("job %s: its last records are lost: %s", self.job_id, type(error).__name__, exc_info=error)
-        self._conclude(process_end, ())
+        self._conclude(process_end, Evidence())
 
     async def _settle(self) -> Evidence:
         await self._recorder.settle()
@@ -156,7 +156,7 @@ class JobMaster(AttemptStreaming):
             failed=lambda error: self._undecided(evidence, error),
         )
 
-    def _undecided(self, evidence: tuple[ConnectionEvidence, ...], error: BaseException) -> None:
+    def _undecided(self, evidence: Evidence, error: BaseException) -> None:
         """Nobody says whether there is to be another attempt, so there is none, unless another leader decides."""
         if isinstance(error, LeadershipLost | EndpointStopped | EndpointNotFound):
             _LOG.info("job %s is left to the next leader: %s", self.job_id, error)

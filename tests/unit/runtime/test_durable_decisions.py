@@ -38,7 +38,7 @@ from runtime.jobmanager.job_store import JobStore
 from runtime.jobmanager.records import accepted_detail
 from runtime.jobmanager.submitting import submit_with_blobs
 from runtime.jobmanager.views import JobRecord
-from runtime.messages import BlobRef, JobState, JobSubmission, SlotProfile
+from runtime.messages import BlobRef, Evidence, JobState, JobSubmission, SlotProfile
 from runtime.restart_config import RestartConfig, RestartStrategy
 from runtime.rpc import EndpointStopped, MailboxFull, RpcService
 from tests.hostile import TestPki
@@ -424,7 +424,7 @@ async def test_a_failed_attempt_ends_though_nobody_decides_about_the_next(
 async def test_an_attempt_of_a_leader_that_is_none_any_more_ends_nothing(tmp_path: Path, error: HaError) -> None:
     told = Told()
     master = attempt(told, tmp_path)
-    master._undecided((), error)
+    master._undecided(Evidence(), error)
     await asyncio.sleep(0)
     assert told.calls == []
 
