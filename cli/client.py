@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,80 +15,20 @@ from urllib.parse import urlsplit
 import aiohttp
 from cryptography import x509
 
-from cli import credentials
-from cli.errors import AwayError, CommandError, RefusedError, UnreachableError, UsageError
+from cli.errors import AwayError, CommandError, RefusedError, UnreachableError
+from cli.failure import unconnected
 from cli.held_pass import EXCHANGE_PATH, HeldPass
+from cli.target import Target
 from cli.uploads import LARGE_BYTES, upload
 from pki.edge_client import EdgeTrust, edge_client_context
-from pki.files import read_secret
-from pki.home import Home
 from pki.http_body import BodyTooLarge, read_body
 from pki.peer import certified_identity
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
 from pki.tls import tls_object_of
-from pki.trust import bundle_file
 
-TOKEN_VARIABLE = "SLUICE_TOKEN"  # noqa: S105  the name of a variable, not a token
 MAX_ANSWER_BYTES = 16 << 20
 REQUEST_TIMEOUT_SECONDS = 60.0
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
 REFUSED = frozenset({401, 403})
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where the gateway is, which authority vouches for it, and the token to show."""
-
-    url: str
-    ca_file: Path | None
-    token: str
-
-    def __repr__(self) -> str:
-        return f"Target({self.url!r}, {self.ca_file!r})"
-
-
-def resolve_target(
-    home: Home, *, server: str | None = None, ca_file: Path | None = None, token_file: Path | None = None
-) -> Target:
-    """Fill in what the command line left out from the local cluster in ``home`` and the environment."""
-    url = server.rstrip("/") if server else local_url(home)
-    return Target(url, ca_file if ca_file or server else edge_bundle(home), _token(home, token_file, url))
-
-
-def edge_bundle(home: Home) -> Path:
-    """What vouches for the gateway of ``home``: the trusted edge authorities, or the only one of an older home."""
-    bundle = bundle_file(home.pki, AuthorityKind.EDGE)
-    return bundle if bundle.exists() else AuthorityStore(home.pki).certificate_file(AuthorityKind.EDGE)
-
-
-def local_url(home: Home) -> str:
-    """The URL of the gateway of the cluster that runs in ``home``."""
-    try:
-        address = json.loads((home.run / "endpoints" / "envoy.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UnreachableError(
-            f"no cluster is running in {home.root}", "start one with `sluice up`, or name the gateway with --server"
-        ) from error
-    return f"https://{address['host']}:{address['port']}"
-
-
-def _token(home: Home, token_file: Path | None, url: str) -> str:
-    if token_file is None:
-        from_environment = os.environ.get(TOKEN_VARIABLE, "").strip()
-        if from_environment:
-            return from_environment
-        if (signed_in := credentials.find(url)) is not None:
-            return signed_in.secret
-    path = token_file or home.root / "token"
-    if not path.exists():
-        raise UsageError(
-            f"no API token: neither {TOKEN_VARIABLE} nor {path}",
-            "sign in with `sluice login`, or make one: "
-            f"sluice token create {os.environ.get('USER', 'me')} --role submitter "
-            f"--home {home.root} --output {path}",
-        )
-    return read_secret(path, 4096).decode("ascii", errors="replace").strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +154,17 @@ class GatewayClient:
         try:
             url, context = self._target.url + path, self._trust.context()
             async with self._session.request(
-                method, url, params=query, data=data, json=document, headers=headers, ssl=context
+                method,
+                url,
+                params=query,
+                data=data,
+                json=document,
+                headers=headers,
+                ssl=context,
+                allow_redirects=False,  # a credential goes to this gateway, wherever else one is led
             ) as answer:
+                if 300 <= answer.status < 400:
+                    raise CommandError(f"{method} {path}: the gateway leads elsewhere", "is it a gateway of Sluice?")
                 return answer.status, await read_body(answer.content, MAX_ANSWER_BYTES)
         except BodyTooLarge as error:
             raise CommandError(
@@ -224,12 +172,12 @@ class GatewayClient:
             ) from error
         except aiohttp.ClientConnectorCertificateError as error:
             raise UnreachableError(
-                f"{self._target.url} did not prove to be the gateway: {error.certificate_error}",
+                f"{self._target.url} did not prove to be the gateway: {unconnected(error)}",
                 "check --ca: it must be the edge authority's certificate",
             ) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise AwayError(
-                f"cannot reach the gateway at {self._target.url}: {error or type(error).__name__}",
+                f"cannot reach the gateway at {self._target.url}: {unconnected(error)}",
                 "is the cluster running? see `sluice status`",
             ) from error
 
@@ -253,7 +201,10 @@ async def edge_connection(target: Target) -> EdgeConnection:
             HANDSHAKE_TIMEOUT_SECONDS,
         )
     except (OSError, TimeoutError) as error:
-        raise UnreachableError(f"cannot reach the gateway at {target.url}: {error}") from error
+        raise AwayError(
+            f"cannot reach the gateway at {target.url}: {unconnected(error)}",
+            "is the cluster running? see `sluice status`",
+        ) from error
     tls = tls_object_of(writer)
     try:
         peer = certified_identity(x509.load_der_x509_certificate(tls.getpeercert(binary_form=True) or b""))

@@ -12,9 +12,18 @@ from urllib.parse import urlsplit
 
 import typer
 
-from cli.client import Target, edge_bundle, gateway_client, local_url, resolve_target
-from cli.errors import UnreachableError
+from cli.client import gateway_client
+from cli.errors import UnreachableError, UsageError
 from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
+from cli.target import (
+    Source,
+    Target,
+    announced_url,
+    edge_bundle,
+    held_credential,
+    locate_gateway,
+    resolve_target,
+)
 from pki.files import read_bounded, write_public
 from pki.home import Home
 from pki.profiles import AuthorityKind
@@ -62,11 +71,11 @@ def connect(
     SparkSession.builder.getOrCreate().range(10).show()'
     """
     located = Home.at(home)
-    url = server.rstrip("/") if server else local_url(located)
-    roots = ca if ca or server else write_roots(located)
+    url, vouching = locate_gateway(located, server, ca)
+    roots = vouching if ca or server else write_roots(located)
+    token = _token_expression(located, url, vouching, token_file)
     if start:
         asyncio.run(_started(resolve_target(located, server=server, ca_file=ca, token_file=token_file)))
-    tokens = (token_file or located.root / "token").absolute()
     environment = {REMOTE_VARIABLE: connection_string(url)}
     if roots is not None:
         environment[ROOTS_VARIABLE] = str(roots.absolute())
@@ -80,7 +89,27 @@ def connect(
         return
     for name, value in environment.items():
         typer.echo(f"export {name}={shlex.quote(value)}")
-    typer.echo(f'export {TOKEN_VARIABLE}="${{SLUICE_TOKEN:-$(cat {shlex.quote(str(tokens))})}}"')
+    typer.echo(f"export {TOKEN_VARIABLE}={token}")
+
+
+def _token_expression(home: Home, url: str, ca_file: Path | None, token_file: Path | None) -> str:
+    """What a shell replaces by the token that belongs to the gateway; whoever reads it learns no secret."""
+    try:
+        held = held_credential(home, url, ca_file, token_file)
+    except UsageError:
+        if token_file is not None or url != announced_url(home):
+            raise
+        return _read_by_shell(home.root / "token")  # which can still be made before the line is used
+    if held.source is Source.LOGIN:
+        raise UsageError(
+            "Spark Connect needs an API token, and `sluice login` has a session",
+            "make one with `sluice token create`, and name it with --token-file",
+        )
+    return '"$SLUICE_TOKEN"' if held.file is None else _read_by_shell(held.file)
+
+
+def _read_by_shell(file: Path) -> str:
+    return f'"$(cat {shlex.quote(str(file.absolute()))})"'
 
 
 async def _started(target: Target) -> Any:  # noqa: ANN401  JSON is what it is

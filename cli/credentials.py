@@ -17,13 +17,19 @@ MAX_CREDENTIAL_BYTES = 8192
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
-    """A session of the command at one gateway; ``expires_at`` in seconds since the epoch."""
+    """A session of the command at one gateway.
+
+    Attributes:
+        expires_at: in seconds since the epoch.
+        authorities: SHA-256 of the certificates that vouched for the gateway; None: the system's did.
+    """
 
     server: str
     name: str
     session: str
     secret: str
     expires_at: float
+    authorities: tuple[str, ...] | None
 
     def __repr__(self) -> str:
         return f"Credential({self.server!r}, {self.name!r}, {self.session!r})"

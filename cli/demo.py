@@ -13,12 +13,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from cli.client import GatewayClient, Target, edge_connection, gateway_client, local_url
+from cli.client import GatewayClient, edge_connection, gateway_client
 from cli.errors import CommandError
 from cli.follow import Follower, report_verdict
 from cli.job_connections import COLUMNS, all_connections, connection_rows
 from cli.options import ConfigOption, load_configuration
 from cli.tables import print_table
+from cli.target import Target, local_url
 from pki.home import Home
 
 DEMO_HOME = Path(".sluice/demo")

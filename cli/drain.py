@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cli.client import GatewayClient, Target, gateway_client, resolve_target
+from cli.client import GatewayClient, gateway_client
 from cli.errors import CommandError
 from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
+from cli.target import Target, resolve_target
 from pki.home import Home
 
 POLL_SECONDS = 0.5

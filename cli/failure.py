@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
+import socket
+import ssl
 from collections.abc import Iterator
 
+import aiohttp
 from rich.console import Console
 
 from pki.errors import SluiceError
@@ -38,6 +43,36 @@ def of_the_system(error: OSError) -> SluiceError:
     return SluiceError(f"{about}{error.strerror or str(error) or type(error).__name__}", remedy)
 
 
+def unconnected(error: Exception) -> str:
+    """Why there was no connection, or no answer on it, in words: a client library's own show its objects."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        found = error.certificate_error
+        return getattr(found, "verify_message", "") or str(found)
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    match cause:
+        case aiohttp.ServerDisconnectedError():
+            told = "the connection was closed without an answer"
+        case ssl.SSLError():
+            told = f"the TLS handshake failed: {cause.reason or type(cause).__name__}"
+        case socket.gaierror():
+            told = "there is no host of this name"
+        case OSError() if (number := _number(cause)) in errno.errorcode:
+            told = os.strerror(number)
+        case TimeoutError():
+            told = "no answer in time"
+        case _:
+            told = str(cause) or type(cause).__name__
+    return told
+
+
+def _number(error: OSError) -> int:
+    """Its errno; when several addresses were tried, it is in the text alone."""
+    if error.errno:
+        return error.errno
+    found = re.search(r"\[Errno (\d+)\]", str(error))
+    return int(found[1]) if found else 0
+
+
 def of_ours(error: Exception) -> SluiceError:
     """A fault in Sluice itself, which is told as one."""
     told = SluiceError("this is a fault in Sluice, not in what you did", "please report it, with the lines above")
@@ -60,7 +95,13 @@ def causes(error: BaseException) -> Iterator[str]:
 
 
 def _words(cause: BaseException) -> str:
-    text = cause.what if isinstance(cause, SluiceError) else str(cause)
+    match cause:
+        case SluiceError():
+            text = cause.what
+        case aiohttp.ClientError() | OSError(filename=None):
+            text = unconnected(cause)
+        case _:
+            text = str(cause)
     first = text.strip().partition("\n")[0]
     return first or type(cause).__name__
 

@@ -6,9 +6,10 @@ import asyncio
 import json
 from typing import Any
 
-from cli.client import GatewayClient, gateway_client, resolve_target
+from cli.client import GatewayClient, gateway_client
 from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
 from cli.tables import print_table
+from cli.target import resolve_target
 from pki.home import Home
 
 COLUMNS = ("CHANNEL", "FROM", "TO", "PROTOCOL", "CIPHER")

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from cli.artifacts import parts_of
-from cli.client import Target, gateway_client, resolve_target
+from cli.client import gateway_client
 from cli.errors import UsageError
 from cli.follow import Follower, report_verdict
 from cli.job_connections import connections
@@ -23,6 +23,7 @@ from cli.records import never, watch_for_stop
 from cli.restart_options import SettingsOption, StrategyOption, restart_wish
 from cli.submission import Submission, SubmitTarget
 from cli.tables import print_table
+from cli.target import Target, resolve_target
 from cli.targets import Elsewhere, submit_elsewhere
 from pki.home import Home
 

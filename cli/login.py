@@ -15,9 +15,12 @@ import aiohttp
 import typer
 
 from cli import credentials
-from cli.client import edge_bundle, gateway_client, local_url, resolve_target
+from cli.client import gateway_client
 from cli.errors import RefusedError, UnreachableError
+from cli.failure import unconnected
 from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
+from cli.target import locate_gateway, resolve_target
+from cli.token_binding import fingerprints
 from pki.edge_client import EdgeTrust
 from pki.home import Home
 from pki.http_body import BodyTooLarge, read_body
@@ -114,6 +117,7 @@ async def _sign_in(url: str, ca_file: Path | None, *, open_browser: bool) -> cre
                         session=str(got["session"]),
                         secret=str(got["access_token"]),
                         expires_at=time.time() + float(got["expires_in"]),
+                        authorities=None if ca_file is None else tuple(sorted(fingerprints(ca_file))),
                     )
                 case "authorization_pending":
                     pass
@@ -162,7 +166,7 @@ class _Form:
                     raise UnreachableError(f"{path}: {document.get('detail', answer.status)}")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(
-                f"cannot reach the gateway at {self._url}: {error or type(error).__name__}"
+                f"cannot reach the gateway at {self._url}: {unconnected(error)}", "is it running? see `sluice status`"
             ) from error
         except (BodyTooLarge, ValueError, AttributeError, TypeError) as error:
             raise UnreachableError(
@@ -173,8 +177,7 @@ class _Form:
 
 
 def _gateway(home: Path, server: str | None, ca: Path | None) -> tuple[str, Path | None]:
-    located = Home.at(home)
-    return (server.rstrip("/") if server else local_url(located)), ca if ca or server else edge_bundle(located)
+    return locate_gateway(Home.at(home), server, ca)
 
 
 def _utc(seconds: float) -> str:

@@ -20,12 +20,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cli.client import GatewayClient, Target, edge_bundle, gateway_client, local_url
+from cli.client import GatewayClient, gateway_client
 from cli.config import Configuration, find_config_file, load
 from cli.errors import EXIT_INTERRUPTED, CommandError
 from cli.follow import TERMINAL, Follower, report_verdict
 from cli.launcher import Launcher, run_until_signal
 from cli.submission import Submission
+from cli.target import Target, edge_bundle, local_url
 from gateway.principal import AccessRole
 from gateway.tokens import TokenStore
 from pki.home import Home

@@ -21,7 +21,9 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output instead of text.")]
 ServerOption = Annotated[
     str | None,
-    typer.Option("--server", envvar="SLUICE_SERVER", help="The gateway's URL; default: the local cluster's."),
+    typer.Option(
+        "--server", envvar="SLUICE_SERVER", help="The gateway's URL, https://HOST[:PORT]; default: the local cluster's."
+    ),
 ]
 CaOption = Annotated[
     Path | None,
@@ -32,7 +34,9 @@ CaOption = Annotated[
 TokenOption = Annotated[
     Path | None,
     typer.Option(
-        "--token-file", help="File with the API token; default: $SLUICE_TOKEN, what `sluice login` got, <home>/token."
+        "--token-file",
+        help="File with the API token; default: of $SLUICE_TOKEN, `sluice login` and <home>/token the first that "
+        "belongs to this gateway.",
     ),
 ]
 

@@ -11,11 +11,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from cli.client import GatewayClient, gateway_client, resolve_target
+from cli.client import GatewayClient, gateway_client
 from cli.errors import EXIT_NO, AwayError, RefusedError
 from cli.jobs import fetch
 from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
 from cli.tables import print_table
+from cli.target import resolve_target
 from pki.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List savepoints of streaming jobs, and dispose of them.")

@@ -9,11 +9,12 @@ from urllib.parse import quote
 
 import typer
 
-from cli.client import Target, gateway_client, resolve_target
+from cli.client import gateway_client
 from cli.errors import EXIT_NO
 from cli.jobs import fetch
 from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
 from cli.tables import print_table
+from cli.target import Target, resolve_target
 from pki.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="The remote shuffle service: its workers and what they keep.")

@@ -16,6 +16,8 @@ from cli.errors import UsageError
 from cli.options import DEFAULT_HOME, HomeOption, JsonOption, load_configuration
 from cli.routes import effective_policy
 from cli.tables import print_table
+from cli.target import announced_url, edge_bundle
+from cli.token_binding import TokenBinding, addresses, fingerprints, write_binding
 from gateway.operations import matches
 from gateway.token_book import TokenRecord
 from gateway.token_use import read_token_use
@@ -71,6 +73,7 @@ def create(
     record, token = TokenStore(located).create(name, role, lifetime, scopes=scopes, roles=tuple(policy.roles))
     acts.record(located, "token.created", {"id": record.id, "name": record.name, "role": record.role})
     if output is not None:
+        write_binding(output, _binding(located, home))
         write_secret(output, token.encode() + b"\n")
     document: dict[str, object] = {"id": record.id, "name": record.name, "role": record.role}
     document |= {"scopes": record.scopes, "expires_at": _utc(record.expires_at)}
@@ -160,6 +163,15 @@ def _holds_token(path: Path) -> bool:
 
 def _configured_policy(home: Path) -> str:
     return load_configuration(home, None)[1].gateway.policy_file
+
+
+def _binding(located: Home, home: Path) -> TokenBinding:
+    """The gateway of this home: where it listens, or will, and who vouches for it."""
+    bundle = edge_bundle(located)
+    return TokenBinding(
+        servers=addresses(load_configuration(home, None)[1].gateway, announced_url(located)),
+        authorities=tuple(sorted(fingerprints(bundle))) if bundle.exists() else (),
+    )
 
 
 def _document(record: TokenRecord, now: float, used: float | None = None) -> dict[str, object]:

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from cli.client import gateway_client, resolve_target
+from cli.client import gateway_client
+from cli.target import resolve_target
 from pki.home import Home
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cli.client import edge_bundle
+from cli.target import edge_bundle
 from pki.ca.follower_file import FollowerFile
 from pki.ca.protocol import TrustRequest
 from pki.config import PkiConfig

@@ -14,9 +14,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from cli.client import Target, gateway_client
+from cli.client import gateway_client
 from cli.errors import AwayError, CommandError, UnreachableError
 from cli.login import _Form
+from cli.target import Target
 from gateway.connect.rest import RestSessions
 from gateway.connect.sessions import SessionAddress, SessionUnavailable
 from gateway.pass_keys import PassKeys

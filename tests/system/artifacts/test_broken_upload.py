@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli.client import edge_bundle
 from cli.errors import CommandError
+from cli.target import edge_bundle
 from cli.uploads import PIECE_BYTES
 from pki.home import Home
 from tests.integration.cluster.conftest import COMMAND, REPOSITORY, LocalCluster, eventually, start_cluster

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import aiohttp
 
-from cli.client import resolve_target
+from cli.target import resolve_target
 from pki.edge_client import edge_client_context
 from pki.errors import PeerRefused
 from pki.home import Home

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from cli.client import resolve_target
+from cli.target import resolve_target
 from gateway.passes import PASS_COOKIE
 from gateway.tokens import create_token
 from pki.edge_client import edge_client_context

@@ -11,9 +11,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from cli.client import GatewayClient, Target
+from cli.client import GatewayClient
 from cli.errors import RefusedError, UnreachableError
 from cli.held_pass import MARGIN_SECONDS, HeldPass
+from cli.target import Target
 
 
 class Gateway:
