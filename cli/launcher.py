@@ -38,24 +38,20 @@ from cli.identities import (
 from cli.provision import provide_forever, read_health
 from cli.records import ClusterRecord, ProcessRecord, end_survivors, launcher_lock, read_record, write_record
 from cli.routes import publish_routes
+from cli.supervision import Member, Supervisor
 from gateway.connect.envoy import connect_socket
 from gateway.process import auth_announcement
 from pki.errors import SluiceError
 from pki.files import make_private_directory
 from pki.home import Home
 from pki.openssl_settings import no_tickets_environment
-from pki.tasks import end_tasks
 from runtime.config import Provider
-from runtime.process import ChildProcess, Exit
-from runtime.taskmanager.errors import DRAINED_EXIT_CODE
+from runtime.process import ChildProcess
 
 _LOG = logging.getLogger(__name__)
 
 READY_TIMEOUT_SECONDS = 90.0
 STOP_GRACE_SECONDS = 20.0
-RESTART_DELAYS_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
-STABLE_AFTER_SECONDS = 60.0
-"""A process that ran this long starts again with the shortest delay."""
 RENEWAL_CHECK_SECONDS = 60.0
 LOG_TAIL_BYTES = 4000
 
@@ -63,15 +59,6 @@ Report = Callable[[str], None]
 
 PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
 """What the processes of the cluster inherit; everything else (tokens, proxies, Python settings) stays out."""
-
-
-@dataclass(slots=True)
-class _Member:
-    name: str
-    arguments: tuple[str, ...]
-    child: ChildProcess | None = None
-    started_at: float = 0.0
-    failures: int = 0
 
 
 @dataclass
@@ -82,7 +69,7 @@ class Launcher:
     configuration: Configuration
     config_file: Path | None
     report: Report
-    _members: list[_Member] = field(default_factory=list)
+    _members: list[Member] = field(default_factory=list)
     _ready_at: float = 0.0
     _started_at: float = 0.0
 
@@ -138,9 +125,10 @@ class Launcher:
         find_java()
         for line in prepare_authorities(self.home, self.configuration):
             self.report(line)
-        ca = _Member("ca", ("ca",))
+        ca = Member("ca", ("ca",))
         self._members.append(ca)
         await self._start_member(ca)
+        self._write_record()
         self.report("compiling the Spark plugin (cached after the first time)")
         await asyncio.to_thread(ensure_plugin)
         await self._wait_for_ca(ca)
@@ -150,33 +138,34 @@ class Launcher:
         plan = [
             *self._shuffle_service(),
             *self._jobmanagers(),
-            _Member("auth", ("auth",)),
-            _Member("connect", ("connect",)),
-            *(_Member(name, ("taskmanager", "--name", name)) for name in taskmanager_names(count)),
-            _Member("envoy", ("envoy",)),
+            Member("auth", ("auth",)),
+            Member("connect", ("connect",)),
+            *(Member(name, ("taskmanager", "--name", name)) for name in taskmanager_names(count)),
+            Member("envoy", ("envoy",)),
         ]
         self._members += plan
         await self._issue_due()
         self.report(f"starting {', '.join(member.name for member in plan)}")
         for member in plan:
             await self._start_member(member)
+            self._write_record()
         await self._wait_ready(count)
 
-    def _jobmanagers(self) -> list[_Member]:
+    def _jobmanagers(self) -> list[Member]:
         """One is called after its role; of several each has its name."""
         names = jobmanager_names(self.configuration.jobmanager.count)
         if len(names) == 1:
-            return [_Member("jobmanager", ("jobmanager",))]
-        return [_Member(name, ("jobmanager", "--name", name)) for name in names]
+            return [Member("jobmanager", ("jobmanager",))]
+        return [Member(name, ("jobmanager", "--name", name)) for name in names]
 
-    def _shuffle_service(self) -> list[_Member]:
+    def _shuffle_service(self) -> list[Member]:
         """Managers before workers, so that these register at once."""
         shuffle = self.configuration.shuffle
-        managers = (_Member(name, ("shuffle-manager", "--name", name)) for name in shuffle_manager_names(shuffle))
-        workers = (_Member(name, ("shuffle-worker", "--name", name)) for name in shuffle_worker_names(shuffle))
+        managers = (Member(name, ("shuffle-manager", "--name", name)) for name in shuffle_manager_names(shuffle))
+        workers = (Member(name, ("shuffle-worker", "--name", name)) for name in shuffle_worker_names(shuffle))
         return [*managers, *workers]
 
-    async def _start_member(self, member: _Member) -> None:
+    async def _start_member(self, member: Member) -> None:
         # -P: nothing that lies in the working directory (the home has a folder pki) is ever imported
         argv = [sys.executable, "-P", "-m", "cli.main", "run", *member.arguments, "--home", str(self.home.root)]
         if self.config_file is not None:
@@ -189,7 +178,6 @@ class Launcher:
                 argv, env=environment, cwd=self.home.root, stdout=log, stderr=asyncio.subprocess.STDOUT
             )
         member.started_at = time.monotonic()
-        self._write_record()
 
     def _environment(self) -> dict[str, str]:
         environment = {key: os.environ[key] for key in PASSED_ENVIRONMENT if key in os.environ}
@@ -237,7 +225,7 @@ class Launcher:
             await asyncio.sleep(0.05)
         raise CommandError(f"{missing} did not come up within {READY_TIMEOUT_SECONDS:.0f} s", f"see {self.home.logs}")
 
-    async def _wait_for_ca(self, ca: _Member) -> None:
+    async def _wait_for_ca(self, ca: Member) -> None:
         """The others get their identities from it."""
         deadline = time.monotonic() + READY_TIMEOUT_SECONDS
         while ca.child is not None and ca_address(self.home, ca.child.pid) is None:
@@ -285,25 +273,22 @@ class Launcher:
         return f"see {path}"
 
     async def _supervise(self, stop: asyncio.Event) -> None:
-        tasks = {asyncio.create_task(self._watch(member, stop)) for member in self._members}
-        tasks.add(asyncio.create_task(self._renew_forever()))
+        supervisor = Supervisor(self._members, self._start_member, self._write_record, self.report)
 
         async def start(name: str) -> None:
-            tasks.add(asyncio.create_task(self._watch(await self._add_taskmanager(name), stop)))
+            supervisor.watch(await self._add_taskmanager(name, supervisor))
 
+        loops = [("renewing identities", self._renew_forever)]
         if self.configuration.resources.provider is Provider.PROCESS:
-            tasks.add(asyncio.create_task(provide_forever(self.home, self._names, start)))
-        try:
-            await stop.wait()
-        finally:
-            await end_tasks(*tasks)
+            loops.append(("starting TaskManagers", lambda: provide_forever(self.home, self._names, start)))
+        await supervisor.run(stop, *loops)
 
     def _names(self) -> set[str]:
         return {member.name for member in self._members if member.arguments[0] == "taskmanager"}
 
-    async def _add_taskmanager(self, name: str) -> _Member:
+    async def _add_taskmanager(self, name: str, supervisor: Supervisor) -> Member:
         """One that jobs lack: its identity as those of all others, then its process."""
-        member = _Member(name, ("taskmanager", "--name", name))
+        member = Member(name, ("taskmanager", "--name", name))
         self._members.append(member)
         try:
             await self._issue_due()
@@ -311,6 +296,7 @@ class Launcher:
         except BaseException:
             self._members.remove(member)
             raise
+        supervisor.write_record()
         self.report(f"started {name}: jobs lack slots")
         return member
 
@@ -318,23 +304,6 @@ class Launcher:
         names = sorted(self._names())
         for line in await asyncio.to_thread(issue_due, self.home, self.configuration, names):
             self.report(line)
-
-    async def _watch(self, member: _Member, stop: asyncio.Event) -> None:
-        while not stop.is_set() and member.child is not None:
-            ended: Exit = await member.child.wait()
-            if stop.is_set():
-                return
-            if ended.code == DRAINED_EXIT_CODE:
-                self.report(f"{member.name} is drained and has left")
-                self._members.remove(member)
-                self._write_record()
-                return
-            lived = time.monotonic() - member.started_at
-            member.failures = 0 if lived > STABLE_AFTER_SECONDS else member.failures + 1
-            delay = RESTART_DELAYS_SECONDS[min(member.failures, len(RESTART_DELAYS_SECONDS) - 1)]
-            self.report(f"{member.name} ended ({ended}); starting it again in {delay:.0f} s")
-            await asyncio.sleep(delay)
-            await self._start_member(member)
 
     async def _renew_forever(self) -> None:
         while True:
@@ -350,11 +319,14 @@ class Launcher:
 
     async def _stop_all(self) -> None:
         """The door first, so that nothing new comes in; then the JobManager, so that jobs end in order; the CA last."""
-        waves: list[list[_Member]] = [[], [], [], []]
+        waves: list[list[Member]] = [[], [], [], []]
         for member in self._members:
             waves[{"envoy": 0, "jobmanager": 1, "ca": 3}.get(member.arguments[0], 2)].append(member)
         for wave in waves:
-            await asyncio.gather(*(m.child.stop(STOP_GRACE_SECONDS) for m in wave if m.child is not None))
+            stopping = [member.child.stop(STOP_GRACE_SECONDS) for member in wave if member.child is not None]
+            for outcome in await asyncio.gather(*stopping, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    _LOG.error("a process could not be stopped", exc_info=outcome)
 
 
 def _open_log(path: Path) -> BinaryIO:

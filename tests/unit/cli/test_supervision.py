@@ -1,0 +1,174 @@
+"""Processes are started again whatever goes wrong meanwhile: a full disk, a fault of ours, and both at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cli.supervision import Member, Supervisor
+from runtime.process import ChildProcess
+from runtime.taskmanager.errors import DRAINED_EXIT_CODE
+
+DEADLINE_SECONDS = 30.0
+DEVNULL = asyncio.subprocess.DEVNULL
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@dataclass
+class World:
+    """Real processes; starting one and writing the record fail as often as ``no_start`` and ``no_record`` say."""
+
+    directory: Path
+    no_start: list[Exception] = field(default_factory=list)
+    no_record: list[Exception] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    recorded: list[tuple[int, ...]] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def start(self, member: Member) -> None:
+        if self.no_start:
+            raise self.no_start.pop(0)
+        code = "import time; time.sleep(600)"
+        member.child = await ChildProcess.start(
+            [sys.executable, "-c", code], env={}, cwd=self.directory, stdout=DEVNULL, stderr=DEVNULL
+        )
+        self.changed.set()
+
+    def record(self) -> None:
+        self.changed.set()
+        if self.no_record:
+            raise self.no_record.pop(0)
+        self.recorded.append(tuple(each.child.pid for each in self.members if each.child is not None))
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+        self.changed.set()
+
+    async def pause(self, _: float) -> None:
+        await asyncio.sleep(0)
+
+    async def until(self, *pids_before: int) -> None:
+        """Wait until every member runs as another process than before, and that is recorded."""
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while True:
+                pids = tuple(each.child.pid for each in self.members if each.child is not None and each.child.running)
+                if self.recorded[-1:] == [pids] and len(pids) == len(self.members) and not set(pids) & set(pids_before):
+                    return
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@contextlib.asynccontextmanager
+async def supervised(world: World, *names: str) -> AsyncIterator[Supervisor]:
+    for name in names:
+        member = Member(name, (name,))
+        await world.start(member)
+        world.members.append(member)
+    supervisor = Supervisor(world.members, world.start, world.record, world.say, world.pause)
+    stop = asyncio.Event()
+    running = asyncio.create_task(supervisor.run(stop))
+    try:
+        yield supervisor
+    finally:
+        stop.set()
+        await running
+        for member in world.members:
+            if member.child is not None:
+                await member.child.stop(0.0)
+
+
+def pids(world: World) -> list[int]:
+    return [member.child.pid for member in world.members if member.child is not None]
+
+
+def kill(world: World, name: str) -> None:
+    (member,) = [each for each in world.members if each.name == name]
+    assert member.child is not None
+    os.kill(member.child.pid, 9)
+
+
+async def test_member_is_started_again_after_a_full_disk_and_after_a_fault(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    async with supervised(world, "auth"):
+        (before,) = pids(world)
+        world.no_start = [FULL, FULL, RuntimeError("a fault of ours"), KeyError("x"), FULL]
+        kill(world, "auth")
+        await world.until(before)
+    assert sum("No space left on device" in line for line in world.said) == 3
+    assert any("a fault of ours" in line for line in world.said)
+
+
+async def test_record_that_cannot_be_written_is_written_later_and_starts_nothing_twice(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    async with supervised(world, "auth", "envoy"):
+        auth, envoy = pids(world)
+        world.no_record = [FULL, FULL, FULL]
+        kill(world, "auth")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not world.recorded:
+                world.changed.clear()
+                await world.changed.wait()
+        ((again, other),) = world.recorded
+        assert (again != auth, other) == (True, envoy)
+        assert pids(world) == [again, envoy]
+    # Told once, not every few seconds.
+    assert sum("cannot write down" in line for line in world.said) == 1
+
+
+async def test_trouble_with_one_member_does_not_touch_another(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    async with supervised(world, "auth", "envoy"):
+        auth, envoy = pids(world)
+        world.no_start = [FULL] * 3
+        kill(world, "auth")
+        kill(world, "envoy")
+        await world.until(auth, envoy)
+
+
+async def test_loop_that_fails_goes_on(tmp_path: Path) -> None:
+    world, rounds, done = World(tmp_path), 0, asyncio.Event()
+
+    async def loop() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds < 4:
+            raise RuntimeError(f"round {rounds}")
+        done.set()
+        await asyncio.Event().wait()
+
+    supervisor, stop = Supervisor([], world.start, world.record, world.say, world.pause), asyncio.Event()
+    running = asyncio.create_task(supervisor.run(stop, ("renewing identities", loop)))
+    await asyncio.wait_for(done.wait(), DEADLINE_SECONDS)
+    stop.set()
+    await running
+    assert [line for line in world.said if "renewing identities failed: round" in line] == world.said
+    assert len(world.said) == 3
+
+
+async def test_member_that_is_drained_leaves_also_when_that_cannot_be_recorded(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    async with supervised(world, "auth"):
+        gone = Member("taskmanager-1", ("taskmanager",))
+        code = f"raise SystemExit({DRAINED_EXIT_CODE})"
+        gone.child = await ChildProcess.start(
+            [sys.executable, "-c", code], env={}, cwd=tmp_path, stdout=DEVNULL, stderr=DEVNULL
+        )
+        world.members.append(gone)
+        world.no_record = [FULL]
+        supervisor = Supervisor(world.members, world.start, world.record, world.say, world.pause)
+        stop = asyncio.Event()
+        running = asyncio.create_task(supervisor.run(stop))
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while gone in world.members or not world.recorded:
+                world.changed.clear()
+                await world.changed.wait()
+        stop.set()
+        await running
+    assert "taskmanager-1 is drained and has left" in world.said
