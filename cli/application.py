@@ -31,6 +31,10 @@ def application(
     archives: Annotated[
         list[str] | None, typer.Option("--archives", help="Archives that are unpacked: FILE or FILE#DIRECTORY.")
     ] = None,
+    python: Annotated[
+        str,
+        typer.Option(help="The Python of driver and executors, in an archive: env/bin/python; default: the cluster's."),
+    ] = "",
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTPS port of the gateway; 0: any free.")] = None,
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
@@ -54,6 +58,7 @@ def application(
         executors=executors,
         executor_cores=executor_cores,
         executor_memory=executor_memory,
+        python=python,
     )
     if archive_names:
         request["archive_names"] = archive_names

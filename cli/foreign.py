@@ -103,7 +103,7 @@ def _render(
 def foreign_job(submission: Submission, configuration: Configuration) -> ForeignJob:
     """What is submitted, with this cluster's defaults; raises ``SubmissionRejected`` for impossible sizes."""
     request = submission.request
-    ours = sorted({"savepoint", "restart", "archive_names"} & request.keys())
+    ours = sorted({"savepoint", "restart", "archive_names", "python"} & request.keys())
     ours += sorted({part for part, _ in submission.files} - {"file"})
     if ours:
         raise UsageError(

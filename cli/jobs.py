@@ -65,6 +65,10 @@ def submit(
         list[str] | None,
         typer.Option("--archives", help="Archive to unpack, FILE or FILE#DIRECTORY; with commas, or repeatable."),
     ] = None,
+    python: Annotated[
+        str,
+        typer.Option(help="The Python of driver and executors, in an archive: env/bin/python; default: the cluster's."),
+    ] = "",
     restart_strategy: StrategyOption = None,
     restart: SettingsOption = None,
     target: Annotated[
@@ -108,6 +112,7 @@ def submit(
         executors=executors,
         executor_cores=executor_cores,
         executor_memory=executor_memory,
+        python=python,
     )
     if archive_names:
         request["archive_names"] = archive_names
@@ -142,11 +147,14 @@ def submit_request(
     executors: int | None,
     executor_cores: int | None,
     executor_memory: str | None,
+    python: str = "",
 ) -> dict[str, object]:
     """The ``request`` part of a submission; what is not given is left to the cluster."""
     request: dict[str, object] = {"args": args, "spark_conf": spark_conf}
     if name:
         request["name"] = name
+    if python:
+        request["python"] = python
     if executors is not None:
         request["executors"] = executors
     if executor_cores is not None:

@@ -98,6 +98,8 @@ class JobSubmission(Message, frozen=True):
     """Of each executor; 0: as many as the cluster's slots have by default."""
     executor_memory_mb: int = 0
     """Heap of each executor; 0: as much as the cluster's slots have by default."""
+    python: str = ""
+    """Path of the Python that driver and executors use, in one of ``archives``; empty: the cluster's."""
     trace: TraceParent = ""
 
     @property
@@ -503,6 +505,8 @@ class DriverAssignment(Message, frozen=True):
     kind: JobKind = JobKind.PIPELINE
     py_files: tuple[BlobRef, ...] = ()
     archives: tuple[Archive, ...] = ()
+    python: str = ""
+    """See :attr:`JobSubmission.python`."""
     shuffle: bool = False
     """Whether its shuffles go through the shuffle service."""
     checkpoints: str = ""

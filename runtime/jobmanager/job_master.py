@@ -277,6 +277,7 @@ class JobMaster(AttemptStreaming):
             files=self._submission.files,
             py_files=self._submission.py_files,
             archives=self._submission.archives,
+            python=self._submission.python,
             args=self._submission.args,
             spark_conf={**self._services.spark_defaults, **self._submission.spark_conf},
             spark_auth_secret=self._spark_auth_secret,

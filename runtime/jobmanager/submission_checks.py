@@ -14,6 +14,7 @@ from runtime.messages import (
 )
 from runtime.spark.command import MINIMUM_EXECUTOR_MEMORY_MB
 from runtime.spark.conf import check_job_conf
+from runtime.spark.own_python import SETTING, check_python
 from runtime.spark.packages import check_packages
 
 MAX_JOB_NAME_CHARACTERS = 200
@@ -58,4 +59,14 @@ def check_submission(submission: JobSubmission) -> JobSubmission:
     if len(set(names)) != len(names):
         raise SubmissionRejected("two files of the submission have the same name", "rename one of them")
     check_packages(submission)
-    return msgspec.structs.replace(submission, spark_conf=check_job_conf(submission.spark_conf))
+    python = _python(submission)
+    spark_conf = {key: value for key, value in submission.spark_conf.items() if key != SETTING}
+    return msgspec.structs.replace(submission, spark_conf=check_job_conf(spark_conf), python=python)
+
+
+def _python(submission: JobSubmission) -> str:
+    """The job's own Python, by our name or by Spark's; empty for the cluster's."""
+    named = {submission.python, submission.spark_conf.get(SETTING, "")} - {""}
+    if len(named) > 1:
+        raise SubmissionRejected(f"two Pythons: {' and '.join(sorted(each[:80] for each in named))}", "name one")
+    return check_python(named.pop(), submission.archives) if named else ""

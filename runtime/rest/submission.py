@@ -19,6 +19,7 @@ from runtime.blob.store import BlobStore
 from runtime.messages import Archive, BlobRef, JobSubmission
 from runtime.rest.problems import BadRequest
 from runtime.restart_config import RestartWish
+from runtime.spark.own_python import MAX_PYTHON_CHARACTERS
 from runtime.spark.packages import directory_name
 
 MAX_REQUEST_PART_BYTES = 1 << 20
@@ -52,6 +53,8 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     restart: RestartWish = RestartWish()
     archive_names: dict[str, str] = {}
     """File name of an archive -> the directory that it is unpacked into; by default its name without the suffix."""
+    python: Annotated[str, msgspec.Meta(max_length=MAX_PYTHON_CHARACTERS)] = ""
+    """Path of the Python that driver and executors use, in an archive: ``env/bin/python``; default: the cluster's."""
     savepoint: Annotated[str, msgspec.Meta(max_length=MAX_SAVEPOINT_CHARACTERS)] = ""
     executor_cores: int = 0
     executor_memory_mb: int = 0
@@ -121,6 +124,7 @@ async def receive_submission(
         files=tuple(parts.files),
         py_files=tuple(parts.py_files),
         archives=_archives(parts.archives, wanted.archive_names),
+        python=wanted.python,
         restart=wanted.restart,
         savepoint=wanted.savepoint,
         executor_cores=wanted.executor_cores,

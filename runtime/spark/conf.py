@@ -80,7 +80,7 @@ RULES: tuple[Rule, ...] = (
     Rule("spark.plugins", _COMMAND),
     Rule("spark.plugins.*", _COMMAND),
     Rule("spark.extralisteners", _COMMAND),
-    Rule("spark.pyspark.*", _COMMAND),
+    Rule("spark.pyspark.*", _COMMAND, "use --python, with a Python of --archives"),
     Rule("spark.python.daemon.module", _COMMAND),
     Rule("spark.python.worker.module", _COMMAND),
     Rule("spark.python.use.daemon", _COMMAND),
@@ -129,7 +129,7 @@ RULES: tuple[Rule, ...] = (
     Rule("spark.jars", _FETCH, "use --file and SparkContext.addJar"),
     Rule("spark.jars.*", _FETCH, "use --file and SparkContext.addJar"),
     Rule("spark.files", _FETCH, "use --file"),
-    Rule("spark.archives", _FETCH, "use --file"),
+    Rule("spark.archives", _FETCH, "use --archives"),
 )
 """Every setting a job may not make. Matched without regard to case."""
 

@@ -59,6 +59,7 @@ from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
 from runtime.spark.evidence import read_evidence
 from runtime.spark.jobmaster_link import JobMasterLink, first_of
+from runtime.spark.own_python import bring
 from runtime.spark.packages import Packages, importable
 from runtime.spark.verdict import Ending, judge
 
@@ -181,7 +182,10 @@ class DriverAgent:
         files = [await fetch(ref) for ref in assignment.files]
         modules = [await asyncio.to_thread(importable, await fetch(ref)) for ref in assignment.py_files]
         archives = [(await fetch(each.blob), each.name) for each in assignment.archives]
-        return Pipeline(script, assignment.args, files, Packages(tuple(modules), tuple(archives)))
+        if assignment.python:
+            await bring(assignment.python, archives, Path(self._spec.work_dir), directory)
+        packages = Packages(tuple(modules), tuple(archives))
+        return Pipeline(script, assignment.args, files, packages, assignment.python)
 
     async def _wait(self) -> Ending:
         python = asyncio.ensure_future(self._process.wait_python())

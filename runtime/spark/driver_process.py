@@ -24,6 +24,7 @@ from runtime.spark.conf import check_job_conf, default_conf, launcher_conf
 from runtime.spark.driver_gateway import Gateway, read_gateway
 from runtime.spark.driver_spec import DriverSpec
 from runtime.spark.errors import DriverFailed
+from runtime.spark.own_python import own_environment
 from runtime.spark.packages import NO_PACKAGES, Packages
 
 MAX_STDERR_TAIL_BYTES = 64 << 10
@@ -39,6 +40,8 @@ class Pipeline:
     args: Sequence[str] = ()
     files: Sequence[Path] = ()
     packages: Packages = NO_PACKAGES
+    python: str = ""
+    """Path of its own Python, relative to the directory of ``script``; empty: the one that runs this."""
 
 
 def driver_conf(
@@ -143,12 +146,19 @@ class DriverProcess:
             "SPARK_HOME": str(self._spark.distribution.home),
             "SPARK_LOCAL_IP": self._spec.host,
             "PYSPARK_PYTHON": sys.executable,
-            **pipeline.packages.environment(),
+            **self._packages_environment(pipeline),
             "PYSPARK_GATEWAY_PORT": str(gateway.port),
             "PYSPARK_GATEWAY_SECRET": gateway.secret,
             "SLUICE_JOB_ID": self._spec.job_id,
         }
-        return Command((sys.executable, str(pipeline.script), *pipeline.args), env, {})
+        python = str(pipeline.script.parent / pipeline.python) if pipeline.python else sys.executable
+        return Command((python, str(pipeline.script), *pipeline.args), env, {})
+
+    def _packages_environment(self, pipeline: Pipeline) -> Mapping[str, str]:
+        packages = pipeline.packages.environment()
+        if not pipeline.python:
+            return packages
+        return own_environment(pipeline.python, self._spark.distribution.home, packages)
 
     async def wait_python(self) -> Exit:
         """Wait for the user's program."""

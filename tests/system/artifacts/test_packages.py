@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import io
+import json
+import subprocess
+import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cli.uploads import LARGE_BYTES
-from tests.integration.cluster.conftest import start_cluster
+from tests.integration.cluster.conftest import LocalCluster, start_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 PIPELINE = Path(__file__).with_name("with_packages.py")
+WITH_PYTHON = Path(__file__).with_name("with_python.py")
 
 
-def test_modules_wheels_archives_and_files_are_there(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A cluster of one TaskManager."""
+    started = start_cluster(tmp_path_factory.mktemp("artifacts") / "home", "--taskmanagers", "1")
+    yield started
+    started.sluice("down")
+
+
+def test_modules_wheels_archives_and_files_are_there(cluster: LocalCluster, tmp_path: Path) -> None:
     (tmp_path / "single.py").write_text("ONE = 1\n")
     (tmp_path / "numbers.csv").write_text("1\n2\n3\n" + "\n" * (LARGE_BYTES + 1))  # comes in pieces, before the job
     with zipfile.ZipFile(tmp_path / "packed-1.0-py3-none-any.whl", "w") as wheel:
@@ -28,19 +41,45 @@ def test_modules_wheels_archives_and_files_are_there(tmp_path: Path) -> None:
         member = tarfile.TarInfo("inside/offset.txt")
         member.size = 3
         archive.addfile(member, io.BytesIO(b"100"))
-    cluster = start_cluster(tmp_path / "home", "--taskmanagers", "1")
-    try:
-        done = cluster.sluice(
-            "submit",
-            str(PIPELINE),
-            *("--file", str(tmp_path / "numbers.csv")),
-            *("--py-files", f"{tmp_path}/single.py,{tmp_path}/packed-1.0-py3-none-any.whl"),
-            *("--archives", f"{tmp_path}/env.tar.gz#settings"),
-            *("--executors", "1", "--wait", "--", str(tmp_path / "result")),
-        )
-        assert done.returncode == 0, done.stderr
-        assert (tmp_path / "result").read_text() == "103 105 107 109"
-        assert cluster.get("/v1/uploads") == {"uploads": []}
-        assert cluster.get("/v1/blobs")["blobs"] == []
-    finally:
-        cluster.sluice("down")
+    done = cluster.sluice(
+        "submit",
+        str(PIPELINE),
+        *("--file", str(tmp_path / "numbers.csv")),
+        *("--py-files", f"{tmp_path}/single.py,{tmp_path}/packed-1.0-py3-none-any.whl"),
+        *("--archives", f"{tmp_path}/env.tar.gz#settings"),
+        *("--executors", "1", "--wait", "--", str(tmp_path / "result")),
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "result").read_text() == "103 105 107 109"
+    assert cluster.get("/v1/uploads") == {"uploads": []}
+    assert cluster.get("/v1/blobs")["blobs"] == []
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed virtual environment with a module that is installed nowhere else."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True, timeout=60)
+    (packages,) = (folder / "env").glob("lib/python3*/site-packages")
+    (packages / "only_here.py").write_text("VALUE = 41\n")
+    with tarfile.open(folder / "packed.tar.gz", "w:gz") as archive:
+        for each in (folder / "env").iterdir():
+            archive.add(each, each.name)
+    return folder / "packed.tar.gz"
+
+
+@pytest.mark.parametrize(
+    "named", [("--python", "house/bin/python"), ("--conf", "spark.pyspark.python=./house/bin/python")]
+)
+def test_the_python_of_an_archive_runs_driver_and_executors(
+    cluster: LocalCluster, environment: Path, tmp_path: Path, named: tuple[str, str]
+) -> None:
+    arguments = ("--archives", f"{environment}#house", *named, "--executors", "1", "--wait")
+    done = cluster.sluice("submit", str(WITH_PYTHON), *arguments, "--", str(tmp_path / "result"))
+    assert done.returncode == 0, done.stderr
+    told = json.loads((tmp_path / "result").read_text())
+    assert [value for _, value in told["executors"]] == [42, 42]
+    for prefix in (told["driver"], *(prefix for prefix, _ in told["executors"])):
+        assert prefix.endswith("/house"), told
+        assert prefix.startswith(str(cluster.home)), told
+    assert told["pyspark"].endswith("/pyspark.zip/pyspark/__init__.py")

@@ -1,0 +1,144 @@
+"""The Python of a job that brings an environment of its own, in one of its archives.
+
+Spark unpacks a job's archives beside each executor, so that a path relative to the working directory is good there (the
+convention of ``PYSPARK_PYTHON=./env/bin/python``). A driver's program runs before there is a SparkContext that could
+unpack anything; for it the archive is unpacked here, with the same names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from runtime.messages import Archive
+from runtime.spark.errors import DriverFailed, PackageRefused
+
+SETTING = "spark.pyspark.python"
+"""Spark's own setting for the same."""
+TAR_SUFFIXES = (".tar.gz", ".tgz", ".tar")
+"""Archives that keep which files are programs; a zip file does not."""
+MAX_PYTHON_CHARACTERS = 500
+UNPACK_SECONDS = 300.0
+MAX_COMPLAINT_CHARACTERS = 500
+
+_PATH = re.compile(r"(\./)?(?P<archive>[A-Za-z0-9][A-Za-z0-9._-]*)(/(?!\.\.?(/|$))[A-Za-z0-9._+-]+)+")
+
+
+def check_python(python: str, archives: Sequence[Archive]) -> str:
+    """``python`` without a leading ``./``: a path below the directory of one of ``archives``.
+
+    Raises:
+        PackageRefused: it is anything else. A program of the machine is not the job's to choose.
+    """
+    match = _PATH.fullmatch(python) if len(python) <= MAX_PYTHON_CHARACTERS else None
+    if match is None:
+        raise PackageRefused(f"{python[:80]!r} is no path of a Python in an archive", "as in env/bin/python")
+    named = {archive.name: archive.blob.name for archive in archives}
+    file = named.get(match["archive"])
+    if file is None:
+        raise PackageRefused(
+            f"{python[:80]} is in no archive of the job", f"bring it: --archives FILE.tar.gz#{match['archive'][:80]}"
+        )
+    if not file.lower().endswith(TAR_SUFFIXES):
+        raise PackageRefused(
+            f"{file} cannot hold a Python: it does not keep which files are programs",
+            f"pack it as one of {', '.join(TAR_SUFFIXES)}",
+        )
+    return python.removeprefix("./")
+
+
+def archive_of(python: str) -> str:
+    """The directory name of the archive that a checked ``python`` is in."""
+    return python.partition("/")[0]
+
+
+def pyspark_path(home: Path) -> tuple[Path, ...]:
+    """What a foreign Python needs on its path: the PySpark of the Spark in ``home``, as Spark gives it to executors.
+
+    Raises:
+        DriverFailed: the installation has none.
+    """
+    library = home / "python" / "lib"
+    found = (*library.glob("pyspark.zip"), *library.glob("py4j-*-src.zip"))
+    if len(found) != 2:
+        raise DriverFailed(f"{library} has no PySpark for the job's own Python", "install pyspark again")
+    return found
+
+
+def own_environment(python: str, home: Path, packages: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a driver's program with a ``python`` of its own, besides those that all have.
+
+    The cluster's PySpark comes before the environment's, so that both ends of py4j are of one version.
+    """
+    path = [*map(str, pyspark_path(home)), *filter(None, [packages.get("PYTHONPATH", "")])]
+    return {**packages, "PYTHONPATH": os.pathsep.join(path), "PYSPARK_PYTHON": f"./{python}"}
+
+
+async def unpack(file: Path, directory: Path) -> None:
+    """Unpack the tar archive ``file`` into the new ``directory``; tar itself refuses what would leave it.
+
+    Raises:
+        DriverFailed: it is no archive, takes longer than :data:`UNPACK_SECONDS`, or ``directory`` exists.
+    """
+    _make(directory)
+    tar = await asyncio.create_subprocess_exec(
+        *("tar", "--extract", "--no-same-owner", "--file", str(file), "--directory", str(directory)),
+        env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(UNPACK_SECONDS):
+            _, complaint = await tar.communicate()
+    except TimeoutError as error:
+        raise DriverFailed(f"{file.name} was not unpacked within {UNPACK_SECONDS:.0f} s", "bring less") from error
+    finally:
+        if tar.returncode is None:
+            tar.kill()
+            await tar.communicate()
+    if tar.returncode != 0:
+        told = complaint.decode(errors="replace")[-MAX_COMPLAINT_CHARACTERS:].strip()
+        raise DriverFailed(f"{file.name} cannot be unpacked: {told}", "pack it again")
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700)
+    except OSError as error:
+        raise DriverFailed(
+            f"no archive can be unpacked as {directory.name}: {error.strerror}", "give it another name: FILE#NAME"
+        ) from error
+
+
+async def bring(python: str, archives: Sequence[tuple[Path, str]], work: Path, program: Path) -> Path:
+    """Unpack the archive of ``python`` where the driver's program runs, and let its JVM find it too.
+
+    Args:
+        python: as :func:`check_python` returned it.
+        archives: file and directory name of each archive.
+        work: where the JVM runs, which starts Python for what Spark does on the driver.
+        program: where the program runs, below ``work``.
+
+    Returns:
+        The Python to run.
+
+    Raises:
+        DriverFailed: the archive has no such program.
+    """
+    name = archive_of(python)
+    (file,) = (path for path, directory in archives if directory == name)
+    await unpack(file, program / name)
+    try:
+        (work / name).symlink_to(program / name)
+    except OSError as error:
+        raise DriverFailed(
+            f"{name} is a name that the driver needs: {error.strerror}", "give it another name: FILE#NAME"
+        ) from error
+    found = program / python
+    if not os.access(found, os.X_OK) or found.is_dir():
+        raise DriverFailed(f"{file.name} has no program {python.partition('/')[2]}", "check --python")
+    return found

@@ -1,0 +1,176 @@
+"""A job's own Python: only one of its archives, unpacked for the driver before its program runs."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from runtime.jobmanager.errors import SubmissionRejected
+from runtime.jobmanager.submission_checks import check_submission
+from runtime.messages import Archive, BlobRef, JobSubmission
+from runtime.spark import own_python
+from runtime.spark.errors import DriverFailed, ForbiddenSparkConf, PackageRefused
+from runtime.spark.java import find_spark
+from runtime.spark.own_python import SETTING, bring, check_python, own_environment, pyspark_path, unpack
+
+
+def ref(name: str) -> BlobRef:
+    """A blob of that name."""
+    return BlobRef(sha256="0" * 64, name=name, size=1)
+
+
+ARCHIVES = (Archive(blob=ref("env.tar.gz"), name="env"), Archive(blob=ref("data.zip"), name="data"))
+
+
+@pytest.mark.parametrize("python", ["env/bin/python", "./env/bin/python", "./env/bin/python3.11"])
+def test_a_python_in_an_archive_is_taken(python: str) -> None:
+    assert check_python(python, ARCHIVES) == python.removeprefix("./")
+
+
+@pytest.mark.parametrize(
+    ("python", "why"),
+    [
+        pytest.param("/usr/bin/python3", "no path", id="of the machine"),
+        pytest.param("python3", "no path", id="by its name"),
+        pytest.param("env", "no path", id="the directory itself"),
+        pytest.param("env/", "no path", id="nothing below it"),
+        pytest.param("env/../../bin/sh", "no path", id="out of it"),
+        pytest.param("env/..", "no path", id="above it"),
+        pytest.param("env/./python", "no path", id="a dot"),
+        pytest.param("./../env/bin/python", "no path", id="from above"),
+        pytest.param("env//bin", "no path", id="two slashes"),
+        pytest.param("env/bin/python -c", "no path", id="with an option"),
+        pytest.param("env/bin/python\n", "no path", id="with a line break"),
+        pytest.param("env/" + "x" * 500, "no path", id="too long"),
+        pytest.param("", "no path", id="empty"),
+        pytest.param("other/bin/python", "in no archive", id="no such archive"),
+        pytest.param("data/bin/python", "cannot hold", id="in a zip file"),
+    ],
+)
+def test_anything_else_is_refused(python: str, why: str) -> None:
+    with pytest.raises(PackageRefused, match=why):
+        check_python(python, ARCHIVES)
+
+
+def test_sparks_own_setting_means_the_same() -> None:
+    wanted = JobSubmission(
+        name="p",
+        owner="ada",
+        pipeline=ref("p.py"),
+        archives=ARCHIVES,
+        spark_conf={SETTING: "./env/bin/python", "spark.sql.shuffle.partitions": "3"},
+    )
+    vetted = check_submission(wanted)
+    assert vetted.python == "env/bin/python"
+    assert vetted.spark_conf == {"spark.sql.shuffle.partitions": "3"}
+    plain = JobSubmission(name="p", owner="ada", pipeline=ref("p.py"), archives=ARCHIVES)
+    assert check_submission(plain).python == ""
+
+
+def test_another_python_by_the_setting_is_refused_as_by_the_option() -> None:
+    for refused, error in (
+        ({SETTING: "/bin/sh"}, PackageRefused),
+        ({"spark.pyspark.driver.python": "env/bin/python"}, ForbiddenSparkConf),
+    ):
+        with pytest.raises(error):
+            check_submission(
+                JobSubmission(name="p", owner="a", pipeline=ref("p.py"), archives=ARCHIVES, spark_conf=refused)
+            )
+    with pytest.raises(SubmissionRejected, match="two Pythons"):
+        check_submission(
+            JobSubmission(
+                name="p",
+                owner="a",
+                pipeline=ref("p.py"),
+                archives=ARCHIVES,
+                python="env/bin/python",
+                spark_conf={SETTING: "env/bin/python3"},
+            )
+        )
+
+
+def test_the_clusters_pyspark_comes_before_that_of_the_environment() -> None:
+    home = find_spark().home
+    variables = own_environment("env/bin/python", home, {"PYTHONPATH": "/job/modules.zip"})
+    assert variables["PYSPARK_PYTHON"] == "./env/bin/python"
+    path = variables["PYTHONPATH"].split(os.pathsep)
+    assert path == [*map(str, pyspark_path(home)), "/job/modules.zip"]
+    assert [Path(each).name.partition("-")[0] for each in path] == ["pyspark.zip", "py4j", "modules.zip"]
+    assert own_environment("env/bin/python", home, {})["PYTHONPATH"].count(os.pathsep) == 1
+
+
+def test_an_installation_without_pyspark_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DriverFailed, match="has no PySpark"):
+        pyspark_path(tmp_path)
+
+
+def packed(path: Path, *members: tuple[str, int, str]) -> Path:
+    """A tar archive of (name, mode, link's target or empty)."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name, mode, target in members:
+            member = tarfile.TarInfo(name)
+            member.mode = mode
+            if target:
+                member.type, member.linkname = tarfile.SYMTYPE, target
+            archive.addfile(member, io.BytesIO())
+    return path
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """The directory of a driver, with the one of its program."""
+    (tmp_path / "work" / "app").mkdir(parents=True)
+    return tmp_path / "work"
+
+
+async def test_it_is_unpacked_for_the_program_and_for_the_jvm(work: Path) -> None:
+    file = packed(work / "app" / "env.tar.gz", ("bin/python", 0o755, ""), ("lib/x.py", 0o644, ""))
+    found = await bring("env/bin/python", [(file, "env")], work, work / "app")
+    assert found == work / "app" / "env" / "bin" / "python"
+    assert os.access(work / "env" / "bin" / "python", os.X_OK)
+    assert (work / "env" / "lib" / "x.py").is_file()
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        pytest.param([("bin/other", 0o755, "")], "has no program bin/python", id="another program"),
+        pytest.param([("bin/python", 0o644, "")], "has no program bin/python", id="no program"),
+        pytest.param([("bin/python/x", 0o755, "")], "has no program bin/python", id="a directory"),
+        pytest.param([("../../outside", 0o644, "")], "cannot be unpacked", id="out of the directory"),
+        pytest.param([("way", 0o777, "../.."), ("way/outside", 0o644, "")], "env.tar.gz", id="out by a link"),
+    ],
+)
+async def test_an_archive_without_it_or_with_more_than_that_is_told(
+    work: Path, members: list[tuple[str, int, str]], why: str
+) -> None:
+    file = packed(work / "app" / "env.tar.gz", *members)
+    with pytest.raises(DriverFailed, match=why):
+        await bring("env/bin/python", [(file, "env")], work, work / "app")
+    assert [name for _, _, names in os.walk(work.parent) for name in names if name == "outside"] == []
+
+
+async def test_what_is_no_archive_is_told_with_what_tar_says(work: Path) -> None:
+    file = work / "app" / "env.tar.gz"
+    file.write_bytes(b"nothing of the kind")
+    with pytest.raises(DriverFailed, match=r"env.tar.gz cannot be unpacked: .*tar"):
+        await unpack(file, work / "app" / "env")
+
+
+@pytest.mark.parametrize("name", ["app", "local"])
+async def test_a_name_that_the_driver_needs_is_refused(work: Path, name: str) -> None:
+    (work / "local").mkdir()
+    file = packed(work / "app" / "env.tar.gz", ("bin/python", 0o755, ""))
+    with pytest.raises(DriverFailed, match="FILE#NAME"):
+        await bring(f"{name}/bin/python", [(file, name)], work, work / "app")
+
+
+async def test_one_that_takes_too_long_is_given_up(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_python, "UNPACK_SECONDS", 0.2)
+    os.mkfifo(work / "env.tar")  # nobody ever writes
+    with pytest.raises(DriverFailed, match="was not unpacked within"):
+        await unpack(work / "env.tar", work / "app" / "env")
