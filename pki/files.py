@@ -26,7 +26,7 @@ _RENAME_EXCHANGE = 2
 
 
 def make_private_directory(path: Path) -> Path:
-    """Create ``path`` (and parents) readable by the owner alone; refuse one that others may write."""
+    """Create ``path`` (and parents) readable by the owner alone; refuse one that is, or leads from, somebody else's."""
     try:
         for parent in reversed(path.parents):
             if not parent.exists():
@@ -37,9 +37,17 @@ def make_private_directory(path: Path) -> Path:
         raise StoreError(f"cannot create {path}: {error.strerror or error}", "check space and permissions") from error
     if info.st_uid != os.geteuid():
         raise StoreError(f"{path} belongs to user id {info.st_uid}", "use a directory of your own, see --home")
+    # In a shared directory, as for sockets below /tmp, a link of somebody else leads wherever they like, later too.
+    if link_owner(path) not in {os.geteuid(), 0}:
+        raise StoreError(f"{path} is a link of user id {link_owner(path)}", "remove it, or use a directory of your own")
     if stat.S_IMODE(info.st_mode) & 0o077:
         path.chmod(PRIVATE_DIRECTORY_MODE)
     return path
+
+
+def link_owner(path: Path) -> int:
+    """The user id that ``path`` itself belongs to, whatever it leads to."""
+    return path.lstat().st_uid
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
 import stat
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pki import files
 from pki.errors import StoreError
 from pki.files import (
     MAX_MATERIAL_BYTES,
@@ -57,6 +59,17 @@ def test_private_directory_where_a_file_stands(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match="cannot create"):
         make_private_directory(tmp_path / "file" / "below")
+
+
+def test_private_directory_behind_a_link_is_taken_only_from_ourselves_or_the_superuser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "way").symlink_to(tmp_path / "own")
+    assert make_private_directory(tmp_path / "way") == tmp_path / "way"
+    monkeypatch.setattr(files, "link_owner", lambda _: os.geteuid() + 4711)
+    with pytest.raises(StoreError, match="is a link of user id"):
+        make_private_directory(tmp_path / "way")
 
 
 def test_replacing_a_link_replaces_the_link_and_not_what_it_points_to(tmp_path: Path) -> None:
