@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
 import ssl
 import weakref
@@ -14,6 +15,7 @@ from pki.channels import Channel, PeerPolicy
 from pki.connection_guard import ConnectionGuard
 from pki.connections import ConnectionLog, format_address
 from pki.errors import PkiError, StoreError
+from pki.pending_peers import PendingPeers
 from pki.tasks import end_tasks
 from pki.tls import TlsIdentity
 
@@ -21,11 +23,13 @@ _LOG = logging.getLogger(__name__)
 
 HANDSHAKE_TIMEOUT_SECONDS = 10.0
 """How long a peer may take for its handshake."""
-MAX_CONCURRENT_HANDSHAKES = 128
-"""Handshakes at the same time per listener; more wait in the kernel's queue."""
+MAX_CONCURRENT_HANDSHAKES = 256
+"""Handshakes at the same time per listener; the oldest of whoever has most gives way to one more."""
 MAX_OPEN_CONNECTIONS = 4096
 """Open connections per listener unless it says otherwise; more are refused."""
 BACKLOG = 256
+COMPLAINT_SECONDS = 1.0
+"""That there are too many handshakes gets into the log so often at most."""
 ACCEPT_RETRY_SECONDS = 0.2
 """Pause after the system is out of file descriptors or memory."""
 
@@ -71,11 +75,12 @@ class MutualTlsListener:
         self._connections = connections
         self._handshake_timeout = handshake_timeout
         self._max_connections = max_connections
-        self._slots = asyncio.Semaphore(MAX_CONCURRENT_HANDSHAKES)
+        self._pending: PendingPeers[asyncio.Task[None]] = PendingPeers(MAX_CONCURRENT_HANDSHAKES)
         self._socket: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._handshakes: set[asyncio.Task[None]] = set()
         self._transports: weakref.WeakSet[asyncio.BaseTransport] = weakref.WeakSet()
+        self._complained = -math.inf
         self._guard = ConnectionGuard(identity)
         self.refused = 0
         """Connections refused so far."""
@@ -137,17 +142,27 @@ class MutualTlsListener:
     async def _accept_loop(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await self._slots.acquire()
             try:
                 accepted, address = await loop.sock_accept(listening)
             except OSError as error:
-                self._slots.release()
                 _LOG.error("%s: cannot accept: %s", self._channel, error)
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
             task = asyncio.create_task(self._admit(accepted, format_address(address)))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
+            task.add_done_callback(self._pending.discard)
+            if (gone := self._pending.add(task, address[0])) is not None:
+                self._displace(gone)
+            await asyncio.sleep(0)  # however many come, those that are here go on
+
+    def _displace(self, handshake: asyncio.Task[None]) -> None:
+        self.refused += 1
+        handshake.cancel()
+        now = asyncio.get_running_loop().time()
+        if now - self._complained >= COMPLAINT_SECONDS:
+            self._complained = now
+            _LOG.warning("%s: more than %d handshakes at a time, the oldest end", self._channel, len(self._pending))
 
     async def _admit(self, accepted: socket.socket, address: str) -> None:
         try:
@@ -156,8 +171,6 @@ class MutualTlsListener:
             # Everything a peer can do wrong ends here: SSLError, a reset, a time-out (ConnectionAbortedError).
             self.refused += 1
             _LOG.warning("%s: refused %s: %s", self._channel, address, _reason(error))
-        finally:
-            self._slots.release()
 
     def _is_full(self) -> bool:
         # Counting those that are not closing takes as long as there are many: only when it may matter.

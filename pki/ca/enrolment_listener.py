@@ -8,8 +8,11 @@ from collections.abc import Callable
 
 from pki.channels import Channel, client_policy
 from pki.listener import MutualTlsListener
+from pki.pending_peers import PendingPeers
 from pki.tls import TlsIdentity, enrolment_server_context
 
+MAX_STRANGERS = 512
+"""Open connections; the oldest of whoever has most gives way to one more."""
 CONNECTION_SECONDS = 30.0
 """How long a connection of a stranger may last: enough for an enrolment, too short to occupy a place with."""
 
@@ -24,8 +27,10 @@ class EnrolmentListener(MutualTlsListener):
         *,
         alpn: tuple[str, ...],
         connection_seconds: float = CONNECTION_SECONDS,
+        max_connections: int = MAX_STRANGERS,
     ) -> None:
         policy = client_policy(Channel.ENROLMENT, identity.spiffe_id.trust_domain)
+        self._strangers: PendingPeers[asyncio.Transport] = PendingPeers(max_connections)
         super().__init__(identity, Channel.ENROLMENT, policy, protocol_factory, alpn=alpn)
         self._connection_seconds = connection_seconds
         self._built_from = identity.material
@@ -38,4 +43,14 @@ class EnrolmentListener(MutualTlsListener):
         return self._built
 
     def _opened(self, transport: asyncio.Transport) -> None:
-        asyncio.get_running_loop().call_later(self._connection_seconds, transport.abort)
+        for each in [each for each in self._strangers if each.is_closing()]:
+            self._strangers.discard(each)
+        host = (transport.get_extra_info("peername") or ("",))[0]
+        if (gone := self._strangers.add(transport, host)) is not None:
+            self.refused += 1
+            gone.abort()
+        asyncio.get_running_loop().call_later(self._connection_seconds, self._end, transport)
+
+    def _end(self, transport: asyncio.Transport) -> None:
+        self._strangers.discard(transport)
+        transport.abort()

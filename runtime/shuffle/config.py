@@ -42,6 +42,9 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     metadata_mb: Annotated[int, msgspec.Meta(ge=16)] = 512
     """Memory of one worker beside that: half for what it knows of data (shuffles, maps, indices), half for connections
     and reads. What has no room is refused; one job gets three quarters of what the others leave at most."""
+    max_connections: Annotated[int, msgspec.Meta(ge=16, le=65536)] = 1024
+    """Most connections of drivers and executors to one worker at a time; each executor has two. One job may have two
+    thirds of them, beside others fewer."""
     directories: tuple[str, ...] = ()
     """Where workers keep data, one directory a disk; each worker has a folder in each. Empty: in the home."""
     policy: Policy = Policy.BLOCKING

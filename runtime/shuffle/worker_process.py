@@ -100,6 +100,7 @@ def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
         directories=tuple(make_private_directory(root / name) for root in roots),
         memory_bytes=config.memory_mb << 20,
         metadata_bytes=config.metadata_mb << 20,
+        max_connections=config.max_connections,
         reserved_disk_bytes=config.disk_reserve_mb << 20,
         spare_bytes=config.spare_mb << 20,
         job_quota_bytes=config.job_quota_mb << 20,

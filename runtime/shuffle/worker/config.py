@@ -61,7 +61,7 @@ class WorkerConfig:
         job_quota_bytes: most that one job may have here, data and what is known of them; 0 for no limit.
         reserved_disk_bytes: a disk with less free space takes nothing new.
         disk_retry_seconds: for how long a disk that failed is not tried again.
-        max_connections: at the same time; more are refused.
+        max_connections: at the same time; more are refused. One job may have two thirds of them.
         max_connections_per_peer: of one identity.
         credit_bytes: how many bytes a pushing connection may have unacknowledged at most.
         at_rest_secret: when given (32 bytes), what is written to disk is encrypted with keys derived from it.
@@ -86,7 +86,7 @@ class WorkerConfig:
     job_quota_bytes: int = 0
     reserved_disk_bytes: int = 256 << 20
     disk_retry_seconds: float = 60.0
-    max_connections: int = 512
+    max_connections: int = 1024
     max_connections_per_peer: int = 16
     credit_bytes: int = 32 << 20
     at_rest_secret: bytes = field(default=b"", repr=False)

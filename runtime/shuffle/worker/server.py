@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import logging
+import math
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ from pki.bulk_tls import BulkStream, BulkTls, StreamBroken, abort_socket
 from pki.channels import Channel, client_policy
 from pki.errors import PeerRefused, SluiceError
 from pki.identity import Role
+from pki.pending_peers import PendingPeers
 from pki.revoked_peers import LOOK_SECONDS
 from pki.tls import TlsIdentity
 from runtime.shuffle.errors import FrameRefused, JobNotAllowed, ShuffleError, ShuffleUnavailable
@@ -26,8 +28,12 @@ from runtime.shuffle.worker.store import ShuffleStore
 _LOG = logging.getLogger(__name__)
 
 BACKLOG = 256
-MAX_HANDSHAKES = 64
-"""Handshakes at the same time; more wait in the kernel's queue."""
+MAX_HANDSHAKES = 256
+"""Handshakes at the same time; the oldest of whoever has most gives way to one more."""
+MAX_ENDING_HANDSHAKES = 256
+"""While so many threads have not noticed yet that their handshakes were ended, nothing is accepted."""
+COMPLAINT_SECONDS = 1.0
+"""That there are too many handshakes gets into the log so often at most."""
 GUARD_SECONDS = 0.25
 """How often deadlines are looked at."""
 ACCEPT_RETRY_SECONDS = 0.2
@@ -55,7 +61,9 @@ class DataServer:
         self._config = store.config
         policy = client_policy(Channel.DATA, identity.spiffe_id.trust_domain)
         self._tls = BulkTls(identity, policy, serving=True, engine=store.config.engine)
-        self._handshakes = threading.Semaphore(MAX_HANDSHAKES)
+        self._handshakes = threading.Semaphore(MAX_HANDSHAKES + MAX_ENDING_HANDSHAKES)
+        self._pending: PendingPeers[socket.socket] = PendingPeers(MAX_HANDSHAKES)
+        self._complained = -math.inf
         self._lock = threading.Lock()
         self._raw: dict[socket.socket, float] = {}
         self._sessions: set[Session] = set()
@@ -126,12 +134,26 @@ class DataServer:
                     _LOG.error("cannot accept: %s", error)
                     self._stopping.wait(ACCEPT_RETRY_SECONDS)
                 continue
-            self._thread(self._admit, f"shuffle-{address[0]}:{address[1]}", accepted, f"{address[0]}:{address[1]}")
+            watched = accepted.dup()  # the handshake takes the socket itself over
+            self._take_in(watched, address[0])
+            where = f"{address[0]}:{address[1]}"
+            self._thread(self._admit, f"shuffle-{where}", accepted, watched, where)
 
-    def _admit(self, accepted: socket.socket, address: str) -> None:
+    def _take_in(self, watched: socket.socket, host: str) -> None:
+        """A handshake begins; another one ends when there are too many."""
+        with self._lock:
+            self._raw[watched] = time.monotonic() + self._config.handshake_seconds
+            gone = self._pending.add(watched, host)
+            if gone is not None:
+                abort_socket(gone)
+        if gone is not None and time.monotonic() - self._complained >= COMPLAINT_SECONDS:
+            self._complained = time.monotonic()
+            _LOG.warning("more than %d handshakes at a time, the oldest end", MAX_HANDSHAKES)
+
+    def _admit(self, accepted: socket.socket, watched: socket.socket, address: str) -> None:
         """The life of a connection's thread."""
         try:
-            stream = self._handshake(accepted)
+            stream = self._handshake(accepted, watched)
         except SluiceError as error:
             self._refuse(address, error)
         else:
@@ -143,21 +165,16 @@ class DataServer:
             with self._lock:
                 self._threads.discard(threading.current_thread())
 
-    def _handshake(self, accepted: socket.socket) -> BulkStream:
-        watched = accepted.dup()  # the handshake takes the socket itself over
+    def _handshake(self, accepted: socket.socket, watched: socket.socket) -> BulkStream:
         try:
             for level, option, value in KEEPALIVE:
                 with contextlib.suppress(OSError):
                     accepted.setsockopt(level, option, value)
-            with self._lock:
-                if len(self._sessions) + len(self._raw) >= self._config.max_connections:
-                    accepted.close()
-                    raise ShuffleUnavailable(f"{self._config.max_connections} connections are open already")
-                self._raw[watched] = time.monotonic() + self._config.handshake_seconds
             return self._tls.handshake(accepted)
         finally:
             with self._lock:
                 self._raw.pop(watched, None)
+                self._pending.discard(watched)
             watched.close()
             self._handshakes.release()
 
@@ -184,8 +201,10 @@ class DataServer:
             raise FrameRefused(f"the first frame is {header.kind.name} instead of HELLO")
         hello = parse_hello(session.payload(header))
         self._check_job(session, hello)
-        connection = (PushConnection if hello.direction == "push" else FetchConnection)(session, self._store)
-        with contextlib.closing(connection):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(session.job.places.holding()).take(1)
+            connection = (PushConnection if hello.direction == "push" else FetchConnection)(session, self._store)
+            stack.callback(connection.close)
             credit = connection.credit if isinstance(connection, PushConnection) else 0
             session.send(Header(FrameType.HELLO_OK, request=header.request, aux=credit).pack())
             _LOG.debug("%s: %s", session.stream.peer, hello.direction)
@@ -209,6 +228,10 @@ class DataServer:
         with self._lock:
             if self._per_peer[peer] >= self._config.max_connections_per_peer:
                 raise ShuffleUnavailable(f"{peer} has {self._per_peer[peer]} connections open already")
+            if len(self._sessions) >= self._config.max_connections:
+                raise ShuffleUnavailable(
+                    f"{self._config.max_connections} connections are open already", "raise shuffle.max_connections"
+                )
             self._per_peer[peer] += 1
             self._sessions.add(session)
         try:

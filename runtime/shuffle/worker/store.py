@@ -53,6 +53,8 @@ class Job:
         """What it keeps here: in use, of what is known of the data; stored, the data."""
         self.connections = Account(store.connections, job_id)
         """What its connections use."""
+        self.places = Account(store.places, job_id)
+        """How many connections it has."""
         self._files = Account(store.files, job_id)
         self._store = store
         self._lock = threading.Lock()
@@ -186,6 +188,7 @@ class ShuffleStore:
             config.metadata_bytes // 2,
             "ask for less at a time, or raise shuffle.metadata_mb",
         )
+        self.places = Budget("connections", config.max_connections, "use fewer, or raise shuffle.max_connections")
         self.files = Budget("open files", _files_for_shuffles(config), "raise the limit of open files (ulimit -n)")
         self.disks = Disks(config.directories, config.reserved_disk_bytes, config.disk_retry_seconds)
         self._spares = SpareFiles(config.spare_bytes)

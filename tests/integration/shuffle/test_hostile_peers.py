@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 import time
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from runtime.shuffle.worker.config import MIN_MEMORY_BYTES, SLAB_BYTES
 from runtime.shuffle.worker.server import KEEPALIVE
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.shuffle.conftest import KEY, Running, StartWorker, client
-from tests.integration.shuffle.raw_peer import RawPeer, commit_frame, fetch_frame, push_frame
+from tests.integration.shuffle.raw_peer import TIMEOUT_SECONDS, RawPeer, commit_frame, fetch_frame, push_frame
 
 SHUFFLE = 3
 CHECKS = SegmentChecks(bytes.fromhex(KEY), SHUFFLE)
@@ -337,6 +338,48 @@ async def test_one_identity_has_a_bounded_number_of_connections(
         return ended
 
     assert await asyncio.to_thread(connect)
+
+
+async def test_idle_connections_keep_no_executor_waiting(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end when others need their places, long before their time is over."""
+    monkeypatch.setattr("runtime.shuffle.worker.server.MAX_HANDSHAKES", 8)
+    worker = await start_worker(handshake_seconds=3600.0)
+
+    def connect() -> None:
+        where = ("127.0.0.1", worker.address.port)
+        idle = [socket.create_connection(where, TIMEOUT_SECONDS) for _ in range(24)]
+        with RawPeer(identities["executor"], worker.address.port) as peer:
+            assert peer.hello("push").kind is FrameType.HELLO_OK
+            for each in idle[:16]:
+                assert each.recv(1) == b""
+            # Who is admitted gives way to nobody.
+            idle += [socket.create_connection(where, TIMEOUT_SECONDS) for _ in range(24)]
+            assert idle[24].recv(1) == b""
+            peer.send(header(FrameType.BEGIN, shuffle=SHUFFLE, map_id=MAP, request=1))
+            assert peer.answer().header.kind is FrameType.BEGIN_OK
+        for each in idle:
+            each.close()
+
+    await asyncio.to_thread(connect)
+
+
+async def test_one_job_leaves_connections_to_others(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity]
+) -> None:
+    worker = await start_worker(jobs=("a" * 32, "b" * 32), max_connections=128, max_connections_per_peer=128)
+
+    def connect() -> int:
+        peers = [RawPeer(identities["other"], worker.address.port) for _ in range(100)]
+        admitted = sum(peer.hello("push").kind is FrameType.HELLO_OK for peer in peers)
+        with RawPeer(identities["executor"], worker.address.port) as honest:
+            assert honest.hello("fetch").kind is FrameType.HELLO_OK
+        for peer in peers:
+            peer.socket.close()
+        return admitted
+
+    assert await asyncio.to_thread(connect) in range(80, 90)
 
 
 async def test_a_peer_that_is_gone_without_a_word_is_found_out(

@@ -1,0 +1,73 @@
+"""Connections whose peers have proven nothing yet, and which of them gives way when there are too many; no I/O.
+
+Whoever is left to wait for a place waits as long as strangers like. So nobody waits: a new connection takes the place
+of the oldest one of the network that has most. A flood displaces itself, and a peer that does its handshake at once
+is through before its turn comes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
+
+IPV6_PREFIX_BITS = 64
+"""Whoever has one address of such a network has all of them."""
+
+_T = TypeVar("_T", bound=Hashable)
+
+
+def network_of(host: str) -> str:
+    """Whom an address belongs to, as far as limits are concerned: itself, or its network when it is one of IPv6."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, IPV6_PREFIX_BITS), strict=False))
+
+
+class PendingPeers(Generic[_T]):
+    """At most so many of them; not safe for use by many threads.
+
+    Args:
+        limit: most at the same time.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._networks: dict[_T, str] = {}
+        self._by_network: dict[str, dict[_T, int]] = {}
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._networks)
+
+    def __iter__(self) -> Iterator[_T]:
+        return iter(self._networks)
+
+    def add(self, peer: _T, host: str) -> _T | None:
+        """Take one in that comes from ``host``; returns the one that has to go, if any."""
+        network = network_of(host)
+        self._networks[peer] = network
+        self._by_network.setdefault(network, {})[peer] = next(self._numbers)
+        if len(self._networks) <= self._limit:
+            return None
+        # Of those with most, the network whose first peer came first.
+        most = max(self._by_network.values(), key=lambda peers: (len(peers), -next(iter(peers.values()))))
+        gone = next(iter(most))
+        self.discard(gone)
+        return gone
+
+    def discard(self, peer: _T) -> None:
+        """It is authenticated, or gone."""
+        network = self._networks.pop(peer, None)
+        if network is not None:
+            peers = self._by_network[network]
+            del peers[peer]
+            if not peers:
+                del self._by_network[network]
