@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -29,6 +30,8 @@ from pki.tasks import end_tasks
 from runtime.blob.errors import BlobCorrupt, BlobError, BlobTooLarge, TooManyUploads, UploadConflict, UploadNotFound
 from runtime.blob.names import check_digest, check_file_name
 from runtime.messages import BlobRef, Message
+
+_LOG = logging.getLogger(__name__)
 
 MAX_UPLOADS_PER_OWNER = 64
 MAX_UPLOADS = 1024
@@ -260,7 +263,10 @@ async def sweeping(uploads: UploadStore) -> AsyncIterator[None]:
 
     async def forever() -> None:
         while True:
-            await asyncio.to_thread(uploads.sweep)
+            try:
+                await asyncio.to_thread(uploads.sweep)
+            except (SluiceError, OSError) as error:
+                _LOG.warning("abandoned uploads cannot be removed now: %s", error)
             await asyncio.sleep(SWEEP_SECONDS)
 
     task = asyncio.create_task(forever(), name="sweeping uploads")

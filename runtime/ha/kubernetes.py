@@ -287,6 +287,8 @@ class KubernetesLeadership:
                 return
             except (HaError, TimeoutError) as error:
                 _LOG.warning("the Lease is not renewed now: %s", error)
+            except Exception:  # noqa: BLE001  # whatever it is, this process leads no longer than it renews
+                _LOG.exception("the Lease is not renewed now")
             left = self._belief.left
             if left <= 0:
                 self.lose(_SILENCE)

@@ -300,6 +300,8 @@ class ZooKeeperLeadership:
             except TimeoutError:
                 self._lose(_SILENCE)
                 return
+            except Exception:  # noqa: BLE001  # whatever it is, this process leads no longer than it gets answers
+                _LOG.exception("the leadership is not confirmed now")
             else:
                 if not there:
                     self._lose("the session with ZooKeeper was ended")

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from pki.ca.client import parse_address
+from pki.errors import SluiceError
 from pki.files import make_private_directory, write_public
 from pki.home import Home
 from pki.identity import Role
@@ -150,14 +151,14 @@ def _command(settings: Path) -> list[str]:
 
 async def _announce(home: Home, address: ZooKeeperAddress) -> None:
     """As soon as clients can connect; with addresses, as the kernel shows them."""
-    client = await _resolved(address.client)
     while True:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # nobody listens yet, or a name cannot be looked up now
+            client = await _resolved(address.client)
             _, writer = await asyncio.open_connection(*client)
             writer.close()
+            quorum, election = await _resolved(address.quorum), await _resolved(address.election)
             break
         await asyncio.sleep(POLL_SECONDS)
-    quorum, election = await _resolved(address.quorum), await _resolved(address.election)
     publish_zookeeper(home, msgspec.structs.replace(address, client=client, quorum=quorum, election=election))
     _LOG.info("ZooKeeper server %s serves clients at %s:%d", address.name, *client)
 
@@ -171,7 +172,13 @@ async def _export_forever(identity: TlsIdentity, place: Path) -> None:
     exported = identity.material
     while True:
         await asyncio.sleep(EXPORT_CHECK_SECONDS)
-        if identity.material is not exported:
-            exported = identity.material
+        present = identity.material
+        if present is exported:
+            continue
+        try:
             await asyncio.to_thread(export_for, Program.ZOOKEEPER, identity.directory, place, now=utc_now())
-            _LOG.info("the stores of %s have its new certificate", identity.spiffe_id)
+        except (SluiceError, OSError) as error:
+            _LOG.error("the stores of %s do not get its new certificate, trying again: %s", identity.spiffe_id, error)
+            continue
+        exported = present
+        _LOG.info("the stores of %s have its new certificate", identity.spiffe_id)

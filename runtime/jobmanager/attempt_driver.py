@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from pki.errors import StoreError
 from runtime.ha.errors import LeadershipLost
 from runtime.identity_renewal import LOOK_SECONDS, RenewalWatch
 from runtime.jobmanager.attempt_state import AttemptState
@@ -66,7 +67,13 @@ class AttemptDriver(AttemptState):
             self._fail(f"the driver did not register within {self._services.driver_start_timeout:g} s")
 
     def _watch_driver_identity(self) -> None:
-        self.call_later(LOOK_SECONDS, self._look_at_driver_identity, self._attempt.renewal_watch())
+        try:
+            watch = self._attempt.renewal_watch()
+        except StoreError as error:  # it is being replaced, or the disk fails: it is renewed all the same
+            _LOG.error("job %s: cannot read the driver's identity: %s", self.job_id, error)
+            self.call_later(RENEWAL_RETRY_SECONDS, self._renew_driver_identity)
+        else:
+            self.call_later(LOOK_SECONDS, self._look_at_driver_identity, watch)
 
     def _look_at_driver_identity(self, watch: RenewalWatch) -> None:
         if watch.is_due():

@@ -81,7 +81,7 @@ class AttemptExecutors(AttemptDriver):
         if self._over or not self._pool.offer(offer):
             return False
         self._taskmanagers[offer.taskmanager] = peer.gateway(TaskExecutorGateway, TASK_EXECUTOR)
-        self.post(self._reconcile)
+        self.call_later(0, self._reconcile)  # after the answer; not refused when the mailbox is full
         return True
 
     async def sign_executor_identity(self, request: CsrToSign) -> SignedIdentity:
@@ -216,9 +216,9 @@ class AttemptExecutors(AttemptDriver):
     def _repeat_requirement(self) -> None:
         if self._over:
             return
+        self.call_later(REQUIREMENT_REPEAT_SECONDS, self._repeat_requirement)
         if self._pending_reason:
             self._state_requirement()
-        self.call_later(REQUIREMENT_REPEAT_SECONDS, self._repeat_requirement)
 
     def _launch(self, executor: Executor) -> None:
         registration, gateway = self._pool.registration, self._taskmanagers.get(executor.slot.taskmanager)

@@ -138,9 +138,10 @@ class ResourceManager(FencedRpcEndpoint):
         size = (registration.slots, registration.profile, registration.total)
         self._tell_lost(name, self._slots.register(name, registration.host, *size))
         self._monitor.beat(name)
-        peer.on_close(lambda: self._post_closed(name, peer))
+        if earlier is None or earlier.peer is not peer:
+            self.watch(peer, lambda _: self._peer_closed(name, peer))
         _LOG.info("registered %s with %d slots at %s", identity, registration.slots, registration.host)
-        self.post(self._decide)
+        self.call_later(0, self._decide)  # after the answer; not refused when the mailbox is full
         return RegistrationAccepted(
             fencing_token=self.fencing_token or b"",
             heartbeat_interval=self._interval,
@@ -207,28 +208,29 @@ class ResourceManager(FencedRpcEndpoint):
         registered.leaving = True
         self.hand_off(registered.gateway.leave(), failed=self._log_failure(f"letting {name} go"))
 
-    def _post_closed(self, name: str, peer: RemotePeer) -> None:
-        if self.running:
-            self.post(self._peer_closed, name, peer)
-
     def _peer_closed(self, name: str, peer: RemotePeer) -> None:
         registered = self._registered.get(name)
         if registered is not None and registered.peer is peer:
             self._lose(name, "its connection closed")
 
     def _watch(self) -> None:
-        for name in self._monitor.expired():
-            registered = self._registered.get(name)
-            if registered is not None:
-                self.hand_off(registered.peer.close("no heartbeat"))
-                self._lose(name, f"nothing was heard of it for {self._timeout:g} s")
+        """Look at all of them: an error with one, or a word that was lost, costs no other its being noticed."""
         self.call_later(min(self._interval, self._timeout / 4), self._watch)
+        silent = set(self._monitor.expired())
+        for name, registered in list(self._registered.items()):
+            with self.supervised():
+                if name in silent:
+                    self.hand_off(registered.peer.close("no heartbeat"))
+                    self._lose(name, f"nothing was heard of it for {self._timeout:g} s")
+                elif registered.peer.closed:
+                    self._lose(name, "its connection closed")
 
     def _lose(self, name: str, reason: str) -> None:
         _LOG.warning("lost TaskManager %s: %s", name, reason)
+        lost = self._slots.lost(name)  # should that fail, it is found with its connection closed the next time
         del self._registered[name]
         self._monitor.forget(name)
-        self._tell_lost(name, self._slots.lost(name))
+        self._tell_lost(name, lost)
         self._decide()
 
     def _tell_lost(self, taskmanager: str, lost: Sequence[AllocationLost]) -> None:
@@ -268,6 +270,7 @@ class ResourceManager(FencedRpcEndpoint):
     def _provide(self) -> None:
         if self._provision is None:
             return
+        self.call_later(PROVIDE_SECONDS, self._provide)
         self._provided = self._provision.decide(self._slots.taskmanagers, self._slots.unmet(), time.monotonic())
         for name in self._provided.drain:
             registered = self._registered.get(name)
@@ -275,7 +278,6 @@ class ResourceManager(FencedRpcEndpoint):
                 _LOG.info("TaskManager %s is not needed any more", name)
                 registered.draining = True
                 self._drain(name, registered, draining=True)
-        self.call_later(PROVIDE_SECONDS, self._provide)
 
     # --- JobMasters ---------------------------------------------------------------------------------------
 

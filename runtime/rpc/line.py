@@ -479,9 +479,9 @@ class Line:
         if silence >= self._patience.ping_timeout and self._asked_for_life:
             self.stream_ended(f"no sign of life for {self._patience.ping_timeout} s")
             return
+        self._watch = self._loop.call_later(self._patience.ping_interval, self._check_silence)
         if silence >= self._patience.ping_interval:
             self._asked_for_life = True
             self._send_urgent(wire.Ping())
         if self.session and self._received != self._acknowledged:
             self._acknowledge()
-        self._watch = self._loop.call_later(self._patience.ping_interval, self._check_silence)

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from pki.connections import ConnectionLog
-from pki.errors import SluiceError
+from pki.errors import SluiceError, StoreError
 from pki.files import make_private_directory
 from pki.tracing import TRACING
 from pki.untrusted_files import remove_untrusted
@@ -270,7 +270,13 @@ class TaskExecutor(RpcEndpoint):
             )
 
     def _watch_identity(self, executor: ExecutorProcess, child: ChildProcess) -> None:
-        self.call_later(LOOK_SECONDS, self._look_at_identity, executor, child, executor.renewal_watch())
+        try:
+            watch = executor.renewal_watch()
+        except StoreError as error:  # it is being replaced, or the disk fails: it is renewed all the same
+            _LOG.warning("cannot read the identity of executor %d: %s", executor.launch.executor_id, error)
+            self.call_later(RENEWAL_RETRY_SECONDS, self._renew, executor, child)
+        else:
+            self.call_later(LOOK_SECONDS, self._look_at_identity, executor, child, watch)
 
     def _look_at_identity(self, executor: ExecutorProcess, child: ChildProcess, watch: RenewalWatch) -> None:
         if watch.is_due():

@@ -1,0 +1,148 @@
+"""The loss of a TaskManager is noticed in spite of a full mailbox, an error with another one, or a lost word."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from pki.connections import ConnectionLog
+from pki.identity import Role
+from runtime.gateways import RESOURCE_MANAGER, ResourceManagerGateway
+from runtime.jobmanager.gateways import ResourceManagerInternalGateway
+from runtime.jobmanager.resource_manager import ResourceManager
+from runtime.jobmanager.slot_record import AllocationLost
+from runtime.jobmanager.slots import SlotManager
+from runtime.messages import SlotProfile, TaskManagerRegistration
+from runtime.rpc import RemotePeer, RpcEndpoint, RpcService
+from tests.hostile import TestPki
+
+NAMES = ("tm-1", "tm-2", "tm-3")
+
+
+class FailingSlots(SlotManager):
+    """An error with one TaskManager, once."""
+
+    fails_for = ""
+
+    def lost(self, name: str) -> list[AllocationLost]:
+        if name == self.fails_for:
+            self.fails_for = ""
+            raise RuntimeError(name)
+        return list(super().lost(name))
+
+
+@dataclass
+class World:
+    """A ResourceManager with three TaskManagers, each over a connection of its own."""
+
+    manager: ResourceManager
+    slots: FailingSlots
+    workers: dict[str, RpcService]
+    peers: dict[str, RemotePeer]
+    failures: list[tuple[RpcEndpoint, BaseException]]
+
+    async def names(self) -> list[str]:
+        """Who is registered."""
+        internal = self.manager.service.local(
+            ResourceManagerInternalGateway, RESOURCE_MANAGER, token=self.manager.fencing_token
+        )
+        return [each.id for each in await internal.taskmanagers()]
+
+
+@pytest_asyncio.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    pki = TestPki(tmp_path / "pki")
+    failures: list[tuple[RpcEndpoint, BaseException]] = []
+    async with AsyncExitStack() as stack:
+        master = RpcService(
+            pki.process(Role.JOBMANAGER, "jm-1"), on_failure=lambda endpoint, error: failures.append((endpoint, error))
+        )
+        stack.push_async_callback(master.close)
+        manager = ResourceManager(
+            heartbeat_interval=0.05,
+            heartbeat_timeout=1000,
+            blob_address=("127.0.0.1", 1),
+            connections=ConnectionLog(),
+        )
+        slots = manager._slots = FailingSlots(lambda: "a")
+        await master.start(manager)
+        host, port = await master.listen("127.0.0.1", 0)
+        made = World(manager, slots, {}, {}, failures)
+        for name in NAMES:
+            worker = made.workers[name] = RpcService(pki.process(Role.TASKMANAGER, name))
+            stack.push_async_callback(worker.close)
+            peer = made.peers[name] = await worker.connect(host, port)
+            await peer.gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(
+                TaskManagerRegistration(
+                    name=name, host="127.0.0.1", slots=1, profile=SlotProfile(cores=1, memory_mb=512),
+                    python="python3", version="0",
+                )
+            )  # fmt: skip
+        yield made
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for it, not for ever."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_full_mailbox_drops_no_loss(world: World) -> None:
+    capacity, world.manager._mailbox.capacity = world.manager._mailbox.capacity, 0
+    await world.peers["tm-2"].close()
+    await until(lambda: "tm-2" not in world.manager._registered)
+    world.manager._mailbox.capacity = capacity
+    assert await world.names() == ["tm-1", "tm-3"]
+
+
+async def test_a_full_mailbox_keeps_nobody_from_registering_again(world: World) -> None:
+    """Its registration was taken; what follows from it is the ResourceManager's own."""
+    registration = TaskManagerRegistration(
+        name="tm-1", host="127.0.0.1", slots=2, profile=SlotProfile(cores=1, memory_mb=512), python="p", version="0"
+    )
+    await world.peers["tm-1"].gateway(ResourceManagerGateway, RESOURCE_MANAGER).register(registration)
+    await world.peers["tm-1"].close()
+    await until(lambda: "tm-1" not in world.manager._registered)
+    assert not world.failures
+
+
+async def test_an_error_with_one_silent_taskmanager_hides_no_other(world: World) -> None:
+    world.slots.fails_for = "tm-1"
+    world.manager._monitor._timeout = -1.0  # all are silent
+    await until(lambda: not world.manager._registered)
+    assert [str(error) for _, error in world.failures] == ["tm-1"]
+    assert await world.names() == []
+
+
+async def test_heartbeats_are_watched_on_after_an_error(world: World) -> None:
+    world.slots.fails_for = "tm-1"
+    world.manager._monitor._targets["tm-1"].last_heard = -10_000.0
+    await until(lambda: bool(world.failures))
+    world.manager._monitor._targets["tm-3"].last_heard = -10_000.0
+    await until(lambda: list(world.manager._registered) == ["tm-2"])
+    assert await world.names() == ["tm-2"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_connection_that_is_gone_is_found_though_nobody_told_of_it(world: World, name: str) -> None:
+    closed = asyncio.Event()
+
+    class Gone:
+        """The end of a connection of which no word came."""
+
+        closed = True
+
+        async def close(self, reason: str = "") -> None:
+            del reason
+            closed.set()
+
+    world.manager._registered[name].peer = Gone()  # type: ignore[assignment]  # stands for a peer
+    await until(lambda: name not in world.manager._registered)
+    assert len(await world.names()) == len(NAMES) - 1
