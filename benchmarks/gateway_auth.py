@@ -32,7 +32,7 @@ async def serve_grpc(home: Home, socket: str) -> None:
                 request_id=http.headers["x-request-id"],
             )
             who = await service.authenticator.authenticate(asked.presented)
-            decision = service.decide_and_record(asked, who)
+            decision = await service.decide_and_record(asked, who)
             response = response_class()
             if decision.allowed and decision.principal is not None:
                 assertion = service.signer.sign(

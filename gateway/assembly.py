@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gateway.assertion import AssertionSigner, publish_keys
 from gateway.audit_log import AuditLog, audit_file
+from gateway.audit_writer import AuditWriter
 from gateway.authenticator import Authenticator
 from gateway.config import AUTH_NAME, GatewayConfig, IssuerConfig
 from gateway.connect.envoy import connect_operations
@@ -73,9 +74,11 @@ async def auth_service(
     keys = PassKeys.of(home)
     _refresh_keys(home, keys)
     async with contextlib.AsyncExitStack() as stack:
-        audit = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
+        log = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
+        audit = AuditWriter(log)
+        stack.push_async_callback(audit.close)
         policy = RecordedPolicy(
-            lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes), audit
+            lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes), log
         )
         authenticator = Authenticator(
             tokens=token_snapshot(home),
@@ -127,7 +130,8 @@ async def _look_after(home: Home, authenticator: Authenticator, use: TokenUse) -
         await asyncio.sleep(UPKEEP_SECONDS)
         try:
             await asyncio.to_thread(_refresh_keys, home, authenticator.pass_keys)
-            use.flush()
+            await asyncio.to_thread(use.flush)
+            await asyncio.to_thread(authenticator.sessions.flush_if_due)
         except (SluiceError, OSError) as error:
             _LOG.warning("cannot look after the auth service's files: %s", error)
 

@@ -84,6 +84,10 @@ def utc_now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
+class RecordTooLarge(AuditLogError):
+    """A record that can never be written."""
+
+
 class AuditLog:
     """The end of an audit log, ready to be continued; safe to use from several threads and processes.
 
@@ -348,7 +352,7 @@ class AuditLog:
         for record in records:
             line, state = sealed_clean(msgspec.structs.replace(record, time=stamp), state)
             if len(line) > MAX_LINE_BYTES:
-                raise AuditLogError(f"an audit record of {len(line)} bytes is larger than {MAX_LINE_BYTES}")
+                raise RecordTooLarge(f"an audit record of {len(line)} bytes is larger than {MAX_LINE_BYTES}")
             lines.append(line)
             unsigned += 1
             position = record.position if isinstance(record.position, AccessPosition) else position

@@ -86,7 +86,7 @@ async def run_auth(
     paths = EnvoyPaths.of(home)
     async with contextlib.AsyncExitStack() as stack:
         service = await stack.enter_async_context(auth_service(home, config, trust_domain, name, locate_ca=locate_ca))
-        await stack.enter_async_context(keeping(home, service.audit))
+        await stack.enter_async_context(keeping(home, service.audit.log))
         server = web.Server(
             for_jobmanagers(service.handle, service.authenticator.pass_keys, stands_in(home, config))
             if config.auth_host

@@ -18,7 +18,7 @@ from prometheus_client import Counter
 
 from gateway.assertion import AssertionSigner
 from gateway.audit_chain import AuditRecord
-from gateway.audit_log import AuditLog
+from gateway.audit_writer import AuditWriter
 from gateway.authenticator import Authenticated, Authenticator
 from gateway.decision import CheckRequest, Decision, decide
 from gateway.nginx import PROBLEM_HEADER, PROXY_HEADER, STATUS_HEADER
@@ -58,7 +58,7 @@ class AuthService:
 
     authenticator: Authenticator
     routes: FileSnapshot[RouteTable]
-    audit: AuditLog
+    audit: AuditWriter
     desk: Desk
     api: AuthApi
     signer: AssertionSigner
@@ -82,7 +82,7 @@ class AuthService:
         try:
             with TRACING.span("auth decide", parent, request_id=check.request_id) as span:
                 who = await self._who(check)
-                decision = self.decide_and_record(check, who)
+                decision = await self.decide_and_record(check, who)
                 span.note(operation=decision.operation, status=decision.status)
                 if decision.status == 401 and _is_navigation(request):
                     return _to_login(check)
@@ -96,11 +96,11 @@ class AuthService:
             _LOG.exception("refusing request %s: cannot decide", check.request_id)
             return web.Response(status=500)
 
-    def decide_and_record(self, check: CheckRequest, who: Authenticated | Unauthenticated) -> Decision:
+    async def decide_and_record(self, check: CheckRequest, who: Authenticated | Unauthenticated) -> Decision:
         """Decide, and have it in the audit log before anyone learns of it."""
         policy = self.authenticator.policy.get()
         decision = decide(check, who, policy=policy, routes=self.routes.get(), realm=self.desk.realm)
-        self.audit.append(_record(check, decision))
+        await self.audit.append(_record(check, decision))
         DECISIONS.labels("allowed" if decision.allowed else "refused", str(decision.status)).inc()
         return decision
 

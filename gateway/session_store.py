@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +56,10 @@ def revoke_sessions(
 
 
 class SessionStore:
-    """The sessions of a running auth service: in memory, and on disk before a client gets one."""
+    """The sessions of a running auth service: in memory, and on disk before a client gets one.
+
+    For one event loop; :meth:`flush` and :meth:`flush_if_due` may run in a thread beside it.
+    """
 
     def __init__(self, home: Home, limits: Limits, clock: Callable[[], float] = time.time) -> None:
         """Continue with the sessions of ``home``; raises when they cannot be read."""
@@ -63,7 +67,9 @@ class SessionStore:
         self._limits = limits
         self._clock = clock
         self._book = read_sessions(home)
+        self._written = self._book
         self._written_at = clock()
+        self._writer = threading.Lock()
 
     @property
     def records(self) -> tuple[SessionRecord, ...]:
@@ -77,23 +83,34 @@ class SessionStore:
     def begin(self, who: SignedIn, client: Client, address: str = "") -> tuple[SessionRecord, str]:
         """A new session, and what its client is to hold."""
         book, record, text = self._book.begin(who, client, self._limits, now=self._clock(), address=address)
-        self._write(book)
+        self._change(book)
         return record, text
 
     def end(self, identifier: str) -> None:
         """End a session: it is gone from the disk when this returns."""
-        self._write(self._book.end(identifier))
+        self._change(self._book.end(identifier))
 
     def used(self, identifier: str) -> None:
-        """A session was used; written to disk now and then."""
-        now = self._clock()
-        self._book = self._book.seen(identifier, now=now)
-        if now - self._written_at >= FLUSH_SECONDS:
-            self._write(self._book)
+        """A session was used. Waits for no disk: :meth:`flush_if_due` writes it."""
+        self._book = self._book.seen(identifier, now=self._clock())
+
+    def flush_if_due(self) -> None:
+        """Write when sessions were last used, every :data:`FLUSH_SECONDS`; for a thread, for it waits for the disk."""
+        if self._clock() - self._written_at >= FLUSH_SECONDS:
+            self.flush()
 
     def flush(self) -> None:
         """Write what has not been written."""
-        self._write(self._book)
+        with self._writer:
+            book = self._book
+            if book is not self._written:
+                self._write(book)
+
+    def _change(self, book: SessionBook) -> None:
+        """Write ``book``; only then does it count."""
+        with self._writer:
+            self._write(book)
+        self._book = book
 
     def _write(self, book: SessionBook) -> None:
         data = book.encode()
@@ -101,5 +118,4 @@ class SessionStore:
             raise SessionError(f"the session file would be larger than {MAX_SESSION_FILE_BYTES} bytes")
         make_private_directory(self._path.parent)
         write_secret(self._path, data)
-        self._book = book
-        self._written_at = self._clock()
+        self._written, self._written_at = book, self._clock()

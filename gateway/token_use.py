@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,6 @@ from pki.files import make_private_directory, read_secret, write_secret
 from pki.home import Home
 
 MAX_USE_FILE_BYTES = 1 << 20
-FLUSH_SECONDS = 5.0
-"""How much of it a crash may lose."""
 
 
 def read_token_use(home: Home) -> dict[str, float]:
@@ -27,33 +26,42 @@ def read_token_use(home: Home) -> dict[str, float]:
 
 
 class TokenUse:
-    """Notes uses in memory and writes them now and then."""
+    """Notes uses in memory; whoever keeps it writes them every few seconds, in a thread beside the event loop.
+
+    A crash loses what was not written.
+    """
 
     def __init__(self, home: Home, clock: Callable[[], float] = time.time) -> None:
         self._path = _file(home)
         self._clock = clock
         self._used = read_token_use(home)
-        self._written_at = clock()
         self._dirty = False
+        self._mutex = threading.Lock()
+        self._writer = threading.Lock()
 
     def used(self, identifier: str) -> None:
-        """The token with this id was accepted."""
-        now = self._clock()
-        self._used[identifier] = now
-        self._dirty = True
-        if now - self._written_at >= FLUSH_SECONDS:
-            self.flush()
+        """The token with this id was accepted. Waits for no disk."""
+        with self._mutex:
+            self._used[identifier] = self._clock()
+            self._dirty = True
 
     def flush(self) -> None:
-        """Write what has not been written."""
-        if not self._dirty:
-            return
-        if len(self._used) > MAX_TOKENS:
-            newest = sorted(self._used.items(), key=lambda entry: entry[1])[-MAX_TOKENS:]
-            self._used = dict(newest)
-        make_private_directory(self._path.parent)
-        write_secret(self._path, msgspec.json.encode(self._used))
-        self._dirty, self._written_at = False, self._clock()
+        """Write what has not been written; for a thread, for it waits for the disk."""
+        with self._writer:
+            with self._mutex:
+                if not self._dirty:
+                    return
+                if len(self._used) > MAX_TOKENS:
+                    newest = sorted(self._used.items(), key=lambda entry: entry[1])[-MAX_TOKENS:]
+                    self._used = dict(newest)
+                used, self._dirty = dict(self._used), False
+            try:
+                make_private_directory(self._path.parent)
+                write_secret(self._path, msgspec.json.encode(used))
+            except BaseException:
+                with self._mutex:
+                    self._dirty = True
+                raise
 
 
 def _file(home: Home) -> Path:

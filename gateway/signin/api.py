@@ -72,7 +72,7 @@ class AuthApi:
                 note.reason = error.reason
                 if isinstance(error, Unauthenticated):
                     note.credential = error.credential
-            self._desk.record(asked, note, response.status)
+            await self._desk.record(asked, note, response.status)
         except SluiceError:
             _LOG.exception("cannot answer request %s", asked.request_id)
             return self._desk.refusal(Refused(503, "cannot answer now", "The gateway cannot answer now; try again."))

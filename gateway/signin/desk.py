@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from aiohttp import hdrs, web
 
 from gateway.audit_chain import AuditRecord
-from gateway.audit_log import AuditLog
+from gateway.audit_writer import AuditWriter
 from gateway.authenticator import Authenticated, Authenticator, Presented, parse_cookies
 from gateway.client_certificate import HEADER as CERTIFICATE_HEADER
 from gateway.config import GatewayConfig
@@ -90,7 +90,7 @@ class Desk:
 
     config: GatewayConfig
     authenticator: Authenticator
-    audit: AuditLog
+    audit: AuditWriter
     realm: str
     provider: Provider | None = None
     token_use: TokenUse | None = None
@@ -176,9 +176,9 @@ class Desk:
         cookie, given = asked.cookies.get(LOGIN_COOKIE, ""), asked.form.get("token", "")
         return bool(cookie) and hmac.compare_digest(cookie.encode(), given.encode())
 
-    def record(self, asked: Asked, note: Note, status: int) -> None:
+    async def record(self, asked: Asked, note: Note, status: int) -> None:
         """Have it in the audit log before anyone learns of it; raises when that cannot be."""
-        self.audit.append(
+        await self.audit.append(
             AuditRecord(
                 event="decision",
                 sequence=0,

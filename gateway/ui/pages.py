@@ -111,7 +111,7 @@ class AdminPages:
             raise Refused(404, "no such session", "There is no such session (any more).")
         self.desk.end_session(identifier, found[0].name, by=who.principal.name)
         note.reason = f"ended session {identifier} of {found[0].name}"
-        self.desk.audit.event("session.revoked", who.principal.name, {"id": identifier, "name": found[0].name})
+        await self.desk.audit.event("session.revoked", who.principal.name, {"id": identifier, "name": found[0].name})
         return redirect(f"{GATEWAY_PAGE}?done=session")
 
     async def revoke_token(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
@@ -121,7 +121,7 @@ class AdminPages:
         except TokenNotFound as error:
             raise Refused(404, "no such token", "There is no such token (any more).") from error
         note.reason = f"revoked token {record.id} of {record.name}"
-        self.desk.audit.event("token.revoked", who.principal.name, {"id": record.id, "name": record.name})
+        await self.desk.audit.event("token.revoked", who.principal.name, {"id": record.id, "name": record.name})
         return redirect(f"{GATEWAY_PAGE}?done=token")
 
     async def audit_log(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
@@ -159,7 +159,7 @@ class AdminPages:
             raise Refused(503, error.what, f"The authority did not revoke it: {error}") from error
         note.reason = f"revoked {serial} of {answer.identity}"
         detail = {"identities": answer.identity, "serials": serial, "count": int(answer.new), "reason": reason.value}
-        self.desk.audit.event("certificate.revoked", name, detail)
+        await self.desk.audit.event("certificate.revoked", name, detail)
         return redirect(f"{PKI_PAGE}?done=certificate")
 
     async def _audit_page(self, asked: Asked, who: Authenticated, outcome: Outcome | None) -> web.Response:
