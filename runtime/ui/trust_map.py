@@ -6,7 +6,7 @@ Decisions only. Evidence of a job comes from files that the job's own code can w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pki.connections import PeerCertificate
@@ -14,12 +14,14 @@ from pki.errors import PkiError
 from pki.identity import Role, SpiffeId
 from runtime.messages import ConnectionEvidence
 from runtime.ui.audit_summary import AuditSummary, Examined
+from runtime.ui.trust_members import Registered
 from webui.words import Tone, expiry_tone, identity_path
 
 GOOD_PROTOCOL = "TLSv1.3"
 GROUP_ABOVE = 6
 """More processes of one role than this are one box with a dot for each."""
 UNIX_SOCKET = "unix socket"
+ENDED = "ended"
 MAX_PROCESSES = 2000
 
 _TONES: tuple[Tone, ...] = ("idle", "ok", "run", "warn", "bad")
@@ -39,6 +41,13 @@ class Process:
     name: str
     certificate: PeerCertificate | None
     tone: Tone
+    state: str = ""
+    """What is known of it besides its certificate: ``ended``, or its state where it is registered."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is not there any more."""
+        return self.state == ENDED
 
     @property
     def key(self) -> str:
@@ -69,6 +78,8 @@ class Link:
     examined: Examined | None = None
     concerns: tuple[str, ...] = ()
     tone: Tone = "ok"
+    ended: bool = False
+    """Whether one of its ends is not there any more."""
 
     @property
     def key(self) -> str:
@@ -121,6 +132,8 @@ def trust_map(
     local: Sequence[tuple[str, str, str]] = (),
     audit: AuditSummary | None = None,
     own: tuple[str, PeerCertificate] | None = None,
+    ended: Collection[str] = (),
+    registered: Sequence[Registered] = (),
 ) -> TrustMap:
     """The map of ``evidence``.
 
@@ -130,6 +143,8 @@ def trust_map(
         local: channels over a unix socket: channel, who dials, who listens.
         audit: what the last audit found out about listeners.
         own: who draws it, and its certificate.
+        ended: identities of processes that are not there any more.
+        registered: processes that are known without a connection that was seen.
     """
     shown: dict[str, tuple[float, PeerCertificate]] = {}
     identities: dict[str, None] = {}
@@ -146,7 +161,12 @@ def trust_map(
                 shown[each.peer] = (each.opened_at, each.certificate)
     for _, dialer, listener in local:
         identities |= {dialer: None, listener: None}
-    processes = [_process(identity, shown[identity][1] if identity in shown else None, now) for identity in identities]
+    states = {each.identity: each for each in registered[:MAX_PROCESSES]}
+    identities |= dict.fromkeys(one for each in states.values() for one in (each.identity, each.keeper))
+    processes = [
+        _process(identity, shown[identity][1] if identity in shown else None, now, ended, states)
+        for identity in identities
+    ]
     processes.sort(key=lambda each: (each.role, _natural(each.name)))
     groups = _groups(processes)
     group_of = {each.identity: group.key for group in groups.values() for each in group.members}
@@ -156,10 +176,22 @@ def trust_map(
         for channel, dialer, listener in local
         if not any(each.channel == channel for each in links)
     ]
+    drawn = {(each.channel, each.dialer, each.listener) for each in links}
+    for one in states.values():
+        place = (one.channel, group_of[one.identity], group_of[one.keeper])
+        if place not in drawn:
+            drawn.add(place)
+            links.append(Link(*place, tone="idle"))
     return TrustMap(groups, tuple(links))
 
 
-def _process(identity: str, certificate: PeerCertificate | None, now: float) -> Process:
+def _process(
+    identity: str,
+    certificate: PeerCertificate | None,
+    now: float,
+    ended: Collection[str],
+    states: Mapping[str, Registered],
+) -> Process:
     try:
         parsed = SpiffeId.parse(identity)
         role = str(parsed.role)
@@ -169,6 +201,10 @@ def _process(identity: str, certificate: PeerCertificate | None, now: float) -> 
     tone: Tone = "idle"
     if certificate is not None:
         tone = expiry_tone(certificate.not_before, certificate.not_after, now)
+    if identity in ended:
+        return Process(identity, role, name, certificate, "idle", ENDED)
+    if identity in states:
+        return Process(identity, role, name, certificate, worst([tone, states[identity].tone]), states[identity].state)
     return Process(identity, role, name, certificate, tone)
 
 
@@ -215,6 +251,9 @@ def _links(
             if version != GOOD_PROTOCOL
         ]
         tone: Tone = "bad" if concerns else "ok"
+        over = any(all(each.ended for each in groups[key].members) for key in (dialer, listener))
+        if over and not concerns:
+            tone = "idle"
         for key in (dialer, listener):
             late = [each for each in groups[key].members if each.tone in {"warn", "bad"}]
             if late:
@@ -233,6 +272,7 @@ def _links(
                 examined=None if audit is None else audit.of(channel, [p.identity for p in groups[listener].members]),
                 concerns=tuple(concerns),
                 tone=tone,
+                ended=over,
             )
         )
     return links

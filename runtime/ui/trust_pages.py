@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
 
 from runtime.jobmanager.errors import JobNotFound
-from runtime.messages import Evidence
+from runtime.messages import ConnectionEvidence
 from runtime.rest.cluster import Cluster
 from runtime.rest.jobs import jobs_seen, require_seen
 from runtime.rest.problems import NotYours
@@ -19,6 +20,7 @@ from runtime.ui.page import page, render
 from runtime.ui.trust_concerns import trust_concerns
 from runtime.ui.trust_facts import TrustFacts, anchor_tone
 from runtime.ui.trust_map import TrustMap, trust_map
+from runtime.ui.trust_members import Registered, ended_of, of_living_jobs, shuffle_workers
 from runtime.ui.trust_picture import draw
 from webui.rendering import HTML
 
@@ -29,17 +31,26 @@ REST_CHANNEL = "rest"
 @page
 async def show_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """The trust map: the cluster's own processes and channels."""
-    found, facts, now = await _of_cluster(cluster)
-    anchors = [(each, anchor_tone(each, now)) for each in facts.anchors]
-    return await render(call, "trust.html", now=now, map=found, picture=draw(found), facts=facts, anchors=anchors)
+    found = await _of_cluster(cluster)
+    return await render(
+        call,
+        "trust.html",
+        now=found.now,
+        map=found.map,
+        picture=draw(found.map),
+        facts=found.facts,
+        anchors=[(each, anchor_tone(each, found.now)) for each in found.facts.anchors],
+        omitted=found.omitted,
+    )
 
 
 @page
 async def show_concerns(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of the overview: what of all that somebody should look at."""
-    found, facts, now = await _of_cluster(cluster)
-    concerns = trust_concerns(found, facts, now)
-    return await render(call, "part_concerns.html", concerns=concerns, processes=len(found.processes), facts=facts)
+    found = await _of_cluster(cluster)
+    concerns = trust_concerns(found.map, found.facts, found.now)
+    processes = len(found.map.processes)
+    return await render(call, "part_concerns.html", concerns=concerns, processes=processes, facts=found.facts)
 
 
 @page
@@ -62,21 +73,36 @@ async def show_job_trust_part(cluster: Cluster, call: Call[NoQuery]) -> web.Resp
     return await _of_job(cluster, call, "part_job_trust.html")
 
 
-async def _of_cluster(cluster: Cluster) -> tuple[TrustMap, TrustFacts, float]:
-    """The map of the cluster itself, what the JobManager trusts, and when that was."""
-    evidence = await cluster.resource_manager.connections()
+@dataclass(frozen=True, slots=True)
+class ClusterMap:
+    """The map of the cluster itself, what the JobManager trusts, and how many ended processes are left out."""
+
+    map: TrustMap
+    facts: TrustFacts
+    now: float
+    omitted: int
+
+
+async def _of_cluster(cluster: Cluster) -> ClusterMap:
+    evidence, jobs, workers = await asyncio.gather(
+        cluster.resource_manager.connections(), cluster.dispatcher.jobs(), shuffle_workers(cluster)
+    )
+    connections, left_out = of_living_jobs(evidence.connections, jobs)
     facts, now = await asyncio.to_thread(cluster.trust), time.time()
     leader = cluster.facts.jobmanager
     # Over a unix socket the gateway shows no identity: it is this request that says that there is one.
     gateway = f"spiffe://{cluster.facts.trust_domain}/gateway/envoy"
-    return await asyncio.to_thread(_map, evidence, facts, now, [(REST_CHANNEL, gateway, leader)]), facts, now
+    local = [(REST_CHANNEL, gateway, leader)]
+    found = await asyncio.to_thread(_map, connections, facts, now, local=local, registered=workers)
+    return ClusterMap(found, facts, now, left_out)
 
 
 async def _of_job(cluster: Cluster, call: Call[Any], template: str) -> web.Response:
     job_id = await require_seen(cluster, call)
-    evidence = await cluster.dispatcher.job_connections(job_id)
+    evidence, job = await asyncio.gather(cluster.dispatcher.job_connections(job_id), cluster.dispatcher.job(job_id))
     facts, now = await asyncio.to_thread(cluster.trust), time.time()
-    found = await asyncio.to_thread(_map, evidence, facts, now)
+    ended = ended_of(job, {one for each in evidence.connections for one in (each.local, each.peer)})
+    found = await asyncio.to_thread(_map, evidence.connections, facts, now, ended=ended)
     picture = draw(found, of_a_job=True)
     return await render(
         call, template, now=now, job_id=job_id, map=found, picture=picture, facts=facts, dropped=evidence.dropped
@@ -84,13 +110,16 @@ async def _of_job(cluster: Cluster, call: Call[Any], template: str) -> web.Respo
 
 
 def _map(
-    evidence: Evidence,
+    connections: Sequence[ConnectionEvidence],
     facts: TrustFacts,
     now: float,
+    *,
     local: Sequence[tuple[str, str, str]] = (),
+    ended: Collection[str] = (),
+    registered: Sequence[Registered] = (),
 ) -> TrustMap:
     own = None if facts.own is None else (facts.identity, facts.own)
-    return trust_map(evidence.connections, now=now, local=local, audit=facts.audit, own=own)
+    return trust_map(connections, now=now, local=local, audit=facts.audit, own=own, ended=ended, registered=registered)
 
 
 TRUST_PAGES: tuple[Route, ...] = (

@@ -18,10 +18,11 @@ TAG_LETTER, TAG_PADDING, TAG_ROOM = 6.4, 14, 24
 MIN_WIDTH = 860
 
 _TIERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Door", ("gateway", "auth")),
+    ("Ingress", ("gateway", "auth")),
     ("Control", ("jobmanager", "ca", "zookeeper", "shuffle-manager")),
-    ("Workers", ("taskmanager", "shuffle-worker")),
-    ("Job", ("driver",)),
+    ("Workers", ("taskmanager",)),
+    ("Shuffle", ("shuffle-worker",)),
+    ("Drivers", ("driver",)),
     ("Executors", ("executor",)),
     ("Others", ("user", "unknown")),
 )
@@ -189,7 +190,10 @@ def _line(link: Link, boxes: Mapping[str, Box], position: int, of: int) -> Line:
     turn = (position - (of - 1) / 2) * BEND * (1 if (x2 < x1) == down else -1)
     bend = (y1 + tip) / 2 + turn
     # Nearer to who dials, where lines are apart; names of lines side by side stand one below the other.
-    at = 0.38 + (position - (of - 1) / 2) * (0.34 if of == 2 else 0.22)
+    # Between neighbouring bands it is near the middle; where a band lies between, its boxes would hide it there.
+    at = (0.38 if abs(y2 - y1) < TIER_GAP + BOX_HEIGHT else 0.14) + (position - (of - 1) / 2) * (
+        0.34 if of == 2 else 0.22
+    )
     tag_x, tag_y = _on_curve((x1, y1), (x1, bend), (x2, bend), (x2, tip), at)
     return Line(
         link,

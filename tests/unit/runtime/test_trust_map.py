@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pki.config import PkiConfig
@@ -21,11 +22,13 @@ from runtime.ui.audit_summary import AuditSummary, Examined, read_summary, summa
 from runtime.ui.trust_concerns import MAX_CONCERNS, trust_concerns
 from runtime.ui.trust_facts import Anchor, TrustFacts, anchor_tone, trust_facts
 from runtime.ui.trust_map import Link, TrustMap, trust_map
+from runtime.ui.trust_members import ended_of, of_living_jobs, registered
 from runtime.ui.trust_picture import Picture, draw
 from tests.simulated_cluster import (
     HOUR,
     SimulatedDispatcher,
     SimulatedResourceManager,
+    SimulatedShuffle,
     certificate,
     evidence,
     spiffe,
@@ -258,3 +261,55 @@ def test_of_many_concerns_the_first_are_told_and_the_rest_counted() -> None:
     found = trust_concerns(trust_map(seen, now=NOW), facts_with(findings=1), NOW)
     assert len(found) == MAX_CONCERNS + 1
     assert found[-1].text == "And 2 more, on the trust map."
+
+
+def test_processes_of_ended_jobs_are_not_on_the_map_of_the_cluster() -> None:
+    dispatcher = SimulatedDispatcher(1, 5, now=NOW)
+    jobs = asyncio.run(dispatcher.jobs())
+    running, ended = jobs[0].id, jobs[-1].id
+    old = certificate(1, begun=NOW - 30 * HOUR)
+    seen = [evidence("rpc", JM, TM, "accepted", certificate(2, begun=NOW), NOW)]
+    drivers = [spiffe(f"job/{job}/driver") for job in (running, ended, "f" * 32)]
+    seen += [evidence("rpc", JM, driver, "accepted", old, NOW) for driver in drivers]
+    kept, omitted = of_living_jobs(seen, jobs)
+    assert {each.peer for each in kept} == {TM, spiffe(f"job/{running}/driver")}
+    assert omitted == 2
+    assert of_living_jobs([evidence("rpc", JM, "no identity", "accepted", old, NOW)], ())[1] == 0
+
+
+def test_what_has_ended_is_neither_in_order_nor_a_concern() -> None:
+    dispatcher = SimulatedDispatcher(1, 1, now=NOW)
+    details = asyncio.run(dispatcher.jobs())
+    entries = asyncio.run(dispatcher.job_connections(details[-1].id)).connections
+    job = asyncio.run(dispatcher.job(details[-1].id))
+    ended = ended_of(job, {one for each in entries for one in (each.local, each.peer)})
+    found = trust_map(entries, now=NOW + 100 * HOUR, ended=ended)
+    assert {each.role for each in found.processes if each.ended} == {"driver", "executor"}
+    assert {(each.tone, each.ended, each.concerns) for each in found.links} == {("idle", True, ())}
+    # An executor of a running job that has exited is gone; its driver and the others are not.
+    running = asyncio.run(dispatcher.job(details[0].id))
+    gone = msgspec.structs.replace(running.executors[1], state="EXITED")
+    running = msgspec.structs.replace(running, executors=(running.executors[0], gone))
+    entries = asyncio.run(dispatcher.job_connections(running.id)).connections
+    names = {one for each in entries for one in (each.local, each.peer)}
+    assert ended_of(running, names) == {spiffe(f"job/{running.id}/executor/2")}
+
+
+def test_an_old_protocol_is_a_concern_of_an_ended_process_too() -> None:
+    seen = [evidence("rpc", JM, TM, "accepted", certificate(1, begun=NOW), NOW, protocol="TLSv1.2")]
+    assert only(trust_map(seen, now=NOW, ended={TM}), "rpc").tone == "bad"
+
+
+def test_shuffle_workers_that_are_registered_are_on_the_map() -> None:
+    service = asyncio.run(SimulatedShuffle(SimulatedDispatcher(1, 0, now=NOW)).overview())
+    found = trust_map((), now=NOW, registered=registered(service, "gateway.test"))
+    picture = draw(found)
+    inside(picture)
+    assert {each.name: (each.state, each.tone) for each in found.processes if each.role == "shuffle-worker"} == {
+        "sw-1": ("active", "idle"),
+        "sw-2": ("active", "idle"),
+        "sw-3": ("excluded", "warn"),
+        "sw-4": ("draining", "idle"),
+    }
+    assert {found.groups[each.listener].title for each in found.links} == {"sm-1"}
+    assert [tier.title for tier in picture.tiers] == ["Control", "Shuffle"]

@@ -1,0 +1,95 @@
+"""What the cluster knows of processes beyond the connections that were seen: who has ended, and who is registered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pki.channels import Channel
+from pki.errors import PkiError, SluiceError
+from pki.identity import Role, SpiffeId
+from runtime.jobmanager.views import JobDetail, JobSummary
+from runtime.messages import ConnectionEvidence
+from runtime.rest.cluster import Cluster
+from runtime.shuffle.messages import ShuffleOverview, WorkerState
+from webui.words import Tone
+
+SHUFFLE_SECONDS = 2.0
+"""How long a page waits for the list of shuffle workers; without it they are not on the map."""
+_RUNNING = frozenset({"LAUNCHING", "RUNNING", "STOPPING"})
+_TONES: dict[WorkerState, Tone] = {WorkerState.LOST: "bad", WorkerState.EXCLUDED: "warn"}
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A process that another one has in its list, whether or not a connection between them was seen from here."""
+
+    channel: str
+    identity: str
+    keeper: str
+    state: str
+    tone: Tone
+
+
+def of_living_jobs(
+    connections: Iterable[ConnectionEvidence], jobs: Iterable[JobSummary]
+) -> tuple[tuple[ConnectionEvidence, ...], int]:
+    """Connections without those of jobs that have ended, and of how many processes those were."""
+    alive = {job.id for job in jobs if not job.state.terminal}
+    kept: list[ConnectionEvidence] = []
+    over: set[str] = set()
+    for each in connections:
+        ended = [one for one in (each.local, each.peer) if (job := job_of(one)) and job not in alive]
+        over.update(ended)
+        if not ended:
+            kept.append(each)
+    return tuple(kept), len(over)
+
+
+def job_of(identity: str) -> str:
+    """The job that an identity belongs to; empty for those of the cluster."""
+    try:
+        return SpiffeId.parse(identity).job_id or ""
+    except PkiError:
+        return ""
+
+
+def ended_of(job: JobDetail, identities: Iterable[str]) -> frozenset[str]:
+    """Which of ``identities`` are processes of ``job`` that have ended."""
+    running = {str(each.id) for each in job.executors if each.state in _RUNNING}
+    found = set()
+    for identity in identities:
+        if job_of(identity) != job.id:
+            continue
+        executor = SpiffeId.parse(identity).role is Role.EXECUTOR
+        if job.state.terminal or (executor and identity.rpartition("/")[2] not in running):
+            found.add(identity)
+    return frozenset(found)
+
+
+async def shuffle_workers(cluster: Cluster) -> tuple[Registered, ...]:
+    """The shuffle workers that the ShuffleManager knows; none when there is no such service, or no answer."""
+    if cluster.shuffle is None:
+        return ()
+    try:
+        async with asyncio.timeout(SHUFFLE_SECONDS):
+            return registered(await cluster.shuffle.overview(), cluster.facts.trust_domain)
+    except (SluiceError, TimeoutError, OSError):
+        return ()
+
+
+def registered(service: ShuffleOverview, trust_domain: str) -> tuple[Registered, ...]:
+    """One entry for each worker that is there or ought to be."""
+    found: Sequence[Registered] = [
+        Registered(
+            str(Channel.RPC),
+            str(SpiffeId.process(trust_domain, Role.SHUFFLE_WORKER, worker.name)),
+            service.manager,
+            str(worker.state.value).lower(),
+            _TONES.get(worker.state, "idle"),
+        )
+        for worker in service.workers
+        if worker.state is not WorkerState.DRAINED
+    ]
+    return tuple(found)
