@@ -18,7 +18,7 @@ CHECK_HEADERS = (
     CERTIFICATE_HEADER,
 )
 """Headers of the held request that Envoy must pass on with its question."""
-REFUSAL_HEADERS = ("www-authenticate", "content-type", "location", "cache-control")
+REFUSAL_HEADERS = ("www-authenticate", "content-type", "content-security-policy", "location", "cache-control")
 """Headers of an answer that is no 200, which Envoy must pass on to the caller."""
 SUCCESS_HEADERS = ("set-cookie",)
 """Headers of an answer 200 that Envoy must add to the response which the caller gets."""

@@ -25,6 +25,7 @@ from gateway.nginx import PROBLEM_HEADER, PROXY_HEADER, STATUS_HEADER
 from gateway.nginx import PROXY as NGINX
 from gateway.passes import CSRF_HEADER
 from gateway.problem import CONTENT_TYPE, problem_body
+from gateway.problem_page import POLICY, POLICY_HEADER, problem_page, wants_page
 from gateway.routes import RouteTable
 from gateway.signin.api import PREFIX, AuthApi
 from gateway.signin.desk import Desk, presented
@@ -87,7 +88,7 @@ class AuthService:
                 if decision.status == 401 and _is_navigation(request):
                     return _to_login(check)
                 cookie = self._noted_use(who) if decision.allowed and isinstance(who, Authenticated) else None
-                answer = _answer(check, decision, self.signer, cookie)
+                answer = _answer(check, decision, self.signer, cookie, page=wants_page(request.headers))
             if decision.allowed and span.traceparent:
                 answer.headers[TRACEPARENT_HEADER] = span.traceparent  # what REST does comes below it
             return for_nginx(answer) if request.headers.get(PROXY_HEADER) == NGINX else answer
@@ -118,7 +119,9 @@ class AuthService:
         return self.desk.renewed_cookie(who)
 
 
-def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner, cookie: str | None) -> web.Response:
+def _answer(
+    check: CheckRequest, decision: Decision, signer: AssertionSigner, cookie: str | None, *, page: bool
+) -> web.Response:
     if decision.allowed and decision.principal is not None:
         response = web.Response(
             headers={
@@ -137,7 +140,14 @@ def _answer(check: CheckRequest, decision: Decision, signer: AssertionSigner, co
         if cookie is not None:
             response.headers.add(hdrs.SET_COOKIE, cookie)
         return response
-    headers = {hdrs.WWW_AUTHENTICATE: decision.challenge} if decision.challenge else {}
+    headers = {"www-authenticate": decision.challenge} if decision.challenge else {}
+    if page:
+        return web.Response(
+            status=decision.status,
+            headers=headers | {POLICY_HEADER: POLICY, "cache-control": "no-store"},
+            text=problem_page(decision.status, decision.detail),
+            content_type="text/html",
+        )
     return web.Response(
         status=decision.status,
         headers=headers,

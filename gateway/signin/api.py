@@ -61,21 +61,22 @@ class AuthApi:
         try:
             asked = await read(request)
         except Refused as error:
-            return self._desk.refusal(error)
+            return self._desk.refusal(error, request.headers)
         operation, handler = self._routes.get((asked.method, asked.path), ("", _nothing_here))
         note = Note(operation)
         try:
             try:
                 response = await handler(asked, note)
             except (Unauthenticated, Refused) as error:
-                response = self._desk.refusal(error)
+                response = self._desk.refusal(error, request.headers)
                 note.reason = error.reason
                 if isinstance(error, Unauthenticated):
                     note.credential = error.credential
             await self._desk.record(asked, note, response.status)
         except SluiceError:
             _LOG.exception("cannot answer request %s", asked.request_id)
-            return self._desk.refusal(Refused(503, "cannot answer now", "The gateway cannot answer now; try again."))
+            away = Refused(503, "cannot answer now", "The gateway cannot answer now; try again.")
+            return self._desk.refusal(away, request.headers)
         return response
 
     async def _exchange(self, asked: Asked, note: Note) -> web.Response:

@@ -21,6 +21,7 @@ from gateway.config import GatewayConfig
 from gateway.decision import challenge, csrf_holds
 from gateway.passes import CSRF_HEADER, SAFE_METHODS, SESSION_COOKIE, issue
 from gateway.problem import CONTENT_TYPE, problem_body
+from gateway.problem_page import POLICY, POLICY_HEADER, problem_page, wants_page
 from gateway.routes import UnsafePath, split_target
 from gateway.sessions import NoSession, SignedIn
 from gateway.signin import pages
@@ -197,11 +198,16 @@ class Desk:
             )
         )
 
-    def refusal(self, error: Unauthenticated | Refused) -> web.Response:
-        """The answer to a request that was refused."""
+    def refusal(self, error: Unauthenticated | Refused, headers: Mapping[str, str]) -> web.Response:
+        """The answer to a request with these headers that was refused: a page for people, a problem for programs."""
         if isinstance(error, Unauthenticated):
             decision = challenge(error, self.realm)
             error = Refused(401, decision.reason, decision.detail, {hdrs.WWW_AUTHENTICATE: decision.challenge})
+        if wants_page(headers):
+            html = problem_page(error.status, error.detail).encode()
+            response = answer(error.status, html, "text/html", headers={**error.headers, POLICY_HEADER: POLICY})
+            response.charset = "utf-8"
+            return response
         body = problem_body(error.status, error.detail)
         return answer(error.status, body, CONTENT_TYPE, headers=error.headers)
 

@@ -1,4 +1,4 @@
-"""Envoy's own answers: problem documents that tell nothing about what is behind them."""
+"""Envoy's own answers: problem documents, and pages for people, that tell nothing about what is behind them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gateway.passes import PASS_COOKIE
 from gateway.problem import CONTENT_TYPE, problem
+from gateway.problem_page import POLICY, POLICY_HEADER, problem_page
 
 DENIED_PATH = "/auth/denied"
 """Of the auth service, which knows why."""
@@ -28,27 +29,30 @@ LOCAL_DETAILS = {
 
 
 def local_replies() -> dict[str, object]:
-    """Problem documents for Envoy's own answers; those of the auth service keep their body."""
-    from_auth = {
-        "filter": {
-            "and_filter": {
-                "filters": [
-                    {"response_flag_filter": {"flags": ["UAEX"]}},
-                    _status_filter("LE", 499),
-                ]
-            }
+    """Envoy's own answers; those of the auth service, which judges in the same way who gets a page, keep their body."""
+    refused: list[dict[str, object]] = [{"response_flag_filter": {"flags": ["UAEX"]}}, _status_filter("LE", 499)]
+    from_auth = [
+        {
+            "filter": _all_of(*refused, *_PEOPLE),
+            "body_format_override": _text_format("%LOCAL_REPLY_BODY%", _HTML),
+            "headers_to_add": [_PAGE_POLICY],
         },
-        "body_format_override": {
-            "text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"},
-            "content_type": CONTENT_TYPE,
-        },
-    }
+        {"filter": _all_of(*refused), "body_format_override": _text_format("%LOCAL_REPLY_BODY%", CONTENT_TYPE)},
+    ]
+    pages = [
+        {
+            "filter": _all_of(_status_filter("EQ", status), *_PEOPLE),
+            "body_format_override": _text_format(problem_page(status, detail).replace("%", "%%"), _HTML),
+            "headers_to_add": [_PAGE_POLICY],
+        }
+        for status, detail in LOCAL_DETAILS.items()
+    ]
     by_status = [
         {"filter": _status_filter("EQ", status), "body_format_override": _json_format(problem(status, detail))}
         for status, detail in LOCAL_DETAILS.items()
     ]
     other: dict[str, object] = {"type": "about:blank", "title": "Refused", "status": "%RESPONSE_CODE%"}
-    return {"mappers": [from_auth, _to_sign_in(), *by_status], "body_format": _json_format(other)}
+    return {"mappers": [*from_auth, _to_sign_in(), *pages, *by_status], "body_format": _json_format(other)}
 
 
 def _to_sign_in() -> dict[str, object]:
@@ -66,13 +70,34 @@ def _to_sign_in() -> dict[str, object]:
     filters: list[dict[str, object]] = [{"header_filter": {"header": look}} for look in looks]
     filters.append(_status_filter("EQ", 403))
     return {
-        "filter": {"and_filter": {"filters": filters}},
+        "filter": _all_of(*filters),
         "status_code": 302,
         "headers_to_add": [
             {"header": {"key": "location", "value": f"{DENIED_PATH}?return_to=%PATH(NQ)%"}},
             {"header": {"key": "cache-control", "value": "no-store"}},
         ],
     }
+
+
+_HTML = "text/html; charset=utf-8"
+# In place of the policy of what is no page, under which a browser does not load the style.
+_PAGE_POLICY = {
+    "header": {"key": POLICY_HEADER, "value": POLICY},
+    "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+}
+_PEOPLE: tuple[dict[str, object], ...] = (
+    {"header_filter": {"header": {"name": "accept", "string_match": {"contains": "text/html"}}}},
+    {"header_filter": {"header": {"name": "authorization", "present_match": True, "invert_match": True}}},
+)
+"""As :func:`gateway.problem_page.wants_page` has it."""
+
+
+def _all_of(*filters: dict[str, object]) -> dict[str, object]:
+    return {"and_filter": {"filters": list(filters)}}
+
+
+def _text_format(text: str, content_type: str) -> dict[str, object]:
+    return {"text_format_source": {"inline_string": text}, "content_type": content_type}
 
 
 def _status_filter(operation: str, status: int) -> dict[str, object]:

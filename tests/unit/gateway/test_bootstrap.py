@@ -18,7 +18,7 @@ from gateway.xds.clusters import edge_clusters
 from gateway.xds.headers import REMOVED_HEADERS, REMOVED_PREFIXES
 from gateway.xds.listeners import SOURCE as LISTENER_SOURCE
 from gateway.xds.listeners import edge_listener
-from gateway.xds.replies import local_replies
+from gateway.xds.replies import LOCAL_DETAILS, local_replies
 from gateway.xds.routes import Grants, domains, route_configuration
 from gateway.xds.source import fill, load_source
 from pki.assertions import HEADER
@@ -263,9 +263,24 @@ def test_domains_are_those_of_the_certificate(host: str, names: tuple[str, ...],
     assert domains(GatewayConfig(host=host, server_names=names)) == expected
 
 
-def test_every_local_reply_is_a_problem_document() -> None:
-    for format_ in (*found(local_replies(), "body_format_override"), *found(local_replies(), "body_format")):
-        assert format_["content_type"] == "application/problem+json"
+def test_every_local_reply_is_a_problem_document_and_for_people_a_page() -> None:
+    replies: dict[str, Any] = local_replies()
+    assert replies["body_format"]["content_type"] == "application/problem+json"
+    told = [each for each in replies["mappers"] if "body_format_override" in each]
+    pages = [each for each in told if each["body_format_override"]["content_type"] == "text/html; charset=utf-8"]
+    # 1. For each status a page, and then a problem document for whoever is left; first what the auth service says.
+    assert len(pages) == len(told) - len(pages) == len(LOCAL_DETAILS) + 1
+    for each in told:
+        people = any("accept" in json.dumps(one) for one in each["filter"].get("and_filter", {}).get("filters", ()))
+        assert people is (each in pages)
+    # 2. A page brings its policy, loads the style alone, and has no character that Envoy would take for a command.
+    for each in pages[1:]:
+        text = each["body_format_override"]["text_format_source"]["inline_string"]
+        assert "<script" not in text
+        assert "%" not in text.replace("%%", "")
+        (header,) = each["headers_to_add"]
+        assert header["append_action"] == "OVERWRITE_IF_EXISTS_OR_ADD"
+        assert "default-src 'none'" in header["header"]["value"]
 
 
 def test_source_that_asks_for_something_unknown_is_refused() -> None:
