@@ -61,7 +61,7 @@ async def test_the_chain_of_the_audit_log_is_verified(small: Stage) -> None:
     tab = small.tab
     await sign_in(small, small.gateway.token(AccessRole.ADMIN), "/auth/ui/audit-log")
     await tab.click("#verify")
-    await tab.until("document.querySelector('#outcome.ok')?.textContent.includes('hold')", "it holds")
+    await tab.until("document.querySelector('#outcome.ok')?.textContent.includes('verified')", "it holds")
 
 
 async def test_a_certificate_is_revoked_by_the_authority_that_signed_it(small: Stage) -> None:
