@@ -61,7 +61,9 @@ def joined_already(home: Home) -> frozenset[str]:
     path = ledger_path(home.pki)
     if not path.exists():
         return frozenset()
-    return frozenset(record.identity for record in read_ledger(path) if record.kind in JOINED)
+    return frozenset(
+        record.identity for record in read_ledger(path) if record.event == "issued" and record.kind in JOINED
+    )
 
 
 def invite(home: Home, invitations: Iterable[Invitation], directory: Path, *, now: dt.datetime) -> list[Path]:

@@ -158,6 +158,11 @@ def ledger_show(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) ->
             typer.echo(
                 f"{record.sequence:>6}  {record.time}  {record.kind:<9}  {record.identity}  by {record.requester}"
             )
+        elif record.event == "refused":
+            typer.echo(
+                f"{record.sequence:>6}  {record.time}  REFUSED    {record.identity}  showed the superseded certificate "
+                f"{record.serial} for {record.kind or 'a revocation'}"
+            )
         else:
             typer.echo(f"{record.sequence:>6}  {record.time}  recovered: {record.dropped_bytes} torn bytes dropped")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from cli import acts
 from cli.config import Configuration
 from cli.errors import EXIT_NO, UsageError
 from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
-from cli.pki_arguments import address_argument, print_json
+from cli.pki_arguments import address_argument, lifetime_argument, print_json
 from pki.bulk import Action, DirectoryTarget, Outcome, Signer, issue_all, prepare, wish_like
 from pki.ca.errors import IssuanceRefused
 from pki.due import kept_because
@@ -24,6 +25,7 @@ from pki.issuer import utc_now
 from pki.live.address import Address, looks_like_address
 from pki.live.report import presented_chain
 from pki.outside import Outside
+from pki.profiles import changed_lifetime
 from pki.renewal import renewal_reason
 from pki.threshold import HALF, Threshold, needs_renewal
 
@@ -31,6 +33,10 @@ app = typer.Typer(rich_markup_mode=None)
 
 DUE, NOT_DUE, NO_FILE, FAILED = 0, 1, 2, 255
 """Exit codes of ``step certificate needs-renewal``; a shell reads them as "if it needs renewal, then"."""
+
+
+_Renewed = tuple[Path, Outcome, str]
+"""Where, what was done, and how its lifetime changed; empty: it did not."""
 
 
 class StepCommand(TyperCommand):
@@ -115,20 +121,26 @@ def renew(
     home: HomeOption = DEFAULT_HOME,
     config: ConfigOption = None,
     force: Annotated[bool, typer.Option("--force", help="Also what is still good.")] = False,
+    lifetime: Annotated[
+        str | None, typer.Option(help="Such as 12h, 90m, 30d; default: that of what is renewed. Not with --ca.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replace identities that are past half of their life: same names, same purposes, a new key.
+    """Replace identities that are past half of their life: same names, purposes and lifetime, a new key.
 
     What is damaged, of another trust domain or (with --ca) expired is not renewed: issue or enrol it. What was revoked
     is refused, with --force too, and the exit code is 1; `sluice pki issue` admits it again.
     """
+    duration = None if lifetime is None else lifetime_argument(lifetime)
     if ca is not None:
         if not directories:
             raise UsageError("no identity is given", "name the directories that the CA at --ca is to renew")
+        if duration is not None:
+            raise UsageError("--lifetime goes without --ca", "the CA keeps the lifetime as far as it may")
         outcomes = _renew_online(directories, ca, force=force)
     else:
-        outcomes = _renew_here(directories or [], *load_configuration(home, config), force=force)
-    if renewed := [str(each.spiffe_id) for _, each in outcomes if each.action in {Action.ISSUED, Action.RENEWED}]:
+        outcomes = _renew_here(directories or [], *load_configuration(home, config), force=force, lifetime=duration)
+    if renewed := [str(each.spiffe_id) for _, each, _ in outcomes if each.action in {Action.ISSUED, Action.RENEWED}]:
         acts.record(
             Home.at(home), "certificate.renewed", {"identities": " ".join(renewed), "count": len(renewed), "ca": ca}
         )
@@ -142,16 +154,18 @@ def renew(
                         "action": outcome.action,
                         "reason": outcome.reason,
                         "not_after": read_certificates(place / CHAIN_FILE)[0].not_valid_after_utc,
+                        "lifetime_changed": changed,
                     }
-                    for place, outcome in outcomes
+                    for place, outcome, changed in outcomes
                 ]
             }
         )
     else:
-        for place, outcome in outcomes:
+        for place, outcome, changed in outcomes:
             because = "still good, " if outcome.action is Action.KEPT else ""
-            typer.echo(f"{outcome.action:<7} {outcome.spiffe_id} in {place}: {because}{outcome.reason}")
-    if any(outcome.action is Action.REFUSED for _, outcome in outcomes):
+            note = f"; {changed}" if changed else ""
+            typer.echo(f"{outcome.action:<7} {outcome.spiffe_id} in {place}: {because}{outcome.reason}{note}")
+    if any(outcome.action is Action.REFUSED for _, outcome, _ in outcomes):
         raise typer.Exit(EXIT_NO)
 
 
@@ -167,8 +181,8 @@ def _certificates(target: str, server_name: str) -> list[Certificate]:
 
 
 def _renew_here(
-    directories: list[Path], home: Home, configuration: Configuration, *, force: bool
-) -> list[tuple[Path, Outcome]]:
+    directories: list[Path], home: Home, configuration: Configuration, *, force: bool, lifetime: dt.timedelta | None
+) -> list[_Renewed]:
     places = directories or sorted(path.parent for path in (home.pki / "identities").glob(f"*/*/{CHAIN_FILE}"))
     if not places:
         raise UsageError(f"there is no identity below {home.pki}", "issue one: sluice pki issue")
@@ -177,18 +191,25 @@ def _renew_here(
     signer = Signer(home.pki, configuration.pki, utc_now)
     outcomes = []
     for place, material, accept in found:
-        wish = wish_like(material.leaf, accept, configuration.pki)
+        ends = [anchor.not_valid_after_utc for anchor in (*material.anchors, *material.chain)]
+        wish = wish_like(material.leaf, accept, configuration.pki, lifetime=lifetime, authority_ends=ends)
         target = DirectoryTarget(home, place)
         prepare((wish,), target, signer)
         (outcome,) = issue_all((wish,), target, signer, force=force)
         if outcome.action is Action.RENEWED:
             leaf = read_certificates(place / CHAIN_FILE)[0]
             Outside(home.pki).remember(leaf, str(outcome.spiffe_id), wish.profile.authority, place, utc_now())
-        outcomes.append((place, outcome))
+        outcomes.append((place, outcome, _lifetime_changed(material.leaf, place)))
     return outcomes
 
 
-def _renew_online(directories: list[Path], address: str, *, force: bool) -> list[tuple[Path, Outcome]]:
+def _lifetime_changed(before: Certificate, place: Path) -> str:
+    """What to say when the certificate in ``place`` lives for another time than ``before``; empty when it does not."""
+    now = read_certificates(place / CHAIN_FILE)[0]
+    return changed_lifetime(before, now)
+
+
+def _renew_online(directories: list[Path], address: str, *, force: bool) -> list[_Renewed]:
     from pki.ca import client
 
     parsed = address_argument(address)
@@ -202,5 +223,6 @@ def _renew_online(directories: list[Path], address: str, *, force: bool) -> list
                 client.renew(place, parsed)
         except (CertificateRejected, IssuanceRefused) as error:
             action, reason = Action.REFUSED, f"{error.what} ({error.remedy})" if error.remedy else error.what
-        outcomes.append((place, Outcome(material.spiffe_id, action, reason or kept_because(material))))
+        outcome = Outcome(material.spiffe_id, action, reason or kept_because(material))
+        outcomes.append((place, outcome, _lifetime_changed(material.leaf, place)))
     return outcomes

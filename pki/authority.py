@@ -24,6 +24,7 @@ from pki.profiles import (
     authority_key_usage,
     leaf_key_usage,
     leaf_validity,
+    lifetime_words,
 )
 
 
@@ -111,6 +112,11 @@ def sign_leaf(
     if (constraints := constraints_of(authority.certificate)) is not None:
         check_names(constraints, alternative_names)
     validity = leaf_validity(now, lifetime or profile.lifetime, backdate=backdate, issuer_end=authority.end)
+    if lifetime is not None and lifetime > profile.longest:
+        raise CertificateRejected(
+            f"{names.spiffe_id} cannot live {lifetime_words(lifetime)}",
+            f"at most {lifetime_words(profile.longest)} (pki.max_leaf_hours)",
+        )
     return (
         x509.CertificateBuilder()
         .subject_name(names.subject())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +27,7 @@ from pki.identity_store import IdentityStore
 from pki.inventory import Wish
 from pki.keys import PrivateKey, edge_algorithm, generate_key, key_to_pem
 from pki.peer import certified_identity
-from pki.profiles import AuthorityKind, Names, Purpose, edge_server_profile, workload_profile
+from pki.profiles import AuthorityKind, Names, Purpose, edge_server_profile, kept_lifetime, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
 from pki.trust import TrustStore
@@ -252,14 +252,28 @@ class DirectoryTarget:
         install_crls(self.place(wish.names.spiffe_id), crl_pem, now)
 
 
-def wish_like(leaf: x509.Certificate, accept: tuple[str, ...], config: PkiConfig) -> Wish:
-    """What to issue in place of ``leaf``: the same names and purposes, with the lifetime that is configured."""
+def wish_like(
+    leaf: x509.Certificate,
+    accept: tuple[str, ...],
+    config: PkiConfig,
+    *,
+    lifetime: dt.timedelta | None = None,
+    authority_ends: Collection[dt.datetime] = (),
+) -> Wish:
+    """What to issue in place of ``leaf``: the same names, purposes and (without ``lifetime``) lifetime.
+
+    ``authority_ends``: see :func:`pki.profiles.kept_lifetime`.
+    """
     dns, ips = alternative_names(leaf)
     spiffe_id = certified_identity(leaf)
     names = Names.checked(spiffe_id, dns, ips)
     edge_server = spiffe_id.role is Role.GATEWAY and purposes_of(leaf) == (Purpose.SERVER,)
     profile = (edge_server_profile if edge_server else workload_profile)(spiffe_id.role, config)
-    return Wish(names, profile, None, accept, edge_server)
+    if lifetime is None:
+        backdate = dt.timedelta(minutes=config.backdate_minutes)
+        kept = kept_lifetime(leaf, profile, backdate=backdate, authority_ends=authority_ends)
+        lifetime = None if kept == profile.lifetime else kept
+    return Wish(names, profile, lifetime, accept, edge_server)
 
 
 def prepare(wishes: Iterable[Wish], target: Target, signer: Signer) -> None:

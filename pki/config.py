@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 
@@ -13,6 +15,9 @@ class PkiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     root_days: int = 3650
     authority_days: int = 365
     leaf_hours: float = 24.0
+    """Of what is issued without a lifetime of its own; a renewal keeps the lifetime of what it renews."""
+    max_leaf_hours: Annotated[float, msgspec.Meta(ge=1 / 60, le=398 * 24)] = 398.0 * 24
+    """No leaf is issued, or renewed, for longer: lower it to shorten what is renewed, too."""
     job_hours: float = 1.0
     backdate_minutes: float = 5.0
     crl_hours: float = 24.0

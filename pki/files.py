@@ -121,6 +121,46 @@ def locked(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def locked_file(path: Path) -> Iterator[None]:
+    """Hold a lock on the file that is at ``path``, which is there and may be replaced meanwhile (by its holder).
+
+    Whoever waited finds the file replaced, and then waits for the new one.
+    """
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StoreError(f"cannot open {path}: {error.strerror or error}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(path, descriptor):
+                yield
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def check_space(directory: Path, size: int) -> None:
+    """Find out now whether ``size`` bytes can be written into ``directory``; :class:`StoreError` when not."""
+    path = directory / staged_name("space")
+    try:
+        _write_new(path, b"\0" * size, SECRET_MODE)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {directory}: {error.strerror or error}", "check space and permissions; nothing was changed"
+        ) from error
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def remove_leftovers(directory: Path, name: str = "*") -> None:
     """Remove what writers that died have staged for ``name`` in ``directory``; only with its writers' lock held."""
     for path in directory.glob(f".{name}.*.tmp"):

@@ -10,7 +10,7 @@ import datetime as dt
 import enum
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from cryptography import x509
@@ -25,6 +25,8 @@ MAX_COMMON_NAME_CHARACTERS = 64
 MAX_LEAF_LIFETIME = dt.timedelta(days=398)
 """Longest lifetime a leaf may be given: what browsers accept of a server at most."""
 MIN_LEAF_LIFETIME = dt.timedelta(minutes=1)
+SAME_LIFETIME = dt.timedelta(minutes=1)
+"""Lifetimes that differ by less are the same, but for rounding."""
 MAX_NAMES = 64
 """Most DNS names, and most addresses, in one certificate."""
 
@@ -62,21 +64,29 @@ class Profile:
     authority: AuthorityKind
     purposes: tuple[Purpose, ...]
     lifetime: dt.timedelta
+    """By default."""
+    longest: dt.timedelta = MAX_LEAF_LIFETIME
+    """Nothing is issued for longer, whatever is asked for."""
 
 
 def workload_profile(role: Role, config: PkiConfig) -> Profile:
     """The profile of a process (both ends of internal channels) or of a user (client of the edge)."""
     if role is Role.USER:
-        return Profile(AuthorityKind.EDGE, (Purpose.CLIENT,), dt.timedelta(hours=config.leaf_hours))
+        return _profile(AuthorityKind.EDGE, (Purpose.CLIENT,), config.leaf_hours, config)
     hours = config.job_hours if role in {Role.DRIVER, Role.EXECUTOR} else config.leaf_hours
-    return Profile(AuthorityKind.INTERNAL, (Purpose.CLIENT, Purpose.SERVER), dt.timedelta(hours=hours))
+    return _profile(AuthorityKind.INTERNAL, (Purpose.CLIENT, Purpose.SERVER), hours, config)
 
 
 def edge_server_profile(role: Role, config: PkiConfig) -> Profile:
     """The profile of the gateway's public certificate."""
     if role is not Role.GATEWAY:
         raise CertificateRejected(f"role {role} has no public certificate", "only the gateway has one")
-    return Profile(AuthorityKind.EDGE, (Purpose.SERVER,), dt.timedelta(hours=config.leaf_hours))
+    return _profile(AuthorityKind.EDGE, (Purpose.SERVER,), config.leaf_hours, config)
+
+
+def _profile(authority: AuthorityKind, purposes: tuple[Purpose, ...], hours: float, config: PkiConfig) -> Profile:
+    longest = min(dt.timedelta(hours=config.max_leaf_hours), MAX_LEAF_LIFETIME)
+    return Profile(authority, purposes, min(dt.timedelta(hours=hours), longest), longest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,3 +185,38 @@ def leaf_validity(
     if now >= issuer_end:
         raise CertificateRejected(f"the issuing authority expired at {issuer_end:%Y-%m-%d %H:%M} UTC")
     return Validity(now - backdate, min(now + lifetime, issuer_end))
+
+
+def kept_lifetime(
+    leaf: x509.Certificate, profile: Profile, *, backdate: dt.timedelta, authority_ends: Collection[dt.datetime]
+) -> dt.timedelta:
+    """How long the successor of ``leaf`` lives: as long as ``leaf`` was issued for, within what ``profile`` allows.
+
+    Args:
+        leaf: what is renewed.
+        profile: of the successor.
+        backdate: how long before it is issued a leaf begins.
+        authority_ends: when the authorities end that may have signed ``leaf``. A leaf that ends with one of them was
+            cut short by it, and lives by default again.
+    """
+    life = leaf.not_valid_after_utc - leaf.not_valid_before_utc - backdate
+    if leaf.not_valid_after_utc in authority_ends:
+        life = max(life, profile.lifetime)
+    return min(max(life, MIN_LEAF_LIFETIME), profile.longest)
+
+
+def changed_lifetime(before: x509.Certificate, now: x509.Certificate) -> str:
+    """What to say when ``now`` lives for another time than ``before``, which it replaces; empty when it does not."""
+    lives = [each.not_valid_after_utc - each.not_valid_before_utc for each in (before, now)]
+    if abs(lives[0] - lives[1]) < SAME_LIFETIME:
+        return ""
+    return f"it lives {lifetime_words(lives[1])} from now on, {lifetime_words(lives[0])} before"
+
+
+def lifetime_words(lifetime: dt.timedelta) -> str:
+    """A lifetime for people, in the unit in which it would be asked for: ``90d``, ``12h``, ``90m``."""
+    minutes = lifetime.total_seconds() / 60
+    for unit, size in (("d", 24 * 60), ("h", 60)):
+        if minutes >= 2 * size:
+            return f"{round(minutes / size, 1):g}{unit}"
+    return f"{round(minutes)}m"

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pki.ca.follower_file import followers_path, read_followers
-from pki.ca.issued import side_of
-from pki.ca.ledger import NOTED_KINDS, LedgerRecord
+from pki.ca.ledger import NOTED_KINDS, LedgerRecord, side_of
 from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.crl_files import identity_directories
 from pki.errors import InvalidIdentity, PkiError, StoreError

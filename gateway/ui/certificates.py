@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cryptography import x509
 
 from pki.ca.issued import living
+from pki.ca.refusals import needing_attention
 from pki.config import PkiConfig
 from pki.connections import key_name
 from pki.crl_files import identity_directories
@@ -78,6 +79,11 @@ def pki_view(home: Home, config: PkiConfig, now: float) -> PkiView:
     kinds = [kind for kind in AuthorityKind if store.exists(kind)]
     authorities = [view for kind in kinds for view in _authorities(home, kind, now, problems)]
     leaves = _leaves(home, revocations, now, problems)
+    try:
+        shown_late = needing_attention(home, dt.datetime.fromtimestamp(now, dt.UTC))
+        problems += [f"Attention: {each.describe()}. See docs/howto/stolen-key.md." for each in shown_late]
+    except PkiError as error:
+        problems.append(f"refused renewals: {error}")
     rotation, phase = _rotation(home, store, problems)
     return PkiView(
         tuple(authorities),

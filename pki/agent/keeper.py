@@ -18,7 +18,7 @@ from pki.files import write_public
 from pki.identity_files import IdentityMaterial, Stamp, read_identity, stamp_of
 from pki.in_use_reporter import Reporter
 from pki.issuer import Clock, DirectoryIssuer
-from pki.profiles import Validity
+from pki.profiles import Validity, changed_lifetime
 from pki.renewal import is_superseded
 from pki.revoked_peers import RevokedPeers
 
@@ -124,6 +124,8 @@ class Keeper:
         self._told = Urgency.FRESH
         if self.material is None or _generation(material) != _generation(self.material):
             _LOG.info("%s is valid until %s", material.spiffe_id, material.leaf.not_valid_after_utc)
+            if self.material is not None and (note := changed_lifetime(self.material.leaf, material.leaf)):
+                _LOG.warning("%s: %s", material.spiffe_id, note)
             self.material, self._revoked, self._taken_at = material, revoked, self._clock()
             self._lists_seen = revoked.look()
             self._board.publish(material, revoked.lists)

@@ -10,16 +10,20 @@ import ipaddress
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from cryptography import x509
+from prometheus_client import Counter
 
 from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
-from pki.ca.errors import IssuanceRefused
-from pki.ca.ledger import ChainState, LedgerRecord
+from pki.ca.errors import CertificateSuperseded, IssuanceRefused
+from pki.ca.generations import DEFAULT_OVERLAP
+from pki.ca.ledger import ChainState, IssuanceKind, LedgerRecord
 from pki.ca.ledger_file import Disk, Ledger, ledger_path, rfc3339
 from pki.ca.notes import Notes
-from pki.ca.policy import Grant, grant_edge_renewal, grant_enrolment, grant_job, grant_renewal
+from pki.ca.policy import Grant, check_newest, grant_edge_renewal, grant_enrolment, grant_job, grant_renewal
 from pki.ca.protocol import TrustSide
+from pki.ca.refusals import Refusal, Refusals
 from pki.ca.token_store import TokenStore
 from pki.ca.tokens import JoinToken, check_token, fingerprint
 from pki.config import PkiConfig
@@ -29,6 +33,8 @@ from pki.errors import CertificateRejected, CrlRejected, StoreError
 from pki.identity import Role, SpiffeId
 from pki.issuer import SignedChain, install_signed, utc_now
 from pki.keys import generate_key, key_to_pem
+from pki.metrics import REGISTRY
+from pki.peer import certified_identity
 from pki.profiles import AuthorityKind, Names, Purpose, workload_profile
 from pki.revocation_store import RevocationStore
 from pki.store import AuthorityStore
@@ -36,6 +42,13 @@ from pki.trust import TrustStore
 from pki.verify import verify_chain
 
 _LOG = logging.getLogger(__name__)
+ISSUED = Counter("sluice_ca_issued_total", "Certificates that the online authority has signed.", registry=REGISTRY)
+REFUSED = Counter(
+    "sluice_ca_superseded_refused_total",
+    "Requests refused because a newer certificate of the identity exists: two have it.",
+    ["kind"],
+    registry=REGISTRY,
+)
 
 
 class OnlineAuthority:
@@ -49,7 +62,13 @@ class OnlineAuthority:
     """
 
     def __init__(
-        self, pki: Path, config: PkiConfig, *, clock: Callable[[], dt.datetime] = utc_now, disk: Disk | None = None
+        self,
+        pki: Path,
+        config: PkiConfig,
+        *,
+        clock: Callable[[], dt.datetime] = utc_now,
+        disk: Disk | None = None,
+        overlap: dt.timedelta = DEFAULT_OVERLAP,
     ) -> None:
         self._store = AuthorityStore(pki)
         self._trust = TrustStore(pki)
@@ -60,6 +79,8 @@ class OnlineAuthority:
         self._load()
         self._ledger = Ledger(ledger_path(pki), clock=clock, disk=disk)
         self._notes = Notes(pki)
+        self._refusals = Refusals(pki)
+        self._overlap = overlap
 
     @property
     def state(self) -> ChainState:
@@ -121,8 +142,17 @@ class OnlineAuthority:
         return signed
 
     def renew(self, current: x509.Certificate, csr_pem: bytes) -> SignedChain:
-        """Certify the holder of ``current`` (verified by the handshake) again, for the key of the request."""
-        return self._issue(grant_renewal(current, csr_pem, self._config, now=self._clock()))
+        """Certify the holder of ``current`` (verified by the handshake) again, for the key of the request.
+
+        Raises:
+            CertificateSuperseded: there is a newer certificate of this identity.
+            IssuanceRefused: it is not renewed here, or does not count now.
+            CertificateRejected: the request is not for the same names, or the identity was revoked.
+        """
+        ends = self._ends(AuthorityKind.INTERNAL)
+        grant = grant_renewal(current, csr_pem, self._config, now=self._clock(), authority_ends=ends)
+        self.require_newest(current, grant.kind)
+        return self._issue(grant)
 
     def renew_edge(self, requester: SpiffeId, chain_pem: bytes, csr_pem: bytes, proof: bytes) -> SignedChain:
         """Certify a gateway's public certificate again, for the key of the request.
@@ -131,6 +161,7 @@ class OnlineAuthority:
 
         Raises:
             IssuanceRefused: the requester does not hold it, it does not count, or the edge's key is elsewhere.
+            CertificateSuperseded: there is a newer one for this gateway.
             CertificateRejected: the certificate does not verify, or the request is not for the same names.
         """
         self._require_edge_key()
@@ -142,7 +173,77 @@ class OnlineAuthority:
         verify_chain(leaf, rest, self._trust.anchors(AuthorityKind.EDGE), now=now, purpose=Purpose.SERVER)
         if self._revocations.is_revoked(AuthorityKind.EDGE, leaf.serial_number):
             raise IssuanceRefused("the public certificate was revoked", "enrol again with a join token")
-        return self._issue(grant_edge_renewal(requester, leaf, csr_pem, proof, self._config, now=now))
+        ends = self._ends(AuthorityKind.EDGE)
+        grant = grant_edge_renewal(requester, leaf, csr_pem, proof, self._config, now=now, authority_ends=ends)
+        self.require_newest(leaf, grant.kind, AuthorityKind.EDGE)
+        return self._issue(grant)
+
+    def require_newest(
+        self,
+        shown: x509.Certificate,
+        kind: IssuanceKind | Literal[""] = "",
+        side: AuthorityKind = AuthorityKind.INTERNAL,
+    ) -> None:
+        """Refuse the holder of a certificate that was superseded: it may be a thief, or the one who was robbed.
+
+        The refusal is in the ledger (once in an hour for each certificate), in the log and in the metrics, and where
+        doctor and the dashboard look.
+
+        Args:
+            shown: whose holder asks; its path and possession were verified.
+            kind: what for.
+            side: which authority signed it.
+
+        Raises:
+            CertificateSuperseded: there is a newer one, and not only since a moment.
+            LedgerError: it is so, and could not be recorded.
+        """
+        self.take_notes()
+        now, identity = self._clock(), certified_identity(shown)
+        backdate = dt.timedelta(minutes=self._config.backdate_minutes)
+        since = self._ledger.generations.superseded_since(side, identity, shown, backdate)
+        try:
+            check_newest(shown, since, now=now, overlap=self._overlap)
+        except CertificateSuperseded as error:
+            REFUSED.labels(kind or "revocation").inc()
+            self._remember_refusal(shown, identity, kind, side, now)
+            raise error from None
+
+    def _remember_refusal(
+        self,
+        shown: x509.Certificate,
+        identity: SpiffeId,
+        kind: IssuanceKind | Literal[""],
+        side: AuthorityKind,
+        now: dt.datetime,
+    ) -> None:
+        newest = self._ledger.generations.newest(side, identity)
+        refusal = Refusal(
+            identity=str(identity),
+            authority=side,
+            serial=f"{shown.serial_number:x}",
+            newest="" if newest is None else f"{newest:x}",
+            not_after=shown.not_valid_after_utc,
+            first=now,
+            last=now,
+        )
+        if not self._refusals.add(refusal):
+            return
+        _LOG.error("refused: %s (see docs/howto/stolen-key.md)", refusal.describe())
+        self._ledger.append(
+            LedgerRecord(
+                event="refused",
+                kind=kind,
+                identity=str(identity),
+                serial=refusal.serial,
+                certificate=fingerprint(shown),
+                not_after=rfc3339(shown.not_valid_after_utc),
+                requester=str(identity),
+            )
+        )
+
+    def _ends(self, kind: AuthorityKind) -> frozenset[dt.datetime]:
+        return frozenset(anchor.not_valid_after_utc for anchor in self._trust.anchors(kind))
 
     def _require_edge_key(self) -> None:
         if not self._store.has_key(AuthorityKind.EDGE):
@@ -188,7 +289,14 @@ class OnlineAuthority:
             backdate=dt.timedelta(minutes=self._config.backdate_minutes),
             lifetime=grant.lifetime,
         )
-        # 3. One record says both what was issued and which token that used up: no crash can come between the two.
+        # 3. All that goes with it, before it supersedes what its requester has: nothing may fail after that.
+        anchors = self._trust.anchors(profile.authority)
+        signed = SignedChain(
+            to_pem(leaf, authority.certificate),
+            to_pem(*anchors),
+            self._revocations.pem_for_issuing(authority, anchors),
+        )
+        # 4. One record says both what was issued and which token that used up: no crash can come between the two.
         self._ledger.append(
             LedgerRecord(
                 event="issued",
@@ -201,13 +309,9 @@ class OnlineAuthority:
                 token=grant.token,
             )
         )
-        # 4. Only what is on the disk leaves.
-        anchors = self._trust.anchors(profile.authority)
-        return SignedChain(
-            to_pem(leaf, authority.certificate),
-            to_pem(*anchors),
-            self._revocations.pem_for_issuing(authority, anchors),
-        )
+        ISSUED.inc()
+        # 5. Only what is on the disk leaves.
+        return signed
 
     def _load(self, kind: AuthorityKind = AuthorityKind.INTERNAL) -> Authority:
         if kind is AuthorityKind.EDGE:

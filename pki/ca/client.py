@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import http.client
 import ssl
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from pki.authority import to_pem, trust_domain_of
 from pki.ca.address import CaAddress
 from pki.ca.errors import (
     CaUnavailable,
+    CertificateSuperseded,
     CertificateUnknown,
     EnrolmentRefused,
     IssuanceRefused,
@@ -52,9 +54,9 @@ from pki.csr import new_csr
 from pki.damaged import DAMAGED, DAMAGED_JSON
 from pki.due import purposes_of
 from pki.errors import CertificateRejected, PeerRefused, PkiError, StoreError
-from pki.files import read_bounded
+from pki.files import check_space, locked_file, read_bounded
 from pki.identity import Role, SpiffeId
-from pki.identity_files import PEERS_FILE, read_identity
+from pki.identity_files import KEY_FILE, PEERS_FILE, read_identity
 from pki.issuer import SignedChain, install_signed, utc_now
 from pki.keys import DEFAULT_ALGORITHM, describe_key, edge_algorithm
 from pki.profiles import Names, Purpose
@@ -65,6 +67,8 @@ TIMEOUT_SECONDS = 10.0
 """For connecting, and for each read."""
 RETRY_SECONDS = 15.0
 """How long :class:`OnlineIssuer` tries while the authority is away or asks to wait: a restart takes less."""
+IDENTITY_BYTES = 64 << 10
+"""Space for a new generation of an identity, in bytes; without it none is asked for."""
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
 
@@ -75,7 +79,15 @@ SERVER_ONLY = (Purpose.SERVER,)
 
 _ERRORS: dict[str, type[PkiError]] = {
     error.__name__: error
-    for error in (CertificateRejected, CertificateUnknown, EnrolmentRefused, IssuanceRefused, LedgerError, PeerRefused)
+    for error in (
+        CertificateRejected,
+        CertificateSuperseded,
+        CertificateUnknown,
+        EnrolmentRefused,
+        IssuanceRefused,
+        LedgerError,
+        PeerRefused,
+    )
 }
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 Address = tuple[str, int]
@@ -134,6 +146,19 @@ def renew(directory: Path, address: Address, *, algorithm: str = "") -> dt.datet
         address: of the mutual TLS port; the present certificate, which must be valid, is what proves who asks.
         algorithm: of the new key; by default as the present one.
     """
+    with _renewing(directory):
+        return _renew(directory, address, algorithm)
+
+
+@contextlib.contextmanager
+def _renewing(directory: Path) -> Iterator[None]:
+    """What is asked for supersedes what is there: one at a time, and nobody asks who cannot keep the answer."""
+    with locked_file(directory / KEY_FILE):
+        check_space(directory, IDENTITY_BYTES)
+        yield
+
+
+def _renew(directory: Path, address: Address, algorithm: str) -> dt.datetime:
     identity = TlsIdentity(directory)
     material = identity.material
     names = names_of(material.leaf)
@@ -155,6 +180,11 @@ def renew(directory: Path, address: Address, *, algorithm: str = "") -> dt.datet
 
 def renew_edge(directory: Path, gateway: TlsIdentity, address: Address, *, algorithm: str = "") -> dt.datetime:
     """As :func:`renew`, for the public certificate in ``directory``; the internal identity ``gateway`` asks."""
+    with _renewing(directory):
+        return _renew_edge(directory, gateway, address, algorithm)
+
+
+def _renew_edge(directory: Path, gateway: TlsIdentity, address: Address, algorithm: str) -> dt.datetime:
     material, _ = read_identity(directory)
     names = names_of(material.leaf)
     key_pem, csr_pem = new_csr(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+from pki.ca.generations import DEFAULT_OVERLAP
 
 
 class CaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -13,3 +17,7 @@ class CaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Renewal and job identities, over mutual TLS."""
     enrolment_port: int = 0
     """Enrolment, for those who have no certificate yet."""
+    renewal_overlap_minutes: Annotated[float, msgspec.Meta(ge=1, le=60)] = DEFAULT_OVERLAP.total_seconds() / 60
+    """How long a certificate may still renew after a newer one was issued: for who did not get, or keep, the answer.
+
+    At most a quarter of its life, whatever is set here."""

@@ -13,6 +13,10 @@ class IssuanceRefused(PkiError):
     """The requester may not have what it asks for, whatever its request looks like."""
 
 
+class CertificateSuperseded(IssuanceRefused):
+    """The certificate that was shown is not the newest of its identity: two have it, or an old copy came back."""
+
+
 class CertificateUnknown(PkiError):
     """No certificate like that lives, as far as this authority knows."""
 

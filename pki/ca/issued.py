@@ -7,19 +7,12 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from pki.ca.ledger import EDGE_KINDS, LedgerRecord
+from pki.ca.ledger import side_of
 from pki.ca.ledger_file import ledger_path, read_ledger
 from pki.ca.notes import Notes
 from pki.identity import SpiffeId
 from pki.profiles import AuthorityKind
 from pki.revocation_store import Target
-
-
-def side_of(record: LedgerRecord) -> AuthorityKind | None:
-    """Which authority signed the leaf that ``record`` is about; None: it is about none."""
-    if not record.serial or record.kind == "authority":
-        return None
-    return AuthorityKind.EDGE if record.kind in EDGE_KINDS else AuthorityKind.INTERNAL
 
 
 def living(

@@ -15,6 +15,7 @@ import msgspec
 
 from pki.ca.errors import LedgerError
 from pki.damaged import DAMAGED_JSON
+from pki.profiles import AuthorityKind
 
 GENESIS = "0" * 64
 """``previous`` of the first record."""
@@ -31,7 +32,10 @@ EDGE_KINDS = frozenset({"edge-enrolment", "edge-renewal", "edge-local"})
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One certificate that was issued, or ``event="recovered"``: what a crash had left half written was dropped.
+    """One certificate that was issued; or another event.
+
+    ``event="recovered"``: what a crash had left half written was dropped. ``event="refused"``: this certificate was
+    shown, by its holder, for something of ``kind`` (empty: to have another revoked), although there is a newer one.
 
     ``time`` and ``not_after`` are UTC in RFC 3339, ``serial`` is hexadecimal, ``certificate`` the SHA-256 of its DER,
     ``requester`` a SPIFFE ID, ``token:<id>`` or ``uid:<user id>``, ``token`` the id of the join token that this
@@ -39,7 +43,7 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     There is no secret in a record.
     """
 
-    event: Literal["issued", "recovered"]
+    event: Literal["issued", "recovered", "refused"]
     sequence: int = 0
     time: str = ""
     kind: IssuanceKind | NotedKind | Literal[""] = ""
@@ -53,6 +57,13 @@ class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     dropped_sha256: str = ""
     previous: str = ""
     digest: str = ""
+
+
+def side_of(record: LedgerRecord) -> AuthorityKind | None:
+    """Which authority signed the leaf that ``record`` says was issued; None: it is about none."""
+    if record.event != "issued" or not record.serial or record.kind == "authority":
+        return None
+    return AuthorityKind.EDGE if record.kind in EDGE_KINDS else AuthorityKind.INTERNAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import BinaryIO, Protocol
 import msgspec
 
 from pki.ca.errors import LedgerError
+from pki.ca.generations import Generations
 from pki.ca.ledger import MAX_LINE_BYTES, NOTED_KINDS, ChainState, LedgerRecord, read_chain, seal, state_after, verify
 from pki.files import SECRET_MODE, make_private_directory, sync_directory
 
@@ -66,6 +67,8 @@ class Ledger:
         self._state = ChainState()
         self._used_tokens: set[str] = set()
         self._noted: set[str] = set()
+        self.generations = Generations()
+        """Which certificate of each process is the newest."""
         self._broken = False
         try:
             self._descriptor = os.open(
@@ -149,6 +152,7 @@ class Ledger:
 
     def _take(self, record: LedgerRecord) -> None:
         self._state = state_after(record)
+        self.generations.take(record)
         if record.token:
             self._used_tokens.add(record.token)
         if record.kind in NOTED_KINDS:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pki.ca import client
 from pki.ca.address import CaAddress
-from pki.ca.errors import EnrolmentRefused
+from pki.ca.errors import CertificateSuperseded, EnrolmentRefused
 from pki.ca.join_token import JoinTokenFile
 from pki.errors import CertificateRejected, StoreError
 from pki.identity import SpiffeId
@@ -16,6 +17,8 @@ from pki.identity_files import IdentityMaterial, read_identity
 from pki.issuer import Clock, utc_now
 from pki.keys import DEFAULT_ALGORITHM
 from pki.tls import TlsIdentity
+
+_LOG = logging.getLogger(__name__)
 
 Locate = Callable[[], CaAddress]
 """Where the authority is now; asked before each attempt."""
@@ -73,12 +76,20 @@ class MemberIssuer:
 
         Raises:
             EnrolmentRefused: nothing usable is there, and the token is missing or not good.
+            CertificateSuperseded: what is there is not the newest of the identity, and there is no token.
             CaUnavailable: the authority cannot be reached; the token stays good.
         """
         _refuse_lifetime(spiffe_id, lifetime)
         if usable(directory, spiffe_id, self._clock()) is not None:
-            self._renew(directory)
-            return
+            try:
+                self._renew(directory)
+            except CertificateSuperseded:
+                # What is here is not the newest: a token made since then says that it is to be enrolled anew.
+                if (again := self._tokens.get(spiffe_id)) is None or not again.path.exists():
+                    raise
+                _LOG.warning("%s is enrolled again: its certificate was superseded, and there is a token", spiffe_id)
+            else:
+                return
         if (file := self._tokens.get(spiffe_id)) is None:
             raise EnrolmentRefused(
                 f"there is no usable identity of {spiffe_id}, and no join token", "give one with --join-token-file"

@@ -7,11 +7,13 @@ A request that asks for more is refused, not trimmed (:mod:`pki.csr`).
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from cryptography import x509
 
-from pki.ca.errors import EnrolmentRefused, IssuanceRefused
+from pki.ca.errors import CertificateSuperseded, EnrolmentRefused, IssuanceRefused
+from pki.ca.generations import overlap_for
 from pki.ca.ledger import IssuanceKind
 from pki.ca.possession import check_possession
 from pki.ca.tokens import ENROLLABLE, TokenRecord
@@ -22,7 +24,15 @@ from pki.errors import InvalidIdentity
 from pki.identity import Role, SpiffeId
 from pki.keys import PublicKey
 from pki.peer import certified_identity
-from pki.profiles import MIN_LEAF_LIFETIME, Names, Profile, Purpose, edge_server_profile, workload_profile
+from pki.profiles import (
+    MIN_LEAF_LIFETIME,
+    Names,
+    Profile,
+    Purpose,
+    edge_server_profile,
+    kept_lifetime,
+    workload_profile,
+)
 
 JOB_ROLES = frozenset({Role.DRIVER, Role.EXECUTOR})
 
@@ -58,8 +68,18 @@ def grant_enrolment(record: TokenRecord, csr_pem: bytes, config: PkiConfig) -> G
     return Grant("enrolment", names, key, workload_profile(spiffe_id.role, config).lifetime, requester, record.id)
 
 
-def grant_renewal(current: x509.Certificate, csr_pem: bytes, config: PkiConfig, *, now: dt.datetime) -> Grant:
-    """For the holder of ``current``, whose path the handshake verified: the same names again, for another key."""
+def grant_renewal(
+    current: x509.Certificate,
+    csr_pem: bytes,
+    config: PkiConfig,
+    *,
+    now: dt.datetime,
+    authority_ends: Collection[dt.datetime] = (),
+) -> Grant:
+    """For the holder of ``current``, whose path the handshake verified: the same again, for another key.
+
+    The same names, and the same lifetime (see :func:`pki.profiles.kept_lifetime`).
+    """
     # 1. A connection may outlive the certificate it was opened with.
     if not current.not_valid_before_utc <= now <= current.not_valid_after_utc:
         raise IssuanceRefused("the certificate of this connection is not valid now", "enrol again with a join token")
@@ -69,7 +89,7 @@ def grant_renewal(current: x509.Certificate, csr_pem: bytes, config: PkiConfig, 
         raise IssuanceRefused(f"{spiffe_id} is not renewed here")
     # 3. The names it has, and no other.
     names = names_of(current)
-    lifetime = workload_profile(spiffe_id.role, config).lifetime
+    lifetime = _kept(current, workload_profile(spiffe_id.role, config), config, authority_ends)
     return Grant("renewal", names, check_csr(csr_pem, names), lifetime, str(spiffe_id))
 
 
@@ -81,6 +101,7 @@ def grant_edge_renewal(
     config: PkiConfig,
     *,
     now: dt.datetime,
+    authority_ends: Collection[dt.datetime] = (),
 ) -> Grant:
     """For a gateway: its public certificate ``current``, of which the path was verified, again for another key.
 
@@ -104,7 +125,7 @@ def grant_edge_renewal(
     names = names_of(current)
     key = check_csr(csr_pem, names)
     check_edge_key(key)
-    lifetime = edge_server_profile(requester.role, config).lifetime
+    lifetime = _kept(current, edge_server_profile(requester.role, config), config, authority_ends)
     return Grant("edge-renewal", names, key, lifetime, str(requester), edge_server=True)
 
 
@@ -129,6 +150,37 @@ def grant_job(
         raise IssuanceRefused(f"{spiffe_id} cannot live {granted}", f"ask for {MIN_LEAF_LIFETIME} to {longest}")
     names = Names.checked(spiffe_id, (), ())
     return Grant("job", names, check_csr(csr_pem, names), granted, str(requester))
+
+
+def check_newest(
+    shown: x509.Certificate, superseded_since: dt.datetime | None, *, now: dt.datetime, overlap: dt.timedelta
+) -> None:
+    """Refuse who shows a certificate that was superseded longer ago than ``overlap``.
+
+    Args:
+        shown: whose holder asks.
+        superseded_since: see :meth:`pki.ca.generations.Generations.superseded_since`.
+        now: with time zone, by the clock that ``superseded_since`` is of.
+        overlap: as configured; see :func:`pki.ca.generations.overlap_for`.
+
+    Raises:
+        CertificateSuperseded: somebody has a newer one.
+    """
+    if superseded_since is None or now - superseded_since <= overlap_for(shown, overlap):
+        return
+    raise CertificateSuperseded(
+        f"the certificate {shown.serial_number:x} of {certified_identity(shown)} was superseded at "
+        f"{superseded_since:%Y-%m-%d %H:%M:%S} UTC: it is not the newest of this identity",
+        "its key may be in two hands: see docs/howto/stolen-key.md; if it is this process that lost its newest "
+        "certificate, enrol it again with a join token",
+    )
+
+
+def _kept(
+    current: x509.Certificate, profile: Profile, config: PkiConfig, authority_ends: Collection[dt.datetime]
+) -> dt.timedelta:
+    backdate = dt.timedelta(minutes=config.backdate_minutes)
+    return kept_lifetime(current, profile, backdate=backdate, authority_ends=authority_ends)
 
 
 def names_of(certificate: x509.Certificate) -> Names:

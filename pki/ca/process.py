@@ -9,8 +9,6 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from prometheus_client import Counter
-
 from pki.ca.address import CaAddress, publish_ca, withdraw_ca
 from pki.ca.authority import OnlineAuthority
 from pki.ca.config import CaConfig
@@ -24,12 +22,10 @@ from pki.errors import PkiError
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.in_use_reporter import reporting
-from pki.metrics import REGISTRY
 from pki.renewal import renewal_reason
 from pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
-ISSUED = Counter("sluice_ca_issued_total", "Certificates that the online authority has signed.", registry=REGISTRY)
 
 DEFAULT_NAME = "ca-1"
 RENEWAL_CHECK_SECONDS = 2.0
@@ -58,7 +54,7 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         LedgerError: the ledger is damaged, or another process has it.
     """
     home.create()
-    authority = OnlineAuthority(home.pki, pki)
+    authority = OnlineAuthority(home.pki, pki, overlap=dt.timedelta(minutes=config.renewal_overlap_minutes))
     async with AsyncExitStack() as stack:
         stack.callback(authority.close)
         directory = home.identity(Role.CA, name)
@@ -67,7 +63,6 @@ async def online_ca(home: Home, pki: PkiConfig, config: CaConfig, name: str = DE
         def renew_own() -> None:
             if reason := renewal_reason(directory, spiffe_id, dt.datetime.now(dt.UTC)):
                 authority.issue_own(directory, name, config.host)
-                ISSUED.inc()
                 _LOG.info("issued %s: %s", spiffe_id, reason)
 
         def refresh_lists() -> None:

@@ -31,7 +31,14 @@ from cryptography import x509
 
 from pki.ca.authority import OnlineAuthority
 from pki.ca.enrolment_listener import EnrolmentListener
-from pki.ca.errors import CertificateUnknown, EnrolmentRefused, IssuanceRefused, LedgerError, RateLimited
+from pki.ca.errors import (
+    CertificateSuperseded,
+    CertificateUnknown,
+    EnrolmentRefused,
+    IssuanceRefused,
+    LedgerError,
+    RateLimited,
+)
 from pki.ca.followers import Followers
 from pki.ca.protocol import (
     ALPN,
@@ -91,6 +98,7 @@ _STATUS: dict[type[SluiceError], int] = {
     InvalidIdentity: 422,
     EnrolmentRefused: 403,
     IssuanceRefused: 403,
+    CertificateSuperseded: 403,
     CertificateUnknown: 404,
     PeerRefused: 403,
     RateLimited: 429,
@@ -197,30 +205,46 @@ class CaServer:
         peer, current = _peer(request)
         _limit(self._per_identity, str(peer))
         asked = await _read(request, RenewRequest)
-        return await self._issue(lambda: self._authority.renew(current, asked.csr_pem.encode()))
+
+        def renew() -> SignedChain:
+            _require_connected(request)
+            return self._authority.renew(current, asked.csr_pem.encode())
+
+        return await self._issue(renew)
 
     async def _renew_edge(self, request: web.BaseRequest) -> SignedAnswer:
-        peer, _ = _peer(request)
+        peer, current = _peer(request)
         _limit(self._per_identity, str(peer))
         asked = await _read(request, EdgeRenewRequest)
-        return await self._issue(
-            lambda: self._authority.renew_edge(peer, asked.chain_pem.encode(), asked.csr_pem.encode(), asked.proof)
-        )
+
+        def renew() -> SignedChain:
+            _require_connected(request)
+            self._authority.require_newest(current, "edge-renewal")
+            return self._authority.renew_edge(peer, asked.chain_pem.encode(), asked.csr_pem.encode(), asked.proof)
+
+        return await self._issue(renew)
 
     async def _issue_job(self, request: web.BaseRequest) -> SignedAnswer:
-        peer, _ = _peer(request)
+        peer, current = _peer(request)
         _limit(self._per_jobmanager, str(peer))
         asked = await _read(request, JobRequest)
         lifetime = _lifetime(asked.lifetime_seconds)
-        return await self._issue(
-            lambda: self._authority.issue_job(peer, asked.spiffe_id, asked.csr_pem.encode(), lifetime)
-        )
+
+        def issue() -> SignedChain:
+            self._authority.require_newest(current, "job")
+            return self._authority.issue_job(peer, asked.spiffe_id, asked.csr_pem.encode(), lifetime)
+
+        return await self._issue(issue)
 
     async def _revoke(self, revoker: Revoker, request: web.BaseRequest) -> RevokedAnswer:
-        peer, _ = _peer(request)
+        peer, current = _peer(request)
         _limit(self._per_revoker, str(peer))
         asked = await _read(request, RevokeRequest)
-        revoke = partial(revoker.revoke, peer, int(asked.serial, 16), asked.reason, asked.by)
+
+        def revoke() -> RevokedAnswer:
+            self._authority.require_newest(current)
+            return revoker.revoke(peer, int(asked.serial, 16), asked.reason, asked.by)
+
         return await asyncio.get_running_loop().run_in_executor(self._worker, revoke)
 
     async def _tell_trust(self, request: web.BaseRequest) -> bytes:
@@ -275,6 +299,13 @@ def _peer(request: web.BaseRequest) -> tuple[SpiffeId, x509.Certificate]:
     if certificate is None:
         raise PeerRefused("the peer showed no certificate")
     return peer, x509.load_der_x509_certificate(certificate)
+
+
+def _require_connected(request: web.BaseRequest) -> None:
+    """Renew nothing for who has hung up: it asks again, and what it never gets would supersede what it gets then."""
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        raise PeerRefused("the connection is gone")
 
 
 async def _read(request: web.BaseRequest, kind: type[_Request], limit: int = MAX_REQUEST_BYTES) -> _Request:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from pki.ca.refusals import Refusal
 from pki.chain_problems import certificate_problems
 from pki.crl import load_crls
 from pki.crl_files import take_newer
@@ -176,6 +177,23 @@ def ledger_problems(path: Path | None, error: str) -> list[Problem]:
         return []
     why = "what was issued is not known any more, and the online authority does not start"
     return [_error("ledger-broken", path, error, why, "restore it from a copy, then: sluice pki ledger verify")]
+
+
+def refusal_problems(refusals: Sequence[Refusal], ledger: Path | None) -> list[Problem]:
+    """Superseded certificates that were shown for renewal."""
+    why = "a stolen key renews itself like this, and so does the one it was stolen from: see docs/howto/stolen-key.md"
+    return [
+        _error(
+            "superseded-shown",
+            Path() if ledger is None else ledger,
+            each.describe(),
+            why,
+            f"find out who has it; then sluice pki revoke {each.serial} --authority {each.authority} --reason "
+            "superseded, when it was a harmless copy, or else sluice pki revoke "
+            f"{each.identity} --reason key-compromise",
+        )
+        for each in refusals
+    ]
 
 
 def _error(code: str, path: Path, what: str, why: str, remedy: str = _RESTORE) -> Problem:

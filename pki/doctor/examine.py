@@ -8,7 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pki.doctor.authorities import authority_problems, ledger_problems, list_problems, parse_authority, parse_bundles
+from pki.doctor.authorities import (
+    authority_problems,
+    ledger_problems,
+    list_problems,
+    parse_authority,
+    parse_bundles,
+    refusal_problems,
+)
 from pki.doctor.facts import HomeFacts
 from pki.doctor.identities import identity_problems
 from pki.doctor.online import (
@@ -87,4 +94,5 @@ def judge(facts: HomeFacts, now: dt.datetime) -> list[Problem]:
     for identity in facts.identities:
         problems += identity_problems(identity, authorities, now, running=facts.running)
     problems += list_problems(facts, authorities, now)
+    problems += refusal_problems(facts.refusals, facts.ledger)
     return problems + ledger_problems(facts.ledger, facts.ledger_error)

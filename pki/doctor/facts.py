@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cryptography import x509
 
+from pki.ca.refusals import Refusal
 from pki.profiles import AuthorityKind
 
 
@@ -83,6 +84,8 @@ class HomeFacts:
     unreadable: tuple[tuple[Path, str], ...] = ()
     ledger: Path | None = None
     ledger_error: str = ""
+    refusals: tuple[Refusal, ...] = ()
+    """Superseded certificates that were shown to the online authority, and need attention."""
 
 
 @dataclass(frozen=True, slots=True)

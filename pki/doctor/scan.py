@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pki.ca.ledger_file import ledger_path, verify_ledger
+from pki.ca.refusals import Refusal, needing_attention, refusals_path
 from pki.crl import MAX_CRL_BYTES
 from pki.crl_files import COMPLETE_LISTS_FILE, CRL_FILE, JOB_IDENTITIES, PROCESS_IDENTITIES
 from pki.delta_lists import BASE_FILE, DELTA_FILE
@@ -76,6 +77,7 @@ def read_home(home: Home, *, running: bool) -> HomeFacts:
         unreadable=tuple(reader.failed),
         ledger=ledger if ledger.exists() else None,
         ledger_error=_ledger_error(ledger) if ledger.exists() else "",
+        refusals=_refusals(home, reader),
     )
 
 
@@ -241,6 +243,14 @@ def _is_locked(directory: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _refusals(home: Home, reader: _Reader) -> tuple[Refusal, ...]:
+    try:
+        return needing_attention(home, dt.datetime.now(dt.UTC))
+    except PkiError as error:
+        reader.failed.append((refusals_path(home.pki), error.what))
+        return ()
 
 
 def _ledger_error(path: Path) -> str:

@@ -18,13 +18,14 @@ from typing import NoReturn
 from pki.assertion_keys import AssertionKeys, assertion_keys_file
 from pki.ca.address import CaAddress, read_ca
 from pki.ca.client import OnlineIssuer
+from pki.ca.refusals import needing_attention
 from pki.config import PkiConfig
 from pki.connections import ConnectionLog
-from pki.errors import SluiceError
+from pki.errors import PkiError, SluiceError
 from pki.home import Home
 from pki.identity import Role
 from pki.in_use_reporter import reporting
-from pki.issuer import Issuer
+from pki.issuer import Issuer, utc_now
 from pki.metrics import collecting
 from pki.standing import OpenStreams, Standing
 from pki.tasks import end_tasks
@@ -302,7 +303,9 @@ class _Node:
 
     def _trust(self) -> TrustFacts:
         loaded = self.identity.material
-        return trust_facts(str(loaded.spiffe_id), loaded.leaf, loaded.anchors, read_summary(self.home))
+        return trust_facts(
+            str(loaded.spiffe_id), loaded.leaf, loaded.anchors, read_summary(self.home), _shown_late(self.home)
+        )
 
     def _information(self, leadership: Leadership) -> LeaderInformation:
         return LeaderInformation(
@@ -313,6 +316,14 @@ class _Node:
             rest=self.address.rest,
             rest_tls=self.address.rest_tls,
         )
+
+
+def _shown_late(home: Home) -> tuple[str, ...]:
+    """What the online authority of this home has refused to renew, where there is one."""
+    try:
+        return tuple(each.describe() for each in needing_attention(home, utc_now()))
+    except PkiError as error:
+        return (f"refused renewals cannot be read: {error.what}",)
 
 
 def _standing(identity: TlsIdentity, auth: tuple[str, int] | None) -> Standing:

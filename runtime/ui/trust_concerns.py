@@ -22,6 +22,8 @@ class Concern:
 def trust_concerns(found: TrustMap, facts: TrustFacts, now: float) -> tuple[Concern, ...]:
     """The worst first; nothing when everything is in order."""
     concerns: dict[str, Concern] = {}
+    for text in facts.superseded:
+        concerns[text] = Concern("bad", f"{text[0].upper()}{text[1:]}. See the guide to a stolen key.")
     for link in found.links:
         for text in link.concerns:
             concerns.setdefault(text, Concern(link.tone, f"{text[0].upper()}{text[1:]} ({link.channel})."))

@@ -43,6 +43,7 @@ class TrustFacts:
         phase: of a rotation: ``A``, ``A+B``, ``B+A``.
         meaning: the phase in a sentence.
         audit: what the last audit of this home found.
+        superseded: identities that two have, in sentences: an older certificate was shown for renewal.
     """
 
     identity: str
@@ -51,6 +52,7 @@ class TrustFacts:
     phase: str
     meaning: str
     audit: AuditSummary | None = None
+    superseded: tuple[str, ...] = ()
 
     def anchor(self, key: str) -> Anchor | None:
         """The authority with this key identifier."""
@@ -63,7 +65,11 @@ def unknown_trust() -> TrustFacts:
 
 
 def trust_facts(
-    identity: str, leaf: x509.Certificate, anchors: Sequence[x509.Certificate], audit: AuditSummary | None = None
+    identity: str,
+    leaf: x509.Certificate,
+    anchors: Sequence[x509.Certificate],
+    audit: AuditSummary | None = None,
+    superseded: Sequence[str] = (),
 ) -> TrustFacts:
     """The facts, from what a process has loaded."""
     newest_first = sorted(anchors, key=lambda each: each.not_valid_before_utc, reverse=True)
@@ -83,7 +89,8 @@ def trust_facts(
         )
         for each in newest_first
     )
-    return TrustFacts(identity, describe_certificate(leaf), found, phase.value, _PHASES[phase], audit)
+    own = describe_certificate(leaf)
+    return TrustFacts(identity, own, found, phase.value, _PHASES[phase], audit, tuple(superseded))
 
 
 def anchor_tone(anchor: Anchor, now: float) -> Tone:

@@ -10,7 +10,7 @@ import pytest
 from pki.config import PkiConfig
 from pki.home import Home
 from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
+from pki.identity_files import read_certificates, read_identity
 from pki.issuer import LocalIssuer, utc_now
 from pki.store import AuthorityStore
 from tests.hostile import TRUST_DOMAIN, TestPki
@@ -199,3 +199,38 @@ def test_root_on_another_machine(sluice_pki: Command, tmp_path: Path) -> None:  
     issued = sluice_pki("issue", "taskmanager/tm-1", "--json").json()
     root = tmp_path / "offline/pki/authorities/root/cert.pem"
     assert sluice_pki("verify", issued["directory"], "--ca", root).code == 0
+
+
+@pytest.mark.parametrize("asked", ["90d", "2h"])
+def test_renewal_keeps_the_lifetime_or_says_what_it_does(
+    asked: str,
+    sluice_pki: Command,  # noqa: F811
+    pki: TestPki,  # noqa: F811
+) -> None:
+    assert pki.home.pki.exists()
+    assert sluice_pki("issue", "gateway/web", "--edge-server", "--dns", "a.example", "--lifetime", asked).code == 0
+    directory = pki.home.identity(Role.GATEWAY, "web")
+
+    def life() -> dt.timedelta:
+        leaf = read_certificates(directory / "chain.pem")[0]
+        return leaf.not_valid_after_utc - leaf.not_valid_before_utc
+
+    before = life()
+    renewed = sluice_pki("renew", directory, "--force", "--json").json()["identities"][0]
+    assert (renewed["action"], renewed["lifetime_changed"], life()) == ("renewed", "", before)
+    shorter = sluice_pki("renew", directory, "--force", "--lifetime", "1h")
+    assert (shorter.code, "; it lives" in shorter.out) == (0, True)
+    assert sluice_pki("renew", directory, "--lifetime", "399d").code == 2
+    assert sluice_pki("renew", directory, "--ca", "localhost:1", "--lifetime", "1h").code == 2
+
+
+def test_renewal_is_bounded_by_the_configuration_and_says_so(
+    sluice_pki: Command,  # noqa: F811
+    pki: TestPki,  # noqa: F811
+) -> None:
+    assert sluice_pki("issue", "taskmanager/tm-9", "--lifetime", "90d").code == 0
+    (pki.home.root / "sluice.toml").write_text("[pki]\nmax_leaf_hours = 720\n")
+    renewed = sluice_pki("renew", "--force")
+    assert "it lives 30d from now on, 90d before" in renewed.out
+    refused = sluice_pki("issue", "taskmanager/tm-9", "--force", "--lifetime", "31d")
+    assert (refused.code, "at most 30d (pki.max_leaf_hours)" in refused.err) == (1, True)

@@ -453,6 +453,7 @@ GONE = 2**22 + 1
 
 TESTED_ELSEWHERE = {
     "announcement-stale", "foreign-owner", "listener-stale", "listener-unreachable", "peer-clock", "process-dead",
+    "superseded-shown",
     "no-spiffe-id",  # of a listener only: in a home it breaks the rules
 }  # fmt: skip
 

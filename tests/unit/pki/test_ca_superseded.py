@@ -1,0 +1,344 @@
+"""A copied key is found out: of two who renew from one certificate, one is refused, recorded and told about."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pki.ca.authority import REFUSED, OnlineAuthority
+from pki.ca.errors import CertificateSuperseded, IssuanceRefused
+from pki.ca.generations import DEFAULT_OVERLAP, Generations, overlap_for
+from pki.ca.ledger import LedgerRecord
+from pki.ca.ledger_file import ledger_path, read_ledger
+from pki.ca.refusals import ATTENTION, MAX_REFUSALS, Refusal, Refusals, needing_attention, refusals_path
+from pki.ca.token_store import TokenStore
+from pki.ca.tokens import mint
+from pki.config import PkiConfig
+from pki.crl import Reason
+from pki.csr import new_csr
+from pki.doctor.examine import judge
+from pki.doctor.scan import read_home
+from pki.home import Home
+from pki.identity import Role, SpiffeId
+from pki.issuer import LocalIssuer, SignedChain
+from pki.profiles import AuthorityKind
+from pki.revocation_store import RevocationStore, Target
+from pki.store import AuthorityStore
+from runtime.ui.trust_concerns import trust_concerns
+from runtime.ui.trust_facts import trust_facts
+from runtime.ui.trust_map import TrustMap
+
+CONFIG = PkiConfig(trust_domain="td")
+START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
+WORKER = SpiffeId.process("td", Role.TASKMANAGER, "tm-1")
+OTHER = SpiffeId.process("td", Role.TASKMANAGER, "tm-2")
+INTERNAL = AuthorityKind.INTERNAL
+MINUTE, HOUR = dt.timedelta(minutes=1), dt.timedelta(hours=1)
+
+
+class World:
+    """An online authority with a clock that is moved."""
+
+    def __init__(self, root: Path, config: PkiConfig = CONFIG) -> None:
+        self.now = START
+        self.config = config
+        self.home = Home.at(root).create()
+        LocalIssuer(self.home, config, clock=self.clock).ensure_authorities()
+        self.authority = self.start()
+
+    def clock(self) -> dt.datetime:
+        """The present."""
+        return self.now
+
+    def start(self) -> OnlineAuthority:
+        """The authority with what is on the disk."""
+        return OnlineAuthority(self.home.pki, self.config, clock=self.clock)
+
+    def restart(self) -> None:
+        """What is remembered comes from the disk alone."""
+        self.authority.close()
+        self.authority = self.start()
+
+    def enrol(self, spiffe_id: SpiffeId = WORKER) -> x509.Certificate:
+        """A first certificate, with a join token."""
+        record, text = mint(spiffe_id, AuthorityStore(self.home.pki).certificate(INTERNAL), now=self.now)
+        TokenStore(self.home.pki).add(record, now=self.now)
+        return leaf_of(self.authority.enrol(text, new_csr(spiffe_id)[1]))
+
+    def renew(self, current: x509.Certificate, spiffe_id: SpiffeId = WORKER) -> x509.Certificate:
+        """Whoever has the key of ``current`` asks."""
+        return leaf_of(self.authority.renew(current, new_csr(spiffe_id)[1]))
+
+    def by_hand(self) -> x509.Certificate:
+        """Issued on the authority's machine without it."""
+        issuer = LocalIssuer(self.home, self.config, clock=self.clock)
+        return leaf_of(issuer.sign_csr(new_csr(WORKER)[1], WORKER))
+
+    def refused(self) -> list[LedgerRecord]:
+        """What the ledger says was refused."""
+        return [record for record in read_ledger(ledger_path(self.home.pki)) if record.event == "refused"]
+
+
+def leaf_of(signed: SignedChain) -> x509.Certificate:
+    return x509.load_pem_x509_certificates(signed.chain_pem)[0]
+
+
+def is_refused(ask: Callable[[], object]) -> bool:
+    try:
+        ask()
+    except CertificateSuperseded:
+        return True
+    return False
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "home")
+
+
+@pytest.mark.parametrize("thief_first", [True, False])
+@pytest.mark.parametrize("apart", [dt.timedelta(seconds=1), DEFAULT_OVERLAP, 2 * HOUR])
+def test_thief_and_owner_do_not_renew_side_by_side(world: World, apart: dt.timedelta, *, thief_first: bool) -> None:
+    """As in the attack: both renew at half of a life. One of them is refused at the latest with the next renewal."""
+    has = dict.fromkeys(("owner", "thief"), world.enrol())
+    order = ("thief", "owner") if thief_first else ("owner", "thief")
+    refused: set[str] = set()
+    for _ in range(3):
+        world.now += 12 * HOUR - apart
+        for who in order:
+            try:
+                has[who] = has[who] if who in refused else world.renew(has[who])
+            except CertificateSuperseded:
+                refused.add(who)
+            world.now += apart
+        world.now -= apart
+    assert len(refused) == 1
+    assert {record.identity for record in world.refused()} == {str(WORKER)}
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.tuples(st.booleans(), st.integers(16, 11 * 60)), min_size=12, max_size=16))
+def test_two_who_wait_longer_than_the_overlap_never_both_go_on(
+    steps: list[tuple[bool, int]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    world = World(tmp_path_factory.mktemp("home"))
+    first = world.enrol()
+    has, turns = {True: first, False: first}, {True: 0, False: 0}
+    refused = False
+    for who, minutes in steps:
+        world.now += minutes * MINUTE
+        if not has[who].not_valid_before_utc <= world.now <= has[who].not_valid_after_utc:
+            continue
+        try:
+            has[who] = world.renew(has[who])
+            turns[who] += 1
+        except CertificateSuperseded:
+            refused = True
+    world.authority.close()
+    assert refused or not all(turns.values()), "both renewed, and nobody noticed"
+    assert not (refused and all(turns.values())), "with so long between any two, the second was refused at once"
+
+
+def test_answer_that_was_lost_is_asked_for_again_with_the_old_key(world: World) -> None:
+    had = world.enrol()
+    world.now += 12 * HOUR
+    world.renew(had)  # never arrives
+    for _ in range(3):
+        world.now += 4 * MINUTE
+        received = world.renew(had)
+    world.now += 12 * HOUR
+    assert world.renew(received), "what arrived last is the newest"
+    assert not world.refused()
+
+
+def test_overlap_counts_from_the_first_certificate_that_came_after(world: World) -> None:
+    had = world.enrol()
+    world.renew(had)
+    world.now += DEFAULT_OVERLAP
+    world.renew(had)
+    world.now += dt.timedelta(seconds=1)
+    with pytest.raises(CertificateSuperseded, match="docs/howto/stolen-key"):
+        world.renew(had)
+
+
+@pytest.mark.parametrize(
+    ("hours", "minutes"), [pytest.param(24, 15, id="a day"), pytest.param(0.5, 7.5, id="half an hour")]
+)
+def test_overlap_is_shorter_than_the_time_between_renewals(tmp_path: Path, hours: float, minutes: float) -> None:
+    config = PkiConfig(trust_domain="td", leaf_hours=hours, backdate_minutes=0)
+    world = World(tmp_path / "home", config)
+    had = world.enrol()
+    assert overlap_for(had, DEFAULT_OVERLAP) == minutes * MINUTE
+    world.renew(had)
+    world.now += minutes * MINUTE
+    world.renew(had)
+    world.now += dt.timedelta(seconds=1)
+    assert is_refused(lambda: world.renew(had))
+
+
+def test_restart_forgets_nothing(world: World) -> None:
+    had = world.enrol()
+    newest = world.renew(had)
+    world.now += HOUR
+    world.restart()
+    assert is_refused(lambda: world.renew(had))
+    world.restart()
+    assert len(needing_attention(world.home, world.now)) == 1
+    assert world.renew(newest)
+
+
+def test_clock_that_was_set_back_refuses_nobody_who_is_the_newest(world: World) -> None:
+    world.now += HOUR
+    had = world.enrol()
+    newest = world.renew(had)
+    world.now -= 4 * MINUTE
+    assert world.renew(newest)
+    assert not world.refused()
+
+
+def test_certificate_from_before_the_ledger_renews_once(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home").create()
+    issuer = LocalIssuer(home, CONFIG, clock=lambda: START)
+    issuer.ensure_authorities()
+    old = leaf_of(issuer.sign_csr(new_csr(WORKER)[1], WORKER))
+    world = World(tmp_path / "home")
+    world.now += 6 * HOUR
+    newest = world.renew(old)
+    world.now += HOUR
+    assert is_refused(lambda: world.renew(old))
+    assert world.renew(newest)
+
+
+def test_ledger_restored_from_a_copy_knows_the_newer_by_its_beginning(world: World, tmp_path: Path) -> None:
+    older = world.enrol()
+    shutil.copy2(ledger_path(world.home.pki), tmp_path / "copy")
+    world.now += 12 * HOUR
+    newest = world.renew(older)
+    world.authority.close()
+    shutil.copy2(tmp_path / "copy", ledger_path(world.home.pki))
+    world.authority = world.start()
+    world.now += HOUR
+    renewed = world.renew(newest)
+    world.now += HOUR
+    assert is_refused(lambda: world.renew(older))
+    assert world.renew(renewed)
+
+
+def test_certificate_issued_by_hand_supersedes_before_its_note_is_taken_in(world: World) -> None:
+    had = world.enrol()
+    by_hand = world.by_hand()
+    world.now += HOUR
+    assert not is_refused(lambda: world.renew(had)), "the note was taken in a moment ago: the overlap begins with it"
+    world.now += HOUR
+    assert is_refused(lambda: world.renew(had))
+    assert is_refused(lambda: world.renew(by_hand))
+
+
+def test_who_lost_the_newest_comes_back_by_a_token(world: World) -> None:
+    restored = world.enrol()
+    world.renew(restored)
+    world.now += HOUR
+    assert is_refused(lambda: world.renew(restored))
+    again = world.enrol()
+    world.now += HOUR
+    assert world.renew(again)
+
+
+def test_others_are_not_concerned(world: World) -> None:
+    mine, others = world.enrol(), world.enrol(OTHER)
+    world.renew(mine)
+    world.now += HOUR
+    assert is_refused(lambda: world.renew(mine))
+    assert world.renew(others, OTHER)
+
+
+def test_refusal_is_recorded_logged_counted_and_shown(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    stolen = world.enrol()
+    newest = world.renew(stolen)
+    world.now += HOUR
+    before = REFUSED.labels("renewal")._value.get()
+    for _ in range(4):
+        assert is_refused(lambda: world.renew(stolen))
+        world.now += 10 * MINUTE
+    assert REFUSED.labels("renewal")._value.get() - before == 4
+    (record,) = world.refused()
+    serial = f"{stolen.serial_number:x}"
+    assert (record.kind, record.identity, record.serial) == ("renewal", str(WORKER), serial)
+    told = f"an older certificate of {WORKER} (serial {serial}) was shown for renewal"
+    assert [each.levelno for each in caplog.records if told in each.getMessage()] == [logging.ERROR]
+    (refusal,) = needing_attention(world.home, world.now)
+    assert refusal.newest == f"{newest.serial_number:x}"
+    problems = [each for each in judge(read_home(world.home, running=False), world.now) if each.code.startswith("supe")]
+    assert [(each.code, told in each.what) for each in problems] == [("superseded-shown", True)]
+    facts = trust_facts("", newest, [], superseded=[refusal.describe()])
+    assert [each.tone for each in trust_concerns(TrustMap({}, ()), facts, 0) if serial in each.text] == ["bad"]
+    world.now += HOUR
+    assert is_refused(lambda: world.renew(stolen))
+    assert len(world.refused()) == 2, "again after an hour"
+
+
+@pytest.mark.parametrize("how", ["revoked", "days later"])
+def test_attention_ends(how: str, world: World) -> None:
+    stolen = world.enrol()
+    world.renew(stolen)
+    world.now += HOUR
+    assert is_refused(lambda: world.renew(stolen))
+    if how == "revoked":
+        store = RevocationStore(world.home.pki, CONFIG, clock=world.clock)
+        store.revoke(INTERNAL, [Target.of(stolen, str(WORKER))], Reason.SUPERSEDED)
+    else:
+        world.now += ATTENTION
+    assert needing_attention(world.home, world.now) == ()
+
+
+def test_damaged_file_of_refusals_stops_neither_authority_nor_refusal(world: World) -> None:
+    stolen = world.enrol()
+    newest = world.renew(stolen)
+    refusals_path(world.home.pki).write_bytes(b"{")
+    world.now += HOUR
+    world.restart()
+    assert world.renew(newest)
+    assert is_refused(lambda: world.renew(stolen))
+    assert len(needing_attention(world.home, world.now)) == 1
+
+
+def test_refusals_are_bounded(tmp_path: Path) -> None:
+    refusals = Refusals(tmp_path)
+    known: dict[tuple[AuthorityKind, str], Refusal] = refusals._known
+    each = Refusal(
+        identity=str(WORKER), authority=INTERNAL, serial="ffff", newest="1", not_after=START, first=START, last=START
+    )
+    for number in range(MAX_REFUSALS + 5):
+        known[INTERNAL, f"{number:x}"] = each
+    assert refusals.add(each)
+    assert len(known) == MAX_REFUSALS
+    assert (INTERNAL, "ffff") in known
+
+
+def test_jobs_and_users_are_no_lines(tmp_path: Path) -> None:
+    """They are renewed by whoever is entitled to ask for them, not by what they show."""
+    generations = Generations()
+    for identity in (SpiffeId.driver("td", "a" * 32), SpiffeId.process("td", Role.USER, "ada")):
+        for serial in ("1", "2"):
+            generations.take(
+                LedgerRecord(
+                    event="issued", kind="job", identity=str(identity), serial=serial,
+                    time=START.isoformat(), not_after=(START + HOUR).isoformat(),
+                )
+            )  # fmt: skip
+        assert generations.newest(INTERNAL, identity) is None
+    world = World(tmp_path / "home")
+    driver = SpiffeId.driver("td", "a" * 32)
+    certificate = leaf_of(
+        world.authority.issue_job(SpiffeId.process("td", Role.JOBMANAGER, "jm"), str(driver), new_csr(driver)[1])
+    )
+    with pytest.raises(IssuanceRefused, match="not renewed here"):
+        world.authority.renew(certificate, new_csr(driver)[1])
