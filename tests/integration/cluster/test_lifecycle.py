@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cli.follow import OUTAGE_SECONDS
 from tests.integration.cluster import pipelines
 from tests.integration.cluster.conftest import COMMAND, REPOSITORY, LocalCluster, eventually
 
@@ -36,16 +37,25 @@ def test_without_the_auth_service_everything_is_refused(own_cluster: LocalCluste
     eventually(lambda: own_cluster.sluice("jobs", "list").returncode == 0, "the auth service")
 
 
-def test_a_foreground_up_stops_cleanly_on_ctrl_c(tmp_path: Path) -> None:
+def test_a_foreground_up_stops_cleanly_on_ctrl_c_and_who_waits_for_a_job_is_told(tmp_path: Path) -> None:
     home = tmp_path / "home"
+    (tmp_path / "slow.py").write_text(pipelines.SLOW, encoding="utf-8")
     command = [*COMMAND, "up", "--home", str(home), "--port", "0", "--taskmanagers", "1"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
         record = home / "run" / "cluster.json"
         eventually(lambda: record.exists() and json.loads(record.read_text())["ready"], "a ready cluster")
-        children = psutil.Process(up.pid).children(recursive=True)
-        up.send_signal(signal.SIGINT)
-        _, errors = up.communicate(timeout=60)
-        assert up.returncode == 0, errors
+        cluster = LocalCluster(home)
+        cluster.sluice("token", "create", "tester", "--role", "admin", "--output", str(home / "token"))
+        waits = [*COMMAND, "submit", str(tmp_path / "slow.py"), "--wait", "--home", str(home), "--", "120"]
+        with subprocess.Popen(waits, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as who:
+            eventually(lambda: cluster.get("/v1/jobs")["jobs"], "a job")
+            children = psutil.Process(up.pid).children(recursive=True)
+            up.send_signal(signal.SIGINT)
+            _, errors = up.communicate(timeout=60)
+            assert up.returncode == 0, errors
+            _, told = who.communicate(timeout=OUTAGE_SECONDS / 2)
+    assert who.returncode == 3, told
+    assert "the cluster was stopped before job" in told
     assert not [child for child in children if child.is_running()]
     assert not record.exists()
 
