@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUILD_SECONDS = 300
 INSTALL_SECONDS = 600
-COMMAND_SECONDS = 180
+COMMAND_SECONDS = 400
 
 
 @dataclass(frozen=True)
