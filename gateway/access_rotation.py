@@ -15,9 +15,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
-from pki.errors import SluiceError
 from pki.files import SECRET_MODE
-from pki.tasks import end_tasks
+from pki.tasks import end_tasks, repeat
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,16 +69,7 @@ class AccessRotation:
 async def rotating(path: Path, proxy: Reopening) -> AsyncIterator[None]:
     """Within it, the access log is rotated."""
     rotation = AccessRotation(path, proxy)
-
-    async def forever() -> None:
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            try:
-                await rotation.step()
-            except (SluiceError, OSError) as error:
-                _LOG.error("the access log is not rotated: %s", error)
-
-    task = asyncio.create_task(forever())
+    task = asyncio.create_task(repeat(rotation.step, LOOK_SECONDS, "the access log is not rotated"))
     try:
         yield
     finally:

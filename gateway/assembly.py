@@ -39,7 +39,7 @@ from pki.ca.address import CaAddress, read_ca
 from pki.errors import SluiceError
 from pki.home import Home
 from pki.identity import Role
-from pki.tasks import end_tasks
+from pki.tasks import end_tasks, repeat
 
 _LOG = logging.getLogger(__name__)
 
@@ -126,14 +126,13 @@ async def _look_after(home: Home, authenticator: Authenticator, use: TokenUse) -
         with contextlib.suppress(SluiceError):
             # Ahead of the first token, which would have to wait for it.
             await cache.get()
-    while True:
-        await asyncio.sleep(UPKEEP_SECONDS)
-        try:
-            await asyncio.to_thread(_refresh_keys, home, authenticator.pass_keys)
-            await asyncio.to_thread(use.flush)
-            await asyncio.to_thread(authenticator.sessions.flush_if_due)
-        except (SluiceError, OSError) as error:
-            _LOG.warning("cannot look after the auth service's files: %s", error)
+
+    async def look() -> None:
+        await asyncio.to_thread(_refresh_keys, home, authenticator.pass_keys)
+        await asyncio.to_thread(use.flush)
+        await asyncio.to_thread(authenticator.sessions.flush_if_due)
+
+    await repeat(look, UPKEEP_SECONDS, "cannot look after the auth service's files")
 
 
 def _refresh_keys(home: Home, keys: PassKeys) -> None:

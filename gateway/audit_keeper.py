@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import functools
 from collections.abc import AsyncIterator
 
 from gateway.access_tail import AccessTail, access_file
 from gateway.audit_log import AuditLog
-from pki.errors import SluiceError
 from pki.home import Home
-from pki.tasks import end_tasks
+from pki.tasks import end_tasks, repeat
 
-_LOG = logging.getLogger(__name__)
-
+_UNSIGNED = "the audit log is not signed and flushed"
+_NOT_TAKEN_OVER = "the access log is not taken over into the audit log"
 MAINTENANCE_SECONDS = 1.0
 ACCESS_POLL_SECONDS = 0.5
 
@@ -23,30 +22,19 @@ ACCESS_POLL_SECONDS = 0.5
 async def keeping(home: Home, log: AuditLog) -> AsyncIterator[None]:
     """Within it, ``log`` is looked after and has the access log of ``home`` taken over into it."""
     tail = AccessTail(access_file(home), log)
-    tasks = [asyncio.create_task(_maintain(log)), asyncio.create_task(_follow(tail))]
+    tasks = [
+        asyncio.create_task(repeat(functools.partial(asyncio.to_thread, log.maintain), MAINTENANCE_SECONDS, _UNSIGNED)),
+        asyncio.create_task(repeat(functools.partial(_take_over, tail), ACCESS_POLL_SECONDS, _NOT_TAKEN_OVER)),
+    ]
     try:
         yield
     finally:
         await end_tasks(*tasks)
 
 
-async def _maintain(log: AuditLog) -> None:
-    while True:
-        await asyncio.sleep(MAINTENANCE_SECONDS)
-        try:
-            await asyncio.to_thread(log.maintain)
-        except (SluiceError, OSError) as error:
-            _LOG.error("the audit log is not signed and flushed: %s", error)
-
-
-async def _follow(tail: AccessTail) -> None:
-    while True:
-        try:
-            await asyncio.to_thread(tail.step)
-            if not tail.behind:
-                await asyncio.to_thread(tail.drop_read)
-        except SluiceError as error:
-            _LOG.error("the access log is not taken over into the audit log: %s", error)
-            tail.behind = False
-        if not tail.behind:
-            await asyncio.sleep(ACCESS_POLL_SECONDS)
+async def _take_over(tail: AccessTail) -> None:
+    """Until there is nothing left."""
+    await asyncio.to_thread(tail.step)
+    while tail.behind:
+        await asyncio.to_thread(tail.step)
+    await asyncio.to_thread(tail.drop_read)

@@ -47,7 +47,8 @@ class ConnectionGuard:
             self._timer.cancel()
 
     def _look(self) -> None:
-        self._timer = None
+        # First of all, or an exception below would be the end of all looking.
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._look) if self._transports else None
         version = self._identity.revoked_peers.look()
         for transport in list(self._transports):
             if transport.is_closing():
@@ -55,8 +56,6 @@ class ConnectionGuard:
             elif version != self._seen:
                 self._end_if_revoked(transport)
         self._seen = version
-        if self._transports:
-            self._timer = asyncio.get_running_loop().call_later(self._interval, self._look)
 
     def _end_if_revoked(self, transport: asyncio.Transport) -> None:
         try:

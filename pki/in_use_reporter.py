@@ -6,21 +6,20 @@ import asyncio
 import datetime as dt
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 from cryptography.hazmat.primitives import hashes
 
-from pki.damaged import DAMAGED
-from pki.errors import PkiError, StoreError
+from pki.errors import StoreError
 from pki.generation import issuer_id, key_id
 from pki.identity_files import IdentityMaterial
 from pki.in_use import DIRECTORY, InUse, remove_report, write_report
 from pki.metrics import IDENTITY_NOT_AFTER
 from pki.revoked_peers import LOOK_SECONDS
-from pki.tasks import end_tasks
+from pki.tasks import end_tasks, repeat
 from pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
@@ -95,18 +94,10 @@ async def reporting(identity: TlsIdentity, program: str, *, interval: float = LO
         reporter.tell(material, identity.loaded_at, identity.revoked_peers.numbers())
 
     look()
-    looking = asyncio.create_task(_repeat(look, interval), name=f"in-use-{program}")
+    failure = f"cannot look at the identity of {program} now"
+    looking = asyncio.create_task(repeat(look, interval, failure), name=f"in-use-{program}")
     try:
         yield
     finally:
         await end_tasks(looking)
         reporter.close()
-
-
-async def _repeat(look: Callable[[], None], interval: float) -> None:
-    while True:
-        await asyncio.sleep(interval)
-        try:
-            look()
-        except (PkiError, OSError, *DAMAGED):
-            _LOG.exception("cannot look at the identity now")

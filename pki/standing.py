@@ -17,6 +17,7 @@ import msgspec
 from pki.assertions import Asserted
 from pki.credential import CredentialKind
 from pki.errors import SluiceError
+from pki.tasks import repeat
 
 _LOG = logging.getLogger(__name__)
 
@@ -109,7 +110,8 @@ class OpenStreams:
 
     async def watch(self) -> None:
         """Look until cancelled."""
-        while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            if ended := await self.look():
-                _LOG.warning("%d streams were cut: their credential is revoked or has expired", ended)
+        await repeat(self._look_and_tell, LOOK_SECONDS, "nobody looks after the streams that are open")
+
+    async def _look_and_tell(self) -> None:
+        if ended := await self.look():
+            _LOG.warning("%d streams were cut: their credential is revoked or has expired", ended)

@@ -30,7 +30,7 @@ from gateway.xds.status import XdsStatus
 from gateway.xds.tracing import Collector
 from pki.errors import SluiceError
 from pki.files import make_private_directory, write_secret
-from pki.tasks import end_tasks
+from pki.tasks import end_tasks, repeat
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,17 +85,18 @@ class EdgePublisher:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            for what, refresh in (("configuration", self._refresh_edge), ("revocations", self._refresh_revocations)):
-                try:
-                    refresh()
-                except SluiceError as error:
-                    if self._status.document.refused.get(what) != str(error):
-                        _LOG.error("the new %s is not given to Envoy: %s", what, error)
-                    self._status.refused(what, str(error))
-                else:
-                    self._status.fine(what)
+        await repeat(self._look, POLL_SECONDS, "what is new is not given to Envoy")
+
+    def _look(self) -> None:
+        for what, refresh in (("configuration", self._refresh_edge), ("revocations", self._refresh_revocations)):
+            try:
+                refresh()
+            except (SluiceError, OSError) as error:
+                if self._status.document.refused.get(what) != str(error):
+                    _LOG.error("the new %s is not given to Envoy: %s", what, error)
+                self._status.refused(what, str(error))
+            else:
+                self._status.fine(what)
 
     def _refresh_edge(self) -> None:
         policy = self._sources.policy.get()

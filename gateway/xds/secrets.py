@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
 import logging
 from collections.abc import Mapping
+from functools import partial
 
 from gateway.loaded import UseReports
 from gateway.secret_feed import Given, SecretFeed
@@ -13,6 +13,7 @@ from gateway.xds.api import SECRET
 from gateway.xds.service import XdsService
 from gateway.xds.snapshot import Resources
 from pki.errors import SluiceError
+from pki.tasks import repeat
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,12 +32,12 @@ class Secrets:
         """Look for new identities, and for what Envoy has made of those it was given, until cancelled."""
         for feed, given in self._given.items():
             reports.await_loading(feed, given)
-        while True:
-            now = dt.datetime.now(dt.UTC)
-            await reports.look(now)
-            await asyncio.sleep(POLL_SECONDS)
-            for feed in tuple(self._given):
-                self.look(feed, reports, dt.datetime.now(dt.UTC))
+        await repeat(partial(self._look, reports), POLL_SECONDS, "Envoy is not given what is new")
+
+    async def _look(self, reports: UseReports) -> None:
+        for feed in tuple(self._given):
+            self.look(feed, reports, dt.datetime.now(dt.UTC))
+        await reports.look(dt.datetime.now(dt.UTC))
 
     def look(self, feed: SecretFeed, reports: UseReports, now: dt.datetime) -> None:
         """Give Envoy what is new; what does not pass the checks is told, and the one before stays."""

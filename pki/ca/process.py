@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import functools
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +24,7 @@ from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.in_use_reporter import reporting
 from pki.renewal import renewal_reason
+from pki.tasks import repeat
 from pki.tls import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
@@ -110,11 +112,5 @@ def _keep_at_the_end(following: FollowerFile) -> None:
 
 
 async def _repeat_forever(server: CaServer, duty: Callable[[], object], seconds: float) -> None:
-    while True:
-        await asyncio.sleep(seconds)
-        try:
-            await server.call(duty)
-        except (PkiError, OSError):
-            _LOG.exception(
-                "the CA's identity, its revocation lists, its ledger or its followers stay as they are; trying again"
-            )
+    failure = "the CA's identity, its revocation lists, its ledger or its followers stay as they are; trying again"
+    await repeat(functools.partial(server.call, duty), seconds, failure)

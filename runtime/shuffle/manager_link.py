@@ -90,6 +90,9 @@ class ShuffleManagerLink:
             except (SluiceError, OSError) as error:
                 _LOG.warning("the leases of %d jobs could not be renewed: %s", len(jobs), error)
                 pause = FIRST_RENEWAL_SECONDS
+            except Exception:  # noqa: BLE001  # leases that nobody renews are the end of the jobs' data
+                _LOG.exception("the leases of %d jobs could not be renewed", len(jobs))
+                pause = FIRST_RENEWAL_SECONDS
             else:
                 session = self._session
                 pause = session.job_lease / RENEWALS_PER_LEASE if session is not None else FIRST_RENEWAL_SECONDS

@@ -165,19 +165,29 @@ class ShuffleManager(FencedRpcEndpoint):
         self._workers.lose(name, reason)
 
     def _watch(self) -> None:
+        # First of all, or an exception below would be the end of all watching.
+        self.call_later(min(self._config.heartbeat_interval, self._config.job_lease / 8), self._watch)
+        for look in (self._watch_workers, self._watch_hand_overs, self._watch_leases):
+            with self.supervised():
+                look()
+
+    def _watch_workers(self) -> None:
         for worker in self._workers.expired():
             link = self._links.get(worker.name)
             if link is not None:
                 self.hand_off(link.peer.close("no heartbeat"))
             self._lose(worker.name, f"nothing was heard of it for {self._config.heartbeat_timeout:g} s")
+
+    def _watch_hand_overs(self) -> None:
         for worker in self._workers.all:
             if self._hand_overs.due(worker):
                 gone_on = self._hand_overs.go_on(worker)
                 self.hand_off(gone_on, failed=self._note(f"handing over what {worker.name} keeps"))
+
+    def _watch_leases(self) -> None:
         for job in self._jobs.expired():
             _LOG.warning("the lease of job %s is over: its data is removed", job.job_id)
             self.hand_off(self._forget(job.job_id), failed=self._note("forgetting a job"))
-        self.call_later(min(self._config.heartbeat_interval, self._config.job_lease / 8), self._watch)
 
     # --- JobManagers --------------------------------------------------------------------------------------
 

@@ -64,6 +64,8 @@ class DataServer:
         self._handshakes = threading.Semaphore(MAX_HANDSHAKES + MAX_ENDING_HANDSHAKES)
         self._pending: PendingPeers[socket.socket] = PendingPeers(MAX_HANDSHAKES)
         self._complained = -math.inf
+        self._seen, self._looked = -1, -math.inf
+        """Which revocations were seen, and when they were looked for."""
         self._lock = threading.Lock()
         self._raw: dict[socket.socket, float] = {}
         self._sessions: set[Session] = set()
@@ -120,24 +122,37 @@ class DataServer:
         thread = threading.Thread(target=target, name=name, args=args, daemon=True)
         with self._lock:
             self._threads.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:
+            with self._lock:
+                self._threads.discard(thread)
+            raise
 
     def _accept_loop(self) -> None:
         listening = self._listening
         while listening is not None and not self._stopping.is_set():
             self._handshakes.acquire()
             try:
-                accepted, address = listening.accept()
-            except OSError as error:
+                self._accept(listening)
+            except (OSError, RuntimeError) as error:  # no more files, no more threads: there will be some again
                 self._handshakes.release()
                 if not self._stopping.is_set():
                     _LOG.error("cannot accept: %s", error)
                     self._stopping.wait(ACCEPT_RETRY_SECONDS)
-                continue
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Wait for a connection, and begin its handshake in a thread."""
+        with contextlib.ExitStack() as stack:
+            accepted, address = listening.accept()
+            stack.callback(accepted.close)
             watched = accepted.dup()  # the handshake takes the socket itself over
+            stack.callback(watched.close)
             self._take_in(watched, address[0])
+            stack.callback(self._take_out, watched)
             where = f"{address[0]}:{address[1]}"
             self._thread(self._admit, f"shuffle-{where}", accepted, watched, where)
+            stack.pop_all()
 
     def _take_in(self, watched: socket.socket, host: str) -> None:
         """A handshake begins; another one ends when there are too many."""
@@ -149,6 +164,11 @@ class DataServer:
         if gone is not None and time.monotonic() - self._complained >= COMPLAINT_SECONDS:
             self._complained = time.monotonic()
             _LOG.warning("more than %d handshakes at a time, the oldest end", MAX_HANDSHAKES)
+
+    def _take_out(self, watched: socket.socket) -> None:
+        with self._lock:
+            self._raw.pop(watched, None)
+            self._pending.discard(watched)
 
     def _admit(self, accepted: socket.socket, watched: socket.socket, address: str) -> None:
         """The life of a connection's thread."""
@@ -172,9 +192,7 @@ class DataServer:
                     accepted.setsockopt(level, option, value)
             return self._tls.handshake(accepted)
         finally:
-            with self._lock:
-                self._raw.pop(watched, None)
-                self._pending.discard(watched)
+            self._take_out(watched)
             watched.close()
             self._handshakes.release()
 
@@ -252,23 +270,32 @@ class DataServer:
         _LOG.warning("%s: %s: %s", whom, kind, text)
 
     def _guard_loop(self) -> None:
-        seen, looked = -1, 0.0
         while not self._stopping.wait(GUARD_SECONDS):
-            now = time.monotonic()
-            with self._lock:
-                for raw, deadline in self._raw.items():
-                    if now > deadline:
-                        abort_socket(raw)
-                late = [session for session in self._sessions if now > session.deadline]
-            for session in late:
-                _LOG.warning("%s: ended, it took too long over a frame", session.stream.peer)
-                session.stream.abort()
-            if now - looked >= LOOK_SECONDS:
-                looked = now
-                version = self._identity.revoked_peers.look()
-                if version != seen:
-                    seen = version
-                    self._end_revoked()
+            for look in (self._end_late, self._look_for_revoked):
+                try:
+                    look()
+                except Exception:  # noqa: BLE001  # nobody else does this
+                    _LOG.exception("cannot look after the connections now")
+
+    def _end_late(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for raw, deadline in self._raw.items():
+                if now > deadline:
+                    abort_socket(raw)
+            late = [session for session in self._sessions if now > session.deadline]
+        for session in late:
+            _LOG.warning("%s: ended, it took too long over a frame", session.stream.peer)
+            session.stream.abort()
+
+    def _look_for_revoked(self) -> None:
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        version = self._identity.revoked_peers.look()
+        if version != self._seen:
+            self._end_revoked()
+            self._seen = version
 
     def _end_revoked(self) -> None:
         with self._lock:

@@ -11,7 +11,7 @@ import shutil
 import threading
 from dataclasses import dataclass
 
-from runtime.shuffle.errors import JobNotAllowed, MapUnknown, QuotaExceeded, ShuffleError
+from runtime.shuffle.errors import DiskFailed, JobNotAllowed, MapUnknown, QuotaExceeded, ShuffleError
 from runtime.shuffle.integrity import KEY_BYTES, SegmentChecks
 from runtime.shuffle.worker.at_rest import SegmentCipher
 from runtime.shuffle.worker.budget import SHUFFLE_BYTES, SHUFFLE_FILES, Account, Budget, Holding
@@ -29,6 +29,7 @@ OTHER_FILES = 128
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
 _SHUFFLE = re.compile(r"0|[1-9][0-9]{0,9}")
 _IDLE_SECONDS = 0.02
+_RETRY_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -311,28 +312,39 @@ class ShuffleStore:
                 data.flush()
             except ShuffleError as error:
                 _LOG.warning("%s is not written out yet: %s", data.name, error)
+            except Exception:  # noqa: BLE001  # nobody else does this
+                _LOG.exception("%s is not written out yet", data.name)
 
     def _spill_loop(self) -> None:
         while not self._stopping.is_set():
             self.pool.pressed.wait()
-            candidates = [(job, data) for job in self.jobs() for data in job.shuffles() if data.memory_bytes]
-            largest = max(candidates, key=lambda each: each[1].memory_bytes, default=None)
-            written = 0
             try:
-                if largest is not None:
-                    job, data = largest
-                    written = data.spill()
-                    job.counters.spilled(written)
+                written = self._spill_largest()
             except ShuffleError as error:
                 _LOG.error("memory is short and nothing can be written out: %s", error)
                 self.pool.fail(error)
-                self._stopping.wait(1.0)
-                continue
-            self.pool.fail(None)
-            with self._lock:
-                self.spilled_bytes += written
-            if not written:
-                self._stopping.wait(_IDLE_SECONDS)
+                self._stopping.wait(_RETRY_SECONDS)
+            except Exception as error:  # noqa: BLE001  # whoever waits for memory would wait for ever
+                _LOG.exception("memory is short and nothing can be written out")
+                self.pool.fail(DiskFailed(f"nothing can be written out: {type(error).__name__}"))
+                self._stopping.wait(_RETRY_SECONDS)
+            else:
+                self.pool.fail(None)
+                if not written:
+                    self._stopping.wait(_IDLE_SECONDS)
+
+    def _spill_largest(self) -> int:
+        """Write out the shuffle that has most in memory; returns the bytes written."""
+        candidates = [(job, data) for job in self.jobs() for data in job.shuffles() if data.memory_bytes]
+        largest = max(candidates, key=lambda each: each[1].memory_bytes, default=None)
+        if largest is None:
+            return 0
+        job, data = largest
+        written = data.spill()
+        job.counters.spilled(written)
+        with self._lock:
+            self.spilled_bytes += written
+        return written
 
 
 def _files_for_shuffles(config: WorkerConfig) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
 
@@ -24,7 +25,7 @@ from runtime.shuffle.wire import (
     pack_hello,
 )
 from runtime.shuffle.worker.config import MIN_MEMORY_BYTES, SLAB_BYTES
-from runtime.shuffle.worker.server import KEEPALIVE
+from runtime.shuffle.worker.server import KEEPALIVE, DataServer
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.shuffle.conftest import KEY, Running, StartWorker, client
 from tests.integration.shuffle.raw_peer import TIMEOUT_SECONDS, RawPeer, commit_frame, fetch_frame, push_frame
@@ -250,6 +251,28 @@ async def test_who_stops_in_the_middle_of_a_frame_is_ended_and_its_memory_comes_
 
     assert await asyncio.to_thread(dawdle)
     await _idle(worker)
+
+
+async def test_a_look_at_the_connections_that_fails_is_not_the_last_one(
+    start_worker: StartWorker, identities: dict[str, TlsIdentity], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = threading.Event()
+
+    def end_revoked(_: DataServer) -> None:
+        looked.set()
+        raise KeyError("nobody thought of this")
+
+    monkeypatch.setattr(DataServer, "_end_revoked", end_revoked)
+    worker = await start_worker(frame_seconds=0.5)
+
+    def dawdle() -> bool:
+        with RawPeer(identities["executor"], worker.address.port) as peer:
+            peer.hello("push")
+            assert looked.wait(TIMEOUT_SECONDS)
+            peer.send(PUSH[:-1])
+            return peer.ended()
+
+    assert await asyncio.to_thread(dawdle)
 
 
 async def test_who_does_not_finish_the_handshake_is_ended(start_worker: StartWorker) -> None:

@@ -10,6 +10,7 @@ from pki.identity import Role
 from runtime.addresses import read_shuffle_manager
 from runtime.rpc import CallNotPermitted, FencingTokenMismatch, RpcService
 from runtime.shuffle.gateways import SHUFFLE_MANAGER, ShuffleManagerGateway
+from runtime.shuffle.manager.workers import Worker, WorkerTable
 from runtime.shuffle.messages import ShuffleRequest, WorkerRegistration, WorkerReport, WorkerState
 from runtime.shuffle.service_errors import (
     ForeignJob,
@@ -129,6 +130,26 @@ async def test_the_data_of_a_job_that_nobody_renews_goes(service: Service) -> No
     again = await service.cluster()
     await again.allocate(JOB, 1, 4)  # it was only cut off for long
     assert JOB in worker.allowed
+
+
+async def test_a_look_that_fails_is_not_the_last_one(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one for lost workers does, and that for leases goes on."""
+    failed = 0
+
+    def expired(_: WorkerTable) -> list[Worker]:
+        nonlocal failed
+        failed += 1
+        raise KeyError("nobody thought of this")
+
+    monkeypatch.setattr(WorkerTable, "expired", expired)
+    service.config = msgspec.structs.replace(CONFIG, job_lease=1.0)
+    await service.start_manager()
+    worker = await service.start_worker("w-1")
+    await (await service.cluster()).allocate(JOB, 0, 4)
+    worker.kept[JOB] = {0}
+    await service.clusters.pop().aclose()
+    await eventually(lambda: worker.kept == {}, "the lease is over")
+    assert failed > 1
 
 
 async def test_a_worker_that_returns_learns_what_is_over(service: Service) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from runtime.shuffle.wire import SEGMENT_ENTRY
 from runtime.shuffle.worker.config import WorkerConfig
+from runtime.shuffle.worker.shuffle_data import ShuffleData
 from runtime.shuffle.worker.store import ShuffleStore
 
 JOB, OTHER = "a" * 32, "b" * 32
@@ -83,3 +85,31 @@ def test_a_stop_leaves_what_counts_alone(store: ShuffleStore, disk: Path) -> Non
     store.job(JOB).release_shuffle(1)
     store.stop()
     assert files(disk) == {f"{JOB}/2/data", f"{JOB}/2/index"}
+
+
+def test_a_spill_that_fails_is_not_the_last_one(store: ShuffleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runtime.shuffle.worker.store._RETRY_SECONDS", 0.01)
+    tried, done = threading.Semaphore(0), ShuffleData.spill
+
+    def fail(_: ShuffleData) -> int:
+        tried.release()
+        raise KeyError("nobody thought of this")
+
+    monkeypatch.setattr(ShuffleData, "spill", fail)
+    store.allow_job(JOB, KEY)
+    data, _ = store.job(JOB).shuffle(1, create=True)
+    lease = store.pool.lease(JOB, [1000])
+    store.pool.received(lease)
+    data.add(1, [0], np.array([(0, 0, 1000, 0)], SEGMENT_ENTRY).tobytes(), lease, write_through=False)
+    store.pool.pressed.set()
+    for _ in range(3):
+        assert tried.acquire(timeout=20)
+
+    def spill(shuffle: ShuffleData) -> int:
+        written = done(shuffle)
+        tried.release()
+        return written
+
+    monkeypatch.setattr(ShuffleData, "spill", spill)
+    while data.memory_bytes:
+        assert tried.acquire(timeout=20)

@@ -1,0 +1,76 @@
+"""Loops that nothing ends but a cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from pki.connection_guard import ConnectionGuard
+from pki.errors import StoreError
+from pki.identity import Role
+from pki.revoked_peers import RevokedPeers
+from pki.tasks import end_tasks, repeat
+from tests.hostile import TestPki
+
+
+@pytest.mark.parametrize("error", [StoreError("the disk is full"), OSError("no route"), KeyError("forgotten")])
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_whatever_a_step_raises_it_is_done_again(
+    error: Exception, caplog: pytest.LogCaptureFixture, *, asynchronous: bool
+) -> None:
+    done, again = 0, asyncio.Event()
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if done > 2:
+            again.set()
+        raise error
+
+    async def later() -> None:
+        await asyncio.sleep(0)
+        step()
+
+    with caplog.at_level(logging.ERROR):
+        task = asyncio.create_task(repeat(later if asynchronous else step, 0.0, "nothing is kept"))
+        async with asyncio.timeout(20):
+            await again.wait()
+        assert not task.done()
+        await end_tasks(task)
+    assert "nothing is kept" in caplog.text
+    assert ("Traceback" in caplog.text) is isinstance(error, KeyError)
+
+
+class _Open(asyncio.Transport):
+    """A connection that stays."""
+
+    def is_closing(self) -> bool:
+        """Never."""
+        return False
+
+    def abort(self) -> None:
+        """Nothing to end."""
+
+
+async def test_a_look_at_connections_that_fails_is_not_the_last_one(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, several = 0, asyncio.Event()
+
+    def look(_: RevokedPeers) -> int:
+        nonlocal looked
+        looked += 1
+        if looked > 2:
+            several.set()
+        raise KeyError("nobody thought of this")
+
+    guard = ConnectionGuard(TestPki(tmp_path_factory.mktemp("pki")).process(Role.JOBMANAGER), interval=0.01)
+    transport = _Open()
+    monkeypatch.setattr(guard, "_end_if_revoked", lambda _: None)
+    guard.add(transport)
+    monkeypatch.setattr(RevokedPeers, "look", look)
+    async with asyncio.timeout(20):
+        await several.wait()
+    guard.close()
