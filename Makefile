@@ -71,6 +71,11 @@ test-export: $(VENV) java ## exported configurations with real Flink, Spark, ngi
 	@scripts/get-programs
 	.venv/bin/pytest tests/programs
 
+.PHONY: test-kubernetes
+test-kubernetes: $(VENV) ## elections and submissions against a Kubernetes API server (built once from Debian's packages, ten minutes)
+	@scripts/get-kubernetes
+	.venv/bin/pytest tests/kubernetes
+
 .PHONY: compose-image compose-up compose-down compose-demo test-compose
 compose-image:
 	@scripts/ensure-docker

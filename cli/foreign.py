@@ -22,6 +22,7 @@ import msgspec
 
 from cli.config import Configuration, find_config_file, load
 from cli.errors import EXIT_NO, EXIT_OK, CommandError, UsageError
+from cli.kubernetes_submit import Kubectl, submit_with_files
 from cli.submission import Submission, SubmitTarget
 from pki.files import make_private_directory, write_secret
 from pki.home import Home
@@ -69,9 +70,14 @@ def submit_foreign(
         directory = Path(name)
         rendering = _render(target, submission, located, configuration, directory, with_secrets=False)
         _write(rendering, directory)
+        command = [str(_spark_submit()), *rendering.arguments]
         if target is SubmitTarget.KUBERNETES:
-            _run(["kubectl", "apply", "--filename", str(directory / "files.json")])
-        _run([str(_spark_submit()), *rendering.arguments])
+            kubectl = Kubectl.find(configuration.kubernetes.namespace, _environment(os.environ))
+            manifest = directory / "files.json"
+            metadata = json.loads(manifest.read_bytes())["metadata"]
+            submit_with_files(kubectl, metadata["labels"]["sluice/job"], metadata["name"], manifest, command)
+        else:
+            _run(command)
     return EXIT_OK
 
 

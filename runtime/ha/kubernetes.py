@@ -36,6 +36,7 @@ _LOG = logging.getLogger(__name__)
 LEADER = "sluice.leader"
 """The annotation of the Lease that says where its holder is."""
 LOOKS_PER_DURATION = 6
+GIVE_BACK_TRIES = 3
 GUARDS_PER_DURATION = 2
 """How often a leader looks whether its ConfigMap is still there."""
 _SILENCE = f"the Lease could not be renewed within {SAFE_SHARE:.0%} of its duration"
@@ -262,8 +263,17 @@ class KubernetesLeadership:
         await end_tasks(*(task for task in (self._renewing, self._guarding) if task is not None))
         self.lose("it has given up its leadership")
         if held:
-            with contextlib.suppress(HaError):
+            await self._give_back()
+
+    async def _give_back(self) -> None:
+        for _ in range(GIVE_BACK_TRIES):
+            try:
                 await self._change(lambda lease: lease["spec"].update({"holderIdentity": ""}))
+            except ObjectConflict:
+                continue  # a renewal that was under way has arrived; the Lease was read again since
+            except HaError as error:
+                _LOG.info("the Lease cannot be given back, it ends by itself: %s", error)
+            return
 
     async def _guard(self) -> None:
         while not self._lost.done():

@@ -103,6 +103,7 @@ def render_kubernetes(submitted: KubernetesJob, directory: Path) -> Rendering:
         "spark.kubernetes.executor.podTemplateFile": str(directory / "executor-pod.json"),
         "spark.kubernetes.driver.podTemplateContainerName": "driver",
         "spark.kubernetes.executor.podTemplateContainerName": "executor",
+        "spark.kubernetes.driver.service.label.sluice/job": submitted.id,
     }
     if config.service_account:
         conf["spark.kubernetes.authenticate.driver.serviceAccountName"] = config.service_account

@@ -201,8 +201,11 @@ async def test_the_archive_is_bounded(cluster: Cluster) -> None:
     async def trimmed() -> bool:
         return [each["id"] for each in (await cluster.get("/v1/jobs"))["jobs"]] == jobs[:0:-1]
 
+    async def removed() -> bool:
+        return not (cluster.home.jobs / jobs[0]).exists()
+
     await eventually(trimmed, "the oldest job is forgotten")
-    assert not (cluster.home.jobs / jobs[0]).exists()
+    await eventually(removed, "its logs are removed")
 
 
 @pytest.mark.parametrize(

@@ -386,6 +386,16 @@ async def test_who_cannot_write_pointers_gives_the_lease_back(world: World, fate
     await (await asyncio.wait_for(waiting, 30)).resign()
 
 
+async def test_a_renewal_that_is_under_way_does_not_keep_the_lease_from_being_given_back(world: World) -> None:
+    """It is cancelled, and carried out all the same."""
+    leadership = await world.lead(world.candidate("jm-1"))
+    client = world.client()
+    renewed = await client.get(LEASES, *LEASE)
+    await client.replace(LEASES, "leases", renewed)
+    await leadership.resign()
+    assert world.api.objects[LEASE]["spec"]["holderIdentity"] == ""
+
+
 async def test_a_refused_write_says_that_the_storage_is_away(world: World) -> None:
     leadership = await world.lead(world.candidate("jm-1"))
     world.api.fate_of_writes["configmaps"] = "403"

@@ -1,0 +1,185 @@
+"""A real Kubernetes API server over etcd, without nodes: all of it that elections and submissions use."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import json
+import os
+import signal
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.oid import NameOID
+
+from tests.integration.programs.ports import free_ports
+
+START_SECONDS = 90.0
+STOP_SECONDS = 25.0
+ADMINISTRATOR = "administrator"
+"""A token that may do everything."""
+LEADER = "leader"
+"""The token of a user to whom a test gives what docs/ha.md says that a JobManager needs."""
+SUBMITTER = "submitter"
+"""The token of a user to whom a test gives what docs/deployment.md says that a submitter needs."""
+NAMESPACE = "sluice"
+
+
+@dataclass
+class ApiServer:
+    """Where it is, and how tests look into it."""
+
+    url: str
+    ca_file: Path
+    process: subprocess.Popen[bytes]
+
+    def call(
+        self, method: str, path: str, content: object = None, *, token: str = ADMINISTRATOR, kind: str = "json"
+    ) -> tuple[int, dict[str, Any]]:
+        """Status and body of one request."""
+        context = ssl.create_default_context(cafile=str(self.ca_file))
+        connection = http.client.HTTPSConnection(self.url.removeprefix("https://"), context=context, timeout=30)
+        try:
+            headers = {"authorization": f"Bearer {token}", "content-type": f"application/{kind}"}
+            connection.request(method, path, None if content is None else json.dumps(content), headers)
+            answer = connection.getresponse()
+            data = answer.read()
+        finally:
+            connection.close()
+        return answer.status, json.loads(data) if data.startswith(b"{") else {}
+
+    def objects(self, kind: str, name: str) -> str:
+        """The path of a Lease or a ConfigMap of the namespace."""
+        group = "/apis/coordination.k8s.io/v1" if kind == "leases" else "/api/v1"
+        return f"{group}/namespaces/{NAMESPACE}/{kind}/{name}"
+
+    def allow(self, name: str, user: str, rules: list[dict[str, list[str]]]) -> None:
+        """Give ``user`` a role of these rules in the namespace."""
+        group = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE}"
+        made, _ = self.call("POST", f"{group}/roles", {"metadata": {"name": name}, "rules": rules})
+        binding = {
+            "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+        }
+        bound, _ = self.call("POST", f"{group}/rolebindings", binding)
+        assert {made, bound} <= {201, 409}, (made, bound)
+
+    def account(self, directory: Path, token: str) -> Path:
+        """A directory as Kubernetes mounts it for a service account."""
+        directory.mkdir()
+        (directory / "token").write_text(token)
+        (directory / "namespace").write_text(NAMESPACE)
+        (directory / "ca.crt").write_bytes(self.ca_file.read_bytes())
+        return directory
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """It is stopped, and takes connections without an answer."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def api_server(programs: Path, root: Path) -> Iterator[ApiServer]:
+    """Runs for as long as the block lasts, with a namespace and nobody in it who may do anything but read versions."""
+    etcd_port, peer_port, port = free_ports(3)
+    certificate, key = _certificate(root)
+    (root / "service-accounts.key").write_bytes(
+        rsa.generate_private_key(65537, 2048).private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+    )
+    (root / "tokens.csv").write_text(
+        f"{ADMINISTRATOR},{ADMINISTRATOR},1,system:masters\n{LEADER},{LEADER},2\n{SUBMITTER},{SUBMITTER},3\n"
+    )
+    client, peer = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
+    etcd = [
+        str(programs / "etcd"), "--data-dir", str(root / "etcd"), "--listen-client-urls", client,
+        "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+        "--initial-cluster", f"default={peer}", "--unsafe-no-fsync",
+    ]  # fmt: skip
+    server = [
+        str(programs / "kube-apiserver"), f"--etcd-servers={client}", "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1", f"--secure-port={port}", f"--tls-cert-file={certificate}",
+        f"--tls-private-key-file={key}", f"--client-ca-file={certificate}", f"--token-auth-file={root / 'tokens.csv'}",
+        "--authorization-mode=RBAC", "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={root / 'service-accounts.key'}",
+        f"--service-account-signing-key-file={root / 'service-accounts.key'}",
+        "--service-cluster-ip-range=10.254.0.0/16", "--endpoint-reconciler-type=none",
+        "--disable-admission-plugins=ServiceAccount",
+    ]  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        _start(stack, etcd, root / "etcd.log")
+        process = _start(stack, server, root / "kube-apiserver.log")
+        found = ApiServer(f"https://127.0.0.1:{port}", certificate, process)
+        _until_ready(found, root)
+        status, _ = found.call("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+        assert status == 201, status
+        yield found
+
+
+def _start(stack: contextlib.ExitStack, command: list[str], log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env={"PATH": os.environ["PATH"]}, start_new_session=True
+        )
+
+    def stop() -> None:
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    stack.callback(stop)
+    return process
+
+
+def _until_ready(server: ApiServer, root: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and server.process.poll() is None:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if server.call("GET", "/readyz")[0] == 200:
+                return
+        time.sleep(0.2)
+    end = (root / "kube-apiserver.log").read_text(errors="replace")[-2000:]
+    raise AssertionError(f"the API server is not ready: {end}")
+
+
+def _certificate(root: Path) -> tuple[Path, Path]:
+    """A self-signed certificate for 127.0.0.1 and its key."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kube-apiserver")])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=2))
+        .add_extension(address, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (root / "server.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    (root / "server.key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return root / "server.pem", root / "server.key"
