@@ -19,6 +19,7 @@ from cli import (
     pki_renew,
     pki_revocation,
     pki_rotate,
+    pki_trust,
     pki_verify,
 )
 from cli.errors import UsageError
@@ -48,6 +49,7 @@ app.add_typer(pki_inspect.app)
 app.add_typer(pki_verify.app)
 app.add_typer(pki_doctor.app)
 app.add_typer(pki_authority.app, name="authority")
+app.add_typer(pki_trust.app, name="trust")
 app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
 app.command(epilog=pki_export.EPILOG)(pki_export.export)
 pki_revocation.mount(app)

@@ -66,7 +66,12 @@ def issue(
         list[str] | None, typer.Option(help="SPIFFE pattern of peers that a JVM accepts; repeatable.")
     ] = None,
     edge_server: Annotated[
-        bool, typer.Option("--edge-server", help="The gateway's public certificate, signed by the edge authority.")
+        bool,
+        typer.Option(
+            "--edge-server",
+            help="A public certificate, signed by the edge authority: the gateway's, or that of a service outside "
+            "of the cluster (gateway/NAME). It may have wildcards.",
+        ),
     ] = False,
     csr: Annotated[
         Path | None,
@@ -113,6 +118,7 @@ def issue(
     with arguments():
         check_peers(accept or ())
         profile = (edge_server_profile if edge_server else workload_profile)(spiffe_id.role, configuration.pki)
+        names.check_wildcards(profile.purposes)
     if edge_server and not names.dns and not names.ips:
         raise UsageError("a public certificate without a host name", "give the names and addresses that clients use")
     if csr is not None:

@@ -104,10 +104,12 @@ def sign_leaf(
     """Sign a leaf for ``key`` with exactly ``names`` as ``profile`` prescribes.
 
     Raises:
-        CertificateRejected: ``authority`` is not the one for it, or may not certify one of the names.
+        CertificateRejected: ``authority`` is not the one for it, or may not certify one of the names; or a wildcard
+            is asked for what is not for servers alone.
     """
     if authority.kind is not profile.authority:
         raise CertificateRejected(f"the {authority.kind} authority does not sign what belongs to {profile.authority}")
+    names.check_wildcards(profile.purposes)
     alternative_names = names.extension()
     if (constraints := constraints_of(authority.certificate)) is not None:
         check_names(constraints, alternative_names)

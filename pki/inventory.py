@@ -187,6 +187,7 @@ def _wish(entry: _Entry, at: int, number: int, defaults: _Defaults, config: PkiC
             raise InventoryError("a public certificate without a host name", "give it dns or ips")
         profile = (edge_server_profile if entry.edge_server else workload_profile)(spiffe_id.role, config)
         duration = entry.lifetime or defaults.lifetime
+        names.check_wildcards(profile.purposes)
         lifetime = None if duration is None else parse_duration(duration)
         _check_lifetime(lifetime)
     except PkiError as error:

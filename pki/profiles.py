@@ -104,9 +104,17 @@ class Names:
             raise CertificateRejected(f"more than {MAX_NAMES} DNS names or addresses for {spiffe_id}")
         return cls(
             spiffe_id,
-            tuple(dict.fromkeys(dns_name(name) for name in dns)),
+            tuple(dict.fromkeys(_certified_name(name) for name in dns)),
             tuple(dict.fromkeys(_address(address) for address in ips)),
         )
+
+    def check_wildcards(self, purposes: Sequence[Purpose]) -> None:
+        """Refuse wildcards but in what is for servers alone, outside or at the edge: inside, names are exact."""
+        wildcard = next((name for name in self.dns if name.startswith("*.")), None)
+        if wildcard is not None and tuple(purposes) != (Purpose.SERVER,):
+            raise CertificateRejected(
+                f"{self.spiffe_id} cannot have the name {wildcard}", "wildcards are for --edge-server certificates"
+            )
 
     def extension(self) -> x509.SubjectAlternativeName:
         """As the X.509 extension; the SPIFFE ID comes first."""
@@ -122,6 +130,16 @@ class Names:
         """A subject for human eyes; nothing decides on it."""
         path = str(self.spiffe_id).removeprefix(f"spiffe://{self.spiffe_id.trust_domain}/")
         return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, path[:MAX_COMMON_NAME_CHARACTERS])])
+
+
+def _certified_name(name: str) -> str:
+    """A DNS name, or a wildcard for one whole label below at least two (RFC 9525, 6.3)."""
+    if not name.startswith("*."):
+        return dns_name(name)
+    below = dns_name(name[2:])
+    if "." not in below:
+        raise CertificateRejected(f"the wildcard {name[:80]!r} is too wide", "as in *.apps.example.org")
+    return f"*.{below}"
 
 
 def dns_name(name: str) -> str:

@@ -149,6 +149,7 @@ def _managed(entry: IdentityEntry, config: PkiConfig, identities: Path) -> Manag
             f"at most {MAX_AUDIENCES}, each of 1 to {MAX_AUDIENCE_BYTES} bytes",
         )
     names = Names.checked(spiffe_id, entry.dns, entry.ips)
+    names.check_wildcards(workload_profile(spiffe_id.role, config).purposes)
     inside = Path(text.removeprefix(f"spiffe://{config.trust_domain}/"))
     return ManagedIdentity(
         spiffe_id,

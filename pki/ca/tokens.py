@@ -24,7 +24,7 @@ from pki.ca.errors import EnrolmentRefused
 from pki.damaged import DAMAGED_JSON
 from pki.errors import CertificateRejected, StoreError
 from pki.identity import Role, SpiffeId
-from pki.profiles import Names
+from pki.profiles import Names, Purpose
 
 MAX_TTL = dt.timedelta(hours=24)
 DEFAULT_TTL = dt.timedelta(minutes=15)
@@ -116,6 +116,7 @@ def mint(
             f"no public certificate is possible for {spiffe_id} with these names",
             "it is for a gateway, with the host names and addresses that clients use",
         )
+    names.check_wildcards((Purpose.SERVER,) if edge_server else (Purpose.CLIENT, Purpose.SERVER))
     identifier = secrets.token_hex(6)
     text = f"slj_{identifier}_{secrets.token_hex(32)}_{fingerprint(authority)}"
     seconds = int(now.timestamp())

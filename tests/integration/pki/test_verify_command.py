@@ -183,3 +183,35 @@ def test_healthy_new_home_has_nothing_to_complain_of(sluice_pki: Command) -> Non
     (lists,) = Path("home").glob("pki/revocation/edge-*/crl.pem")
     lists.write_bytes(b"garbage")
     assert sluice_pki("crl", "show", "edge").code == 1
+
+
+def test_wildcard_of_a_service_outside_the_cluster(sluice_pki: Command, pki: TestPki) -> None:  # noqa: F811
+    assert pki.home.pki.exists()
+    wildcard = ("--dns", "*.Apps.example.org", "--dns", "apps.example.org", "--dns", "db")
+    assert sluice_pki("issue", "gateway/apps", "--edge-server", *wildcard, "--out", "apps").code == 0
+    for host, code in (("a.apps.example.org", 0), ("db", 0), ("a.b.apps.example.org", 1), ("example.org", 1)):
+        assert sluice_pki("verify", "apps", "--host", host).code == code, host
+    assert sluice_pki("renew", "apps", "--force").code == 0
+    assert sluice_pki("verify", "apps", "--host", "b.apps.example.org").code == 0
+    assert sluice_pki("token", "create", "gateway", "apps", "--edge-server", *wildcard, "--output", "t").code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(("taskmanager/tm-1", "--dns", "*.example.org"), id="of a process"),
+        pytest.param(("user/ada", "--dns", "*.example.org"), id="of a user"),
+        pytest.param(("gateway/x", "--edge-server", "--dns", "*.org"), id="below the top"),
+        pytest.param(("gateway/x", "--edge-server", "--dns", "*"), id="of everything"),
+        pytest.param(("gateway/x", "--edge-server", "--dns", "a*.example.org"), id="of a part of a label"),
+        pytest.param(("gateway/x", "--edge-server", "--dns", "a.*.example.org"), id="in the middle"),
+        pytest.param(("gateway/x", "--edge-server", "--dns", "*.*.example.org"), id="of two labels"),
+    ],
+)
+def test_wildcards_that_are_not_issued(
+    arguments: tuple[str, ...],
+    sluice_pki: Command,  # noqa: F811
+    pki: TestPki,  # noqa: F811
+) -> None:
+    assert pki.home.pki.exists()
+    assert sluice_pki("issue", *arguments).code == 2
