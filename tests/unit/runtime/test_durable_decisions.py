@@ -429,5 +429,13 @@ async def test_an_attempt_of_a_leader_that_is_none_any_more_ends_nothing(tmp_pat
     assert told.calls == []
 
 
+async def test_a_driver_whose_identity_cannot_be_read_is_renewed_all_the_same(tmp_path: Path) -> None:
+    """Its watch ended with the error, and the identity ran out."""
+    master = attempt(Told(), tmp_path)
+    master._watch_driver_identity()
+    (timer,) = master._timers
+    timer.cancel()
+
+
 def _any(value: object) -> Any:  # a part that stands for another
     return value

@@ -1,0 +1,58 @@
+"""Folders of pointers that somebody has removed from ZooKeeper, as a leader sees them; the session is a stand-in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from kazoo.exceptions import ConnectionLoss, NoNodeError  # type: ignore[import-untyped]  # has no types
+
+from runtime.ha.errors import StorageUnavailable
+from runtime.ha.zookeeper_pointers import ZooKeeperPointers
+
+
+class Transaction:
+    """Takes every operation."""
+
+    def check(self, path: str, version: int) -> None: ...
+
+    def create(self, path: str, value: bytes, **_: object) -> None: ...
+
+
+class Session:
+    """The latch is there, and nothing else. The first answers are lost."""
+
+    def __init__(self, lost: int) -> None:
+        self.lost = lost
+
+    def transaction(self) -> Transaction:
+        return Transaction()
+
+    async def commit(self, _: Transaction) -> list[Any]:
+        self._answer()
+        return [True, NoNodeError()]
+
+    async def children(self, path: str) -> list[str]:
+        self._answer()
+        raise NoNodeError(path)
+
+    async def get(self, path: str) -> tuple[bytes, int]:
+        raise NoNodeError(path)
+
+    def _answer(self) -> None:
+        if self.lost:
+            self.lost -= 1
+            raise ConnectionLoss
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_a_folder_that_is_gone_is_said_to_be_gone(lost: int) -> None:
+    """Its names were asked for again and again, and a new pointer was an error of a library."""
+    session: Any = Session(lost)
+    pointers = ZooKeeperPointers(session, "/sluice/c", "/sluice/c/latches/1", [], lambda: None)
+    with pytest.raises(StorageUnavailable, match="/sluice/c"):
+        await asyncio.wait_for(pointers.names("jobs"), 30)
+    session.lost = lost
+    with pytest.raises(StorageUnavailable, match="removed"):
+        await asyncio.wait_for(pointers.create("jobs", "a", b"1"), 30)
