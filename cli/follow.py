@@ -70,7 +70,7 @@ class Follower:
         with Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal) as bar:
             line = bar.add_task("submitted", total=None, stages="")
             while True:
-                job: dict[str, Any] = await self._get(f"/v1/jobs/{self.job_id}")
+                job: dict[str, Any] = await self.get(f"/v1/jobs/{self.job_id}")
                 progress = job.get("progress") or {}
                 total = int(progress.get("tasks_total", 0))
                 bar.update(
@@ -87,8 +87,8 @@ class Follower:
                     return job
                 await self.pause(POLL_SECONDS)
 
-    async def _get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401
-        """Ask until there is an answer."""
+    async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401
+        """Ask until there is an answer; raises :class:`~cli.errors.AwayError` as :meth:`until_end` does."""
         since: float | None = None
         while True:
             try:
@@ -137,7 +137,7 @@ class Follower:
     async def _drain_attempt(self) -> None:
         source = f"attempt-{self._attempt}.driver.stdout"
         while True:
-            chunk = await self._get(
+            chunk = await self.get(
                 f"/v1/jobs/{self.job_id}/logs", source=source, offset=self._offset, limit=LOG_CHUNK_BYTES
             )
             if chunk["data"]:

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from cli.client import GatewayClient, gateway_client
+from cli.job_ids import JobArgument, whole_id
 from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
 from cli.tables import print_table
 from cli.target import resolve_target
@@ -19,7 +20,7 @@ Row = tuple[str, str, str, str, str]
 
 
 def connections(
-    job_id: str,
+    job_id: JobArgument,
     home: HomeOption = DEFAULT_HOME,
     server: ServerOption = None,
     ca: CaOption = None,
@@ -29,16 +30,16 @@ def connections(
     """The mutual TLS connections of a job: which identity each end verified, with which version and cipher."""
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
-    async def read() -> list[dict[str, Any]]:
+    async def read() -> tuple[str, list[dict[str, Any]]]:
         async with gateway_client(target) as client:
-            found: list[dict[str, Any]] = (await client.get(f"/v1/jobs/{job_id}/connections"))["connections"]
-            return found
+            whole = await whole_id(client, job_id)
+            return whole, (await client.get(f"/v1/jobs/{whole}/connections"))["connections"]
 
-    found = asyncio.run(read())
+    whole, found = asyncio.run(read())
     if as_json:
         print(json.dumps({"connections": found}))
         return
-    print_table(COLUMNS, connection_rows(found, job_id))
+    print_table(COLUMNS, connection_rows(found, whole))
 
 
 async def all_connections(client: GatewayClient, job_id: str) -> list[dict[str, Any]]:

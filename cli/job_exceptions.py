@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cli.jobs import fetch
+from cli.job_ids import JobArgument
+from cli.jobs import fetch_of_job
 from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
 
 
 def exceptions(
-    job_id: str,
+    job_id: JobArgument,
     tracebacks: Annotated[bool, typer.Option("--tracebacks", help="Print the tracebacks too.")] = False,
     home: HomeOption = DEFAULT_HOME,
     server: ServerOption = None,
@@ -23,7 +24,7 @@ def exceptions(
     as_json: JsonOption = False,
 ) -> None:
     """What went wrong in a job, the earliest first; * marks what ended an attempt."""
-    entries = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}/exceptions")["exceptions"]
+    entries = fetch_of_job(home, server, ca, token_file, job_id, "/exceptions")["exceptions"]
     if as_json:
         print(json.dumps(entries))
         return

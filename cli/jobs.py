@@ -7,6 +7,7 @@ import datetime as dt
 import json
 import re
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -18,6 +19,9 @@ from cli.client import gateway_client
 from cli.errors import UsageError
 from cli.follow import Follower, report_verdict
 from cli.job_connections import connections
+from cli.job_ids import JobArgument, whole_id
+from cli.job_list import some_jobs, wanted_states
+from cli.job_logs import JobLog
 from cli.options import DEFAULT_HOME, CaOption, ConfigOption, HomeOption, JsonOption, ServerOption, TokenOption
 from cli.records import never, watch_for_stop
 from cli.restart_options import SettingsOption, StrategyOption, restart_wish
@@ -214,8 +218,14 @@ async def _submit(
         return report_verdict(job, console)
 
 
-@app.command("list")
+@app.command("list", epilog="Examples: sluice jobs list --state active; sluice jobs list --owner ada --limit 20")
 def list_jobs(
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help="Only jobs in this state, such as FAILED; active, ended: all such states; repeatable."),
+    ] = None,
+    owner: Annotated[str, typer.Option(help="Only jobs of this user.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many jobs, the latest ones.")] = 1000,
     home: HomeOption = DEFAULT_HOME,
     server: ServerOption = None,
     ca: CaOption = None,
@@ -223,12 +233,19 @@ def list_jobs(
     as_json: JsonOption = False,
 ) -> None:
     """Running and recent jobs, newest first."""
-    document = fetch(home, server, ca, token_file, "/v1/jobs")
+    states = wanted_states(state or [])
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+
+    async def read() -> list[dict[str, Any]]:
+        async with gateway_client(target) as client:
+            return await some_jobs(client, states, owner, limit)
+
+    jobs = _run(read())
     if as_json:
-        print(json.dumps(document))
+        print(json.dumps({"jobs": jobs}))
         return
     rows = []
-    for job in document["jobs"]:
+    for job in jobs:
         started = dt.datetime.fromtimestamp(job["start_time"] / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         seconds = f"{job['duration_ms'] / 1000:.1f}"
         rows.append((job["id"], job["name"], job["owner"], job["state"], started, seconds))
@@ -237,7 +254,7 @@ def list_jobs(
 
 @app.command()
 def show(
-    job_id: str,
+    job_id: JobArgument,
     home: HomeOption = DEFAULT_HOME,
     server: ServerOption = None,
     ca: CaOption = None,
@@ -245,7 +262,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """One job: state, progress, executors, failure."""
-    job = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}")
+    job = fetch_of_job(home, server, ca, token_file, job_id)
     if as_json:
         print(json.dumps(job))
         return
@@ -271,7 +288,7 @@ def show(
 
 @app.command()
 def cancel(
-    job_id: str,
+    job_id: JobArgument,
     home: HomeOption = DEFAULT_HOME,
     server: ServerOption = None,
     ca: CaOption = None,
@@ -281,44 +298,76 @@ def cancel(
     """Cancel a job: its Spark jobs first, then its driver and executors."""
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
-    async def call() -> None:
+    async def call() -> str:
         async with gateway_client(target) as client:
-            await client.patch(f"/v1/jobs/{job_id}", mode="cancel")
+            found = await whole_id(client, job_id)
+            await client.patch(f"/v1/jobs/{found}", mode="cancel")
+            return found
 
-    _run(call())
-    print(json.dumps({"job_id": job_id, "cancelling": True}) if as_json else f"cancelling {job_id}")
+    found = _run(call())
+    print(json.dumps({"job_id": found, "cancelling": True}) if as_json else f"cancelling {found}")
 
 
-@app.command()
+@app.command(epilog="Examples: sluice jobs logs 3f9c --follow; sluice jobs logs 3f9c --tail 50 --source driver.stdout")
 def logs(
-    job_id: str,
+    job_id: JobArgument,
     source: Annotated[str, typer.Option(help="driver.stdout, driver.stderr, executor-1.stderr, …")] = "driver.stderr",
     list_sources: Annotated[bool, typer.Option("--list", help="List the logs there are.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is added, until the job has ended.")
+    ] = False,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", min=0, max=1_000_000, help="Only the last lines, so many.")
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     server: ServerOption = None,
     ca: CaOption = None,
     token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print one of a job's logs."""
+    """Print one of a job's logs: all of it, its last lines, or as it grows."""
+    if follow and (as_json or list_sources):
+        raise UsageError("--follow goes with neither --json nor --list", "a stream is not one document")
     if list_sources:
-        names = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}/logs")["logs"]
+        names = fetch_of_job(home, server, ca, token_file, job_id, "/logs")["logs"]
         print(json.dumps(names) if as_json else "\n".join(names))
         return
     target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    pieces: list[str] = []
+    write = pieces.append if as_json else partial(print, end="", flush=follow)
 
-    async def read() -> str:
-        pieces, offset = [], 0
+    stopped = watch_for_stop(Home.at(home)) if server is None else never
+
+    async def read() -> None:
         async with gateway_client(target) as client:
-            while True:
-                chunk = await client.get(f"/v1/jobs/{job_id}/logs", source=source, offset=offset, limit=256 << 10)
-                pieces.append(chunk["data"])
-                if chunk["end"] or chunk["next_offset"] == offset:
-                    return "".join(pieces)
-                offset = chunk["next_offset"]
+            found = await whole_id(client, job_id)
+            log = JobLog(client, found, source)
+            if follow:
+                log.client = Follower(client, found, Console(stderr=True), stopped=stopped)
+            offset = 0
+            if tail is not None:
+                text, offset = await log.tail(tail)
+                write(text)
+            if follow or tail is None:
+                async for text in log.follow(offset) if follow else log.pieces():
+                    write(text)
 
-    text = _run(read())
-    print(json.dumps({"source": source, "data": text}) if as_json else text, end="\n" if as_json else "")
+    _run(read())
+    if as_json:
+        print(json.dumps({"source": source, "data": "".join(pieces)}))
+
+
+def fetch_of_job(
+    home: Path, server: str | None, ca: Path | None, token_file: Path | None, job_id: str, below: str = ""
+) -> Any:  # noqa: ANN401
+    """GET the job that ``job_id`` means, or what is ``below`` it, through the gateway."""
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+
+    async def call() -> Any:  # noqa: ANN401
+        async with gateway_client(target) as client:
+            return await client.get(f"/v1/jobs/{await whole_id(client, job_id)}{below}")
+
+    return _run(call())
 
 
 def fetch(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from cli.client import GatewayClient, gateway_client
 from cli.errors import EXIT_NO, AwayError, RefusedError
-from cli.jobs import fetch
+from cli.job_ids import JobArgument, whole_id
+from cli.jobs import fetch, fetch_of_job
 from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOption, TokenOption
 from cli.tables import print_table
 from cli.target import resolve_target
@@ -27,7 +28,7 @@ AWAY_TRIES = 100
 
 
 def checkpoints(
-    job_id: str,
+    job_id: JobArgument,
     home: HomeOption = DEFAULT_HOME,
     server: ServerOption = None,
     ca: CaOption = None,
@@ -35,7 +36,7 @@ def checkpoints(
     as_json: JsonOption = False,
 ) -> None:
     """What a streaming job has committed, and from which checkpoint it goes on."""
-    shown = fetch(home, server, ca, token_file, f"/v1/jobs/{job_id}/checkpoints")
+    shown = fetch_of_job(home, server, ca, token_file, job_id, "/checkpoints")
     if as_json:
         print(json.dumps(shown))
         return
@@ -50,7 +51,7 @@ def checkpoints(
 
 
 def savepoint(
-    job_id: str,
+    job_id: JobArgument,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the job, and make the savepoint of its end.")] = False,
     home: HomeOption = DEFAULT_HOME,
     server: ServerOption = None,
@@ -66,8 +67,9 @@ def savepoint(
 
     async def call() -> dict[str, Any]:
         async with gateway_client(target) as client:
-            asked = await client.post(f"/v1/jobs/{job_id}/savepoints", {"stop": stop})
-            return await _until_settled(client, job_id, asked["savepoint_id"], stop=stop)
+            whole = await whole_id(client, job_id)
+            asked = await client.post(f"/v1/jobs/{whole}/savepoints", {"stop": stop})
+            return await _until_settled(client, whole, asked["savepoint_id"], stop=stop)
 
     settled = asyncio.run(call())
     if as_json:

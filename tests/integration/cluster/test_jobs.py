@@ -85,12 +85,20 @@ def test_an_error_in_a_udf_reaches_the_caller_too(cluster: LocalCluster, write: 
 def test_cancel_ends_the_job_its_driver_and_its_executors(cluster: LocalCluster, write: Callable[[str], Path]) -> None:
     job_id = cluster.submit(write(pipelines.SLOW), "30")
     eventually(lambda: cluster.job(job_id)["progress"]["tasks_running"] > 0, "a running task")
-    assert cluster.sluice("jobs", "cancel", job_id).returncode == 0
+    listed = cluster.json("jobs", "list", "--state", "active", "--owner", "tester", "--limit", "50")["jobs"]
+    assert job_id in {each["id"] for each in listed}
+    # A part of the id is enough; what is printed is the whole.
+    assert cluster.sluice("jobs", "cancel", job_id[:16]).stdout == f"cancelling {job_id}\n"
     assert cluster.wait_for_state(job_id, "CANCELED", "FAILED", "FINISHED")["state"] == "CANCELED"
     eventually(lambda: not executor_processes(cluster, job_id), "the end of the executors")
     again = cluster.sluice("jobs", "cancel", job_id)
     assert again.returncode == 1
     assert "CANCELED" in again.stderr
+    log = ("jobs", "logs", job_id[:16], "--source", "driver.jvm")
+    whole = cluster.sluice(*log).stdout
+    assert len(whole.splitlines()) > 2
+    assert cluster.sluice(*log, "--follow").stdout == whole
+    assert cluster.sluice(*log, "--tail", "2").stdout.splitlines() == whole.splitlines()[-2:]
 
 
 @pytest.mark.parametrize(

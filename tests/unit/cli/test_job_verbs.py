@@ -1,0 +1,213 @@
+"""Ids by their beginnings, lists that are narrowed, and logs: their end, and what is added to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.errors import EXIT_USAGE, RefusedError, UsageError
+from cli.job_ids import whole_id
+from cli.job_list import some_jobs, wanted_states
+from cli.job_logs import TAIL_BLOCK_BYTES, JobLog
+from runtime.log_files import _whole_characters
+
+JOB = "a" * 32
+
+
+def job(identifier: str, state: str = "RUNNING", owner: str = "ada") -> dict[str, Any]:
+    return {"id": identifier.ljust(32, "0"), "name": f"{identifier}.py", "state": state, "owner": owner}
+
+
+@dataclass
+class Jobs:
+    """REST's list of jobs, in pages of ``page``; notes what it is asked."""
+
+    jobs: list[dict[str, Any]]
+    page: int = 2
+    asked: list[dict[str, str | int]] = field(default_factory=list)
+
+    async def get(self, path: str, **query: str | int) -> Any:
+        assert path == "/v1/jobs"
+        self.asked.append(query)
+        start = int(query.get("after", 0))
+        end = start + min(self.page, int(query.get("limit", 1000)))
+        return {"jobs": self.jobs[start:end], "next": str(end) if end < len(self.jobs) else None}
+
+
+async def test_whole_id_is_taken_as_it_is() -> None:
+    client = Jobs([])
+    assert await whole_id(client, JOB) == JOB
+    assert client.asked == []
+
+
+@pytest.mark.parametrize("typed", ["3f9c", "3", "3f9c" + "0" * 27])
+async def test_beginning_that_one_job_has_means_that_job(typed: str) -> None:
+    jobs = [job("a1"), job("b2"), job("c3"), job("a9"), job("3f9c")]
+    assert await whole_id(Jobs(jobs), typed) == "3f9c".ljust(32, "0")
+
+
+async def test_ambiguous_beginning_names_the_candidates() -> None:
+    jobs = [job("3f9c"), job("b2"), job("c3"), job("3f01", "FAILED")]
+    with pytest.raises(UsageError) as refused:
+        await whole_id(Jobs(jobs), "3f")
+    assert refused.value.exit_code == EXIT_USAGE
+    assert "3f9c.py, RUNNING" in str(refused.value)
+    assert "3f01.py, FAILED" in str(refused.value)
+    assert "b2.py" not in str(refused.value)
+
+
+async def test_only_some_of_many_candidates_are_named() -> None:
+    with pytest.raises(UsageError, match="and 30 more") as refused:
+        await whole_id(Jobs([job(f"a{number:02}") for number in range(40)]), "a")
+    assert str(refused.value).count(".py") == 10
+
+
+async def test_beginning_that_no_job_has_is_a_no() -> None:
+    with pytest.raises(RefusedError, match="there is no job 'ff'"):
+        await whole_id(Jobs([job("a1")]), "ff")
+
+
+@pytest.mark.parametrize("typed", ["", "../x", "a/b", "a?b=1", "a b", "a" * 33, "ä", "%2e"])
+async def test_what_can_be_no_id_is_wrong_usage(typed: str) -> None:
+    with pytest.raises(UsageError, match="is no id of a job"):
+        await whole_id(Jobs([job("a1")]), typed)
+
+
+@pytest.mark.parametrize(
+    ("states", "owner", "limit", "expected"),
+    [
+        ([], "", 100, ["e", "d", "c", "b", "a"]),
+        ([], "", 2, ["e", "d"]),
+        (["failed"], "", 100, ["d", "b"]),
+        (["failed"], "", 1, ["d"]),
+        (["active"], "", 100, ["e", "a"]),
+        (["ended"], "bob", 100, ["b"]),
+        (["FAILED", "canceled"], "ada", 100, ["d", "c"]),
+        ([], "nobody", 100, []),
+    ],
+)
+async def test_list_is_narrowed_across_its_pages(
+    states: list[str], owner: str, limit: int, expected: list[str]
+) -> None:
+    jobs = [job("e"), job("d", "FAILED"), job("c", "CANCELED"), job("b", "FAILED", "bob"), job("a", "CREATED", "bob")]
+    found = await some_jobs(Jobs(jobs), wanted_states(states), owner, limit)
+    assert [each["id"].rstrip("0") for each in found] == expected
+
+
+async def test_short_list_asks_for_no_more_than_it_shows() -> None:
+    client = Jobs([job(f"{number:02}") for number in range(50)], page=1000)
+    assert len(await some_jobs(client, frozenset(), "", 5)) == 5
+    assert client.asked == [{"limit": 5}]
+
+
+def test_state_that_is_none_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="'runing' is no state") as refused:
+        wanted_states(["failed", "runing"])
+    assert "active, ended" in str(refused.value)
+
+
+@dataclass
+class Logs:
+    """REST's logs of one job: as :func:`runtime.log_files.read_log` cuts them."""
+
+    logs: dict[str, bytes]
+    job: dict[str, Any] = field(default_factory=lambda: {"state": "FINISHED", "attempt": 1})
+    read: int = 0
+
+    async def get(self, path: str, **query: str | int) -> Any:
+        if path == f"/v1/jobs/{JOB}":
+            return dict(self.job)
+        assert path == f"/v1/jobs/{JOB}/logs"
+        content, offset, limit = self.logs.get(str(query["source"]), b""), int(query["offset"]), int(query["limit"])
+        data = content[offset : offset + limit]
+        if offset + len(data) < len(content):
+            data = _whole_characters(data)
+        self.read += len(data)
+        after = offset + len(data)
+        return {"data": data.decode(errors="replace"), "next_offset": after, "end": after >= len(content)}
+
+
+async def test_all_of_a_log_is_read() -> None:
+    content = "zeile ä\n".encode() * 100_000
+    log = JobLog(Logs({"driver.stderr": content}), JOB, "driver.stderr")
+    assert "".join([piece async for piece in log.pieces()]).encode() == content
+
+
+@pytest.mark.parametrize("lines", [0, 1, 2, 100])
+@pytest.mark.parametrize("content", [b"", b"a", b"a\n", b"a\nb", b"a\nb\n", b"\n\n\n", "ä\nö\nü".encode()])
+async def test_end_of_a_short_log(content: bytes, lines: int) -> None:
+    expected = content.decode().splitlines(keepends=True)[-lines:] if lines else []
+    assert await JobLog(Logs({"x": content}), JOB, "x").tail(lines) == ("".join(expected), len(content))
+
+
+@given(st.lists(st.text(alphabet="aäß€😀", max_size=30000), max_size=12), st.integers(0, 14), st.booleans())
+async def test_end_of_any_log(parts: list[str], lines: int, ends: bool) -> None:
+    content = ("\n".join(parts) + "\n" * ends).encode()
+    expected = content.decode().splitlines(keepends=True)[-lines:] if lines else []
+    assert await JobLog(Logs({"x": content}), JOB, "x").tail(lines) == ("".join(expected), len(content))
+
+
+async def test_end_of_a_long_log_is_found_without_reading_the_rest() -> None:
+    content = b"0123456789abcde\n" * (4 << 20)  # 64 MiB
+    client = Logs({"x": content})
+    text, after = await JobLog(client, JOB, "x").tail(3)
+    assert (text, after) == ("0123456789abcde\n" * 3, len(content))
+    assert client.read <= 2 * TAIL_BLOCK_BYTES
+
+
+def followed(client: Logs, *steps: Callable[[], None], source: str = "driver.stderr") -> JobLog:
+    """A log that is followed; each pause is a step."""
+    left = list(steps)
+
+    async def pause(_: float) -> None:
+        left.pop(0)()
+
+    return JobLog(client, JOB, source, pause)
+
+
+async def test_followed_log_is_read_until_the_job_has_ended() -> None:
+    name = "attempt-1.driver.stderr"
+    client = Logs({name: b"one\n"}, {"state": "RUNNING", "attempt": 1})
+
+    def grow() -> None:
+        client.logs[name] += b"two\n"
+
+    def end() -> None:
+        client.logs[name] += b"three\n"
+        client.job["state"] = "FAILED"
+
+    log = followed(client, grow, lambda: None, end)
+    assert [piece async for piece in log.follow()] == ["one\n", "two\n", "three\n"]
+    assert [piece async for piece in followed(client).follow(4)] == ["two\nthree\n"]
+
+
+async def test_followed_log_of_a_driver_goes_on_with_the_next_attempt() -> None:
+    client = Logs({"attempt-1.driver.stderr": b"first\n"}, {"state": "RUNNING", "attempt": 1})
+
+    def again() -> None:
+        client.logs["attempt-1.driver.stderr"] += b"its end\n"
+        client.logs["attempt-2.driver.stderr"] = b"second\n"
+        client.logs["attempt-3.driver.stderr"] = b"third\n"
+        client.job.update(attempt=3, state="FINISHED")
+
+    assert [piece async for piece in followed(client, again).follow()] == [
+        "first\n",
+        "its end\n",
+        "second\n",
+        "third\n",
+    ]
+
+
+async def test_followed_log_of_an_executor_is_one() -> None:
+    client = Logs({"executor-1.stderr": b"one\n"}, {"state": "RUNNING", "attempt": 1})
+
+    def end() -> None:
+        client.job.update(attempt=2, state="CANCELED")
+
+    log = followed(client, end, source="executor-1.stderr")
+    assert [piece async for piece in log.follow()] == ["one\n"]
