@@ -18,7 +18,6 @@ from cryptography import x509
 
 from pki.ca.ledger import LedgerRecord, side_of
 from pki.ca.tokens import ENROLLABLE
-from pki.errors import InvalidIdentity
 from pki.identity import SpiffeId
 from pki.profiles import AuthorityKind
 
@@ -103,7 +102,6 @@ def overlap_for(certificate: x509.Certificate, overlap: dt.timedelta) -> dt.time
 
 
 def _is_process(identity: str) -> bool:
-    try:
-        return SpiffeId.parse(identity).role in ENROLLABLE
-    except InvalidIdentity:
-        return False
+    """By the role in its path alone: a ledger of years is full of drivers and executors."""
+    _, _, path = identity.removeprefix("spiffe://").partition("/")
+    return path.partition("/")[0] in ENROLLABLE

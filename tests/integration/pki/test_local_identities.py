@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 from pathlib import Path
 
 import pytest
 
 from cli.config import Configuration, load
 from cli.identities import issue_due, prepare_authorities
+from pki.ca.authority import OnlineAuthority
 from pki.ca.process import online_ca
+from pki.ca.refusals import needing_attention
+from pki.csr import new_csr
 from pki.due import purposes_of
 from pki.home import Home
 from pki.identity import Role, SpiffeId
 from pki.identity_files import read_identity
-from pki.issuer import LocalIssuer
+from pki.issuer import LocalIssuer, utc_now
 from pki.profiles import AuthorityKind, Purpose
 from pki.store import AuthorityStore
 
@@ -68,3 +72,26 @@ async def test_public_certificate_in_the_place_of_the_internal_one_is_replaced(
     assert any(line.startswith(f"renewed {spiffe_id}: it is not of") for line in made), made
     assert of(home, "envoy") == (str(spiffe_id), BOTH, AuthorityKind.INTERNAL)
     assert of(home, "edge")[2] is AuthorityKind.EDGE
+
+
+async def test_own_process_whose_certificate_was_superseded_is_enrolled_again(
+    tmp_path: Path, configuration: Configuration, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a crash between the authority's answer and the disk, or after a thief renewed: the home has the keys."""
+    home, now = Home.at(tmp_path / "home").create(), utc_now()
+    LocalIssuer(home, configuration.pki, clock=lambda: now - dt.timedelta(hours=14)).ensure_authorities()
+    directory = home.identity(Role.TASKMANAGER, "taskmanager-1")
+    spiffe_id = SpiffeId.process("sluice.local", Role.TASKMANAGER, "taskmanager-1")
+    long_ago = LocalIssuer(home, configuration.pki, clock=lambda: now - dt.timedelta(hours=13))
+    long_ago.issue_to(directory, spiffe_id, ips=[configuration.taskmanager.host])
+    shown = read_identity(directory)[0].leaf
+    authority = OnlineAuthority(home.pki, configuration.pki, clock=lambda: now - dt.timedelta(hours=2))
+    authority.renew(shown, new_csr(spiffe_id, ips=[configuration.taskmanager.host])[1])
+    authority.close()
+    async with online_ca(home, configuration.pki, configuration.ca):
+        made = await asyncio.to_thread(issue_due, home, configuration)
+    assert any(line.startswith(f"renewed {spiffe_id}: it is past half of its life") for line in made), made
+    assert f"{spiffe_id} is enrolled again" in caplog.text
+    assert read_identity(directory)[0].leaf != shown
+    (refusal,) = needing_attention(home, utc_now())
+    assert (refusal.identity, int(refusal.serial, 16)) == (str(spiffe_id), shown.serial_number)
