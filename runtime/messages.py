@@ -329,13 +329,23 @@ class SparkRegistration(Message, frozen=True):
     live_executors: tuple[int, ...] = ()
 
 
-class ExecutorTarget(Message, frozen=True):
-    """How many executors of one Spark resource profile the driver wants."""
+MAX_EXECUTOR_CORES = 1024
+MAX_EXECUTOR_MEMORY_MB = 1 << 24
+"""Larger executors are not asked for: 16 TiB."""
+_MAX_JAVA_INT = (1 << 31) - 1
+"""What Spark says when it wants any number."""
 
-    resource_profile_id: int
-    total: int
-    cores: int
-    memory_mb: int
+
+class ExecutorTarget(Message, frozen=True):
+    """How many executors of one Spark resource profile the driver wants.
+
+    A driver is not believed: what is out of these bounds does not get as far as its JobMaster.
+    """
+
+    resource_profile_id: Annotated[int, msgspec.Meta(ge=0, le=_MAX_JAVA_INT)]
+    total: Annotated[int, msgspec.Meta(ge=0, le=_MAX_JAVA_INT)]
+    cores: Annotated[int, msgspec.Meta(ge=1, le=MAX_EXECUTOR_CORES)]
+    memory_mb: Annotated[int, msgspec.Meta(ge=1, le=MAX_EXECUTOR_MEMORY_MB)]
 
 
 class ExecutorTargets(Message, frozen=True):

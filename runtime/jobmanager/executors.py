@@ -35,7 +35,7 @@ MAX_EXITED_KEPT = 100
 """How many ended executors of a job are remembered for display."""
 
 MAX_EXECUTORS_WANTED = 10_000
-"""More executors of one size than this are not asked for, whatever a driver says."""
+"""More executors of all sizes together than this are not asked for, whatever a driver says."""
 
 MAX_TARGETS = 100
 """Sizes of executors that one driver may want at the same time."""
@@ -292,8 +292,10 @@ class ExecutorPool:
         if self._targets is None:
             return Counter({} if self._gave_up_waiting else {self.slot_profile: self.initial})
         wanted: Counter[SlotProfile] = Counter()
+        left = MAX_EXECUTORS_WANTED
         for each in self._targets.targets:
-            total = min(each.total, MAX_EXECUTORS_WANTED)
+            total = max(0, min(each.total, left))
+            left -= total
             wanted[size_of(each)] += max(total, self._active(each.resource_profile_id))
         return wanted
 

@@ -37,9 +37,9 @@ def _share(left: int, wanted: int) -> float:
 
 
 def missing_taskmanagers(
-    wanted: Iterable[tuple[SlotProfile, int]], free: Iterable[SlotProfile], each: SlotProfile
+    wanted: Iterable[tuple[SlotProfile, int]], free: Iterable[SlotProfile], each: SlotProfile, most: int
 ) -> int:
-    """How many TaskManagers of the size ``each`` have to be started so that ``wanted`` finds room.
+    """How many TaskManagers of the size ``each`` have to be started so that ``wanted`` finds room, ``most`` of them.
 
     First fit, the largest first: within 22 % of the least possible number (Dósa, "The tight bound of first fit
     decreasing", 2007). What does not fit into an empty one is left out, since no number of them would help.
@@ -51,6 +51,8 @@ def missing_taskmanagers(
         for _ in range(count):
             index = next((number for number, room in enumerate(rooms) if room.fits(profile)), len(rooms))
             if index == len(rooms):
+                if started >= most:
+                    break  # however many more are wanted
                 rooms.append(each)
                 started += 1
             rooms[index] = rooms[index].less(profile)

@@ -52,7 +52,7 @@ class Provision:
         """Compare what jobs lack (``unmet``) with what there is."""
         limits = self.limits
         serving = [each for each in taskmanagers if not each.draining]
-        lacking = missing_taskmanagers(unmet, [each.free_total for each in serving], limits.size)
+        lacking = missing_taskmanagers(unmet, [each.free_total for each in serving], limits.size, limits.most)
         idle = [each.name for each in serving if each.empty_of_slots]
         self._idle_since = {name: self._idle_since.get(name, now) for name in idle}
         if lacking:

@@ -11,6 +11,9 @@ from runtime.messages import MAX_SLOTS_PER_TASKMANAGER, NO_RESOURCES, SlotCount,
 
 _K = TypeVar("_K", bound=Hashable)
 
+MAX_DOUBTED_REPORTS = 64
+"""A job that a TaskManager refuses again and again asks it each time after twice as many reports, at most so many."""
+
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
@@ -56,8 +59,8 @@ class AllocationLost:
 class Slot:
     """One slot as the ResourceManager sees it.
 
-    ``acknowledged``: the TaskManager has confirmed the reservation. ``doubted``: it refused one; not used
-    again until it reports the slot as free.
+    ``acknowledged``: the TaskManager has confirmed the reservation. ``doubted``: it refused one; this number is not
+    used again until it reports the slot as free. A doubted slot is nobody's, and takes nothing from the others.
     """
 
     index: int
@@ -132,12 +135,33 @@ class TaskManagerSlots:
         """Drop carved slots that are free again; returns :attr:`free_total`, counted anew."""
         used = NO_RESOURCES
         for index, slot in list(self.slots.items()):
-            if not slot.usable:
+            if slot.state is not SlotState.FREE:
                 used = used.plus(slot.profile)
-            elif index >= self.defaults:
+            elif index >= self.defaults and not slot.doubted:
                 del self.slots[index]
         self.free_total = self.total.less(used)
         return self.free_total
+
+
+@dataclass(slots=True)
+class Doubt:
+    """A TaskManager has refused a job slots: the job gets none there for a while, and others do.
+
+    ``refusals`` in a row, each of which counts once between two reports; ``reports`` to wait for yet.
+    """
+
+    refusals: int = 0
+    reports: int = 0
+
+    def refused(self) -> None:
+        """It was refused once more; requests that were under way at the same time count as one."""
+        if not self.reports:
+            self.refusals += 1
+            self.reports = min(1 << (self.refusals - 1), MAX_DOUBTED_REPORTS)
+
+    def reported(self) -> None:
+        """The TaskManager has said what it has."""
+        self.reports = max(0, self.reports - 1)
 
 
 @dataclass(slots=True)

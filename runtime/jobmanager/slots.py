@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from runtime.jobmanager.placement import Placement, rank
 from runtime.jobmanager.slot_record import (
     AllocationLost,
+    Doubt,
     Holdings,
     Release,
     Requirement,
@@ -72,6 +73,7 @@ class SlotManager:
         self._room: dict[SlotProfile, dict[str, TaskManagerSlots]] = {}
         self._room_of: dict[str, SlotProfile] = {}
         self._kept: dict[str, str] = {}
+        self._doubts: dict[str, dict[str, Doubt]] = {}
 
     # --- TaskManagers come and go ---------------------------------------------------------------------
 
@@ -91,6 +93,7 @@ class SlotManager:
         taskmanager = self._taskmanagers.pop(name, None)
         if taskmanager is None:
             return []
+        self._doubts.pop(name, None)
         self._sizes[taskmanager.total] -= 1
         self._sizes += Counter()  # without those of which there are none
         self._remove_room(name)
@@ -112,6 +115,8 @@ class SlotManager:
                 status = SlotStatus(slot=index, state=_FREE)  # a carved slot that is not there any more
             slot = taskmanager.slots.get(index) or Slot(index, status.profile or taskmanager.profile)
             actions += self._reconcile(name, slot, status)
+        for doubt in self._doubts.get(name, {}).values():
+            doubt.reported()
         self._note_room(name)
         return actions
 
@@ -206,7 +211,8 @@ class SlotManager:
         """What a job lacks, the largest slots first."""
         held = self._held(requirement.job_id).by_profile
         lacking = [(each.profile, each.count - held[each.profile]) for each in requirement.wanted]
-        lacking = [(profile, count) for profile, count in lacking if count > 0]
+        # No TaskManager carves a slot of nothing, whoever asks for one.
+        lacking = [(size, count) for size, count in lacking if count > 0 and min(size.cores, size.memory_mb) > 0]
         return sorted(lacking, key=lambda each: (each[0].memory_mb, each[0].cores), reverse=True)
 
     def _allowances(self) -> Counter[str] | None:
@@ -231,6 +237,7 @@ class SlotManager:
             if missing > 0 and free.fits(profile)
             for each in with_room.values()
             if self._kept.get(each.name, requirement.job_id) == requirement.job_id
+            and not self._doubted(each.name, requirement.job_id)
         ]
         heapq.heapify(queue)
         reserved: list[Reserve] = []
@@ -247,7 +254,9 @@ class SlotManager:
         return reserved
 
     def _keep_for(self, job_id: str, profile: SlotProfile) -> None:
-        """Nothing free is large enough: later jobs leave alone the TaskManager that comes nearest."""
+        """Nothing free is large enough: later jobs leave alone the TaskManager that comes nearest, one for each job."""
+        if job_id in self._kept.values():
+            return  # for a larger slot; however many sizes a driver wants, the others go on
         if not any(size.fits(profile) for size in self._sizes):
             return
         nearest = sorted(self._room, key=lambda free: (free.memory_mb, free.cores), reverse=True)
@@ -255,7 +264,7 @@ class SlotManager:
             name
             for free in nearest
             for name, each in self._room[free].items()
-            if name not in self._kept and each.total.fits(profile)
+            if name not in self._kept and each.total.fits(profile) and not self._doubted(name, job_id)
         )
         if (name := next(names, None)) is not None:
             self._kept[name] = job_id
@@ -287,13 +296,25 @@ class SlotManager:
     def acknowledged(self, allocation_id: str) -> None:
         """The TaskManager has reserved the slot."""
         if allocation_id in self._allocations:
-            self._allocations[allocation_id][1].acknowledged = True
+            name, slot = self._allocations[allocation_id]
+            slot.acknowledged = True
+            self._doubts.get(name, {}).pop(slot.job_id, None)
 
     def refused(self, allocation_id: str) -> None:
-        """The TaskManager did not reserve the slot, or did not answer: leave it alone until it reports."""
+        """The TaskManager did not reserve the slot, or did not answer.
+
+        The slot's number is left alone until it reports, and the job asks it for nothing until then, or longer when it
+        has refused the job before. What it has counts as free for other jobs, which it may not refuse.
+        """
         found = self._allocations.get(allocation_id)
         if found is not None:
-            self._free(found[1], doubted=True)
+            name, slot = found
+            self._doubts.setdefault(name, {}).setdefault(slot.job_id, Doubt()).refused()
+            self._free(slot, doubted=True)
+
+    def _doubted(self, name: str, job_id: str) -> bool:
+        doubt = self._doubts.get(name, {}).get(job_id)
+        return doubt is not None and doubt.reports > 0
 
     def release(self, allocation_id: str) -> list[Release]:
         """The job gives an allocation back; nothing to do when it is gone already."""
@@ -314,6 +335,8 @@ class SlotManager:
     def release_job(self, job_id: str) -> list[Release]:
         """The job is over: it wants nothing, and everything it holds goes back."""
         self._requirements.pop(job_id, None)
+        for doubts in self._doubts.values():
+            doubts.pop(job_id, None)
         held = self._held(job_id).allocations
         draining = {
             slot.allocation_id
@@ -374,6 +397,12 @@ class SlotManager:
             return f"the jobs of {requirement.owner} hold the {self._max_slots_per_user} slots that one user may have"
         if not any(each.total.fits(profile) for each in self._open() for profile, _ in missing):
             return "the TaskManagers that it would fit into are being drained"
+        return self._why_not_now(requirement, missing)
+
+    def _why_not_now(self, requirement: Requirement, missing: list[tuple[SlotProfile, int]]) -> str:
+        doubting = sorted(each.name for each in self._open() if self._doubted(each.name, requirement.job_id))
+        if doubting:
+            return f"refused by {', '.join(doubting[:3])}, to be asked again after its next reports"
         first = next((job for job in self._kept.values() if job != requirement.job_id), "")
         if first and any(free.fits(profile) for free in self._room for profile, _ in missing):
             return f"what is free is kept for job {first}, which came first"

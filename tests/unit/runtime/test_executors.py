@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from runtime.jobmanager.executors import MAX_EXECUTORS_WANTED, RELAUNCH_PAUSE_SECONDS, ExecutorPool, ExecutorState
+import msgspec
+import pytest
+
+from runtime.gateways import JobMasterGateway
+from runtime.jobmanager.executors import (
+    MAX_EXECUTORS_WANTED,
+    MAX_TARGETS,
+    RELAUNCH_PAUSE_SECONDS,
+    ExecutorPool,
+    ExecutorState,
+)
 from runtime.messages import (
+    MAX_EXECUTOR_CORES,
+    MAX_EXECUTOR_MEMORY_MB,
     ExecutorExit,
     ExecutorTarget,
     ExecutorTargets,
@@ -12,6 +24,8 @@ from runtime.messages import (
     SlotProfile,
     SparkRegistration,
 )
+from runtime.rpc import InvalidArguments
+from runtime.rpc.contract import gateway_of
 
 SLOT = SlotProfile(cores=1, memory_mb=768)
 NOW = 1000.0
@@ -284,3 +298,37 @@ def test_an_idle_slot_of_a_drained_taskmanager_goes_back_at_once() -> None:
     decision = early.decide(NOW)
     assert (decision.release, decision.slots_wanted) == (("alloc-0",), 1)
     assert early.offer(offer(1, "tm-2"))
+
+
+BOUNDS = {
+    "resource_profile_id": (0, 2**31 - 1),
+    "total": (0, 2**31 - 1),
+    "cores": (1, MAX_EXECUTOR_CORES),
+    "memory_mb": (1, MAX_EXECUTOR_MEMORY_MB),
+}
+
+
+@pytest.mark.parametrize("value", [-(2**63), -1, 0, 1, 2**31, 2**63, 1.5, "1", None], ids=str)
+@pytest.mark.parametrize("field", sorted(BOUNDS))
+def test_targets_out_of_bounds_are_refused_before_they_reach_the_jobmaster(field: str, value: object) -> None:
+    """With a typed error, which the driver gets; it repeats no values."""
+    method = gateway_of(JobMasterGateway).methods["set_executor_targets"]
+    target = {"resource_profile_id": 0, "total": 1, "cores": 1, "memory_mb": 768, field: value}
+    data = msgspec.msgpack.encode([{"version": 1, "targets": [target]}])
+    least, most = BOUNDS[field]
+    if isinstance(value, int) and least <= value <= most:
+        (decoded,) = method.decode_arguments(data)
+        assert msgspec.structs.asdict(decoded.targets[0]) == target
+    else:
+        with pytest.raises(InvalidArguments, match=field):
+            method.decode_arguments(data)
+
+
+def test_all_that_one_driver_wants_is_bounded_whatever_the_sizes() -> None:
+    executors = pool()
+    wanted = tuple(
+        ExecutorTarget(resource_profile_id=number, total=2**31 - 1, cores=1, memory_mb=number + 1)
+        for number in range(3 * MAX_TARGETS)
+    )
+    executors.set_targets(ExecutorTargets(version=1, targets=wanted))
+    assert executors.decide(0.0).slots_wanted == MAX_EXECUTORS_WANTED

@@ -47,4 +47,9 @@ def test_a_job_is_spread_before_anything_else() -> None:
 def test_how_many_taskmanagers_are_missing(
     wanted: list[tuple[SlotProfile, int]], free: list[SlotProfile], needed: int
 ) -> None:
-    assert missing_taskmanagers(wanted, free, size(4, 2048)) == needed
+    assert missing_taskmanagers(wanted, free, size(4, 2048), 100) == needed
+
+
+def test_no_more_are_counted_than_may_be_started() -> None:
+    """However many executors a driver wants."""
+    assert missing_taskmanagers([(size(1, 512), 2**63)], [], size(4, 2048), 3) == 3

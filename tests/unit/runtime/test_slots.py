@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from runtime.jobmanager.placement import Placement
-from runtime.jobmanager.slot_record import AllocationLost, Release, Requirement, Reserve, Slot, TaskManagerSlots
+from runtime.jobmanager.slot_record import (
+    MAX_DOUBTED_REPORTS,
+    AllocationLost,
+    Release,
+    Requirement,
+    Reserve,
+    Slot,
+    TaskManagerSlots,
+)
 from runtime.jobmanager.slots import SlotManager
 from runtime.messages import SlotCount, SlotProfile, SlotReport, SlotRequest, SlotState, SlotStatus
 from runtime.taskmanager.errors import SlotNotAvailable
@@ -104,6 +112,110 @@ def test_a_refused_slot_is_left_alone_until_its_taskmanager_reports_it_free() ->
     assert slots.decide() == [], "asking again at once would loop"
     slots.report("tm-1", report((SlotState.FREE, "")))
     assert len(slots.decide()) == 1
+
+
+def test_what_a_taskmanager_refuses_one_job_another_may_have_at_once() -> None:
+    """And the refused one asks less and less often, until it gets one."""
+    slots = manager()
+    slots.register("tm-1", "h", 2, SMALL)
+    slots.require(wants(ONE, 10_000, SlotProfile(cores=1, memory_mb=100)))
+    asked = []
+    for beat in range(40):
+        reserves = slots.decide()
+        if reserves:
+            asked.append(beat)
+        for reserve in reserves:
+            slots.refused(reserve.request.allocation_id)
+            assert slots.decide() == [], "asking again at once would loop"
+        assert "refused by tm-1" in slots.pending_reason(ONE)
+        slots.report("tm-1", report((SlotState.FREE, ""), (SlotState.FREE, "")))
+    assert asked == [0, 1, 3, 7, 15, 31]
+    for reserve in slots.decide():
+        slots.refused(reserve.request.allocation_id)
+    slots.require(wants(TWO, 1))
+    (reserve,) = slots.decide()
+    assert (reserve.request.job_id, reserve.request.profile) == (TWO, SMALL)
+
+
+def test_a_job_that_was_refused_and_then_is_not_is_refused_for_the_first_time_again() -> None:
+    slots = manager()
+    slots.register("tm-1", "h", 1, SMALL)
+    slots.require(wants(ONE, 1))
+    for beats in (1, 2):
+        (reserve,) = slots.decide()
+        slots.refused(reserve.request.allocation_id)
+        for _ in range(beats):
+            assert slots.decide() == []
+            slots.report("tm-1", report((SlotState.FREE, "")))
+    (reserve,) = slots.decide()
+    slots.acknowledged(reserve.request.allocation_id)
+    slots.release(reserve.request.allocation_id)
+    slots.freed(reserve.request.allocation_id)
+    (reserve,) = slots.decide()
+    slots.refused(reserve.request.allocation_id)
+    slots.report("tm-1", report((SlotState.FREE, "")))
+    assert len(slots.decide()) == 1
+
+
+def test_a_job_that_wants_many_sizes_keeps_one_taskmanager_from_the_others() -> None:
+    slots = manager()
+    for number in range(3):
+        slots.register(f"tm-{number}", "h", 2, SMALL)
+        slots.require(wants(TWO, 3))
+    for reserve in slots.decide():
+        slots.acknowledged(reserve.request.allocation_id)
+    sizes = tuple(SlotCount(SlotProfile(cores=2, memory_mb=1024 - number), 100) for number in range(50))
+    slots.require(Requirement(ONE, sizes, "jobmaster/one", b"token"))
+    slots.require(wants(THREE, 3))
+    assert [each.request.job_id for each in slots.decide()] == [THREE, THREE]
+
+
+HOSTILE_SIZES = [
+    *itertools.product((0, -1, -(2**63)), (1536, 0, -1)),
+    (1, 0),
+    (1, -(2**40)),
+    (2**63, 2**63),
+    (1, 2**63),
+]
+HOSTILE = [SlotProfile(cores=cores, memory_mb=memory_mb) for cores, memory_mb in HOSTILE_SIZES]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=str)
+@pytest.mark.parametrize("count", [1, 10_000, 2**63])
+@pytest.mark.parametrize("quota", [0, 2])
+def test_whatever_one_driver_wants_a_neighbours_job_gets_its_slot(hostile: SlotProfile, count: int, quota: int) -> None:
+    """With real slot tables in the TaskManagers' place, over several heartbeats."""
+    slots = manager(most=quota)
+    tables = {f"tm-{number}": SlotTable(2, SMALL) for number in (1, 2)}
+    for name in tables:
+        slots.register(name, "h", 2, SMALL)
+    slots.require(wants(ONE, count, hostile, owner="eve"))
+    requests, granted = 0, []
+
+    def serve() -> None:
+        nonlocal requests
+        work = slots.decide()
+        while work:
+            reserve = work.pop()
+            requests += 1
+            try:
+                tables[reserve.taskmanager].reserve(reserve.request)
+            except SlotNotAvailable:
+                slots.refused(reserve.request.allocation_id)
+                work += slots.decide()
+            else:
+                slots.acknowledged(reserve.request.allocation_id)
+                granted.append(reserve.request.job_id)
+
+    for _ in range(3):
+        serve()
+        for name, table in tables.items():
+            slots.report(name, table.report())
+    slots.require(wants(TWO, 1, owner="ada"))
+    serve()
+    assert granted == [TWO]
+    assert requests == 1, "a TaskManager is not asked for what there cannot be"
+    assert slots.pending_reason(TWO) == ""
 
 
 def test_a_lost_taskmanager_costs_its_jobs_their_slots_and_they_get_others() -> None:
@@ -425,7 +537,9 @@ class SlotModel(RuleBasedStateMachine):
                 assert given[job, profile] <= max(0, wanted[profile] - before[job, profile]), "more than was asked for"
                 lacks = before[job, profile] + given[job, profile] < wanted[profile]
                 if lacks and not (self.most and of_users[OWNERS[job]] >= self.most):
-                    fitting = {name for name, free in room.items() if free.fits(profile)}
+                    fitting = {
+                        name for name, free in room.items() if free.fits(profile) and not self.slots._doubted(name, job)
+                    }
                     assert fitting <= kept, "withheld, and not for an earlier job"
             kept |= {name for name, owner in self.slots._kept.items() if owner == job}
 
@@ -529,7 +643,9 @@ class SlotModel(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """When messages arrive again, records and TaskManagers agree, and no free slot is withheld."""
-        for _ in range(4):
+        for rounds in range(MAX_DOUBTED_REPORTS + 4):
+            if rounds >= 4 and not self.requests and not any(self.slots._doubts.values()):
+                break
             for reserve in self.requests:
                 try:
                     self.tables[reserve.taskmanager].reserve(reserve.request)
@@ -555,7 +671,7 @@ def free_of(taskmanager: TaskManagerSlots) -> SlotProfile:
     """What is free there, counted without any index."""
     free = taskmanager.total
     for slot in taskmanager.slots.values():
-        free = free if slot.usable else free.less(slot.profile)
+        free = free if slot.state is SlotState.FREE else free.less(slot.profile)
     return free
 
 
