@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import shutil
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -103,9 +104,20 @@ class UploadStore:
         self._max_bytes = max_bytes
         self._clock = clock
         self._turns: dict[str, int] = {}
+        self._creating = threading.Lock()
 
-    def create(self, owner: str, name: str, size: int, sha256: str) -> Upload:
-        """Announce an upload.
+    def create(
+        self,
+        owner: str,
+        name: str,
+        size: int,
+        sha256: str,
+        *,
+        check: Callable[[int], None] = lambda _: None,
+    ) -> Upload:
+        """Announce an upload; ``check`` is told the bytes that the owner's would have with it, and may raise.
+
+        Threads take turns: what is looked at holds until the upload is there.
 
         Raises:
             InvalidBlobName: the name is not a plain file name, or the digest is none.
@@ -114,7 +126,12 @@ class UploadStore:
         """
         check_file_name(name)
         check_digest(sha256)
+        with self._creating:
+            return self._create(owner, _Note(owner=owner, name=name, size=size, sha256=sha256), check)
+
+    def _create(self, owner: str, wanted: _Note, check: Callable[[int], None]) -> Upload:
         self.sweep()
+        size = wanted.size
         every = list(self._notes())
         own = [note for _, note in every if note.owner == owner]
         if len(own) >= MAX_UPLOADS_PER_OWNER or len(every) >= MAX_UPLOADS:
@@ -124,13 +141,14 @@ class UploadStore:
                 f"the uploads of {owner} would have {sum(note.size for note in own) + size} bytes",
                 f"at most {self._max_bytes} (jobmanager.max_blob_bytes)",
             )
+        check(sum(note.size for note in own) + size)
         if sum(note.size for _, note in every) + size > SHARES * self._max_bytes:
             raise TooManyUploads("the uploads of all users are too large together", "try again later")
         upload_id = secrets.token_hex(16)
         directory = make_private_directory(make_private_directory(self._root) / upload_id)
         with os.fdopen(os.open(directory / _CONTENT, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET_MODE), "wb"):
             pass
-        write_secret(directory / _NOTE, msgspec.json.encode(_Note(owner=owner, name=name, size=size, sha256=sha256)))
+        write_secret(directory / _NOTE, msgspec.json.encode(wanted))
         return self.get(upload_id, owner)
 
     def get(self, upload_id: str, owner: str) -> Upload:

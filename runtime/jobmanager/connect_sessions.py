@@ -65,22 +65,31 @@ class ConnectSessions:
         self._jobs = jobs
         self._config = config
         self._program = inspect.getsource(connect_session).encode()
+        self._submitting: set[str] = set()
         self._starting: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def ensure(self, owner: str) -> ConnectSession:
         """The session of ``owner``, started when there is none; raises ``TooManyJobs``."""
         lock = self._starting.setdefault(owner, asyncio.Lock())
         async with lock:  # the same owner's next call finds what this one has started
-            sessions = [job for job in await self._dispatcher.jobs() if is_live_session(job)]
-            mine = next((job for job in sessions if job.owner == owner), None)
-            if mine is None:
-                if len(sessions) >= self._config.max_sessions:
-                    raise TooManyJobs(f"{len(sessions)} Spark Connect sessions are running", "try again later")
-                job_id = await self._submit(owner)
-            else:
-                job_id = mine.id
+            job_id = await self._find_or_submit(owner)
         detail = await self._dispatcher.job(job_id)
         return await asyncio.to_thread(self._view, detail)
+
+    async def _find_or_submit(self, owner: str) -> str:
+        # Of two owners at once the later one sees the earlier one: as submitting, or among the jobs that it asks for
+        # afterwards.
+        submitting = frozenset(self._submitting)
+        self._submitting.add(owner)
+        try:
+            sessions = {job.owner: job.id for job in await self._dispatcher.jobs() if is_live_session(job)}
+            if owner in sessions:
+                return sessions[owner]
+            if len(sessions.keys() | submitting) >= self._config.max_sessions:
+                raise TooManyJobs(f"{self._config.max_sessions} Spark Connect sessions are running", "try again later")
+            return await self._submit(owner)
+        finally:
+            self._submitting.discard(owner)
 
     async def _submit(self, owner: str) -> str:
         job_id = secrets.token_hex(16)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,6 +85,8 @@ class Streams:
 
     open: OpenStreams
     clock: Callable[[], float] = field(default=time.monotonic)
+    _places: Counter[str] = field(default_factory=Counter)
+    """How many each principal has, from the moment at which one is asked for until it has ended."""
 
     async def serve(self, call: Call[Any], produce: Produce) -> web.StreamResponse:
         """Answer ``call`` with the events that ``produce`` sends, until it returns.
@@ -91,18 +94,30 @@ class Streams:
         Raises:
             TooManyStreams: as many as there may be are open already.
         """
-        if len(self.open) >= MAX_STREAMS or self.open.of(call.who.principal) >= MAX_STREAMS_OF_ONE:
-            raise TooManyStreams(
-                "too many streams are open", f"at most {MAX_STREAMS_OF_ONE} of one principal: close others first"
-            )
+        principal = call.who.principal
+        self._take_place(principal)
         # Its own task: cutting the stream must not cancel the connection, which others may use.
         task = asyncio.create_task(self._serve(call, produce))
+        task.add_done_callback(lambda _: self._give_place_back(principal))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait({task})
             raise
+
+    def _take_place(self, principal: str) -> None:
+        """Looked at and taken in one step: a burst would be through before the first of them is open."""
+        if self._places.total() >= MAX_STREAMS or self._places[principal] >= MAX_STREAMS_OF_ONE:
+            raise TooManyStreams(
+                "too many streams are open", f"at most {MAX_STREAMS_OF_ONE} of one principal: close others first"
+            )
+        self._places[principal] += 1
+
+    def _give_place_back(self, principal: str) -> None:
+        self._places[principal] -= 1
+        if not self._places[principal]:
+            del self._places[principal]
 
     async def _serve(self, call: Call[Any], produce: Produce) -> web.StreamResponse:
         response = web.StreamResponse(

@@ -52,10 +52,12 @@ class OffsetQuery(Query, frozen=True, kw_only=True):
 async def announce_upload(cluster: Cluster, call: Call[NoQuery], body: UploadOrder) -> Upload:
     """Announce a file that comes in pieces."""
     owner, quota = call.who.principal, cluster.config.limits.max_blob_bytes_per_user
-    own = sum(each.size for each in cluster.store.uploads.owned(owner))
-    if 0 < quota < own + body.size:
-        raise QuotaExceeded(f"the uploads of {owner} would have {own + body.size} bytes together", f"at most {quota}")
-    return await asyncio.to_thread(cluster.store.uploads.create, owner, body.name, body.size, body.sha256)
+
+    def check(size: int) -> None:
+        if 0 < quota < size:
+            raise QuotaExceeded(f"the uploads of {owner} would have {size} bytes together", f"at most {quota}")
+
+    return await asyncio.to_thread(cluster.store.uploads.create, owner, body.name, body.size, body.sha256, check=check)
 
 
 async def list_uploads(cluster: Cluster, call: Call[NoQuery]) -> UploadList:

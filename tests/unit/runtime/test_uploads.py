@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -193,6 +195,40 @@ def test_their_number_is_bounded_for_each_and_for_all(uploads: UploadStore, monk
     for owner in ("ann", "eve"):
         with pytest.raises(TooManyUploads):
             uploads.create(owner, "f", 1, DIGEST)
+
+
+def test_of_a_burst_as_many_are_made_as_may_be(uploads: UploadStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """REST makes each in a thread of its own."""
+    monkeypatch.setattr(module, "MAX_UPLOADS_PER_OWNER", 2)
+    start = threading.Barrier(8)
+
+    def create(number: int) -> bool:
+        start.wait(30)
+        try:
+            uploads.create("ann", f"f{number}", 1, DIGEST)
+        except TooManyUploads:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(create, range(8))) == 2
+    assert len(uploads.owned("ann")) == 2
+
+
+def test_whoever_asks_for_one_is_told_the_bytes_that_there_would_be(uploads: UploadStore) -> None:
+    """And may refuse, before anything is made."""
+    told: list[int] = []
+
+    def refuse(size: int) -> None:
+        told.append(size)
+        if size > 1000:
+            raise TooManyUploads("too much")
+
+    uploads.create("ann", "f", 600, DIGEST, check=refuse)
+    with pytest.raises(TooManyUploads):
+        uploads.create("ann", "g", 600, DIGEST, check=refuse)
+    assert told == [600, 1200]
+    assert [each.name for each in uploads.owned("ann")] == ["f"]
 
 
 def test_abandoned_ones_are_swept_with_what_a_crash_left(uploads: UploadStore, tmp_path: Path, clock: Clock) -> None:
