@@ -29,6 +29,8 @@ class ShuffleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How many ShuffleManagers ``sluice up`` starts (none where ``managers`` are named); one leads."""
     manager_names: tuple[str, ...] = ()
     """Names of the ShuffleManagers that may lead (``ha.mode`` ``zookeeper``)."""
+    jobmanagers: tuple[str, ...] = ()
+    """Names of the JobManagers that may use the service, for managers; empty: any of the trust domain."""
     workers: _Count = 2
     """How many ShuffleWorkers ``sluice up`` starts."""
     replicas: Annotated[int, msgspec.Meta(ge=1, le=MAX_REPLICAS)] = 1

@@ -196,6 +196,9 @@ class ShuffleManager(FencedRpcEndpoint):
         peer = self.caller.peer
         if peer is None or len(secret) < MIN_SECRET_BYTES:
             raise PeerRefused(f"{self.caller.identity} shows no secret of a cluster")
+        # A role does not tell whose a JobManager is: whoever is in may drain workers of all clusters.
+        if self._config.jobmanagers and self.caller.identity.name not in self._config.jobmanagers:
+            raise PeerRefused(f"{self.caller.identity} may not use this service", "name it in shuffle.jobmanagers")
         if peer not in self._clusters:
             self.watch(peer, lambda _: self._clusters.pop(peer, None))
         self._clusters[peer] = hashlib.sha256(secret).hexdigest()

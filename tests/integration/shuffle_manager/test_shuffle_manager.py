@@ -244,6 +244,25 @@ async def test_the_next_manager_goes_on(service: Service) -> None:
     assert worker.kept == {}
 
 
+async def test_a_jobmanager_that_is_not_named_gets_no_session_where_some_are(service: Service) -> None:
+    """It has a good certificate and a secret of its own, and would drain the workers of everybody."""
+    service.config = msgspec.structs.replace(CONFIG, jobmanagers=("jm-1", "jm-2"))
+    await service.start_manager()
+    address = read_shuffle_manager(service.home)
+    for name, admitted in (("jm-2", True), ("of-another-cluster", False)):
+        rpc = RpcService(service.identity(Role.JOBMANAGER, name))
+        try:
+            peer = await rpc.connect(*address.rpc, role=Role.SHUFFLE_MANAGER, name=address.name)
+            manager = peer.gateway(ShuffleManagerGateway, SHUFFLE_MANAGER)
+            if admitted:
+                assert (await manager.connect_cluster(b"0" * 32)).fencing_token
+            else:
+                with pytest.raises(PeerRefused, match=r"shuffle\.jobmanagers"):
+                    await manager.connect_cluster(b"1" * 32)
+        finally:
+            await rpc.close()
+
+
 @pytest.mark.parametrize("role", [Role.TASKMANAGER, Role.JOBMANAGER])
 async def test_others_cannot_register_as_workers(service: Service, role: Role) -> None:
     await service.start_manager()
