@@ -36,7 +36,11 @@ async def serve_grpc(home: Home, socket: str) -> None:
             response = response_class()
             if decision.allowed and decision.principal is not None:
                 assertion = service.signer.sign(
-                    decision.principal, method=http.method, path=http.path, request_id=asked.request_id
+                    decision.principal,
+                    method=http.method,
+                    target=http.path,
+                    operation=decision.operation,
+                    request_id=asked.request_id,
                 )
                 header = response.ok_response.headers.add()
                 header.header.key, header.header.value = "x-sluice-assertion", assertion

@@ -28,6 +28,7 @@ import psutil
 from gateway.bootstrap import EnvoyPaths, legs_of
 from gateway.config import EDGE_NAME, GatewayConfig
 from gateway.envoy_process import EnvoyProcess
+from gateway.operations import known_operations
 from gateway.pass_keys import PassKeys
 from gateway.passes import issue
 from gateway.policy_file import DEFAULT_POLICY, read_policy
@@ -137,7 +138,7 @@ class Site:
         """A pass, as the auth service issues it."""
         keys = PassKeys.of(self.home)
         keys.load()
-        policy = read_policy(DEFAULT_POLICY, {route.operation for route in ROUTES} | {"connect.use"})
+        policy = read_policy(DEFAULT_POLICY, known_operations(ROUTES))
         principal = Principal("bench", ("viewer",), "token", Credential("token", "bench"))
         return issue(principal, keys, policy, now=time.time(), lifetime=dt.timedelta(hours=1))[0]
 

@@ -32,9 +32,9 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="API tokens: who may use the cluster through the gateway, and as what.\n\n"
-    "Roles are those of the policy (`sluice policy show`): unless it says otherwise, a viewer sees jobs, logs and "
-    "connections; a submitter also submits jobs and cancels its own; an admin may do everything. Only a hash of a "
-    "token is kept, so nobody can show it again: "
+    "Roles are those of the policy (`sluice policy show`): unless it says otherwise, a viewer sees the jobs "
+    "of everybody; a submitter submits jobs, and sees and cancels its own; an operator is a viewer who cancels any job "
+    "and drains TaskManagers; an admin may do everything. Only a hash of a token is kept, so nobody can show it again: "
     "one that is lost is revoked and made anew. Changes count from the next request on, without a restart.",
 )
 

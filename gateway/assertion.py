@@ -18,7 +18,7 @@ import msgspec
 from gateway.pass_keys import PassKeys, encode_jwks
 from gateway.principal import Principal
 from pki.assertion_keys import assertion_keys_file
-from pki.assertions import ALGORITHM, CONNECT_AUDIENCE, ISSUER, REST_AUDIENCE, Asserted, Claims
+from pki.assertions import ALGORITHM, CONNECT_AUDIENCE, ISSUER, REST_AUDIENCE, Asserted, Claims, query_digest
 from pki.files import write_public
 from pki.home import Home
 
@@ -27,6 +27,8 @@ CONNECT_PREFIX = "/spark.connect.SparkConnectService/"
 """Paths of Spark Connect's gRPC methods."""
 
 _JTI_BYTES = 12
+_OF_PASSES = frozenset({"method", "all", "own"})
+"""Claims that assertions do not have."""
 
 
 def publish_keys(home: Home, keys: PassKeys) -> None:
@@ -48,10 +50,19 @@ class AssertionSigner:
     keys: PassKeys
     clock: Callable[[], float] = time.time
 
-    def sign(self, principal: Principal, *, method: str, path: str, request_id: str, any_owner: bool = False) -> str:
-        """An assertion that ``principal`` asks with ``method`` for ``path`` (without query), good once.
+    def sign(
+        self,
+        principal: Principal,
+        *,
+        method: str,
+        target: str,
+        operation: str,
+        request_id: str,
+        any_owner: bool = False,
+    ) -> str:
+        """An assertion that ``principal`` asks with ``method`` for ``target`` (path and query), good once.
 
-        ``any_owner``: it may do so to what belongs to others.
+        ``operation`` is what was granted; ``any_owner``: it may do so to what belongs to others.
 
         Raises :class:`~gateway.errors.PassKeyError` when there is no key.
         """
@@ -62,13 +73,13 @@ class AssertionSigner:
             principal.method,
             principal.credential,
             request_id,
-            any_owner=any_owner,
         )
-        return self.sign_for(who, method=method, path=path)
+        return self.sign_for(who, method=method, target=target, operation=operation, any_owner=any_owner)
 
-    def sign_for(self, who: Asserted, *, method: str, path: str) -> str:
+    def sign_for(self, who: Asserted, *, method: str, target: str, operation: str, any_owner: bool = False) -> str:
         """The same for somebody whom an assertion named: a process of the gateway asks in its name."""
         now = self.clock()
+        path, _, query = target.partition("?")
         claims = Claims(
             iss=ISSUER,
             aud=audience_of(path),
@@ -79,13 +90,15 @@ class AssertionSigner:
             cred=who.credential.id,
             kind=who.credential.kind,
             rid=who.request_id,
-            any=who.any_owner,
+            op=operation,
+            any=any_owner,
             htm=method,
             htu=path,
+            htq=query_digest(query),
             jti=secrets.token_hex(_JTI_BYTES),
             iat=int(now),
             exp=int(now) + LIFETIME_SECONDS,
         )
         key = self.keys.signing(now)
-        payload = {name: value for name, value in msgspec.to_builtins(claims).items() if name != "method"}
+        payload = {name: value for name, value in msgspec.to_builtins(claims).items() if name not in _OF_PASSES}
         return jwt.encode(payload, key.private, algorithm=ALGORITHM, headers={"kid": key.kid})

@@ -31,12 +31,14 @@ OWNED_OPERATIONS = frozenset(
         "jobs.ui",
         "events.read",
         "jobs.savepoint",
+        "savepoints.read",
         "savepoints.dispose",
+        "shuffle.read",
+        "taskmanagers.read",
+        "connections.read",
     }
 )
 """Those that may be allowed for one's own jobs only: REST is told whether the owner matters, and compares."""
-CHANGING_OPERATIONS = frozenset({"jobs.cancel", "jobs.savepoint", "savepoints.dispose"})
-"""Of these, those about which REST believes no pass: it is told with each request whether the owner matters."""
 
 _OPERATION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 _PATTERN = re.compile(r"\*|([a-z][a-z0-9_]*|\*)(\.([a-z][a-z0-9_]*|\*))+")

@@ -13,6 +13,8 @@ A pass is a JWT (RFC 7519) signed with ES256. Its claims:
 ``method``  how it was authenticated
 ``cred``    the public id of the credential that the pass was got for
 ``kind``    the kind of that credential
+``all``     beside ``role``: the operations that it grants whoever owns what they concern, and
+``own``     those that it grants for one's own alone, each separated by spaces: REST does nothing else for it
 ``scope``   the operations it is narrowed to; absent: all that the roles grant
 ``csrf``    for passes in cookies: what header ``x-sluice-csrf`` must hold in unsafe requests
 ``jti``     the pass's own id
@@ -56,11 +58,23 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing (RFC 9110 section 9.2.1) and need no CSRF token."""
 
 ROLE_DECIDES = "role-decides"
-"""In the header (``cty``) of passes with a ``role``: by it a proxy sees which way a request goes, and nothing else."""
-ROLE_PASS_PREFIX = base64.urlsafe_b64encode(f'{{"alg":"{ALGORITHM}","cty":"{ROLE_DECIDES}",'.encode()).decode()
-"""How the text of such passes begins; a whole number of base64's groups."""
+"""In the header (``cty``) of passes with a ``role``, followed by the policy's digest: by it a proxy sees which way a
+request goes, and nothing else."""
 
 _JTI_BYTES = 12
+
+
+def role_decides(policy: str) -> str:
+    """The ``cty`` of passes with a ``role`` that were made by the policy with this digest."""
+    return f"{ROLE_DECIDES}-{policy}"
+
+
+def role_pass_prefix(policy: str) -> str:
+    """How the text of such passes begins: those of another policy begin otherwise, and are asked about.
+
+    It is a whole number of base64's groups, for :data:`~gateway.policy.DIGEST_CHARACTERS` as they are.
+    """
+    return base64.urlsafe_b64encode(f'{{"alg":"{ALGORITHM}","cty":"{role_decides(policy)}",'.encode()).decode()
 
 
 class InvalidPass(Exception):
@@ -127,10 +141,13 @@ def issue(
         claims["scope"] = list(principal.scopes)
     elif (role := policy.sole_role(principal.roles)) is not None:
         claims["role"] = role
+        granted = policy.granted(principal)
+        claims["all"] = " ".join(operation for operation, verdict in granted.items() if verdict == "allow")
+        claims["own"] = " ".join(operation for operation, verdict in granted.items() if verdict == "own")
     if csrf:
         claims["csrf"] = csrf
     key = keys.signing(now)
-    header = {"kid": key.kid} | ({"cty": ROLE_DECIDES} if "role" in claims else {})
+    header = {"kid": key.kid} | ({"cty": role_decides(policy.digest)} if "role" in claims else {})
     text = jwt.encode(claims, key.private, algorithm=ALGORITHM, headers=header)
     return text, Pass(principal, jti, expires_at, csrf)
 

@@ -8,12 +8,19 @@ new route is closed until somebody has looked at it.
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
-from gateway.operations import CHANGING_OPERATIONS, OWNED_OPERATIONS, matches
+import msgspec
+
+from gateway.operations import OWNED_OPERATIONS, matches
 from gateway.principal import Principal
+
+DIGEST_CHARACTERS = 14
+"""Of hexadecimal; see :attr:`Policy.digest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +115,22 @@ class Policy:
         return tuple(dict.fromkeys([*found, *self.default_roles]))
 
     def role_grants(self) -> Mapping[str, frozenset[str]]:
-        """Role -> operations it grants without looking at owners: what a proxy may decide by a pass's ``role``."""
+        """Role -> operations it grants whoever owns what they concern."""
         return {name: role.allow - role.deny for name, role in self.roles.items()}
 
-    def needs_python(self, operation: str) -> bool:
-        """Whether the auth service must be asked about ``operation`` even for a pass: it may depend on an owner.
+    def role_admits(self) -> Mapping[str, frozenset[str]]:
+        """Role -> operations it grants at all: what a proxy may let through to REST, which compares owners."""
+        owned = {name: role.allow_own & OWNED_OPERATIONS for name, role in self.roles.items()}
+        return {name: (role.allow | owned[name]) - role.deny for name, role in self.roles.items()}
 
-        A pass cannot tell REST whether the owner matters. Where no role says so, it does not; what changes something
-        is asked about all the same.
-        """
-        owned = any(operation in role.allow_own for role in self.roles.values())
-        return operation in CHANGING_OPERATIONS or (owned and operation in OWNED_OPERATIONS)
+    @cached_property
+    def digest(self) -> str:
+        """Names what the roles grant: policies with the same digest grant the same by the same role."""
+        effects = {
+            name: [sorted(role.allow - role.deny), sorted(role.allow_own - role.allow - role.deny), sorted(role.deny)]
+            for name, role in sorted(self.roles.items())
+        }
+        return hashlib.sha256(msgspec.json.encode(effects)).hexdigest()[:DIGEST_CHARACTERS]
 
     def sole_role(self, roles: Iterable[str]) -> str | None:
         """The one of ``roles`` that alone has exactly the effect of all of them together, if there is one."""

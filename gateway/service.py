@@ -129,7 +129,8 @@ def _answer(
                 ASSERTION_HEADER: signer.sign(
                     decision.principal,
                     method=check.method,
-                    path=check.target.partition("?")[0],
+                    target=check.target,
+                    operation=decision.operation,
                     request_id=check.request_id,
                     any_owner=decision.any_owner,
                 ),

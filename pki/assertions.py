@@ -10,24 +10,34 @@ The token is a JWT (RFC 7519) signed with ES256, in header :data:`HEADER`. Its c
 ``groups`` its groups
 ``mth``    how it was authenticated (in a pass: ``method``)
 ``cred``   the public id of its credential
-``any``    whether the operation was granted whoever owns what it concerns; else for the principal's own alone
+``op``     the operation that was granted
+``any``    whether it was granted whoever owns what it concerns; else for the principal's own alone
 ``rid``    the id of the request, as in the audit log
-``htm``    the method of the one request that it is for, and
-``htu``    the path of that request (as in RFC 9449)
+``htm``    the method of the one request that it is for,
+``htu``    the path of that request (as in RFC 9449), and
+``htq``    the SHA-256 of its query
 ``jti``    its own id: an assertion is good for one request, once
 =========  ===========================================================================================================
 
-and ``iat``, ``exp``. A pass has neither ``htm`` nor ``htu``, and may be used until it expires; the door that let it
-through has looked at revocations. No I/O here: keys come from a function that is passed in.
+and ``iat``, ``exp``. A pass is for many requests until it expires; the door that let it through has looked at
+revocations. In the place of ``op``, ``any``, ``htm``, ``htu`` and ``htq`` it has
+
+=========  ===========================================================================================================
+``all``    the operations that it is good for, whoever owns what they concern, and
+``own``    those that it is good for where the principal owns that; both are separated by spaces
+=========  ===========================================================================================================
+
+and it is never good for what changes something. No I/O here: keys come from a function that is passed in.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jwt
@@ -75,14 +85,18 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     cred: str
     kind: CredentialKind
     rid: str = ""
+    op: str = ""
     any: bool = False
     htm: str | None = None
     htu: str | None = None
+    htq: str | None = None
+    all: str = ""
+    own: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Asserted:
-    """A verified principal, and the request it asks with.
+    """A verified principal, and what it may do with the request it asks with.
 
     Attributes:
         principal: its name.
@@ -90,9 +104,10 @@ class Asserted:
         credential: what it came with.
         request_id: as in the audit log; empty for a pass.
         id: of the assertion or pass.
-        any_owner: whether it may do this to what belongs to others.
-        by_pass: a pass says so; one reaches REST only where the policy looks at no owner (but for what changes
-            something, where REST believes none).
+        may_any: operations that it may do to whatever there is.
+        may_own: operations that it may do to what is its own.
+        bound: whether this is about one request; a pass is about many.
+        operation: what the request is, as the server that got it has found out; see :meth:`for_operation`.
     """
 
     principal: str
@@ -102,8 +117,31 @@ class Asserted:
     credential: Credential
     request_id: str
     id: str = ""
-    any_owner: bool = False
-    by_pass: bool = False
+    may_any: frozenset[str] = frozenset()
+    may_own: frozenset[str] = frozenset()
+    bound: bool = True
+    operation: str = ""
+
+    @property
+    def any_owner(self) -> bool:
+        """Whether it may do this to what belongs to others."""
+        return self.operation in self.may_any
+
+    def for_operation(self, operation: str, *, changes: bool) -> Asserted:
+        """The same, asking for ``operation``; raises :class:`AssertionRefused` when that is not what was granted.
+
+        ``changes``: the request changes something, so that it needs an assertion of its own.
+        """
+        if operation not in self.may_any | self.may_own:
+            raise AssertionRefused(f"{self.principal} was not granted {operation}")
+        if changes and not self.bound:
+            raise AssertionRefused(f"a pass does not do for {operation}, which changes something")
+        return replace(self, operation=operation)
+
+
+def query_digest(query: str) -> str:
+    """What an assertion says about the query of its request: nothing about an empty one."""
+    return hashlib.sha256(query.encode()).hexdigest() if query else ""
 
 
 KeySet = Mapping[str, ec.EllipticCurvePublicKey]
@@ -143,6 +181,11 @@ def decode_jwks(data: bytes) -> KeySet:
     except (msgspec.MsgspecError, jwt.PyJWTError, ValueError) as error:
         raise AssertionRefused("the key set of the gateway is malformed") from error
     return keys
+
+
+def _granted(bound: bool, one: str, many: str) -> frozenset[str]:
+    """The operations of an assertion, or those of a pass; what is empty grants nothing."""
+    return frozenset([one] if bound and one else [] if bound else many.split())
 
 
 class UsedIds:
@@ -191,13 +234,13 @@ class AssertionVerifier:
         self._clock = clock
         self._used = UsedIds(limit)
 
-    def verify(self, values: list[str], *, method: str, path: str) -> Asserted:
-        """Who asks with ``method`` for ``path``; raises :class:`AssertionRefused`.
+    def verify(self, values: list[str], *, method: str, target: str) -> Asserted:
+        """Who asks with ``method`` for ``target``; raises :class:`AssertionRefused`.
 
         Args:
             values: all values of :data:`HEADER`; exactly one is taken.
             method: of the request.
-            path: of the request, without its query, exactly as it arrived.
+            target: of the request, path and query, exactly as it arrived.
         """
         if len(values) != 1:
             raise AssertionRefused(f"{len(values)} assertions", "the gateway adds exactly one")
@@ -216,8 +259,10 @@ class AssertionVerifier:
         if max(len(claims.roles), len(claims.groups)) > MAX_LIST_ENTRIES:
             raise AssertionRefused("the assertion names too many roles or groups")
         # 4. For this request and no other, once. A pass is for many, and the door has looked at it each time.
-        if claims.aud != PASS_AUDIENCE:
-            if (claims.htm, claims.htu) != (method, path):
+        bound = claims.aud != PASS_AUDIENCE
+        if bound:
+            path, _, query = target.partition("?")
+            if (claims.htm, claims.htu, claims.htq) != (method, path, query_digest(query)):
                 raise AssertionRefused("the assertion is for another request")
             if not self._used.use(claims.jti, issued_at=claims.iat, expires_at=claims.exp, now=now):
                 raise AssertionRefused("the assertion was used before")
@@ -229,9 +274,9 @@ class AssertionVerifier:
             credential=Credential(claims.kind, claims.cred),
             request_id=claims.rid[:MAX_REQUEST_ID_CHARACTERS],
             id=claims.jti,
-            # A pass tells nothing about the request: for operations with owners the auth service is always asked.
-            any_owner=claims.any and claims.aud != PASS_AUDIENCE,
-            by_pass=claims.aud == PASS_AUDIENCE,
+            may_any=_granted(bound, claims.op if claims.any else "", claims.all),
+            may_own=_granted(bound, claims.op, claims.own),
+            bound=bound,
         )
 
     def _signed(self, text: str) -> Claims:

@@ -10,7 +10,10 @@ import time
 from typing import Any
 
 import jwt
+import msgspec
+from yarl import URL
 
+from gateway.assembly import decode_routes
 from gateway.assertion import AssertionSigner, publish_keys
 from gateway.pass_keys import PassKeys
 from gateway.principal import AccessRole, Principal
@@ -18,6 +21,7 @@ from pki.assertion_keys import assertion_keys_file
 from pki.assertions import HEADER, PASS_AUDIENCE, Asserted, AssertionVerifier, decode_jwks
 from pki.credential import Credential
 from pki.home import Home
+from runtime.rest.routes import published_routes
 
 
 class AssertingGateway:
@@ -29,18 +33,27 @@ class AssertingGateway:
         publish_keys(home, self.keys)
         self.signer = AssertionSigner(self.keys)
 
-    def headers(self, method: str, path: str, name: str = "ada", *roles: str) -> dict[str, str]:
-        """The headers of one request by ``name``; ``roles`` default to ``submitter``."""
-        return {HEADER: self.assertion(method, path, name, *roles)}
+    def headers(self, method: str, path: str, name: str = "ada", *roles: str, as_it_is: bool = False) -> dict[str, str]:
+        """The headers of one request by ``name``; ``roles`` default to ``submitter``.
 
-    def assertion(self, method: str, path: str, name: str = "ada", *roles: str) -> str:
+        ``as_it_is``: the query is sent as it is given, and not as aiohttp's client spells it.
+        """
+        return {HEADER: self.assertion(method, path, name, *roles, as_it_is=as_it_is)}
+
+    def assertion(self, method: str, path: str, name: str = "ada", *roles: str, as_it_is: bool = False) -> str:
         """The assertion alone."""
         held = tuple(AccessRole(role) for role in roles or ("submitter",))
         principal = Principal(name, held, "token", Credential("token", "id-1"))
-        # As the default policy has it: everybody sees all jobs, and changes one's own.
+        # Wider than the default policy: everybody sees all jobs, and changes one's own.
         any_owner = AccessRole.ADMIN in held or method == "GET"
+        bare, _, query = path.partition("?")
         return self.signer.sign(
-            principal, method=method, path=path.partition("?")[0], request_id="request-1", any_owner=any_owner
+            principal,
+            method=method,
+            target=path if as_it_is or not query else f"{bare}?{URL(f'?{query}').raw_query_string}",
+            operation=operation_of(method, path),
+            request_id="request-1",
+            any_owner=any_owner,
         )
 
     def forged(self, text: str, *, key: Any = None, algorithm: str = "ES256", **claims: Any) -> str:
@@ -55,7 +68,16 @@ class AssertingGateway:
         )
 
 
-def asserted_by(home: Home, text: str, *, method: str = "GET", path: str = "/v1/jobs", audience: str) -> Asserted:
+def asserted_by(home: Home, text: str, *, method: str = "GET", target: str = "/v1/jobs", audience: str) -> Asserted:
     """What the gateway of ``home`` asserts with ``text``; fails unless it is good for this request."""
     keys = decode_jwks(assertion_keys_file(home).read_bytes())
-    return AssertionVerifier(lambda _: keys, {audience, PASS_AUDIENCE}).verify([text], method=method, path=path)
+    return AssertionVerifier(lambda _: keys, {audience, PASS_AUDIENCE}).verify([text], method=method, target=target)
+
+
+_ROUTES = decode_routes(msgspec.json.encode(published_routes()))
+
+
+def operation_of(method: str, target: str) -> str:
+    """The operation that REST publishes for this request, or Spark Connect's; ``none`` for what is no route."""
+    route = _ROUTES.match(method, target.partition("?")[0])
+    return "none" if route is None else route.operation

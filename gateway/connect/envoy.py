@@ -38,7 +38,12 @@ def is_connect(route: Route) -> bool:
 
 
 def connect_route(
-    route: Route, *, metadata: Mapping[str, object], removed: Sequence[str], filters: Mapping[str, object]
+    route: Route,
+    *,
+    metadata: Mapping[str, object],
+    removed: Sequence[str],
+    filters: Mapping[str, object],
+    conditions: Sequence[Mapping[str, object]] = (),
 ) -> dict[str, object]:
     """gRPC calls of one method go to the relay, for as long as they take.
 
@@ -49,9 +54,10 @@ def connect_route(
         metadata: of the route, for the filters.
         removed: request headers that end at the gateway.
         filters: what the filters do on this route.
+        conditions: on headers, under which a call takes it.
     """
     return {
-        "match": {"path": route.path, "grpc": {}},
+        "match": {"path": route.path, "grpc": {}, **({"headers": list(conditions)} if conditions else {})},
         "route": {
             "cluster": CLUSTER,
             "timeout": "0s",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import aiohttp
 import msgspec
 
 from gateway.assertion import AssertionSigner
+from gateway.connect.envoy import OPERATION
 from gateway.connect.sessions import SessionAddress, SessionUnavailable
 from gateway.pass_keys import PassKeys
 from gateway.upstreams import Leg, UnixLeg
@@ -43,7 +44,7 @@ class RestSessions:
         keys = PassKeys.of(self.home)
         keys.load()
         signer = AssertionSigner(keys, time.time)
-        headers = {HEADER: signer.sign_for(replace(who, any_owner=False), method="POST", path=SESSION_PATH)}
+        headers = {HEADER: signer.sign_for(who, method="POST", target=SESSION_PATH, operation=OPERATION)}
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         try:
             async with (

@@ -105,11 +105,10 @@ class EdgePublisher:
         else:
             self._status.fine("policy")
         published = self._sources.routes.get().routes
-        asked = frozenset(route.operation for route in published if policy.needs_python(route.operation))
         inputs = replace(
             self._inputs,
             routes=published,
-            grants=Grants(policy.role_grants(), asked),
+            grants=Grants(policy.role_admits(), policy.digest),
         )
         if inputs == self._built:
             return

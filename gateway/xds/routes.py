@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gateway.config import GatewayConfig
 from gateway.connect.envoy import connect_route, is_connect
-from gateway.passes import CSRF_HEADER, PASS_COOKIE, ROLE_PASS_PREFIX, SAFE_METHODS
+from gateway.passes import CSRF_HEADER, PASS_COOKIE, SAFE_METHODS, role_pass_prefix
 from gateway.routes import PARAMETER_PATTERN, TARGET_PATTERN, Route
 from gateway.xds.filters import (
     ASK_ALWAYS,
@@ -38,7 +38,6 @@ MAX_AUTH_REQUEST_BYTES = 64 << 10
 """Forms and tokens are small."""
 _Condition = Mapping[str, object]
 _WITH_PASS_COOKIE: _Condition = {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}}
-_WITH_ROLE_PASS: _Condition = {"name": "authorization", "string_match": {"prefix": f"{PASS_SCHEME}{ROLE_PASS_PREFIX}"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +45,36 @@ class Grants:
     """What Envoy needs to know of the policy.
 
     Attributes:
-        roles: role -> operations it grants unconditionally.
-        asked: operations about which the auth service is asked even for passes.
+        roles: role -> operations it grants, if only for one's own: REST reads in the pass which of them, and compares.
+        policy: its digest. Passes of another policy say something else about owners, and are asked about.
     """
 
     roles: Mapping[str, AbstractSet[str]]
-    asked: AbstractSet[str] = frozenset()
+    policy: str = ""
 
     def of(self, operation: str) -> list[str]:
         """The roles that grant ``operation``."""
         return sorted(role for role, operations in self.roles.items() if operation in operations)
 
+    @property
+    def with_pass(self) -> _Condition:
+        """Shows a pass of this policy whose role tells all."""
+        prefix = f"{PASS_SCHEME}{role_pass_prefix(self.policy)}"
+        return {"name": "authorization", "string_match": {"prefix": prefix}}
+
+    @property
+    def with_cookie(self) -> _Condition:
+        """Shows such a pass in the cookie; one of them, or there is a refusal before."""
+        text = f"{PASS_COOKIE}={role_pass_prefix(self.policy)}"
+        return {"name": "cookie", "string_match": {"contains": text}}
+
 
 def route_configuration(config: GatewayConfig, published: tuple[Route, ...], grants: Grants) -> dict[str, object]:
     """RDS: the resource ``edge``, in JSON."""
     routes: list[dict[str, object]] = [*_preflight(config), *_auth_routes(config)]
-    routes += [_to_relay(route, grants) for route in published if is_connect(route)]
+    for route in published:
+        if is_connect(route):
+            routes += _to_relay(route, grants)
     routes += _refusals(config)
     for route in published:
         if is_connect(route):
@@ -156,28 +169,36 @@ def _auth_routes(config: GatewayConfig) -> list[dict[str, object]]:
 
 
 def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> list[dict[str, object]]:
-    """One for passes in cookies, one for other passes whose role tells all, one for everybody else."""
-    grant = {AUTHORIZATION: granted_to(grants.of(route.operation), route.operation)}
+    """To read: one for passes in cookies, one for other passes, whose role tells all, one for everybody else.
+
+    About what changes something the auth service is always asked: it compares the CSRF token of whoever came with a
+    cookie, and signs for this one request, where a pass would do for many.
+    """
+    asked = _to_rest(config, route, {AUTHORIZATION: granted_to((), route.operation), ASK_ALWAYS: asked_always()})
+    if route.method not in SAFE_METHODS:
+        return [asked]
+    roles = grants.of(route.operation)
+    laid_aside = {AUTHORIZATION: granted_to(roles, route.operation), COOKIE: pass_from_cookie()}
+    by_cookie = _to_rest(config, route, laid_aside, grants.with_cookie)
+    by_pass = _to_rest(config, route, decided_by_pass(roles, route.operation), grants.with_pass)
+    return [by_cookie, by_pass, asked]
+
+
+def _to_relay(route: Route, grants: Grants) -> list[dict[str, object]]:
+    """Before the refusals: gRPC declares no length. One for passes whose role tells all, one for everybody else."""
+
+    def to_relay(filters: Mapping[str, object], *conditions: _Condition) -> dict[str, object]:
+        return connect_route(
+            route,
+            metadata={"filter_metadata": {ROUTE_NAMESPACE: {"operation": route.operation}}},
+            removed=REMOVED_TOWARDS_REST,
+            filters=filters,
+            conditions=conditions,
+        )
+
+    by_pass = {AUTHORIZATION: granted_to(grants.of(route.operation), route.operation)}
     asked = {AUTHORIZATION: granted_to((), route.operation), ASK_ALWAYS: asked_always()}
-    if route.operation in grants.asked:
-        return [_to_rest(config, route, asked)]
-    # A cookie comes along by itself: what changes something needs the CSRF token, which the auth service compares.
-    safe = route.method in SAFE_METHODS
-    by_cookie = _to_rest(config, route, {**grant, COOKIE: pass_from_cookie()} if safe else asked, _WITH_PASS_COOKIE)
-    by_pass = _to_rest(config, route, decided_by_pass(grants.of(route.operation), route.operation), _WITH_ROLE_PASS)
-    return [by_cookie, by_pass, _to_rest(config, route, grant)]
-
-
-def _to_relay(route: Route, grants: Grants) -> dict[str, object]:
-    """Before the refusals: gRPC declares no length."""
-    asked = route.operation in grants.asked
-    grant = granted_to(() if asked else grants.of(route.operation), route.operation)
-    return connect_route(
-        route,
-        metadata={"filter_metadata": {ROUTE_NAMESPACE: {"operation": route.operation}}},
-        removed=REMOVED_TOWARDS_REST,
-        filters={AUTHORIZATION: grant, **({ASK_ALWAYS: asked_always()} if asked else {})},
-    )
+    return [to_relay(by_pass, grants.with_pass), to_relay(asked)]
 
 
 def _to_rest(

@@ -20,7 +20,11 @@ _LOG = logging.getLogger(__name__)
 
 AUDIENCES = frozenset({REST_AUDIENCE, PASS_AUDIENCE})
 ASSERTED = web.RequestKey("asserted", Asserted)
-"""Where a request keeps who asks."""
+"""Where a request keeps who asks, once :func:`for_operation` has found that it was granted."""
+_VERIFIED = web.RequestKey("verified", Asserted)
+"""What a good assertion says, whatever the request is."""
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+"""Methods that change nothing (RFC 9110 section 9.2.1): the only ones for which a pass does."""
 
 
 def require_assertion(keys: Callable[[bool], KeySet], *, except_path: str) -> Middleware:
@@ -32,15 +36,33 @@ def require_assertion(keys: Callable[[bool], KeySet], *, except_path: str) -> Mi
         if request.path == except_path:
             return await handler(request)
         try:
-            request[ASSERTED] = verifier.verify(
+            request[_VERIFIED] = verifier.verify(
                 request.headers.getall(HEADER, []),
                 method=request.method,
                 # As it arrived: aiohttp's own `path` is decoded already.
-                path=request.raw_path.partition("?")[0],
+                target=request.raw_path,
             )
         except AssertionRefused as error:
             _LOG.warning("%s %s refused: %s", request.method, request.path[:200], error)
             raise NotAsserted("this request does not come from the gateway", "go through the gateway") from error
+        return await handler(request)
+
+    return check
+
+
+def for_operation(operation: str, handler: Handler) -> Handler:
+    """``handler`` for requests to which the gateway granted exactly ``operation``; others are refused.
+
+    The door has decided which operation a request means, and so does this server: only together they let it through.
+    """
+
+    async def check(request: web.Request) -> web.StreamResponse:
+        try:
+            granted = request[_VERIFIED].for_operation(operation, changes=request.method not in SAFE_METHODS)
+        except AssertionRefused as error:
+            _LOG.warning("%s %s refused: %s", request.method, request.path[:200], error)
+            raise NotAsserted("the gateway has not granted this request", "go through the gateway") from error
+        request[ASSERTED] = granted
         return await handler(request)
 
     return check
@@ -51,13 +73,8 @@ def asserted(request: web.Request) -> Asserted:
     return request[ASSERTED]
 
 
-def may_see(request: web.Request, owner: str) -> bool:
-    """Whether who asks may see what belongs to ``owner``: the owner, and whom the policy shows all."""
-    who = asserted(request)
-    return who.principal == owner or who.any_owner or who.by_pass
-
-
-def may_change(request: web.Request, owner: str) -> bool:
-    """Whether who asks may change what belongs to ``owner``: the owner itself, and whom the policy lets change all."""
+def may_act_on(request: web.Request, owner: str) -> bool:
+    """Whether what is asked may be done to what belongs to ``owner``: by the owner, and by whom the policy lets do it
+    to all."""
     who = asserted(request)
     return who.principal == owner or who.any_owner

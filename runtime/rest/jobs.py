@@ -7,7 +7,7 @@ from typing import Any
 
 from runtime.jobmanager.errors import JobNotFound
 from runtime.jobmanager.views import JobSummary
-from runtime.rest.assertion import may_change, may_see
+from runtime.rest.assertion import may_act_on
 from runtime.rest.cluster import Cluster
 from runtime.rest.problems import NotYours
 from runtime.rest.route import Call
@@ -25,14 +25,21 @@ def job_id_of(call: Call[Any]) -> str:
 
 async def jobs_seen(cluster: Cluster, call: Call[Any]) -> tuple[JobSummary, ...]:
     """All jobs that who asks may see, the latest first."""
-    return tuple(job for job in await cluster.dispatcher.jobs() if may_see(call.request, job.owner))
+    return tuple(job for job in await cluster.dispatcher.jobs() if may_act_on(call.request, job.owner))
+
+
+async def ids_seen(cluster: Cluster, call: Call[Any]) -> frozenset[str] | None:
+    """The ids of the jobs that who asks may see, for :mod:`runtime.rest.visible`; None: of all."""
+    if call.who.any_owner:
+        return None
+    return frozenset(job.id for job in await jobs_seen(cluster, call))
 
 
 async def require_seen(cluster: Cluster, call: Call[Any]) -> str:
     """The same, for whoever wants to see it; raises :class:`NotYours`."""
     job_id = job_id_of(call)
     job = await cluster.dispatcher.job(job_id)
-    if not may_see(call.request, job.owner):
+    if not may_act_on(call.request, job.owner):
         raise NotYours(f"job {job_id} belongs to {job.owner}, not to {call.who.principal}", "its owner may see it")
     return job_id
 
@@ -41,6 +48,6 @@ async def require_owner(cluster: Cluster, call: Call[Any]) -> str:
     """The same, for whoever wants to change it; raises :class:`NotYours`."""
     job_id = job_id_of(call)
     job = await cluster.dispatcher.job(job_id)
-    if not may_change(call.request, job.owner):
+    if not may_act_on(call.request, job.owner):
         raise NotYours(f"job {job_id} belongs to {job.owner}, not to {call.who.principal}", "its owner or an admin may")
     return job_id

@@ -23,7 +23,7 @@ from pki.errors import SluiceError
 from pki.files import make_private_directory
 from pki.listener import MutualTlsListener
 from pki.tls import TlsIdentity
-from runtime.rest.assertion import require_assertion
+from runtime.rest.assertion import for_operation, require_assertion
 from runtime.rest.problems import problems
 from runtime.rest.route import Route
 from runtime.rest.routes import HEALTH, HEALTH_PATH, PUBLISHED
@@ -48,8 +48,9 @@ def make_application(serve: Callable[[Route], RestHandler], keys: Callable[[bool
         keys: the gateway's public keys, see :class:`pki.assertions.AssertionVerifier`.
     """
     application = web.Application(middlewares=[problems, require_assertion(keys, except_path=HEALTH_PATH)])
-    for route in (HEALTH, *PUBLISHED):
-        application.router.add_route(route.method, route.path, serve(route))
+    application.router.add_route(HEALTH.method, HEALTH.path, serve(HEALTH))
+    for route in PUBLISHED:
+        application.router.add_route(route.method, route.path, for_operation(route.operation, serve(route)))
     return application
 
 

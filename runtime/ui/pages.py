@@ -21,6 +21,7 @@ from runtime.rest.problems import NotYours
 from runtime.rest.resources.leader import leader_of
 from runtime.rest.resources.logs import MAX_OFFSET
 from runtime.rest.resources.overview import get_overview
+from runtime.rest.resources.taskmanagers import taskmanagers_seen
 from runtime.rest.route import Call, NoQuery, Query, Route
 from runtime.ui.job_pages import (
     MAX_SEARCH_CHARACTERS,
@@ -140,13 +141,13 @@ async def show_leader(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 @page
 async def show_taskmanagers(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """All TaskManagers and their slots."""
-    return await render(call, "taskmanagers.html", taskmanagers=await cluster.resource_manager.taskmanagers())
+    return await render(call, "taskmanagers.html", taskmanagers=await taskmanagers_seen(cluster, call))
 
 
 @page
 async def show_slots(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of the overview: the first TaskManagers and their slots."""
-    found = await cluster.resource_manager.taskmanagers()
+    found = await taskmanagers_seen(cluster, call)
     return await render(
         call,
         "part_taskmanagers.html",

@@ -15,6 +15,7 @@ from runtime.messages import ConnectionEvidence
 from runtime.rest.cluster import Cluster
 from runtime.rest.jobs import jobs_seen, require_seen
 from runtime.rest.problems import NotYours
+from runtime.rest.resources.overview import connections_seen
 from runtime.rest.route import Call, NoQuery, Route
 from runtime.ui.page import page, render
 from runtime.ui.trust_concerns import trust_concerns
@@ -31,7 +32,7 @@ REST_CHANNEL = "rest"
 @page
 async def show_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """The trust map: the cluster's own processes and channels."""
-    found = await _of_cluster(cluster)
+    found = await _of_cluster(cluster, call)
     return await render(
         call,
         "trust.html",
@@ -47,7 +48,7 @@ async def show_trust(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
 @page
 async def show_concerns(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
     """A part of the overview: what of all that somebody should look at."""
-    found = await _of_cluster(cluster)
+    found = await _of_cluster(cluster, call)
     concerns = trust_concerns(found.map, found.facts, found.now)
     processes = len(found.map.processes)
     return await render(call, "part_concerns.html", concerns=concerns, processes=processes, facts=found.facts)
@@ -83,9 +84,9 @@ class ClusterMap:
     omitted: int
 
 
-async def _of_cluster(cluster: Cluster) -> ClusterMap:
+async def _of_cluster(cluster: Cluster, call: Call[NoQuery]) -> ClusterMap:
     evidence, jobs, workers = await asyncio.gather(
-        cluster.resource_manager.connections(), cluster.dispatcher.jobs(), shuffle_workers(cluster)
+        connections_seen(cluster, call), cluster.dispatcher.jobs(), shuffle_workers(cluster)
     )
     connections, left_out = of_living_jobs(evidence.connections, jobs)
     facts, now = await asyncio.to_thread(cluster.trust), time.time()

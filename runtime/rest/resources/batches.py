@@ -24,7 +24,7 @@ from runtime.jobmanager.views import JobSummary
 from runtime.log_files import MAX_CHUNK_BYTES, LogUnreadable
 from runtime.messages import JobKind, JobState, JobSubmission
 from runtime.rest.artifacts import ArtifactRefused
-from runtime.rest.assertion import may_change
+from runtime.rest.assertion import may_act_on
 from runtime.rest.cluster import Cluster
 from runtime.rest.jobs import jobs_seen
 from runtime.rest.problems import BadRequest, NotYours
@@ -213,7 +213,7 @@ async def get_batch_log(cluster: Cluster, call: Call[BatchLogQuery]) -> BatchLog
 async def delete_batch(cluster: Cluster, call: Call[NoQuery]) -> Deleted:
     """End a batch: its owner may, and administrators. One that has ended stays as it is."""
     job = await _batch(cluster, call)
-    if not may_change(call.request, job.owner):
+    if not may_act_on(call.request, job.owner):
         raise NotYours(f"batch {number_of(job.id)} belongs to {job.owner}", "its owner or an admin may")
     if not job.state.terminal:
         with contextlib.suppress(JobAlreadyTerminal):  # it ended by itself just now

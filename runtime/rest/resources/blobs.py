@@ -6,7 +6,7 @@ import hashlib
 
 from runtime.jobmanager.views import JobBlob
 from runtime.messages import Message
-from runtime.rest.assertion import may_see
+from runtime.rest.assertion import may_act_on
 from runtime.rest.cluster import Cluster
 from runtime.rest.paging import PageQuery, Position, paginate
 from runtime.rest.route import Call, Route
@@ -25,7 +25,7 @@ class BlobList(Message, frozen=True):
 
 async def list_blobs(cluster: Cluster, call: Call[PageQuery]) -> BlobList:
     """Files of the jobs that one may see and that have not ended."""
-    seen = [each for each in await cluster.dispatcher.blobs() if may_see(call.request, each.owner)]
+    seen = [each for each in await cluster.dispatcher.blobs() if may_act_on(call.request, each.owner)]
     page, following = paginate(seen, call.query, _position)
     return BlobList(blobs=page, bytes=sum({each.sha256: each.size for each in seen}.values()), next=following)
 

@@ -13,9 +13,9 @@ from runtime.jobmanager.job_feed import Watch
 from runtime.jobmanager.views import JobDetail
 from runtime.log_files import LogUnreadable
 from runtime.messages import Message
-from runtime.rest.assertion import may_see
+from runtime.rest.assertion import may_act_on
 from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import require_seen
+from runtime.rest.jobs import jobs_seen, require_seen
 from runtime.rest.problems import BadRequest, NotYours, TooManyStreams
 from runtime.rest.resources.logs import MAX_OFFSET, LogPiece
 from runtime.rest.resources.overview import overview_of
@@ -106,7 +106,9 @@ async def stream_job_log(cluster: Cluster, call: Call[LogStreamQuery]) -> web.St
 
 
 async def stream_cluster(cluster: Cluster, call: Call[EventsQuery]) -> web.StreamResponse:
-    """The whole cluster as it changes: events `job` (a summary), `removed` (a job that is gone) and `overview`.
+    """The cluster as it changes: events `job` (a summary), `removed` (a job that is gone) and `overview`.
+
+    Of jobs, those that one may see.
 
     It begins with all of it, or with the overview alone. Changes that follow each other faster than they are read are
     one event.
@@ -114,8 +116,11 @@ async def stream_cluster(cluster: Cluster, call: Call[EventsQuery]) -> web.Strea
 
     async def produce(stream: EventStream) -> None:
         with cluster.feed.watching() as watch:
-            for summary in reversed(await cluster.dispatcher.jobs()) if call.query.present else ():
-                if may_see(call.request, summary.owner):
+            # Who a job that is gone belonged to nobody knows any more: it is told to whoever could have seen it.
+            seen: set[str] = set()
+            for summary in reversed(await jobs_seen(cluster, call)):
+                seen.add(summary.id)
+                if call.query.present:
                     await stream.send("job", summary)
             shown = None
             while not stream.over:
@@ -127,9 +132,12 @@ async def stream_cluster(cluster: Cluster, call: Call[EventsQuery]) -> web.Strea
                     try:
                         detail = await cluster.dispatcher.job(job_id)
                     except JobNotFound:
-                        await stream.send("removed", Gone(id=job_id))
+                        if call.who.any_owner or job_id in seen:
+                            seen.discard(job_id)
+                            await stream.send("removed", Gone(id=job_id))
                     else:
-                        if may_see(call.request, detail.owner):
+                        if may_act_on(call.request, detail.owner):
+                            seen.add(job_id)
                             await stream.send("job", detail.summary())
 
     return await cluster.streams.serve(call, produce)

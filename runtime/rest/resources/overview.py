@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from runtime.jobmanager.gateways import ServiceCounts
 from runtime.jobmanager.views import Overview
-from runtime.messages import ConnectionEvidence, JobState, Message
+from runtime.messages import ConnectionEvidence, Evidence, JobState, Message
 from runtime.rest.cluster import Cluster
+from runtime.rest.jobs import ids_seen
 from runtime.rest.route import Call, NoQuery, Route
+from runtime.rest.visible import connections_shown
 
 
 class Connections(Message, frozen=True):
@@ -48,9 +51,15 @@ async def get_health(cluster: Cluster, call: Call[NoQuery]) -> ServiceCounts:
 
 
 async def list_connections(cluster: Cluster, call: Call[NoQuery]) -> Connections:
-    """Evidence of the cluster's own mutual TLS connections."""
-    seen = await cluster.resource_manager.connections()
+    """Evidence of the cluster's own mutual TLS connections; those with jobs when one may see the job."""
+    seen = await connections_seen(cluster, call)
     return Connections(connections=seen.connections, dropped=seen.dropped)
+
+
+async def connections_seen(cluster: Cluster, call: Call[Any]) -> Evidence:
+    """The same without those with jobs that who asks may not see."""
+    found = await cluster.resource_manager.connections()
+    return Evidence(connections_shown(found.connections, await ids_seen(cluster, call)), found.dropped)
 
 
 ROUTES = (

@@ -7,7 +7,7 @@ from runtime.checkpoint.savepoints import Savepoint
 from runtime.jobmanager.errors import JobNotFound
 from runtime.jobmanager.views import SavepointRequest
 from runtime.messages import Message
-from runtime.rest.assertion import may_change
+from runtime.rest.assertion import may_act_on
 from runtime.rest.cluster import Cluster
 from runtime.rest.jobs import require_owner, require_seen
 from runtime.rest.problems import NotYours
@@ -33,7 +33,7 @@ class SavepointRequestList(Message, frozen=True):
 
 
 class SavepointList(Message, frozen=True):
-    """Complete savepoints of all jobs, the latest first."""
+    """Complete savepoints, the latest first."""
 
     savepoints: tuple[Savepoint, ...]
 
@@ -50,8 +50,9 @@ async def trigger_savepoint(cluster: Cluster, call: Call[NoQuery], body: Savepoi
 
 
 async def list_savepoints(cluster: Cluster, call: Call[NoQuery]) -> SavepointList:
-    """Complete savepoints of all jobs."""
-    return SavepointList(savepoints=await cluster.dispatcher.savepoints())
+    """Complete savepoints of the jobs that one may see, ended or not."""
+    found = await cluster.dispatcher.savepoints()
+    return SavepointList(savepoints=tuple(each for each in found if may_act_on(call.request, each.owner)))
 
 
 async def dispose_savepoint(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
@@ -64,7 +65,7 @@ async def dispose_savepoint(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
 async def owned_savepoint(cluster: Cluster, call: Call[NoQuery], name: str) -> Savepoint:
     """The savepoint with this id or path; raises :class:`NotYours` when it is somebody else's."""
     savepoint = await cluster.dispatcher.savepoint(name)
-    if not may_change(call.request, savepoint.owner):
+    if not may_act_on(call.request, savepoint.owner):
         raise NotYours(
             f"{savepoint.id} belongs to {savepoint.owner}, not to {call.who.principal}", "its owner or an admin may"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -13,9 +13,11 @@ from runtime.jobmanager.views import TaskManagerView
 from runtime.log_files import MAX_CHUNK_BYTES
 from runtime.messages import LogChunk, Message
 from runtime.rest.cluster import Cluster
+from runtime.rest.jobs import ids_seen
 from runtime.rest.paging import PageQuery, paginate
 from runtime.rest.resources.logs import DEFAULT_LOG_BYTES, MAX_OFFSET
 from runtime.rest.route import PLAIN_TEXT, Call, NoQuery, Nothing, Query, Route
+from runtime.rest.visible import taskmanagers_shown
 
 
 class TaskManagerList(Message, frozen=True):
@@ -33,19 +35,23 @@ class ProcessLogQuery(Query, frozen=True):
 
 
 async def list_taskmanagers(cluster: Cluster, call: Call[PageQuery]) -> TaskManagerList:
-    """All TaskManagers and their slots."""
-    all_of_them = await cluster.resource_manager.taskmanagers()
-    page, following = paginate(all_of_them, call.query, lambda each: (0, each.id))
+    """All TaskManagers and their slots; a slot says whose it is when one may see that job."""
+    page, following = paginate(await taskmanagers_seen(cluster, call), call.query, lambda each: (0, each.id))
     return TaskManagerList(taskmanagers=page, next=following)
 
 
 async def get_taskmanager(cluster: Cluster, call: Call[NoQuery]) -> TaskManagerView:
-    """One TaskManager and its slots."""
+    """One TaskManager and its slots; a slot says whose it is when one may see that job."""
     name = call.path["taskmanager_id"]
-    for each in await cluster.resource_manager.taskmanagers():
+    for each in await taskmanagers_seen(cluster, call):
         if each.id == name:
             return each
     raise TaskManagerNotFound(f"there is no TaskManager {name[:64]!r}", "see the list of them")
+
+
+async def taskmanagers_seen(cluster: Cluster, call: Call[Any]) -> tuple[TaskManagerView, ...]:
+    """All TaskManagers, without what their slots say of jobs that who asks may not see."""
+    return taskmanagers_shown(await cluster.resource_manager.taskmanagers(), await ids_seen(cluster, call))
 
 
 async def get_taskmanager_log(cluster: Cluster, call: Call[ProcessLogQuery]) -> LogChunk:

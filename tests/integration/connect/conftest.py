@@ -124,7 +124,7 @@ class SessionRest(Upstream):
             self._home,
             request.headers[HEADER],
             method=request.method,
-            path=request.raw_path,
+            target=request.raw_path,
             audience=REST_AUDIENCE,
         ).principal
         self.asked[who] += 1

@@ -164,6 +164,23 @@ def test_a_used_assertion_is_refused(connect: ConnectGateway) -> None:
         assert status_of(lambda: stub.Config(claiming("ada"), metadata=used)) is grpc.StatusCode.UNAUTHENTICATED
 
 
+@pytest.mark.parametrize(
+    "claims",
+    [
+        pytest.param({"op": "jobs.read"}, id="assertion for another operation"),
+        pytest.param({"aud": "sluice", "all": "jobs.read jobs.list"}, id="pass without the operation"),
+        pytest.param({"aud": "sluice"}, id="pass that lists nothing"),
+    ],
+)
+def test_what_was_not_granted_spark_connect_is_refused(connect: ConnectGateway, claims: dict[str, str]) -> None:
+    """Whoever reaches the relay's socket has no more than the gateway gave."""
+    credential = connect.bearer("ada")[0][1].split("_")[1]
+    signer = AssertingGateway(connect.home)
+    shown = [(HEADER, signer.forged(signer.assertion("POST", PATH), cred=credential, **claims))]
+    with connect.inside() as stub:
+        assert status_of(lambda: stub.Config(claiming("ada"), metadata=shown)) is grpc.StatusCode.UNAUTHENTICATED
+
+
 class Streaming:
     """An endless stream of somebody's, read in the background of a test."""
 

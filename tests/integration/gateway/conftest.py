@@ -95,8 +95,7 @@ class Recorded:
     def asserted(self, home: Home) -> tuple[str, tuple[str, ...]]:
         """Name and roles that the gateway of ``home`` asserts with this request; fails without just one assertion."""
         (text,) = self.values(HEADER)
-        path = self.target.partition("?")[0]
-        who = asserted_by(home, text, method=self.method, path=path, audience=REST_AUDIENCE)
+        who = asserted_by(home, text, method=self.method, target=self.target, audience=REST_AUDIENCE)
         return who.principal, who.roles
 
     def values(self, name: str) -> list[str]:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.operations import GATEWAY_OPERATIONS
 from gateway.pass_keys import PassKeys
-from gateway.passes import ROLE_PASS_PREFIX, Pass, issue
+from gateway.passes import Pass, issue, role_pass_prefix
 from gateway.policy_file import PolicyFile, policy_file
 from gateway.principal import Principal
 from gateway.revocations import Revocations
@@ -21,7 +22,7 @@ from tests.integration.gateway.conftest import ROUTES, Gateway, eventually
 
 
 def known() -> frozenset[str]:
-    return frozenset(route["operation"] for route in ROUTES) | {"connect.use"}
+    return frozenset(route["operation"] for route in ROUTES) | frozenset(GATEWAY_OPERATIONS)
 
 
 def pass_of(gateway: Gateway, role: str, name: str = "ada", credential: str = "cred-1") -> tuple[str, Pass]:
@@ -40,7 +41,7 @@ def without_auth(gateway: Gateway) -> Iterator[Gateway]:
     gateway.start_auth()
 
 
-def test_pass_needs_no_auth_service(without_auth: Gateway) -> None:
+def test_pass_needs_no_auth_service_to_read(without_auth: Gateway) -> None:
     text, _ = pass_of(without_auth, "viewer")
     reply = without_auth.send("GET", "/v1/jobs", token=text)
     assert reply.status == 200
@@ -48,7 +49,7 @@ def test_pass_needs_no_auth_service(without_auth: Gateway) -> None:
     assert seen.values("x-sluice-principal") == ["ada"]
     assert seen.values("x-sluice-assertion") == [f"Bearer {text}"]
     assert seen.values("authorization") == []
-    assert without_auth.send("POST", "/v1/jobs", token=text, body=b"{}").status == 403
+    assert without_auth.send("POST", "/v1/jobs", token=text, body=b"{}").status == 503
     assert without_auth.send("GET", "/v1/overview").status == 503
     assert [seen.target for seen in without_auth.reached()] == []
 
@@ -83,17 +84,33 @@ def test_person_whose_session_was_revoked_is_led_to_the_sign_in_page(gateway: Ga
     assert gateway.reached() == []
 
 
-def test_role_that_does_not_grant_is_refused_without_a_word(gateway: Gateway) -> None:
+def test_role_that_does_not_grant_is_refused_and_told_why_where_somebody_was_asked(gateway: Gateway) -> None:
+    """About what changes something the auth service is; who may not read is refused without a word."""
     text, _ = pass_of(gateway, "viewer")
-    reply = gateway.send("POST", "/v1/jobs", token=text, body=b"{}")
-    assert reply.status == 403
-    assert reply.problem == {
-        "type": "about:blank",
-        "title": "Forbidden",
-        "status": 403,
-        "detail": "The request was refused.",
-    }
+    told = gateway.send("POST", "/v1/jobs", token=text, body=b"{}")
+    assert (told.status, told.problem["detail"]) == (403, "ada (viewer) may not jobs.submit.")
+    path = gateway.home.gateway / "policy.toml"
+    write_secret(path, b'version = 1\n[roles.reader]\nallow = ["overview.read"]\n')
+    try:
+        reader, _ = pass_of(gateway, "reader")
+        refused = {"type": "about:blank", "title": "Forbidden", "status": 403, "detail": "The request was refused."}
+        # Until Envoy has the policy, too, the auth service is asked, and says why.
+        eventually(lambda: gateway.send("GET", "/v1/jobs", token=reader).problem == refused, "Envoy decides alone")
+    finally:
+        path.unlink()
     assert gateway.reached() == []
+    eventually(lambda: gateway.send("GET", "/v1/jobs", token=text).status == 200, "the policy before is back")
+
+
+def test_what_changes_something_reaches_rest_with_an_assertion_of_its_own(gateway: Gateway) -> None:
+    """Where a pass would do for many requests."""
+    text, _ = pass_of(gateway, "submitter")
+    gateway.reached()
+    assert gateway.send("POST", "/v1/jobs?x=%2F", token=text, body=b"{}").status == 200
+    (seen,) = gateway.reached()
+    (assertion,) = seen.values("x-sluice-assertion")
+    told = asserted_by(gateway.home, assertion, method="POST", target="/v1/jobs?x=%2F", audience=REST_AUDIENCE)
+    assert (told.principal, told.bound, set(told.may_any)) == ("ada", True, {"jobs.submit"})
 
 
 @pytest.mark.parametrize("kind", ["pass", "token", "user"])
@@ -141,8 +158,8 @@ def test_policy_changes_without_a_restart_and_a_bad_one_changes_nothing(gateway:
     eventually(lambda: status() == 200, "the policy before does not come back")
 
 
-def test_where_owners_matter_rest_is_told_and_gets_no_pass(gateway: Gateway) -> None:
-    """The tenant's pass tells all of its role, and yet REST must know whose jobs it may see."""
+def test_where_owners_matter_the_pass_tells_rest_and_one_of_another_policy_is_asked_about(gateway: Gateway) -> None:
+    """What a pass says of owners holds for as long as the policy does that it was made by."""
     path, target = gateway.home.gateway / "policy.toml", f"/v1/jobs/{'a' * 32}"
     write_secret(
         path,
@@ -151,23 +168,36 @@ def test_where_owners_matter_rest_is_told_and_gets_no_pass(gateway: Gateway) -> 
     try:
         tenant, viewer = (pass_of(gateway, role, name=f"{role}-{role}")[0] for role in ("tenant", "viewer"))
         eventually(lambda: gateway.send("GET", target, token=tenant).status == 200, "the policy does not arrive")
-        for text, any_owner in ((tenant, False), (viewer, True)):
+
+        def told(text: str) -> tuple[bool, bool]:
+            """Whether it is about this request alone, and whether about the jobs of others."""
             gateway.reached()
             assert gateway.send("GET", target, token=text).status == 200
             (seen,) = gateway.reached()
             (assertion,) = seen.values("x-sluice-assertion")
-            told = asserted_by(gateway.home, assertion, path=target, audience=REST_AUDIENCE)
-            assert (told.any_owner, told.by_pass) == (any_owner, False)
+            found = asserted_by(gateway.home, assertion, target=target, audience=REST_AUDIENCE)
+            return found.bound, found.for_operation("jobs.read", changes=False).any_owner
+
+        eventually(lambda: told(tenant) == (False, False), "Envoy has the policy")
+        assert told(viewer) == (False, True)
         assert gateway.send("GET", "/v1/jobs", token=tenant).status == 403
+        write_secret(
+            path,
+            b'version = 1\n[roles.tenant]\nallow = ["jobs.read"]\n[roles.viewer]\nallow_own = ["jobs.read"]\n',
+        )
+        eventually(lambda: told(viewer) == (True, False), "what the pass said of owners goes on")
+        assert told(tenant) == (True, True)
     finally:
         path.unlink()
-    eventually(lambda: gateway.send("GET", target, token=viewer).status == 200, "the policy before is back")
+    before, _ = pass_of(gateway, "viewer")
+    eventually(lambda: gateway.send("GET", "/v1/jobs", token=before).status == 200, "the policy before is back")
 
 
 def test_text_of_a_pass_tells_whether_its_role_tells_all(gateway: Gateway) -> None:
     """Else Envoy would ask about each, or about none."""
-    assert pass_of(gateway, "viewer")[0].startswith(ROLE_PASS_PREFIX)
-    assert not pass_of(gateway, "nobody-knows-this-role")[0].startswith(ROLE_PASS_PREFIX)
+    prefix = role_pass_prefix(PolicyFile(lambda: policy_file(gateway.home), known).get().digest)
+    assert pass_of(gateway, "viewer")[0].startswith(prefix)
+    assert not pass_of(gateway, "nobody-knows-this-role")[0].startswith(prefix)
 
 
 def test_pass_without_a_role_that_tells_all_is_asked_about(gateway: Gateway) -> None:

@@ -64,7 +64,8 @@ class Signer(AuthBase):
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         assert request.method is not None
-        request.headers.update(self._gateway.headers(request.method, request.path_url, "ada", "submitter", "admin"))
+        target = request.path_url
+        request.headers.update(self._gateway.headers(request.method, target, "ada", "admin", as_it_is=True))
         return request
 
 

@@ -64,10 +64,8 @@ async def test_a_long_poll_answers_when_something_changes_and_not_before(cluster
     async with aiohttp.ClientSession(connector=connector) as session:
 
         async def ask(version: str, wait: float, **headers: str) -> tuple[int, str, str]:
-            path = f"/v1/jobs/{job_id}"
-            async with session.get(
-                f"http://rest{path}?wait={wait}&version={version}", headers=signed.headers("GET", path) | headers
-            ) as answer:
+            path = f"/v1/jobs/{job_id}?wait={wait}&version={version}"
+            async with session.get(f"http://rest{path}", headers=signed.headers("GET", path) | headers) as answer:
                 body = await answer.read()
                 state = json.loads(body)["state"] if body else ""
                 return answer.status, answer.headers["etag"].strip('"'), state

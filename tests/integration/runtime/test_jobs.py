@@ -213,7 +213,7 @@ async def test_the_archive_is_bounded(cluster: Cluster) -> None:
 )
 async def test_only_logs_of_the_job_can_be_read(cluster: Cluster, source: str) -> None:
     job_id = await cluster.submit(end="fail", executors=0)
-    status, _ = await cluster.call("GET", f"/v1/jobs/{job_id}/logs", params={"source": source})
+    status, _ = await cluster.call("GET", f"/v1/jobs/{job_id}/logs?source={source}")
     assert status == 404
     await cluster.until(job_id, "FAILED")
 

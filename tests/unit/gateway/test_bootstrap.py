@@ -12,6 +12,7 @@ import pytest
 from gateway.bootstrap import SOURCE, EnvoyPaths, legs_of, render
 from gateway.config import GatewayConfig
 from gateway.errors import BootstrapError
+from gateway.passes import role_pass_prefix
 from gateway.routes import Route
 from gateway.service import OPERATION_HEADER, REQUEST_ID_HEADER
 from gateway.xds.clusters import edge_clusters
@@ -177,7 +178,7 @@ ROUTES = (
     Route("POST", "/v1/jobs", "jobs.submit"),
     Route("PATCH", "/v1/jobs/{id}", "jobs.cancel"),
 )
-GRANTS = Grants({"viewer": {"jobs.list"}, "admin": {"jobs.list", "jobs.submit", "jobs.cancel"}}, {"jobs.cancel"})
+GRANTS = Grants({"viewer": {"jobs.list"}, "admin": {"jobs.list", "jobs.submit", "jobs.cancel"}}, "0123456789abcd")
 
 
 def edge_routes() -> list[dict[str, Any]]:
@@ -230,14 +231,18 @@ def roles_of(route: dict[str, Any]) -> list[str]:
     return from_metadata + from_header
 
 
-def test_roles_of_the_policy_arrive_and_owners_are_asked_about() -> None:
+def test_roles_of_the_policy_arrive_and_what_changes_something_is_asked_about() -> None:
+    """Passes of another policy take the way of everybody else, too: what they say of owners may not be so any more."""
     with_operation = [route for route in edge_routes() if "metadata" in route]
-    listed_by_cookie, listed_by_pass, listed, submit_by_cookie, submit_by_pass, submit, cancel = with_operation
-    assert roles_of(listed_by_cookie) == roles_of(listed_by_pass) == roles_of(listed) == ["admin", "viewer"]
-    assert roles_of(submit_by_pass) == roles_of(submit) == ["admin"]
-    for route in (submit_by_cookie, cancel):
+    listed_by_cookie, listed_by_pass, listed, submit, cancel = with_operation
+    assert roles_of(listed_by_cookie) == roles_of(listed_by_pass) == ["admin", "viewer"]
+    prefix = role_pass_prefix("0123456789abcd")
+    assert listed_by_cookie["match"]["headers"][0]["string_match"] == {"contains": f"__Host-sluice-pass={prefix}"}
+    assert listed_by_pass["match"]["headers"][0]["string_match"] == {"prefix": f"Bearer {prefix}"}
+    for route in (listed, submit, cancel):
         assert roles_of(route) == []
         assert "ask-always" in route["typed_per_filter_config"]
+        assert [each["name"] for each in route["match"]["headers"]] == [":method"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.pass_keys import PassKeys
-from gateway.passes import InvalidPass, issue, verify
+from gateway.passes import InvalidPass, issue, role_pass_prefix, verify
 from gateway.policy import Policy, RoleRules
 from gateway.principal import Principal
 from pki.credential import Credential
@@ -60,13 +60,15 @@ def test_a_pass_says_who_and_what_and_how_long(keys: PassKeys) -> None:
         "cred": "5e551017",
         "kind": "session",
         "csrf": "c5rf",
+        "all": "a.read a.write",
+        "own": "",
         "jti": made.id,
         "iat": int(NOW),
         "exp": int(NOW) + 300,
     }
     header = {"alg": "ES256", "typ": "JWT", "kid": keys.signing(NOW).kid}
-    decided = {"cty": "role-decides"} if "role" in claims_of(text) else {}
-    assert jwt.get_unverified_header(text) == header | decided
+    assert jwt.get_unverified_header(text) == header | {"cty": f"role-decides-{POLICY.digest}"}
+    assert text.startswith(role_pass_prefix(POLICY.digest))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,8 @@ def test_a_pass_says_who_and_what_and_how_long(keys: PassKeys) -> None:
 )
 def test_no_single_role_is_named_where_it_would_decide_wrongly(keys: PassKeys, principal: Principal) -> None:
     text, _ = issue(principal, keys, POLICY, now=NOW)
-    assert "role" not in claims_of(text)
+    assert claims_of(text).keys().isdisjoint({"role", "all", "own"})
+    assert "cty" not in jwt.get_unverified_header(text)
     assert verify(text, keys, now=NOW).principal == principal
 
 

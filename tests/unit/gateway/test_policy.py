@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.operations import GATEWAY_OPERATIONS, OWNED_OPERATIONS, is_pattern, known_operations, matches
-from gateway.policy import Policy, RoleRules, Verdict
+from gateway.passes import role_pass_prefix
+from gateway.policy import DIGEST_CHARACTERS, Policy, RoleRules, Verdict
 from gateway.policy_file import DEFAULT_POLICY, parse, read_policy
 from gateway.principal import AccessRole, Principal
 from gateway.routes import Route
@@ -21,25 +25,25 @@ ALLOW, OWN, DENY = Verdict.ALLOW, Verdict.OWN, Verdict.DENY
 
 TABLE = {
     "overview.read": (ALLOW, ALLOW, ALLOW),
-    "events.read": (ALLOW, ALLOW, ALLOW),
+    "events.read": (ALLOW, OWN, ALLOW),
     "leader.read": (ALLOW, ALLOW, ALLOW),
     "config.read": (ALLOW, ALLOW, ALLOW),
-    "metrics.read": (ALLOW, ALLOW, ALLOW),
-    "taskmanagers.logs": (ALLOW, ALLOW, ALLOW),
+    "metrics.read": (ALLOW, DENY, ALLOW),
+    "taskmanagers.logs": (ALLOW, DENY, ALLOW),
     "openapi.read": (ALLOW, ALLOW, ALLOW),
-    "jobs.list": (ALLOW, ALLOW, ALLOW),
-    "jobs.read": (ALLOW, ALLOW, ALLOW),
-    "jobs.logs": (ALLOW, ALLOW, ALLOW),
-    "savepoints.read": (ALLOW, ALLOW, ALLOW),
-    "jobs.exceptions": (ALLOW, ALLOW, ALLOW),
-    "jobs.checkpoints": (ALLOW, ALLOW, ALLOW),
-    "jobs.connections": (ALLOW, ALLOW, ALLOW),
-    "jobs.ui": (ALLOW, ALLOW, ALLOW),
-    "taskmanagers.read": (ALLOW, ALLOW, ALLOW),
+    "jobs.list": (ALLOW, OWN, ALLOW),
+    "jobs.read": (ALLOW, OWN, ALLOW),
+    "jobs.logs": (ALLOW, OWN, ALLOW),
+    "savepoints.read": (ALLOW, OWN, ALLOW),
+    "jobs.exceptions": (ALLOW, OWN, ALLOW),
+    "jobs.checkpoints": (ALLOW, OWN, ALLOW),
+    "jobs.connections": (ALLOW, OWN, ALLOW),
+    "jobs.ui": (ALLOW, OWN, ALLOW),
+    "taskmanagers.read": (ALLOW, OWN, ALLOW),
     "taskmanagers.drain": (DENY, DENY, ALLOW),
-    "shuffle.read": (ALLOW, ALLOW, ALLOW),
+    "shuffle.read": (ALLOW, OWN, ALLOW),
     "shuffle.drain": (DENY, DENY, ALLOW),
-    "connections.read": (ALLOW, ALLOW, ALLOW),
+    "connections.read": (ALLOW, OWN, ALLOW),
     "jobs.submit": (DENY, ALLOW, ALLOW),
     "jobs.cancel": (DENY, OWN, ALLOW),
     "jobs.savepoint": (DENY, OWN, ALLOW),
@@ -153,11 +157,20 @@ def test_the_sole_role(roles: tuple[str, ...], sole: str | None) -> None:
 
 @given(st.lists(st.sampled_from(["reader", "writer", "owner", "suspended"]), max_size=4))
 def test_what_the_sole_role_is_granted_is_what_the_policy_allows(roles: list[str]) -> None:
-    """A proxy that decides by the sole role never differs from the policy."""
-    if (sole := RULES.sole_role(roles)) is not None:
-        granted = RULES.role_grants()[sole]
-        for operation in RULES.operations:
-            assert (operation in granted) is (RULES.rule(someone(*roles), operation).verdict is ALLOW)
+    """A proxy that decides by the sole role never differs from the policy, and REST learns of owners what it says."""
+    policy = dataclasses.replace(
+        RULES,
+        operations=OPERATIONS,
+        roles={
+            "reader": RoleRules("reader", allow=frozenset({"jobs.list"})),
+            "writer": RoleRules("writer", allow=frozenset({"jobs.list", "jobs.submit", "jobs.cancel"})),
+            "owner": RoleRules("owner", allow_own=frozenset({"jobs.list", "jobs.cancel"})),
+            "suspended": RoleRules("suspended", deny=frozenset({"jobs.cancel"})),
+        },
+    )
+    if (sole := policy.sole_role(roles)) is not None:
+        assert policy.role_admits()[sole] == policy.granted(someone(*roles)).keys()
+        assert policy.granted(someone(sole)) == policy.granted(someone(*roles))
 
 
 TENANT = b"""version = 1
@@ -165,7 +178,8 @@ TENANT = b"""version = 1
 allow = ["overview.read", "jobs.submit"]
 allow_own = [
   "jobs.list", "jobs.read", "jobs.logs", "jobs.connections", "jobs.exceptions", "jobs.checkpoints",
-  "jobs.ui", "jobs.cancel", "jobs.savepoint", "savepoints.dispose", "events.read",
+  "jobs.ui", "jobs.cancel", "jobs.savepoint", "savepoints.read", "savepoints.dispose", "events.read",
+  "shuffle.read", "taskmanagers.read", "connections.read",
 ]
 [roles.viewer]
 allow = ["*.read", "jobs.list"]
@@ -173,23 +187,33 @@ allow = ["*.read", "jobs.list"]
 
 
 def test_policy_of_tenants_who_see_their_own_jobs_alone() -> None:
-    """The example of docs/gateway.md."""
     policy = parse(TENANT, OPERATIONS)
     for operation in sorted(OWNED_OPERATIONS):
         assert policy.rule(someone("tenant"), operation).verdict is OWN
-        assert policy.needs_python(operation), "REST must be told whether the owner matters, of every role"
         assert operation not in policy.role_grants()["tenant"]
+        assert operation in policy.role_admits()["tenant"]
     assert policy.rule(someone("tenant"), "jobs.submit").verdict is ALLOW
-    assert policy.rule(someone("tenant"), "taskmanagers.read").verdict is DENY
+    assert policy.rule(someone("tenant"), "metrics.read").verdict is DENY
     assert policy.rule(someone("viewer"), "jobs.read").verdict is ALLOW
-    assert not policy.needs_python("jobs.submit")
 
 
-def test_what_needs_python() -> None:
-    assert DEFAULT.needs_python("jobs.cancel")
-    assert not DEFAULT.needs_python("jobs.list")
-    assert "jobs.cancel" not in DEFAULT.role_grants()[S]
-    assert "jobs.cancel" in DEFAULT.role_grants()[A]
+def test_by_default_whoever_submits_gets_nothing_that_belongs_to_others() -> None:
+    """What a submitter may do to all there is tells nothing of anybody's jobs, and viewers and operators see all."""
+    beyond = DEFAULT.role_grants()[S]
+    assert beyond == {"overview.read", "leader.read", "config.read", "openapi.read", "jobs.submit", "connect.use"}
+    assert DEFAULT.role_admits()[S] - beyond == OWNED_OPERATIONS
+    reads = {each for each in OWNED_OPERATIONS if DEFAULT.rule(someone(V), each).verdict is ALLOW}
+    assert reads == OWNED_OPERATIONS - {"jobs.cancel", "jobs.savepoint", "savepoints.dispose"}
+    assert reads | {"jobs.cancel"} <= DEFAULT.role_grants()["operator"]
+
+
+def test_the_digest_changes_with_what_a_role_grants_and_with_nothing_else() -> None:
+    """By it a proxy tells the passes of this policy from those of another one."""
+    same = parse(DEFAULT_POLICY.read_bytes().replace(b"may do everything", b"all of it"), OPERATIONS)
+    wider = parse(DEFAULT_POLICY.read_bytes().replace(b'"jobs.submit",', b'"jobs.submit", "jobs.logs",'), OPERATIONS)
+    assert len(DEFAULT.digest) == DIGEST_CHARACTERS
+    assert (same.digest == DEFAULT.digest, wider.digest == DEFAULT.digest) == (True, False)
+    assert base64.urlsafe_b64decode(role_pass_prefix(DEFAULT.digest)).endswith(DEFAULT.digest.encode() + b'",')
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ from runtime.rest.server import RestServer, make_application
 from runtime.rest.serving import handler_of
 from runtime.rest.standing import whoever_was_let_in
 from runtime.rest.streams import Streams
-from tests.assertions import AssertingGateway
+from tests.assertions import AssertingGateway, operation_of
 
 JOB = "0123456789abcdef" * 2
 EVIDENCE = ConnectionEvidence(
@@ -495,8 +495,9 @@ async def test_who_may_see_own_jobs_alone_sees_no_others(rest: Rest, path: str) 
     async def status(name: str) -> int:
         target = f"/v1/jobs/{JOB}{path}"
         principal = Principal(name, ("tenant",), "token", Credential("token", "id-1"))
-        bare = target.partition("?")[0]
-        headers = {HEADER: rest.gateway.signer.sign(principal, method="GET", path=bare, request_id="r")}
+        operation = operation_of("GET", target)
+        text = rest.gateway.signer.sign(principal, method="GET", target=target, operation=operation, request_id="r")
+        headers = {HEADER: text}
         async with rest.session.get(f"http://rest{target}", headers=headers) as response:
             return response.status
 
@@ -506,7 +507,10 @@ async def test_who_may_see_own_jobs_alone_sees_no_others(rest: Rest, path: str) 
 async def test_list_of_jobs_has_those_that_one_may_see(rest: Rest) -> None:
     for name, count in (("alice", 1), ("eve", 0)):
         principal = Principal(name, ("tenant",), "token", Credential("token", "id-1"))
-        headers = {HEADER: rest.gateway.signer.sign(principal, method="GET", path="/v1/jobs", request_id="r")}
+        text = rest.gateway.signer.sign(
+            principal, method="GET", target="/v1/jobs", operation="jobs.list", request_id="r"
+        )
+        headers = {HEADER: text}
         async with rest.session.get("http://rest/v1/jobs", headers=headers) as response:
             assert len((await response.json())["jobs"]) == count
 
@@ -515,7 +519,7 @@ UI = f"/v1/jobs/{JOB}/ui"
 
 
 async def ui(rest: Rest, path: str, query: str = "", method: str = "GET") -> tuple[int, Any, str]:
-    headers = rest.gateway.headers(method, UI + path, "alice", "viewer")
+    headers = rest.gateway.headers(method, UI + path + query, "alice", "viewer")
     url = f"http://rest{UI}{path}{query}"
     async with rest.session.request(method, url, headers=headers, allow_redirects=False) as response:
         return response.status, response.headers, await response.text()
@@ -850,7 +854,7 @@ async def test_what_came_of_a_piece_that_broke_off_stays(rest: Rest) -> None:
         raise ConnectionError
 
     path = f"/v1/uploads/{upload_id}"
-    headers = rest.gateway.headers("PATCH", path, "alice", "submitter") | PIECE
+    headers = rest.gateway.headers("PATCH", f"{path}?offset=0", "alice", "submitter") | PIECE
     with pytest.raises((aiohttp.ClientError, ConnectionError)):
         async with rest.session.patch(f"http://rest{path}?offset=0", data=breaking(), headers=headers):
             pass

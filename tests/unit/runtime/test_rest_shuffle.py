@@ -101,7 +101,9 @@ def cluster_with(service: Service | None) -> Cluster:
 
 def call(name: str = "ada", **path: str) -> Call[NoQuery]:
     request = make_mocked_request("GET", "/")
-    request[ASSERTED] = Asserted(name, (), (), "token", Credential("token", "id-1"), "request-1")
+    request[ASSERTED] = Asserted(
+        name, (), (), "token", Credential("token", "id-1"), "request-1", operation="shuffle.read"
+    )
     return Call(request, path, NoQuery())
 
 

@@ -1,0 +1,47 @@
+"""What lists of the whole cluster tell of jobs that whoever asks may not see: nothing. Decisions only.
+
+``seen`` are the ids of the jobs that it may see; None: all there are, and were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
+import msgspec
+
+from runtime.jobmanager.views import TaskManagerView
+from runtime.messages import ConnectionEvidence
+
+_OF_JOB = re.compile(r"spiffe://[^/]+/job/([^/]+)/")
+
+
+def taskmanagers_shown(
+    taskmanagers: Iterable[TaskManagerView], seen: AbstractSet[str] | None
+) -> tuple[TaskManagerView, ...]:
+    """All of them; slots of other jobs are held, by nobody in particular."""
+    if seen is None:
+        return tuple(taskmanagers)
+    return tuple(
+        msgspec.structs.replace(
+            each,
+            slots=tuple(
+                slot if slot.job_id in seen else msgspec.structs.replace(slot, job_id="") for slot in each.slots
+            ),
+        )
+        for each in taskmanagers
+    )
+
+
+def connections_shown(
+    connections: Iterable[ConnectionEvidence], seen: AbstractSet[str] | None
+) -> tuple[ConnectionEvidence, ...]:
+    """Those of the cluster's own processes with each other, and with jobs that are seen."""
+    if seen is None:
+        return tuple(connections)
+    return tuple(each for each in connections if _jobs_of(each) <= seen)
+
+
+def _jobs_of(connection: ConnectionEvidence) -> set[str]:
+    return {found[1] for end in (connection.local, connection.peer) if (found := _OF_JOB.match(end))}
