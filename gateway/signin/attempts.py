@@ -9,10 +9,13 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections import OrderedDict
 from dataclasses import dataclass
 
-MAX_ATTEMPTS = 1000
+from gateway.signin.waiting import Waiting
+
+MAX_ATTEMPTS = 10_000
+MAX_ATTEMPTS_PER_ADDRESS = 100
+"""People behind one address may sign in at the same time."""
 LIFETIME_SECONDS = 600.0
 
 
@@ -35,24 +38,22 @@ class Attempt:
 
 
 class Attempts:
-    """Bounded; those of a browser that begins again and again push out the oldest of all."""
+    """Bounded, in all and for each address."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[str, Attempt] = OrderedDict()
+        self._open: Waiting[Attempt] = Waiting(LIFETIME_SECONDS, MAX_ATTEMPTS, MAX_ATTEMPTS_PER_ADDRESS)
 
-    def begin(self, browser: str, return_to: str, now: float) -> Attempt:
-        """A new attempt of ``browser`` (the value of its login cookie)."""
+    def begin(self, browser: str, return_to: str, address: str, now: float) -> Attempt:
+        """A new attempt of ``browser`` (the value of its login cookie) at ``address``; raises :class:`TooManyWait`."""
         attempt = Attempt(
             secrets.token_urlsafe(32), secrets.token_urlsafe(32), secrets.token_urlsafe(48), return_to, browser, now
         )
-        self._open[attempt.state] = attempt
-        while len(self._open) > MAX_ATTEMPTS:
-            self._open.popitem(last=False)
+        self._open.add(attempt.state, attempt, address, now)
         return attempt
 
     def finish(self, state: str, browser: str, now: float) -> Attempt | None:
         """The attempt with this state, which ends with it; None: unknown, used, too old, or another browser's."""
-        attempt = self._open.pop(state, None)
-        if attempt is None or now - attempt.began_at > LIFETIME_SECONDS:
+        attempt = self._open.pop(state, now)
+        if attempt is None:
             return None
         return attempt if browser and hmac.compare_digest(attempt.browser.encode(), browser.encode()) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hmac
+import math
 import secrets
 import time
 from collections import OrderedDict
@@ -27,6 +28,7 @@ from gateway.sessions import NoSession, SignedIn
 from gateway.signin import pages
 from gateway.signin.cookies import LOGIN_COOKIE, cleared, pass_cookie, session_cookies, set_cookie
 from gateway.signin.oidc import Provider
+from gateway.signin.waiting import TooManyWait
 from gateway.token_book import Unauthenticated, redact
 from gateway.token_use import TokenUse
 from pki.http_body import BodyTooLarge, read_body
@@ -57,6 +59,11 @@ class Refused(Exception):
         self.reason = reason
         self.detail = detail or reason
         self.headers = dict(headers or {})
+
+
+def too_many(error: TooManyWait, detail: str) -> Refused:
+    """What is answered when there is no room for another sign-in."""
+    return Refused(429, str(error), f"{detail} Wait a little.", {"Retry-After": str(math.ceil(error.retry_after))})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from aiohttp import web
 from gateway.authenticator import Authenticated
 from gateway.sessions import SignedIn
 from gateway.signin import pages
-from gateway.signin.desk import Asked, Desk, Note, Refused, answer, page, redirect
+from gateway.signin.desk import Asked, Desk, Note, Refused, answer, page, redirect, too_many
 from gateway.signin.device_codes import LIFETIME_SECONDS, Answer, DeviceCodes, Pending
 from gateway.signin.throttle import Throttle
+from gateway.signin.waiting import TooManyWait
 from gateway.token_book import Unauthenticated
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
@@ -28,7 +29,10 @@ class Device:
 
     async def begin(self, asked: Asked, note: Note) -> web.Response:
         """``POST /auth/device``: a command asks to be signed in."""
-        code, pending = self._codes.begin(asked.address or "an unknown address", self._desk.clock())
+        try:
+            code, pending = self._codes.begin(asked.address or "an unknown address", self._desk.clock())
+        except TooManyWait as error:
+            raise too_many(error, "Too many commands wait to be signed in.") from error
         note.reason = "a command asks to be signed in"
         return _json(
             200,

@@ -9,12 +9,13 @@ from __future__ import annotations
 import enum
 import hashlib
 import secrets
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from gateway.sessions import SignedIn
+from gateway.signin.waiting import Waiting
 
-MAX_OPEN = 500
+MAX_OPEN = 10_000
+MAX_OPEN_PER_ADDRESS = 20
 LIFETIME_SECONDS = 600.0
 INTERVAL_SECONDS = 2.0
 _ALPHABET = "BCDFGHJKLMNPQRSTVWXZ"
@@ -47,49 +48,40 @@ class DeviceCodes:
     """Commands that wait, by the hash of their device code."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[str, Pending] = OrderedDict()
+        self._open: Waiting[Pending] = Waiting(LIFETIME_SECONDS, MAX_OPEN, MAX_OPEN_PER_ADDRESS)
 
     def begin(self, address: str, now: float) -> tuple[str, Pending]:
-        """The device code for the command, and what is remembered of it."""
-        self._forget(now)
-        while len(self._open) >= MAX_OPEN:
-            self._open.popitem(last=False)
+        """The device code for the command, and what is remembered of it; raises :class:`TooManyWait`."""
         letters = "".join(secrets.choice(_ALPHABET) for _ in range(8))
         code = secrets.token_urlsafe(32)
         pending = Pending(f"{letters[:4]}-{letters[4:]}", address, now)
-        self._open[_digest(code)] = pending
+        self._open.add(_digest(code), pending, address, now)
         return code, pending
 
     def find(self, user_code: str, now: float) -> Pending | None:
         """The command that shows this code and still waits for a decision."""
-        self._forget(now)
         wanted = normalized(user_code)
-        waiting = (each for each in self._open.values() if each.who is None and not each.denied)
+        waiting = (each for each in self._open.all(now) if each.who is None and not each.denied)
         return next((each for each in waiting if each.user_code == wanted), None)
 
     def ask(self, device_code: str, now: float) -> SignedIn | Answer:
         """What the command learns: who it is now, once, or why not yet."""
-        self._forget(now)
         key = _digest(device_code)
-        pending = self._open.get(key)
+        pending = self._open.get(key, now)
         if pending is None:
             return Answer.EXPIRED
         early = now - pending.asked_at < pending.interval
         pending.asked_at = now
         if pending.denied:
-            del self._open[key]
+            self._open.pop(key, now)
             return Answer.DENIED
         if early:
             pending.interval += 5
             return Answer.SLOW_DOWN
         if pending.who is None:
             return Answer.PENDING
-        del self._open[key]
+        self._open.pop(key, now)
         return pending.who
-
-    def _forget(self, now: float) -> None:
-        for key in [key for key, each in self._open.items() if now - each.began_at > LIFETIME_SECONDS]:
-            del self._open[key]
 
 
 def normalized(user_code: str) -> str:

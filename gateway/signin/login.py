@@ -15,8 +15,9 @@ from gateway.sessions import SignedIn
 from gateway.signin import pages
 from gateway.signin.attempts import Attempts
 from gateway.signin.cookies import LOGIN_COOKIE, clear_cookie
-from gateway.signin.desk import Asked, Desk, Note, Refused, page, redirect, return_path, signed_out
+from gateway.signin.desk import Asked, Desk, Note, Refused, page, redirect, return_path, signed_out, too_many
 from gateway.signin.throttle import Throttle
+from gateway.signin.waiting import TooManyWait
 from gateway.token_book import Unauthenticated
 from gateway.users import MAX_PASSWORD_BYTES
 
@@ -194,7 +195,10 @@ class Login:
         if desk.provider is None:
             raise Refused(404, "no identity provider", "There is no such resource here.")
         token, cookies = desk.login_token(asked)
-        attempt = self._attempts.begin(token, back, desk.clock())
+        try:
+            attempt = self._attempts.begin(token, back, asked.address, desk.clock())
+        except TooManyWait as error:
+            raise too_many(error, "Too many people are signing in.") from error
         try:
             return redirect(await desk.provider.authorization_url(attempt), cookies=cookies)
         except IssuerError as error:

@@ -13,6 +13,7 @@ from gateway.session_store import SessionStore, revoke_sessions
 from gateway.sessions import MAX_SESSIONS_PER_NAME, Limits, SignedIn
 from gateway.signin.cookies import LOGIN_COOKIE
 from gateway.signin.device import GRANT_TYPE
+from gateway.signin.device_codes import MAX_OPEN_PER_ADDRESS
 from gateway.signin.throttle import FREE_FAILURES
 from gateway.tokens import TokenStore
 from gateway.users import UserStore
@@ -158,6 +159,15 @@ async def test_a_command_is_signed_in_by_somebody_with_a_browser(local: House) -
     assert (await browser.post("/auth/device/decide", form)).status == 200
     # Asking again before its interval is over makes the interval longer (RFC 8628 section 3.5).
     assert await asked(local, code) == {"error": "slow_down"}
+
+
+async def test_a_command_goes_on_waiting_while_others_are_refused(local: House) -> None:
+    code, _ = await waiting_command(local)
+    flood = [await local.browser().post("/auth/device", x_forwarded_for="192.0.2.66") for _ in range(25)]
+    assert [answer.status for answer in flood] == [200] * MAX_OPEN_PER_ADDRESS + [429] * (25 - MAX_OPEN_PER_ADDRESS)
+    assert "Wait a little" in flood[-1].text
+    assert await asked(local, code) == {"error": "authorization_pending"}
+    await waiting_command(local)
 
 
 async def test_a_command_gets_its_credential_once(local: House) -> None:

@@ -9,23 +9,25 @@ from hypothesis import strategies as st
 from gateway.authenticator import parse_cookies
 from gateway.client_certificate import NoClientCertificate, parse
 from gateway.sessions import Limits, NoSession, SessionBook, SignedIn
-from gateway.signin.attempts import LIFETIME_SECONDS, MAX_ATTEMPTS, Attempts
+from gateway.signin.attempts import LIFETIME_SECONDS, MAX_ATTEMPTS_PER_ADDRESS, Attempts
 from gateway.signin.desk import return_path
-from gateway.signin.device_codes import INTERVAL_SECONDS, Answer, DeviceCodes, normalized
+from gateway.signin.device_codes import INTERVAL_SECONDS, MAX_OPEN_PER_ADDRESS, Answer, DeviceCodes, normalized
 from gateway.signin.device_codes import LIFETIME_SECONDS as CODE_SECONDS
 from gateway.signin.throttle import FORGET_SECONDS, FREE_FAILURES, MAX_KEYS, MAX_WAIT_SECONDS, Throttle
+from gateway.signin.waiting import TooManyWait, Waiting
 
 NOW = 1_800_000_000.0
+HOST = "198.51.100.7"
 ADA = SignedIn("ada", "session", ("staff",))
 LIMITS = Limits(lifetime=3600, idle=600)
 
 
 def test_an_attempt_ends_once_in_its_browser_and_in_time() -> None:
     attempts = Attempts()
-    kept = attempts.begin("b1", "/x", NOW)
+    kept = attempts.begin("b1", "/x", HOST, NOW)
     assert attempts.finish(kept.state, "b1", NOW) == kept
     assert attempts.finish(kept.state, "b1", NOW) is None
-    foreign, late, nobodys = (attempts.begin(browser, "/", NOW) for browser in ("b1", "b1", ""))
+    foreign, late, nobodys = (attempts.begin(browser, "/", HOST, NOW) for browser in ("b1", "b1", ""))
     assert attempts.finish(foreign.state, "b2", NOW) is None
     assert attempts.finish(foreign.state, "b1", NOW) is None
     assert attempts.finish(late.state, "b1", NOW + LIFETIME_SECONDS + 1) is None
@@ -33,12 +35,57 @@ def test_an_attempt_ends_once_in_its_browser_and_in_time() -> None:
     assert attempts.finish("invented", "b1", NOW) is None
 
 
-def test_attempts_are_bounded_and_each_has_its_own_secrets() -> None:
+def test_a_flood_of_attempts_leaves_those_alone_that_are_under_way() -> None:
     attempts = Attempts()
-    begun = [attempts.begin("b", "/", NOW) for _ in range(MAX_ATTEMPTS + 1)]
-    assert attempts.finish(begun[0].state, "b", NOW) is None
-    assert attempts.finish(begun[1].state, "b", NOW) is not None
-    assert len({secret for each in begun for secret in (each.state, each.nonce, each.verifier)}) == 3 * len(begun)
+    mine = attempts.begin("b", "/", HOST, NOW)
+    for _ in range(MAX_ATTEMPTS_PER_ADDRESS):
+        attempts.begin("", "/", "192.0.2.66", NOW)
+    with pytest.raises(TooManyWait, match=r"192\.0\.2\.66") as refused:
+        attempts.begin("", "/", "192.0.2.66", NOW + 1)
+    assert refused.value.retry_after == LIFETIME_SECONDS - 1
+    others = attempts.begin("c", "/", HOST, NOW)
+    assert attempts.finish(mine.state, "b", NOW) == mine
+    assert attempts.finish(others.state, "c", NOW) == others
+    # They do not wait for ever.
+    attempts.begin("", "/", "192.0.2.66", NOW + LIFETIME_SECONDS + 1)
+
+
+def test_when_all_places_are_taken_nobodys_is_given_up() -> None:
+    waiting: Waiting[str] = Waiting(60.0, limit=3, limit_per_address=2)
+    waiting.add("mine", "mine", HOST, NOW)
+    for number in range(2):
+        waiting.add(f"flood {number}", "", f"2001:db8:0:{number}::1", NOW + 10)
+    with pytest.raises(TooManyWait) as refused:
+        waiting.add("late", "", "203.0.113.9", NOW + 20)
+    assert refused.value.retry_after == 40.0
+    assert waiting.get("mine", NOW + 60) == "mine"
+    assert waiting.pop("mine", NOW + 60) == "mine"
+    assert waiting.pop("mine", NOW + 60) is None
+    waiting.add("late", "late", "203.0.113.9", NOW + 60)
+    assert waiting.all(NOW + 71) == ["late"]
+
+
+def test_addresses_of_one_network_count_as_one() -> None:
+    waiting: Waiting[str] = Waiting(60.0, limit=100, limit_per_address=2)
+    for number in range(2):
+        waiting.add(str(number), "", f"2001:db8::{number}", NOW)
+    with pytest.raises(TooManyWait):
+        waiting.add("one more", "", "2001:db8::ffff", NOW)
+    assert waiting.pop("0", NOW) == ""
+    waiting.add("instead", "", "2001:db8::ffff", NOW)
+
+
+def test_a_flood_of_device_codes_leaves_those_alone_that_wait() -> None:
+    codes = DeviceCodes()
+    code, pending = codes.begin(HOST, NOW)
+    for _ in range(MAX_OPEN_PER_ADDRESS):
+        codes.begin("192.0.2.66", NOW)
+    with pytest.raises(TooManyWait):
+        codes.begin("192.0.2.66", NOW)
+    found = codes.find(pending.user_code, NOW)
+    assert found is pending
+    found.who = ADA
+    assert codes.ask(code, NOW + INTERVAL_SECONDS) == found.who
 
 
 def test_a_device_code_waits_is_approved_and_counts_once() -> None:
