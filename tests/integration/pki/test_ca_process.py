@@ -183,12 +183,12 @@ def test_token_is_printed_once_or_written_to_a_private_file(verb: Verb, pki: Tes
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("token", "create", "ca", "ca-2"), 1),
-        (("token", "create", "user", "eve"), 1),
+        (("token", "create", "ca", "ca-2"), 2),
+        (("token", "create", "user", "eve"), 2),
         (("token", "create", "nobody", "x"), 2),
-        (("token", "create", "taskmanager", "../x"), 1),
+        (("token", "create", "taskmanager", "../x"), 2),
         (("token", "create", "taskmanager", "tm-1", "--ttl", "30d"), 2),
-        (("token", "create", "taskmanager", "tm-1", "--ttl", "25h"), 1),
+        (("token", "create", "taskmanager", "tm-1", "--ttl", "25h"), 2),
         (("ledger", "verify"), 1),
     ],
 )

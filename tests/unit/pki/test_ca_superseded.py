@@ -13,6 +13,7 @@ from cryptography import x509
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.ui.certificates import pki_view
 from pki.ca.authority import REFUSED, OnlineAuthority
 from pki.ca.errors import CertificateSuperseded, IssuanceRefused
 from pki.ca.generations import DEFAULT_OVERLAP, Generations, overlap_for
@@ -35,6 +36,7 @@ from pki.store import AuthorityStore
 from runtime.ui.trust_concerns import trust_concerns
 from runtime.ui.trust_facts import trust_facts
 from runtime.ui.trust_map import TrustMap
+from tests.integration.pki.test_command import Command, sluice_pki  # noqa: F401  a fixture
 
 CONFIG = PkiConfig(trust_domain="td")
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
@@ -280,9 +282,21 @@ def test_refusal_is_recorded_logged_counted_and_shown(world: World, caplog: pyte
     assert [(each.code, told in each.what) for each in problems] == [("superseded-shown", True)]
     facts = trust_facts("", newest, [], superseded=[refusal.describe()])
     assert [each.tone for each in trust_concerns(TrustMap({}, ()), facts, 0) if serial in each.text] == ["bad"]
+    page = pki_view(world.home, CONFIG, world.now.timestamp())
+    assert [told in problem for problem in page.problems] == [True]
     world.now += HOUR
     assert is_refused(lambda: world.renew(stolen))
     assert len(world.refused()) == 2, "again after an hour"
+
+
+def test_command_shows_what_was_refused(world: World, sluice_pki: Command) -> None:  # noqa: F811
+    stolen = world.enrol()
+    world.renew(stolen)
+    world.now += HOUR
+    assert is_refused(lambda: world.renew(stolen))
+    shown = sluice_pki("ledger", "show").out
+    assert f"REFUSED    {WORKER}  showed the superseded certificate {stolen.serial_number:x} for renewal" in shown
+    assert sluice_pki("ledger", "verify").code == 0
 
 
 @pytest.mark.parametrize("how", ["revoked", "days later"])
