@@ -103,8 +103,8 @@ class Revocations:
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self._path = path
         self._clock = clock
-        self._stamp: tuple[int, int, int] | None = None
-        self._current = RevocationSet()
+        # One value, so that threads never pair the stamp of one with the set of another.
+        self._known: tuple[tuple[int, int, int] | None, RevocationSet] = (None, RevocationSet())
 
     @classmethod
     def of(cls, home: Home) -> Revocations:
@@ -113,13 +113,13 @@ class Revocations:
 
     def current(self) -> RevocationSet:
         """The set as it is now, read again only when the file changed; raises when it cannot be read."""
-        stamp = self._look()
+        stamp, (known, current) = self._look(), self._known
         if stamp is None:
-            self._current = RevocationSet()
-        elif stamp != self._stamp:
-            self._current = decode(read_secret(self._path, MAX_FILE_BYTES))
-        self._stamp = stamp
-        return self._current
+            current = RevocationSet()
+        elif stamp != known:
+            current = decode(read_secret(self._path, MAX_FILE_BYTES))
+        self._known = stamp, current
+        return current
 
     def is_revoked(self, kind: RevocationKind, identifier: str) -> bool:
         """Whether this id is revoked now."""
@@ -169,7 +169,8 @@ class Revocations:
         """What still matters; a file that has grown is rewritten to it."""
         current = self.current()
         kept = current.unexpired(now)
-        if self._stamp is not None and self._stamp[1] > COMPACT_ABOVE_BYTES and len(kept) < len(current.entries):
+        stamp = self._known[0]
+        if stamp is not None and stamp[1] > COMPACT_ABOVE_BYTES and len(kept) < len(current.entries):
             write_secret(self._path, b"".join(msgspec.json.encode(each) + b"\n" for each in kept))
         return kept
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gateway.errors import SessionError
@@ -58,7 +59,8 @@ def revoke_sessions(
 class SessionStore:
     """The sessions of a running auth service: in memory, and on disk before a client gets one.
 
-    For one event loop; :meth:`flush` and :meth:`flush_if_due` may run in a thread beside it.
+    What writes (:meth:`begin`, :meth:`end`, :meth:`flush`, :meth:`flush_if_due`) waits for the disk, and is for threads
+    beside the event loop; the rest waits for nothing.
     """
 
     def __init__(self, home: Home, limits: Limits, clock: Callable[[], float] = time.time) -> None:
@@ -70,6 +72,7 @@ class SessionStore:
         self._written = self._book
         self._written_at = clock()
         self._writer = threading.Lock()
+        self._mutex = threading.Lock()
 
     @property
     def records(self) -> tuple[SessionRecord, ...]:
@@ -82,17 +85,21 @@ class SessionStore:
 
     def begin(self, who: SignedIn, client: Client, address: str = "") -> tuple[SessionRecord, str]:
         """A new session, and what its client is to hold."""
-        book, record, text = self._book.begin(who, client, self._limits, now=self._clock(), address=address)
-        self._change(book)
+        with self._changing() as known:
+            book, record, text = known.begin(who, client, self._limits, now=self._clock(), address=address)
+            self._change(known, book)
         return record, text
 
     def end(self, identifier: str) -> None:
         """End a session: it is gone from the disk when this returns."""
-        self._change(self._book.end(identifier))
+        with self._changing() as known:
+            self._change(known, known.end(identifier))
 
     def used(self, identifier: str) -> None:
         """A session was used. Waits for no disk: :meth:`flush_if_due` writes it."""
-        self._book = self._book.seen(identifier, now=self._clock())
+        with self._mutex:
+            if self._book.get(identifier) is not None:  # it may have ended meanwhile
+                self._book = self._book.seen(identifier, now=self._clock())
 
     def flush_if_due(self) -> None:
         """Write when sessions were last used, every :data:`FLUSH_SECONDS`; for a thread, for it waits for the disk."""
@@ -106,11 +113,21 @@ class SessionStore:
             if book is not self._written:
                 self._write(book)
 
-    def _change(self, book: SessionBook) -> None:
-        """Write ``book``; only then does it count."""
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[SessionBook]:
+        """One change at a time; yields what it starts from."""
         with self._writer:
-            self._write(book)
-        self._book = book
+            yield self._book
+
+    def _change(self, known: SessionBook, book: SessionBook) -> None:
+        """Write ``book``, made of ``known``; only then does it count. What was used meanwhile stays used."""
+        self._write(book)
+        with self._mutex:
+            for record in self._book.records if self._book is not known else ():
+                kept = book.get(record.id)
+                if kept is not None and kept.seen_at < record.seen_at:
+                    book = book.seen(record.id, now=record.seen_at)
+            self._book = book
 
     def _write(self, book: SessionBook) -> None:
         data = book.encode()

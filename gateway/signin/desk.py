@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import hmac
 import math
@@ -10,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import hdrs, web
@@ -140,30 +142,31 @@ class Desk:
         text, seconds = self.new_pass(who)
         return pass_cookie(text, max_age=seconds)
 
-    def begin_browser_session(self, who: SignedIn, asked: Asked) -> tuple[str, list[str]]:
+    async def begin_browser_session(self, who: SignedIn, asked: Asked) -> tuple[str, list[str]]:
         """A new session: its id, and its cookies. The one that the browser had before ends."""
-        self.end_shown_session(asked)
-        record, text = self.authenticator.sessions.begin(who, "browser", asked.address)
+        await self.end_shown_session(asked)
+        record, text = await asyncio.to_thread(self.authenticator.sessions.begin, who, "browser", asked.address)
         cookies = session_cookies(text, record.csrf, max_age=self.config.session_lifetime)
         # With its first pass, which also takes the place of one that belonged to the session before.
         made, seconds = self.new_pass(self.authenticator.of_session(record))
         return record.id, [*cookies, pass_cookie(made, max_age=seconds)]
 
-    def end_shown_session(self, asked: Asked) -> str | None:
+    async def end_shown_session(self, asked: Asked) -> str | None:
         """End the session whose cookie came with the request, and every pass got for it; its id."""
         try:
             record = self.authenticator.sessions.authenticate(asked.cookies.get(SESSION_COOKIE, ""))
         except NoSession:
             return None
-        self.end_session(record.id, record.name)
+        await self.end_session(record.id, record.name)
         return record.id
 
-    def end_session(self, identifier: str, name: str, *, by: str = "") -> None:
+    async def end_session(self, identifier: str, name: str, *, by: str = "") -> None:
         """End a session and every pass got for it; ``by``: whoever does it, when not ``name``."""
         # First the passes, which others check: if that fails the session is still there to try again.
         until = self.clock() + self.config.pass_lifetime + _RESERVED_SECONDS
-        self.authenticator.revocations.revoke("session", identifier, until=until, by=by or name)
-        self.authenticator.sessions.end(identifier)
+        revoke = partial(self.authenticator.revocations.revoke, "session", identifier, until=until, by=by or name)
+        await asyncio.to_thread(revoke)
+        await asyncio.to_thread(self.authenticator.sessions.end, identifier)
 
     def remember_id_token(self, session: str, id_token: str) -> None:
         """Keep an ID token for signing out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from urllib.parse import urlencode
 
 import msgspec
@@ -54,7 +55,8 @@ class Device:
         found = self._codes.ask(asked.form.get("device_code", ""), self._desk.clock())
         if isinstance(found, Answer):
             return _error(note, found)
-        record, text = self._desk.authenticator.sessions.begin(found, "command", asked.address)
+        begin = self._desk.authenticator.sessions.begin
+        record, text = await asyncio.to_thread(begin, found, "command", asked.address)
         note.principal, note.credential, note.reason = record.name, record.id, "a command was signed in"
         seconds = int(record.expires_at - self._desk.clock())
         return _json(

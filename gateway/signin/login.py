@@ -62,7 +62,7 @@ class Login:
         name, password = asked.form.get("name", "")[:200], asked.form.get("password", "")
         keys = (f"{name}\n{asked.address}", asked.address)
         if "api_token" in asked.form:
-            return self._with_token(asked, back, note)
+            return await self._with_token(asked, back, note)
         wait = max(self._by_name.wait(keys[0], now), self._by_address.wait(keys[1], now))
         if wait > 0 or self._waiting >= MAX_WAITING_HASHES:
             note.reason = "too many failed sign-ins"
@@ -82,11 +82,11 @@ class Login:
             return self._form(asked, back, "Name or password is wrong.", status=403)
         self._by_name.succeeded(keys[0])
         who = SignedIn(user.name, "user", user.groups)
-        session, cookies = desk.begin_browser_session(who, asked)
+        session, cookies = await desk.begin_browser_session(who, asked)
         note.principal, note.credential, note.reason = user.name, session, "signed in with a password"
         return redirect(back, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
 
-    def _with_token(self, asked: Asked, back: str, note: Note) -> web.Response:
+    async def _with_token(self, asked: Asked, back: str, note: Note) -> web.Response:
         """An API token becomes a session of a browser, which may what the token may, and ends with it."""
         desk, now = self._desk, self._desk.clock()
         if (wait := self._by_address.wait(asked.address, now)) > 0:
@@ -100,7 +100,7 @@ class Login:
             return self._form(asked, back, "The token is not valid.", status=403)
         token = who.principal
         signed_in = SignedIn(token.name, "token", token=token.credential.id, not_after=who.expires_at)
-        session, cookies = desk.begin_browser_session(signed_in, asked)
+        session, cookies = await desk.begin_browser_session(signed_in, asked)
         if desk.token_use is not None:
             desk.token_use.used(token.credential.id)
         note.principal, note.credential, note.reason = token.name, session, f"signed in with token {signed_in.token}"
@@ -129,7 +129,7 @@ class Login:
             return _failed(403)
         # 3. A session with an id that nobody knew before (no fixation).
         who = SignedIn(name, "session", redeemed.identity.groups, provider.config.issuer)
-        session, cookies = desk.begin_browser_session(who, asked)
+        session, cookies = await desk.begin_browser_session(who, asked)
         desk.remember_id_token(session, redeemed.id_token)
         note.principal, note.credential, note.reason = name, session, "signed in with the identity provider"
         return redirect(attempt.return_to, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
@@ -161,7 +161,7 @@ class Login:
         if who.principal.credential.kind != "session":
             raise Refused(403, "not a session", "Only sessions are signed out; see `sluice token revoke`.")
         identifier = who.principal.credential.id
-        desk.end_session(identifier, who.principal.name)
+        await desk.end_session(identifier, who.principal.name)
         note.principal, note.credential, note.reason = who.principal.name, identifier, "signed out"
         id_token = desk.id_tokens.pop(identifier, None)
         url = None

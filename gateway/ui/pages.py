@@ -109,7 +109,7 @@ class AdminPages:
         found = [each for each in self.desk.authenticator.sessions.records if each.id == identifier]
         if not found:
             raise Refused(404, "no such session", "There is no such session (any more).")
-        self.desk.end_session(identifier, found[0].name, by=who.principal.name)
+        await self.desk.end_session(identifier, found[0].name, by=who.principal.name)
         note.reason = f"ended session {identifier} of {found[0].name}"
         await self.desk.audit.event("session.revoked", who.principal.name, {"id": identifier, "name": found[0].name})
         return redirect(f"{GATEWAY_PAGE}?done=session")

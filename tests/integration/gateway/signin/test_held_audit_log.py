@@ -1,4 +1,4 @@
-"""A lock that somebody holds on the audit log holds up the answers that need a record, and no others."""
+"""A lock that somebody holds on a file of the gateway holds up the answers that wait for it, and no others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import os
 
 from gateway.audit_log import audit_file
 from gateway.audit_segments import LOCK
+from gateway.session_store import read_sessions
+from gateway.sessions import SignedIn
 from gateway.tokens import create_token
 from tests.integration.gateway.signin.conftest import House
 from webui.assets import asset_path
@@ -32,3 +34,38 @@ async def test_held_lock_delays_no_answer_that_needs_no_record(house: House) -> 
         os.close(descriptor)
     assert await asyncio.gather(*waiting, refused) == [200] * 5 + [401]
     assert len(house.audited()) == before + 6
+
+
+async def test_held_lock_on_the_gateways_files_delays_no_other_answer(house: House) -> None:
+    browser = house.browser()
+    assert (await browser.sign_in()).status == 303
+    token = create_token(house.home, name="ada", role="viewer", lifetime=dt.timedelta(hours=1))
+    descriptor = os.open(house.home.gateway, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Signing out revokes what the session was exchanged for, and waits for the lock of that file.
+        csrf = browser.cookies["__Host-sluice-csrf"]
+        leaving = asyncio.create_task(browser.post("/auth/logout", {"csrf": csrf}))
+        for _ in range(5):
+            assert await house.bearer(token) == 200
+        assert not leaving.done()
+    finally:
+        os.close(descriptor)
+    assert (await leaving).status == 303
+
+
+async def test_sessions_that_begin_and_end_at_once_are_all_kept(house: House) -> None:
+    store = house.service.authenticator.sessions
+    who = SignedIn("ada", "session")
+    begun = await asyncio.gather(*(asyncio.to_thread(store.begin, who, "browser") for _ in range(20)))
+    for record, _ in begun:
+        store.used(record.id)
+    ended, kept = begun[:10], begun[10:]
+    await asyncio.gather(
+        *(asyncio.to_thread(store.end, record.id) for record, _ in ended), asyncio.to_thread(store.flush)
+    )
+    expected = {record.id for record, _ in kept}
+    assert {record.id for record in store.records} == expected
+    assert {record.id for record in read_sessions(house.home).records} == expected
+    store.used(ended[0][0].id)  # one that has just ended
+    assert {record.id for record in store.records} == expected
