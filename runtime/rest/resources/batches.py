@@ -22,14 +22,16 @@ from runtime.jobmanager.errors import (
 from runtime.jobmanager.submitting import submit_with_blobs
 from runtime.jobmanager.views import JobSummary
 from runtime.log_files import MAX_CHUNK_BYTES, LogUnreadable
-from runtime.messages import JobKind, JobState, JobSubmission
+from runtime.messages import Archive, JobKind, JobState, JobSubmission
 from runtime.rest.artifacts import ArtifactRefused
 from runtime.rest.assertion import may_act_on
 from runtime.rest.cluster import Cluster
 from runtime.rest.jobs import jobs_seen
 from runtime.rest.problems import BadRequest, NotYours
 from runtime.rest.route import Call, NoQuery, Query, Route
+from runtime.rest.spark_sizes import mebibytes
 from runtime.spark.errors import ForbiddenSparkConf
+from runtime.spark.packages import directory_name
 
 NUMBER_DIGITS = 13
 """Hexadecimal: 52 bits, which every JSON reader holds exactly."""
@@ -68,7 +70,9 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     archives: tuple[_Text, ...] = ()
     jars: tuple[_Text, ...] = ()
     num_executors: int | None = msgspec.field(default=None, name="numExecutors")
-    executor_cores: int | None = msgspec.field(default=None, name="executorCores")
+    executor_cores: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] | None = msgspec.field(
+        default=None, name="executorCores"
+    )
     executor_memory: str | None = msgspec.field(default=None, name="executorMemory")
     driver_cores: int | None = msgspec.field(default=None, name="driverCores")
     driver_memory: str | None = msgspec.field(default=None, name="driverMemory")
@@ -78,14 +82,17 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def spark_conf(self) -> dict[str, str]:
         """The settings that it makes; which of them a job may make is decided elsewhere."""
-        sizes = {
-            "spark.executor.cores": self.executor_cores,
-            "spark.executor.memory": self.executor_memory,
-            "spark.driver.cores": self.driver_cores,
-            "spark.driver.memory": self.driver_memory,
-        }
-        given = {**(self.conf or {}), **{key: value for key, value in sizes.items() if value is not None}}
+        given = self.conf or {}
         return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
+
+    def executor_memory_mb(self) -> int:
+        """Heap of each executor; 0: the cluster's default. Raises :class:`BadRequest`."""
+        if self.executor_memory is None:
+            return 0
+        try:
+            return mebibytes(self.executor_memory)
+        except ValueError as error:
+            raise BadRequest(f"executorMemory: {error}", "as in 4g or 512m") from error
 
 
 class AppInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -155,15 +162,21 @@ class Deleted(msgspec.Struct, frozen=True):
 async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest) -> Batch:
     """Submit a batch whose files are in allowed stores.
 
-    `file`, `pyFiles` and `files` are URLs in `jobmanager.artifact_stores`.
+    `file`, `pyFiles`, `files` and `archives` (`URL` or `URL#directory`) are URLs in `jobmanager.artifact_stores`.
     """
     _refuse_what_is_not_done(body, call.who.principal)
+    memory_mb = body.executor_memory_mb()
     job_id = secrets.token_hex(16)
 
     async def prepare() -> JobSubmission:
         pipeline = await cluster.artifacts.fetch(body.file, cluster.store, job_id)
         files = [await cluster.artifacts.fetch(each, cluster.store, job_id) for each in body.files]
         py_files = [await cluster.artifacts.fetch(each, cluster.store, job_id) for each in body.py_files]
+        archives = []
+        for each in body.archives:
+            url, _, name = each.partition("#")
+            blob = await cluster.artifacts.fetch(url, cluster.store, job_id)
+            archives.append(Archive(blob=blob, name=name or directory_name(blob.name)))
         return JobSubmission(
             name=body.name or pipeline.name,
             owner=call.who.principal,
@@ -171,6 +184,9 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
             args=tuple(str(each) for each in body.args),
             spark_conf=body.spark_conf(),
             executors=cluster.default_executors if body.num_executors is None else body.num_executors,
+            executor_cores=body.executor_cores or 0,
+            executor_memory_mb=memory_mb,
+            archives=tuple(archives),
             files=tuple(files),
             py_files=tuple(py_files),
             trace=call.trace,
@@ -227,8 +243,13 @@ def number_of(job_id: str) -> int:
 
 
 def _refuse_what_is_not_done(body: BatchRequest, principal: str) -> None:
-    if body.class_name or body.jars or body.archives:
-        raise BadRequest("className, jars and archives are for programs that this cluster does not run", "PySpark only")
+    if body.class_name or body.jars:
+        raise BadRequest("className and jars are for programs that this cluster does not run", "PySpark only")
+    if body.driver_cores is not None or body.driver_memory is not None:
+        raise BadRequest(
+            "driverCores and driverMemory cannot be chosen for a batch: all drivers of a cluster have the same size",
+            "leave them out; `spark.driver_memory_mb` in the cluster's configuration is the size",
+        )
     if body.proxy_user not in {None, "", principal}:
         raise NotYours("a batch cannot be submitted for somebody else", "leave proxyUser out")
     if body.queue not in {None, "", "default"}:

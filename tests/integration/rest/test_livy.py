@@ -53,11 +53,17 @@ async def test_a_batch_is_submitted_polled_read_and_deleted(cluster: Cluster, pi
         name="nightly",
         conf={"spark.sql.shuffle.partitions": 3},
         numExecutors=1,
+        executorCores=2,
+        executorMemory="1g",
     )
     assert status == 201, batch
     assert (batch["name"], batch["owner"], batch["proxyUser"]) == ("nightly", "ada", None)
     number = batch["id"]
     assert number < 2**53
+    await cluster.until_running(batch["appId"], 1)
+    (taskmanager,) = (await cluster.get("/v1/taskmanagers"))["taskmanagers"]
+    slots = [each for each in taskmanager["slots"] if each["job_id"] == batch["appId"]]
+    assert [(each["cores"], each["memory_mb"]) for each in slots] == [(2, 1024)]
     await cluster.until_running(batch["appId"], 1)
     assert await cluster.get(f"/batches/{number}/state") == {"id": number, "state": "running"}
     listed = await cluster.get("/batches?from=0&size=10")
@@ -95,6 +101,13 @@ async def test_what_would_mislead_is_refused_and_nothing_is_kept(cluster: Cluste
     for batch, status, kind in (
         ({"file": good, "className": "org.example.Main"}, 400, "BadRequest"),
         ({"file": good, "jars": ["x.jar"]}, 400, "BadRequest"),
+        ({"file": good, "driverMemory": "4g"}, 400, "BadRequest"),
+        ({"file": good, "driverCores": 2}, 400, "BadRequest"),
+        ({"file": good, "executorMemory": "much"}, 400, "BadRequest"),
+        ({"file": good, "executorMemory": "1m"}, 400, "SubmissionRejected"),
+        ({"file": good, "executorCores": 0}, 400, "BadRequest"),
+        ({"file": good, "executorCores": 5000}, 400, "SubmissionRejected"),
+        ({"file": good, "archives": ["s3://bucket/env.zip#env"]}, 400, "ArtifactRefused"),
         ({"file": good, "proxyUser": "root"}, 403, "NotYours"),
         ({"file": good, "queue": "fast"}, 400, "BadRequest"),
         ({"file": good, "conf": {"spark.ssl.rpc.enabled": False}}, 400, "ForbiddenSparkConf"),
