@@ -13,6 +13,7 @@ from runtime.jobmanager.exceptions import (
     MAX_ERROR_CHARACTERS,
     MAX_TRACEBACK_CHARACTERS,
     added,
+    headline,
     root_cause,
     shortened,
 )
@@ -89,7 +90,7 @@ class Chronicle:
             ExceptionEntry(
                 attempt=self.attempts[-1].number if self.attempts else 1,
                 time=now,
-                error=error[:MAX_ERROR_CHARACTERS],
+                error=headline(error, traceback),
                 root_cause=root_cause(error, traceback),
                 traceback=shortened(traceback, MAX_TRACEBACK_CHARACTERS),
                 task=task,

@@ -1,24 +1,29 @@
 """The exceptions of a job: what went wrong in which attempt, where, and the cause of it. Bounded; no I/O.
 
-After Flink's exception history. An entry that ended an attempt is worth more than one that a retry made good, so those
+After Flink's exception history. An entry that ended an attempt is worth more than one that the job got over, so those
 go last when there are too many.
 """
 
 from __future__ import annotations
 
 from runtime.jobmanager.views import ExceptionEntry
+from runtime.spark.causes import HEADING, cause
 
 MAX_EXCEPTIONS = 32
 """Most entries of one job."""
 MAX_ERROR_CHARACTERS = 2_000
 MAX_TRACEBACK_CHARACTERS = 32_768
-_CAUSED_BY = "Caused by: "
 
 
 def root_cause(error: str, traceback: str) -> str:
-    """The innermost cause that ``traceback`` names (Java's "Caused by:"), or ``error`` when it names none."""
-    causes = [line.strip() for line in traceback.splitlines() if line.strip().startswith(_CAUSED_BY)]
-    return causes[-1].removeprefix(_CAUSED_BY)[:MAX_ERROR_CHARACTERS] if causes else error[:MAX_ERROR_CHARACTERS]
+    """The innermost cause that ``traceback`` names, or ``error`` when it names none."""
+    return cause(traceback) or error[:MAX_ERROR_CHARACTERS]
+
+
+def headline(error: str, traceback: str) -> str:
+    """``error``, or the cause where it is only the beginning of a traceback."""
+    cut = error.rstrip().endswith(HEADING)
+    return (cause(traceback) if cut else "") or error[:MAX_ERROR_CHARACTERS]
 
 
 def added(history: tuple[ExceptionEntry, ...], entry: ExceptionEntry) -> tuple[ExceptionEntry, ...]:

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 
 from runtime.messages import DriverExit
 from runtime.process import Exit
+from runtime.spark.causes import cause, last_line, last_traceback
 
 MAX_TRACEBACK_CHARACTERS = 32_768
 """Longest piece of the pipeline's standard error that is reported."""
 
-_TRACEBACK = "Traceback (most recent call last):"
+UNCAUGHT = 1
+"""The exit code of Python after an exception, and after ``sys.exit("why")``."""
+SAID_WHY = frozenset({UNCAUGHT, 2})
+"""Exit codes before which a program says why on its last line: ``sys.exit("why")``, and argparse's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,8 @@ class Ending:
 def judge(ending: Ending) -> DriverExit:
     """Success only when the pipeline ended with code 0 and nothing was out of order."""
     code = ending.python.code if ending.python is not None else -1
-    traceback = last_traceback(ending.stderr_tail)
+    stderr = ending.stderr_tail
+    traceback = (last_traceback(stderr) or stderr.strip())[-MAX_TRACEBACK_CHARACTERS:]
     if ending.cancelled:
         error = "the driver was cancelled"
     elif ending.fenced:
@@ -54,7 +59,7 @@ def judge(ending: Ending) -> DriverExit:
     elif ending.python is None:
         error = "the pipeline was never started"
     elif code != 0:
-        error = last_line(traceback) or f"the pipeline ended with {ending.python}"
+        error = _error_of(ending.python, ending.stderr_tail)
     elif ending.spark_lost:
         error = "Spark was lost while the pipeline ran"
     else:
@@ -62,22 +67,13 @@ def judge(ending: Ending) -> DriverExit:
     return DriverExit(succeeded=False, exit_code=code, error=error, traceback=traceback)
 
 
-def last_traceback(stderr: str) -> str:
-    """The last Python traceback in ``stderr`` with what follows it, or its tail when there is none; bounded."""
-    start = stderr.rfind(_TRACEBACK)
-    # "During handling of the above exception": the chain belongs together.
-    while start > 0:
-        before = stderr.rfind(_TRACEBACK, 0, start)
-        between = stderr[before:start].rstrip()
-        if before < 0 or not between.endswith(
-            ("another exception occurred:", "the direct cause of the following exception:")
-        ):
-            break
-        start = before
-    return (stderr[start:] if start >= 0 else stderr).strip()[-MAX_TRACEBACK_CHARACTERS:]
-
-
-def last_line(traceback: str) -> str:
-    """The exception's own line: the first one at the margin after the frames of the last traceback."""
-    lines = traceback[max(traceback.rfind(_TRACEBACK), 0) :].splitlines()
-    return next((line[:1000] for line in lines if line and not line[0].isspace() and line != _TRACEBACK), "")
+def _error_of(ended: Exit, stderr: str) -> str:
+    """Why a pipeline ended with another code than 0, in one line."""
+    if ended.code < 0:
+        return f"the pipeline was {ended}"
+    # An exception that nobody catches ends Python with 1; any other code was chosen by the program.
+    raised = cause(last_traceback(stderr)) if ended.code == UNCAUGHT else ""
+    said = last_line(stderr)
+    if raised or (said and ended.code in SAID_WHY):
+        return raised or said
+    return f"the pipeline ended with {ended}" + (f": {said}" if said else "")

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from runtime.process import Exit
-from runtime.spark.verdict import MAX_TRACEBACK_CHARACTERS, Ending, judge, last_line, last_traceback
+from runtime.spark.causes import MAX_CAUSE_CHARACTERS, last_traceback
+from runtime.spark.verdict import MAX_TRACEBACK_CHARACTERS, Ending, judge
 
 WELL = Exit(0)
 
@@ -68,7 +69,7 @@ def test_earlier_traceback_that_was_only_logged_is_left_out() -> None:
         "import traceback\ntry:\n 1/0\nexcept Exception:\n traceback.print_exc()\nprint()\nraise ValueError('end')"
     )
     assert "ZeroDivisionError" not in last_traceback(tail)
-    assert last_line(last_traceback(tail)) == "ValueError: end"
+    assert judge(Ending(Exit(1), stderr_tail=tail)).error == "ValueError: end"
 
 
 def test_exception_of_several_lines_gives_its_first() -> None:
@@ -81,4 +82,6 @@ def test_standard_error_without_a_traceback_is_given_as_it_is() -> None:
 
 
 def test_traceback_is_bounded() -> None:
-    assert len(last_traceback("x" * (2 * MAX_TRACEBACK_CHARACTERS))) == MAX_TRACEBACK_CHARACTERS
+    result = judge(Ending(Exit(1), stderr_tail="x" * (2 * MAX_TRACEBACK_CHARACTERS)))
+    assert len(result.traceback) == MAX_TRACEBACK_CHARACTERS
+    assert len(result.error) == MAX_CAUSE_CHARACTERS
