@@ -158,7 +158,9 @@ def _describe(job: dict[str, Any]) -> str:
 def _stages(progress: dict[str, Any]) -> str:
     """What the bar says of stages, when there are any."""
     total = int(progress.get("stages_total", 0))
-    return f" · {progress.get('stages_finished', 0)}/{total} stages" if total else ""
+    failed = int(progress.get("stages_failed", 0))
+    done = f" · {progress.get('stages_finished', 0)}/{total} stages" if total else ""
+    return done + (f", {failed} failed" if failed else "")
 
 
 def report_verdict(job: dict[str, Any], console: Console) -> int:

@@ -23,7 +23,7 @@ def exceptions(
     token_file: TokenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What went wrong in a job, the earliest first; * marks what ended an attempt."""
+    """What went wrong in a job, the earliest first; * marks what ended an attempt, + what the job recovered from."""
     entries = fetch_of_job(home, server, ca, token_file, job_id, "/exceptions")["exceptions"]
     if as_json:
         print(json.dumps(entries))
@@ -40,7 +40,7 @@ def exceptions(
             )
             if part
         )
-        mark = "*" if entry["ended_attempt"] else " "
+        mark = "*" if entry["ended_attempt"] else "+" if entry.get("recovered") else " "
         line = f"{at} {mark} attempt {entry['attempt']}{f' ({where})' if where else ''}: {entry['error']}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
         if entry["root_cause"] not in {"", entry["error"]}:

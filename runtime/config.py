@@ -31,8 +31,10 @@ class JobManagerConfig(_Section, frozen=True):
     rest_port: int = 8081
     heartbeat_interval: float = 10.0
     heartbeat_timeout: float = 50.0
-    executor_failure_budget: int = 8
-    """Executors of one job that may end by themselves before it fails (restarts are unlimited otherwise)."""
+    executor_failure_budget: int = 0
+    """Executors of one job that may end by themselves within an hour before it fails; 0: twice as many as it has, and 8
+    at least (3, when it is the job's own fault, as with too little memory). A job's ``spark.executor.maxNumFailures``
+    counts instead."""
     driver_start_timeout: float = 120.0
     cancel_grace: float = 10.0
     max_blob_bytes: int = 1 << 30

@@ -356,12 +356,17 @@ class ExecutorTargets(Message, frozen=True):
 
 
 class JobProgress(Message, frozen=True):
-    """Counters since the start of the driver attempt; the JobMaster shows them as they are."""
+    """Counters since the start of the driver attempt; the JobMaster shows them as they are.
+
+    What failed is not among what finished. A stage that is tried again counts again in ``stages_total``.
+    """
 
     spark_jobs_started: int = 0
     spark_jobs_finished: int = 0
+    spark_jobs_failed: int = 0
     stages_total: int = 0
     stages_finished: int = 0
+    stages_failed: int = 0
     tasks_total: int = 0
     tasks_finished: int = 0
     tasks_failed: int = 0

@@ -18,11 +18,13 @@ from runtime.checkpoint.savepoints import Savepoint
 from runtime.config import ConnectConfig, RuntimeConfig
 from runtime.jobmanager.connect_sessions import ConnectSessions
 from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, UiNotFound
+from runtime.jobmanager.exceptions import judged
 from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
 from runtime.jobmanager.history import JobHistory
 from runtime.jobmanager.job_feed import JobFeed
 from runtime.jobmanager.observation import Observation
 from runtime.jobmanager.views import (
+    AttemptView,
     ExceptionEntry,
     ExecutorView,
     Failure,
@@ -42,6 +44,7 @@ from runtime.messages import (
     JobSubmission,
     LogChunk,
     RegistrationAccepted,
+    SlotProfile,
     SlotReport,
     SlotState,
     StageReport,
@@ -119,11 +122,13 @@ def job(number: int, state: JobState, now: float) -> JobDetail:
         attempt=1,
         progress=JobProgress(
             spark_jobs_started=3,
-            spark_jobs_finished=1 if running else 3,
+            spark_jobs_finished=1 if running else 2 if failed else 3,
+            spark_jobs_failed=1 if failed else 0,
             stages_total=7,
-            stages_finished=3 if running else 7,
+            stages_finished=3 if running else 6 if failed else 7,
+            stages_failed=1 if failed else 0,
             tasks_total=240,
-            tasks_finished=131 if running else 240,
+            tasks_finished=131 if running else 238 if failed else 240,
             tasks_running=8 if running else 0,
             tasks_failed=2 if failed else 0,
             executors_added=2,
@@ -390,7 +395,7 @@ class SimulatedDispatcher:
             task="stage 3, task 17",
             ended_attempt=True,
         )
-        return lost, fatal
+        return judged((lost, fatal), (AttemptView(number=1, started_at=0, outcome="FAILED"),), found.state)
 
 
 class SimulatedShuffle:
@@ -504,6 +509,9 @@ class SimulatedResourceManager:
         raise NotImplementedError
 
     async def drain_taskmanager(self, name: str, draining: bool) -> None:
+        raise NotImplementedError
+
+    async def too_large(self, size: SlotProfile) -> str:
         raise NotImplementedError
 
     async def service_counts(self) -> ServiceCounts:

@@ -157,7 +157,11 @@ class AttemptExecutors(AttemptDriver):
         if self._driver is not None and self._driver_peer is not None and not self._driver_peer.closed:
             self.hand_off(self._driver.executor_exited(exit_report), failed=self._note("telling the driver"))
         if self._pool.budget_exhausted:
-            self._fail(f"{self._pool.failures} executors ended by themselves, the last one: {self._pool.last_failure}")
+            count = self._pool.failures
+            ended = (
+                f"{count} executors ended by themselves within an hour" if count > 1 else "an executor ended by itself"
+            )
+            self._fail(f"{ended}, the last one: {self._pool.last_failure}")
 
     def _note_executor(self, exit_report: ExecutorExit) -> None:
         """An executor that nobody stopped and that did not end in order is an exception of the job."""

@@ -19,7 +19,7 @@ from runtime.jobmanager.driver_attempt import DriverAttempt
 from runtime.jobmanager.errors import (
     UiNotFound,
 )
-from runtime.jobmanager.executors import ExecutorPool
+from runtime.jobmanager.executors import ExecutorPool, FailureBudget
 from runtime.jobmanager.gateways import (
     JobMasterInternalGateway,
     SlotRequirement,
@@ -79,7 +79,11 @@ class AttemptState(PermanentlyFencedRpcEndpoint):
         self._pool = ExecutorPool(
             initial=submission.executors,
             slot_profile=host.executor_size(submission),
-            failure_budget=services.failure_budget,
+            failure_budget=FailureBudget.of(
+                services.failure_budget,
+                submission.executors,
+                {**services.spark_defaults, **submission.spark_conf},
+            ),
             next_id=self._chronicle.next_executor,
             idle_timeout=services.slot_idle_timeout,
         )

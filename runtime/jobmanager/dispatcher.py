@@ -101,6 +101,7 @@ class Dispatcher(JobRegister):
         if job_id in self._jobs:
             raise SubmissionRejected(f"there is a job {job_id} already")
         checked = check_submission(submission)
+        await self._check_size(checked)
         self._check_quota(checked)
         self._queue.enter(job_id, checked.owner)
         detail = accepted_detail(job_id, checked, self._now_ms())
@@ -117,6 +118,14 @@ class Dispatcher(JobRegister):
             _LOG.info("job %s was not accepted: %s", job_id, error)
         else:
             self.on_failure(error)
+
+    async def _check_size(self, submission: JobSubmission) -> None:
+        """Raise :class:`SubmissionRejected` when its executors would fit nowhere; without TaskManagers it waits."""
+        why = await self._resource_manager.too_large(self._services.driver_host.executor_size(submission))
+        if why:
+            raise SubmissionRejected(
+                f"its executors are too large: {why}", "lower --executor-memory or --executor-cores, or the defaults"
+            )
 
     def _check_quota(self, submission: JobSubmission) -> None:
         """Raise :class:`QuotaExceeded` when the files of its owner's unfinished jobs would be too large together."""

@@ -6,7 +6,10 @@ go last when there are too many.
 
 from __future__ import annotations
 
-from runtime.jobmanager.views import ExceptionEntry
+import msgspec
+
+from runtime.jobmanager.views import AttemptView, ExceptionEntry
+from runtime.messages import JobState
 from runtime.spark.causes import HEADING, cause
 
 MAX_EXCEPTIONS = 32
@@ -33,6 +36,27 @@ def added(history: tuple[ExceptionEntry, ...], entry: ExceptionEntry) -> tuple[E
         borne = next((index for index, each in enumerate(entries) if not each.ended_attempt), 0)
         del entries[borne]
     return tuple(entries)
+
+
+def judged(
+    history: tuple[ExceptionEntry, ...], attempts: tuple[AttemptView, ...], state: JobState
+) -> tuple[ExceptionEntry, ...]:
+    """``history`` with what became of each: a job that finished got over all, an attempt that failed over none of its.
+
+    Args:
+        history: of the job.
+        attempts: the latest of the job.
+        state: of the job.
+    """
+    outcomes = {each.number: each.outcome for each in attempts}
+
+    def recovered(entry: ExceptionEntry) -> bool | None:
+        if state is JobState.FINISHED:
+            return True
+        failed = entry.ended_attempt or outcomes.get(entry.attempt) == JobState.FAILED.value
+        return False if failed and state is JobState.FAILED else None
+
+    return tuple(msgspec.structs.replace(each, recovered=recovered(each)) for each in history)
 
 
 def shortened(text: str, limit: int) -> str:

@@ -9,8 +9,8 @@ loop for ever.
 from __future__ import annotations
 
 import enum
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -33,6 +33,18 @@ RELAUNCH_PAUSE_SECONDS = 1.0
 
 MAX_EXITED_KEPT = 100
 """How many ended executors of a job are remembered for display."""
+
+FAILURES_COUNT_SECONDS = 3600.0
+"""How long the failure of an executor counts: a job that runs for weeks loses some."""
+
+LEAST_FAILURES = 8
+"""Executors of a small job that may end by themselves, where nobody says how many."""
+
+LEAST_OWN_FAILURES = 3
+"""Of these, those that the job itself is to blame for, as for too little memory: others would end likewise."""
+
+MAX_FAILURE_BUDGET = 10_000
+"""However many failures a job's own configuration allows."""
 
 MAX_EXECUTORS_WANTED = 10_000
 """More executors of all sizes together than this are not asked for, whatever a driver says."""
@@ -70,6 +82,43 @@ class Executor:
 
 
 @dataclass(frozen=True, slots=True)
+class _Failed:
+    """When an executor ended by itself, and whether that was the job's own fault."""
+
+    at: float
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailureBudget:
+    """How many executors may end by themselves within an hour, and how many of them by the job's own fault."""
+
+    all: int
+    own: int
+
+    @classmethod
+    def of(cls, configured: int, executors: int, spark_conf: Mapping[str, str]) -> FailureBudget:
+        """What a job of so many executors has, as Spark reckons (``spark.executor.maxNumFailures``).
+
+        Args:
+            configured: for every job; 0: twice as many as the job has executors.
+            executors: of the job.
+            spark_conf: its own settings, which may say it.
+        """
+        said = _count(spark_conf.get("spark.executor.maxNumFailures", ""))
+        if said:
+            return cls(said, said)
+        if spark_conf.get("spark.dynamicAllocation.enabled", "").lower() == "true":
+            executors = max(executors, _count(spark_conf.get("spark.dynamicAllocation.maxExecutors", "")))
+        most = configured or max(2 * executors, LEAST_FAILURES)
+        return cls(most, min(most, max(2 * executors, LEAST_OWN_FAILURES)))
+
+
+def _count(text: str) -> int:
+    return min(int(text), MAX_FAILURE_BUDGET) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What to do now.
 
@@ -99,6 +148,7 @@ class ExecutorPool:
         initial: how many slots to ask for before the driver has said what it wants.
         slot_profile: how large those must be.
         failure_budget: how many executors may end by themselves.
+        failures: how many did, of those that count still; ``own_failures`` are the job's own fault.
         next_id: number of the first executor.
         idle_timeout: seconds for which slots are held while no SparkContext is there to use them; then they go back
             until there is one.
@@ -106,11 +156,11 @@ class ExecutorPool:
 
     initial: int
     slot_profile: SlotProfile
-    failure_budget: int
+    failure_budget: FailureBudget
     next_id: int = 1
     idle_timeout: float = float("inf")
-    failures: int = 0
     last_failure: str = ""
+    _failed: deque[_Failed] = field(default_factory=deque)
     _executors: dict[int, Executor] = field(default_factory=dict)
     _slots: dict[str, SlotOffer] = field(default_factory=dict)
     _leaving: set[str] = field(default_factory=set)
@@ -129,7 +179,17 @@ class ExecutorPool:
     @property
     def budget_exhausted(self) -> bool:
         """Too many executors have ended by themselves."""
-        return self.failures > self.failure_budget
+        return self.failures > self.failure_budget.all or self.own_failures > self.failure_budget.own
+
+    @property
+    def failures(self) -> int:
+        """How many executors have ended by themselves lately."""
+        return len(self._failed)
+
+    @property
+    def own_failures(self) -> int:
+        """How many of them by the job's own fault."""
+        return sum(each.own for each in self._failed)
 
     def get(self, executor_id: int) -> Executor | None:
         """The executor with this number."""
@@ -190,12 +250,17 @@ class ExecutorPool:
         executor.failed = unwanted and (exit_report.host_lost or exit_report.exit_code != 0)
         if unwanted and not exit_report.host_lost:
             if exit_report.exit_code != 0:
-                self.failures += 1
-                self.last_failure = exit_report.reason
+                self._note_failure(exit_report, now)
             if 0 <= exit_report.exit_code <= SIGNAL_EXIT_BASE:
                 self._pause_until = now + RELAUNCH_PAUSE_SECONDS
         self._forget_oldest()
         return True
+
+    def _note_failure(self, exit_report: ExecutorExit, now: float) -> None:
+        self.last_failure = exit_report.reason
+        self._failed.append(_Failed(now, exit_report.by_application))
+        while now - self._failed[0].at > FAILURES_COUNT_SECONDS:
+            self._failed.popleft()
 
     def stop(self, executor_ids: Iterable[int]) -> list[Executor]:
         """These are to end; returns those that have to be told."""

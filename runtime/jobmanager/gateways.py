@@ -27,6 +27,7 @@ from runtime.messages import (
     LogChunk,
     Message,
     SlotCount,
+    SlotProfile,
     StageTable,
     UiPage,
     UiRequest,
@@ -78,6 +79,11 @@ class ResourceManagerInternalGateway(ResourceManagerGateway, Protocol):
     @rpc(local=True)
     async def require_slots(self, requirement: SlotRequirement) -> str:
         """State a total; answers why it is not met, empty when it is."""
+        ...
+
+    @rpc(local=True)
+    async def too_large(self, size: SlotProfile) -> str:
+        """Why no TaskManager could ever have a slot of this size; empty when one could, or none is there yet."""
         ...
 
     @rpc(local=True)

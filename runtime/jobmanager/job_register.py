@@ -24,6 +24,7 @@ from runtime.jobmanager.errors import (
     LogNotFound,
     UiNotFound,
 )
+from runtime.jobmanager.exceptions import judged
 from runtime.jobmanager.gateways import (
     DISPATCHER,
     DispatcherGateway,
@@ -220,9 +221,14 @@ class JobRegister(RpcEndpoint):
     async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
         """See :class:`DispatcherGateway`."""
         job, master = self._job(job_id), self._master(job_id)
-        if master is None or job.record.detail.state.terminal:
-            return job.record.exceptions
-        return self.deferred(master.exceptions())
+        detail = job.record.detail
+        if master is None or detail.state.terminal:
+            return judged(job.record.exceptions, detail.attempts, detail.state)
+
+        async def ask() -> tuple[ExceptionEntry, ...]:
+            return judged(await master.exceptions(), detail.attempts, detail.state)
+
+        return self.deferred(ask())
 
     async def job_checkpoints(self, job_id: str) -> CheckpointsView:
         """See :class:`DispatcherGateway`."""

@@ -38,6 +38,7 @@ from runtime.messages import (
     Evidence,
     LogChunk,
     RegistrationAccepted,
+    SlotProfile,
     SlotReport,
     TaskManagerRegistration,
 )
@@ -295,6 +296,12 @@ class ResourceManager(FencedRpcEndpoint):
         )
         self._decide()
         return self._slots.pending_reason(requirement.job_id)
+
+    async def too_large(self, size: SlotProfile) -> str:
+        """See :class:`ResourceManagerInternalGateway`."""
+        if self._provision is not None and self._provision.limits.size.fits(size):
+            return ""
+        return self._slots.too_large(size)
 
     async def release_slot(self, allocation_id: str) -> None:
         """See :class:`ResourceManagerInternalGateway`."""

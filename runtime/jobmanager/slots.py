@@ -386,12 +386,8 @@ class SlotManager:
         if not self._taskmanagers:
             return "no TaskManager is registered"
         for profile, _ in missing:
-            if not any(size.fits(profile) for size in self._sizes):
-                largest = max(self._sizes, key=lambda size: (size.memory_mb, size.cores))
-                return (
-                    f"no TaskManager has {profile.cores} cores and {profile.memory_mb} MiB, "
-                    f"the largest has {largest.cores} and {largest.memory_mb}"
-                )
+            if unfit := self.too_large(profile):
+                return unfit
         allowed = self._allowances()
         if allowed is not None and not allowed[requirement.owner]:
             return f"the jobs of {requirement.owner} hold the {self._max_slots_per_user} slots that one user may have"
@@ -407,6 +403,16 @@ class SlotManager:
         if first and any(free.fits(profile) for free in self._room for profile, _ in missing):
             return f"what is free is kept for job {first}, which came first"
         return "all fitting slots are in use"
+
+    def too_large(self, profile: SlotProfile) -> str:
+        """Why no TaskManager that is registered could have such a slot; empty when one could, or there is none."""
+        if not self._taskmanagers or any(size.fits(profile) for size in self._sizes):
+            return ""
+        largest = max(self._sizes, key=lambda size: (size.memory_mb, size.cores))
+        return (
+            f"no TaskManager has {profile.cores} cores and {profile.memory_mb} MiB, "
+            f"the largest has {largest.cores} and {largest.memory_mb}"
+        )
 
     def _open(self) -> Iterator[TaskManagerSlots]:
         return (each for each in self._taskmanagers.values() if not each.draining)

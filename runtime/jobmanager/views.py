@@ -43,7 +43,7 @@ class ExceptionEntry(Message, frozen=True):
     """Something that went wrong: in which attempt, when, and where if that is known.
 
     ``error`` is one line, ``root_cause`` the innermost cause. ``ended_attempt`` tells failures of the driver from those
-    that were made good (a task that ran again, an executor that was replaced).
+    of a task or an executor. ``recovered``: whether the job got over it; null while nobody can know.
     """
 
     attempt: int
@@ -55,6 +55,7 @@ class ExceptionEntry(Message, frozen=True):
     executor: int | None = None
     taskmanager: str = ""
     ended_attempt: bool = False
+    recovered: bool | None = None
 
 
 class SavepointState(enum.StrEnum):

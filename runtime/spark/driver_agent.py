@@ -32,6 +32,7 @@ from runtime.messages import (
     UiPage,
     UiRequest,
 )
+from runtime.out_of_memory import KernelKills
 from runtime.process import (
     Exit,
 )
@@ -89,6 +90,8 @@ class DriverAgent:
         self._process = DriverProcess(spec, spark, temp_dir, self._bridge.path)
         self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._spark_lost = False
+        self._kills = KernelKills()
+        self._kills_before = self._kills.count
         self._questions: set[asyncio.Task[None]] = set()
 
     def executor_exited(self, exit_report: ExecutorExit) -> None:
@@ -225,6 +228,8 @@ class DriverAgent:
             fenced=self._link.lost.done(),
             failure=failure,
             stderr_tail=self._process.stderr_tail(),
+            memory_mb=self._spec.driver_memory_mb,
+            kernel_killed=self._kills.count > self._kills_before,
         )
 
     def _spark_says(self, event: BridgeEvent) -> None:

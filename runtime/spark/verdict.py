@@ -5,9 +5,11 @@ An exit code alone proves nothing: a driver whose Spark was lost can still leave
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 from runtime.messages import DriverExit
+from runtime.out_of_memory import end_of
 from runtime.process import Exit
 from runtime.spark.causes import cause, last_line, last_traceback
 
@@ -32,6 +34,8 @@ class Ending:
         fenced: the agent lost its JobMaster, or was told that it is not its driver any more.
         failure: why the attempt could not be started.
         stderr_tail: the end of the pipeline's standard error.
+        memory_mb: heap of the driver's JVM, in MiB.
+        kernel_killed: whether the kernel has killed a process for want of memory meanwhile.
     """
 
     python: Exit | None
@@ -41,6 +45,8 @@ class Ending:
     fenced: bool = False
     failure: str = ""
     stderr_tail: str = ""
+    memory_mb: int = 0
+    kernel_killed: bool = False
 
 
 def judge(ending: Ending) -> DriverExit:
@@ -55,11 +61,11 @@ def judge(ending: Ending) -> DriverExit:
     elif ending.failure:
         error = ending.failure
     elif ending.jvm_died is not None:
-        error = f"the driver's JVM ended before the pipeline: {ending.jvm_died}"
+        error = f"the driver's JVM ended before the pipeline: {_jvm_end(ending, ending.jvm_died)}"
     elif ending.python is None:
         error = "the pipeline was never started"
     elif code != 0:
-        error = _error_of(ending.python, ending.stderr_tail)
+        error = _error_of(ending.python, ending.stderr_tail, kernel_killed=ending.kernel_killed)
     elif ending.spark_lost:
         error = "Spark was lost while the pipeline ran"
     else:
@@ -67,8 +73,19 @@ def judge(ending: Ending) -> DriverExit:
     return DriverExit(succeeded=False, exit_code=code, error=error, traceback=traceback)
 
 
-def _error_of(ended: Exit, stderr: str) -> str:
+def _jvm_end(ending: Ending, died: Exit) -> str:
+    return end_of(
+        died, memory_mb=ending.memory_mb, setting="driver_memory_mb in [spark]", kernel_killed=ending.kernel_killed
+    )
+
+
+def _error_of(ended: Exit, stderr: str, *, kernel_killed: bool) -> str:
     """Why a pipeline ended with another code than 0, in one line."""
+    if ended.code == -signal.SIGKILL and kernel_killed:
+        return (
+            f"out of memory: the kernel killed the pipeline's Python process ({ended}); collect less into it, "
+            "or give the machine or container more memory"
+        )
     if ended.code < 0:
         return f"the pipeline was {ended}"
     # An exception that nobody catches ends Python with 1; any other code was chosen by the program.

@@ -17,6 +17,7 @@ from pki.untrusted_files import clear_untrusted
 from runtime.identity_renewal import RenewalWatch
 from runtime.log_files import open_log, shorten_log
 from runtime.messages import CsrToSign, Evidence, ExecutorExit, ExecutorLaunch, SignedIdentity
+from runtime.out_of_memory import HEAP_FULL, KernelKills, end_of
 from runtime.process import ChildProcess, Exit
 from runtime.spark.evidence import read_evidence
 from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
@@ -27,9 +28,9 @@ STREAMS = ("stdout", "stderr")
 KILL_GRACE_SECONDS = 3.0
 """How long an executor that is to end gets between SIGTERM and SIGKILL."""
 SIGNAL_EXIT_BASE = 128
-BLAMED_ON_APPLICATION = frozenset({3, 50, 51, 52})
-"""Exit codes that Spark may count against the job: out of memory (-XX:+ExitOnOutOfMemoryError is 3), and
-``org.apache.spark.util.SparkExitCode``/``ExecutorExitCode`` UNCAUGHT_EXCEPTION, its twin, and OOM."""
+BLAMED_ON_APPLICATION = HEAP_FULL | {50, 51}
+"""Exit codes that Spark may count against the job: out of memory, and ``org.apache.spark.util.SparkExitCode``'s
+UNCAUGHT_EXCEPTION and its twin."""
 
 Sign = Callable[[CsrToSign], Awaitable[SignedIdentity]]
 
@@ -53,6 +54,8 @@ class ExecutorProcess:
         self._temp: Path | None = None
         self._child: ChildProcess | None = None
         self._unwanted = False
+        self._kills = KernelKills()
+        self._kills_before = self._kills.count
 
     async def start(self, launcher: ExecutorLauncher) -> ChildProcess:
         """Get an identity and start the process."""
@@ -105,11 +108,17 @@ class ExecutorProcess:
     def exit_report(self, ended: Exit) -> ExecutorExit:
         """How the executor ended, for JobMaster and Spark."""
         code = ended.code if ended.code >= 0 else SIGNAL_EXIT_BASE - ended.code
+        reason = end_of(
+            ended,
+            memory_mb=self.launch.memory_mb,
+            setting="--executor-memory",
+            kernel_killed=self._kills.count > self._kills_before,
+        )
         return ExecutorExit(
             executor_id=self.launch.executor_id,
             exit_code=code,
             by_application=code in BLAMED_ON_APPLICATION,
-            reason=str(ended),
+            reason=reason,
             host=self._host,
         )
 

@@ -106,7 +106,7 @@ def bars(detail: JobDetail) -> tuple[Bar, ...]:
     """How far the job is, coarse to fine."""
     seen = detail.progress
     return (
-        Bar("Spark jobs", seen.spark_jobs_finished, seen.spark_jobs_started),
-        Bar("Stages", seen.stages_finished, seen.stages_total),
+        Bar("Spark jobs", seen.spark_jobs_finished, seen.spark_jobs_started, failed=seen.spark_jobs_failed),
+        Bar("Stages", seen.stages_finished, seen.stages_total, failed=seen.stages_failed),
         Bar("Tasks", seen.tasks_finished, seen.tasks_total, failed=seen.tasks_failed, running=seen.tasks_running),
     )

@@ -46,9 +46,21 @@ async def test_a_large_executor_gets_a_slot_of_its_size_and_the_next_one_waits_w
     await eventually(given_back, "the carved slot is gone")
 
 
-async def test_what_no_taskmanager_has_is_said(cluster: Cluster) -> None:
+async def test_what_no_taskmanager_has_is_refused(cluster: Cluster) -> None:
     await cluster.start_taskmanager("tm-1")
+    form = aiohttp.FormData()
+    form.add_field("request", json.dumps({"executor_memory_mb": 20 << 10}), content_type="application/json")
+    form.add_field("pipeline", b"{}", filename="pipeline.json")
+    status, problem = await cluster.call("POST", "/v1/jobs", data=form)
+    assert status == 400
+    assert "no TaskManager has 1 cores and 20480 MiB, the largest has 2 and 1536" in problem["detail"]
+    assert "--executor-memory" in problem["detail"]
+    assert (await cluster.get("/v1/jobs"))["jobs"] == []
+
+
+async def test_what_no_taskmanager_has_is_said_when_they_come_after_the_job(cluster: Cluster) -> None:
     job_id = await cluster.submit(executors=1, executor_cores=64)
+    await cluster.start_taskmanager("tm-1")
     reason = "0 of 1 slots: no TaskManager has 64 cores and 768 MiB, the largest has 2 and 1536"
 
     async def said() -> bool:

@@ -134,3 +134,13 @@ async def test_on_a_terminal_stages_and_tasks_are_shown() -> None:
     console = Console(file=said, force_terminal=True, width=140, color_system=None)
     await Follower(cluster, "ab", console, lambda _: None, clock=lambda: cluster.now, pause=cluster.wait).until_end()
     assert "7/20 tasks · 1/4 stages" in said.getvalue()
+    assert "stages," not in said.getvalue()
+
+
+async def test_on_a_terminal_failed_stages_are_not_counted_as_done() -> None:
+    moving = {"stages_total": 4, "stages_finished": 1, "stages_failed": 2, "tasks_total": 20, "tasks_finished": 7}
+    cluster = Cluster([{**RUNNING, "progress": moving}, {**FINISHED, "progress": moving}])
+    said = io.StringIO()
+    console = Console(file=said, force_terminal=True, width=140, color_system=None)
+    await Follower(cluster, "ab", console, lambda _: None, clock=lambda: cluster.now, pause=cluster.wait).until_end()
+    assert "1/4 stages, 2 failed" in said.getvalue()

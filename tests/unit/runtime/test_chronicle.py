@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from runtime.jobmanager.chronicle import MAX_ATTEMPTS_KEPT, Chronicle
-from runtime.jobmanager.exceptions import MAX_EXCEPTIONS, root_cause
+from runtime.jobmanager.exceptions import MAX_EXCEPTIONS, judged, root_cause
+from runtime.messages import JobState
 
 JAVA = """py4j.protocol.Py4JJavaError: An error occurred while calling o54.collect
 : org.apache.spark.SparkException: Job aborted due to stage failure
@@ -61,3 +64,36 @@ def test_texts_and_attempts_are_bounded() -> None:
     assert len(chronicle.attempts) == MAX_ATTEMPTS_KEPT
     chronicle.note(1, "e" * 10**6, "t" * 10**6)
     assert len(chronicle.exceptions[0].error) + len(chronicle.exceptions[0].traceback) < 40_000
+
+
+def chronicle_of(*outcomes: str) -> Chronicle:
+    """An executor failed in each attempt; those that FAILED ended of something else."""
+    chronicle = Chronicle()
+    for number, outcome in enumerate(outcomes, 1):
+        chronicle.begin(number, number)
+        chronicle.note(number, "executor 1 ended", executor=1)
+        if outcome == "FAILED":
+            chronicle.note(number, "boom", ended_attempt=True)
+        if outcome:
+            chronicle.end(outcome, number)
+    return chronicle
+
+
+@pytest.mark.parametrize(
+    ("state", "outcomes", "recovered"),
+    [
+        (JobState.FAILED, ("FAILED",), (False, False)),
+        (JobState.FAILED, ("FAILED", "FAILED"), (False, False, False, False)),
+        (JobState.FAILED, ("LOST", "FAILED"), (None, False, False)),
+        (JobState.FINISHED, ("FINISHED",), (True,)),
+        (JobState.FINISHED, ("FAILED", "FINISHED"), (True, True, True)),
+        (JobState.RUNNING, ("",), (None,)),
+        (JobState.RUNNING, ("FAILED", ""), (None, None, None)),
+        (JobState.CANCELED, ("CANCELED",), (None,)),
+    ],
+)
+def test_only_what_the_job_got_over_is_recovered(
+    state: JobState, outcomes: tuple[str, ...], recovered: tuple[bool | None, ...]
+) -> None:
+    chronicle = chronicle_of(*outcomes)
+    assert tuple(each.recovered for each in judged(chronicle.exceptions, chronicle.attempts, state)) == recovered

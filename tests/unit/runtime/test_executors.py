@@ -7,11 +7,13 @@ import pytest
 
 from runtime.gateways import JobMasterGateway
 from runtime.jobmanager.executors import (
+    FAILURES_COUNT_SECONDS,
     MAX_EXECUTORS_WANTED,
     MAX_TARGETS,
     RELAUNCH_PAUSE_SECONDS,
     ExecutorPool,
     ExecutorState,
+    FailureBudget,
 )
 from runtime.messages import (
     MAX_EXECUTOR_CORES,
@@ -33,7 +35,7 @@ NOW = 1000.0
 
 def pool(initial: int = 2, budget: int = 3) -> ExecutorPool:
     """A pool of a job that was submitted with ``initial`` executors."""
-    return ExecutorPool(initial=initial, slot_profile=SLOT, failure_budget=budget)
+    return ExecutorPool(initial=initial, slot_profile=SLOT, failure_budget=FailureBudget(budget, budget))
 
 
 def offer(number: int, taskmanager: str = "tm-1", profile: SlotProfile = SLOT) -> SlotOffer:
@@ -126,7 +128,7 @@ def test_an_executor_that_ended_by_itself_is_replaced_after_a_pause() -> None:
 
 def test_executors_that_keep_failing_exhaust_the_budget_and_are_not_launched_any_more() -> None:
     failing = running(1)
-    failing.failure_budget = 2
+    failing.failure_budget = FailureBudget(2, 2)
     now = NOW
     for executor_id in (1, 2, 3):
         failing.exited(ended(executor_id, 1), now)
@@ -135,6 +137,60 @@ def test_executors_that_keep_failing_exhaust_the_budget_and_are_not_launched_any
     assert failing.budget_exhausted
     assert failing.last_failure == "exit code 1"
     assert all(each.state is ExecutorState.EXITED for each in failing.executors)
+
+
+def test_failures_by_the_jobs_own_fault_have_a_smaller_budget() -> None:
+    failing = running(1)
+    failing.failure_budget = FailureBudget(8, 1)
+    for executor_id in (1, 2):
+        report = msgspec.structs.replace(ended(executor_id, 3), by_application=True, reason="out of memory")
+        failing.exited(report, NOW)
+        assert failing.budget_exhausted == (executor_id == 2)
+        failing.decide(NOW + RELAUNCH_PAUSE_SECONDS)
+    assert failing.last_failure == "out of memory"
+
+
+def test_a_failure_of_long_ago_does_not_count() -> None:
+    failing = running(1)
+    failing.failure_budget = FailureBudget(1, 1)
+    now = NOW
+    for executor_id in (1, 2, 3):
+        failing.exited(ended(executor_id, 1), now)
+        now += FAILURES_COUNT_SECONDS + 1
+        assert not failing.budget_exhausted
+        assert failing.decide(now).launch
+    failing.exited(ended(4, 1), now)
+    failing.decide(now + RELAUNCH_PAUSE_SECONDS)
+    failing.exited(ended(5, 1), now + RELAUNCH_PAUSE_SECONDS)
+    assert failing.budget_exhausted
+
+
+@pytest.mark.parametrize(
+    ("configured", "executors", "conf", "budget"),
+    [
+        (0, 1, {}, FailureBudget(8, 3)),
+        (0, 2, {}, FailureBudget(8, 4)),
+        (0, 100, {}, FailureBudget(200, 200)),
+        (2, 100, {}, FailureBudget(2, 2)),
+        (20, 2, {}, FailureBudget(20, 4)),
+        (0, 2, {"spark.executor.maxNumFailures": "7"}, FailureBudget(7, 7)),
+        (3, 2, {"spark.executor.maxNumFailures": "7"}, FailureBudget(7, 7)),
+        (0, 2, {"spark.executor.maxNumFailures": "-1"}, FailureBudget(8, 4)),
+        (0, 2, {"spark.executor.maxNumFailures": "9" * 9}, FailureBudget(10_000, 10_000)),
+        (0, 2, {"spark.executor.maxNumFailures": "9" * 5000}, FailureBudget(8, 4)),
+        (
+            0,
+            1,
+            {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.maxExecutors": "30"},
+            FailureBudget(60, 60),
+        ),
+        (0, 1, {"spark.dynamicAllocation.maxExecutors": "30"}, FailureBudget(8, 3)),
+    ],
+)
+def test_how_many_failures_a_job_may_have(
+    configured: int, executors: int, conf: dict[str, str], budget: FailureBudget
+) -> None:
+    assert FailureBudget.of(configured, executors, conf) == budget
 
 
 def test_a_lost_host_and_an_executor_that_was_told_to_end_are_no_failures() -> None:

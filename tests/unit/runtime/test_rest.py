@@ -59,6 +59,7 @@ from runtime.messages import (
     JobSubmission,
     LogChunk,
     RegistrationAccepted,
+    SlotProfile,
     SlotReport,
     SlotState,
     StageReport,
@@ -278,6 +279,9 @@ class FakeResourceManager:
 
     async def connections(self) -> Evidence:
         return Evidence((EVIDENCE,), dropped=3)
+
+    async def too_large(self, size: SlotProfile) -> str:
+        raise NotImplementedError
 
     async def service_counts(self) -> ServiceCounts:
         return ServiceCounts(taskmanagers=1)

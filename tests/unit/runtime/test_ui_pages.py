@@ -160,6 +160,11 @@ async def test_a_job_and_its_failure(browser: Browser) -> None:
     assert "the amount of order 4711 is negative" in text
     assert "Traceback (most recent call last)" in text
     assert "hx-patch" not in text, "what has ended cannot be cancelled"
+    assert '<progress max="7" value="6" aria-label="Stages" class="bad">' in text
+    exceptions = await browser.page(f"/ui/parts/exceptions/{failed.id}")
+    assert "ended attempt 1" in exceptions
+    assert "not recovered" in exceptions
+    assert "made good" not in exceptions
 
 
 async def test_a_log_begins_on_the_page_and_says_where_to_read_on(browser: Browser) -> None:

@@ -85,3 +85,32 @@ def test_traceback_is_bounded() -> None:
     result = judge(Ending(Exit(1), stderr_tail="x" * (2 * MAX_TRACEBACK_CHARACTERS)))
     assert len(result.traceback) == MAX_TRACEBACK_CHARACTERS
     assert len(result.error) == MAX_CAUSE_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        pytest.param(
+            Ending(Exit(1), jvm_died=Exit(3), memory_mb=768),
+            "the driver's JVM ended before the pipeline: out of memory: its heap of 768 MiB is full (exit code 3); "
+            "raise driver_memory_mb in [spark]",
+            id="heap of the driver",
+        ),
+        pytest.param(
+            Ending(WELL, jvm_died=Exit(-9), memory_mb=768, kernel_killed=True),
+            "the driver's JVM ended before the pipeline: out of memory: the kernel killed it (killed by SIGKILL), since "
+            "the machine or container has no more beside its heap of 768 MiB; give that more memory, or lower "
+            "driver_memory_mb in [spark]",
+            id="driver killed by the kernel",
+        ),
+        pytest.param(
+            Ending(Exit(-9), kernel_killed=True, memory_mb=768),
+            "out of memory: the kernel killed the pipeline's Python process (killed by SIGKILL); collect less into it, "
+            "or give the machine or container more memory",
+            id="pipeline killed by the kernel",
+        ),
+        pytest.param(Ending(Exit(-9), memory_mb=768), "the pipeline was killed by SIGKILL", id="killed by somebody"),
+    ],
+)
+def test_want_of_memory_is_named_with_what_to_raise(ending: Ending, said: str) -> None:
+    assert judge(ending).error == said

@@ -50,8 +50,10 @@ private[sluice] final class ProgressListener(bridge: Bridge) extends SparkListen
   }
 
   override def onJobEnd(event: SparkListenerJobEnd): Unit = synchronized {
-    val skipped = waiting.remove(event.jobId).toSeq.flatMap(_.values)
-    count("spark_jobs_finished" -> 1, "stages_total" -> -skipped.size.toLong, "tasks_total" -> -skipped.map(_.toLong).sum)
+    val never = waiting.remove(event.jobId).toSeq.flatMap(_.values)
+    if (event.jobResult == JobSucceeded) {
+      count("spark_jobs_finished" -> 1, "stages_total" -> -never.size.toLong, "tasks_total" -> -never.map(_.toLong).sum)
+    } else count("spark_jobs_failed" -> 1) // what was never submitted was not skipped either
   }
 
   override def onStageSubmitted(event: SparkListenerStageSubmitted): Unit = synchronized {
@@ -60,7 +62,8 @@ private[sluice] final class ProgressListener(bridge: Bridge) extends SparkListen
     if (!first) count("stages_total" -> 1, "tasks_total" -> stage.numTasks.toLong) // an attempt again
   }
 
-  override def onStageCompleted(event: SparkListenerStageCompleted): Unit = count("stages_finished" -> 1)
+  override def onStageCompleted(event: SparkListenerStageCompleted): Unit =
+    count((if (event.stageInfo.failureReason.isEmpty) "stages_finished" else "stages_failed") -> 1)
 
   override def onTaskStart(event: SparkListenerTaskStart): Unit = {
     ProgressListener.synchronized { if (firstTaskAt == 0.0) firstTaskAt = event.taskInfo.launchTime / 1000.0 }
@@ -85,8 +88,8 @@ private[sluice] object ProgressListener {
 
   /** The counters of `JobProgress` in `runtime/messages.py`. */
   private val Counters = Seq(
-    "spark_jobs_started", "spark_jobs_finished", "stages_total", "stages_finished", "tasks_total", "tasks_finished",
-    "tasks_failed", "tasks_running", "executors_added", "executors_removed", "shuffle_bytes_written", "shuffle_bytes_read")
+    "spark_jobs_started", "spark_jobs_finished", "spark_jobs_failed", "stages_total", "stages_finished", "stages_failed",
+    "tasks_total", "tasks_finished", "tasks_failed", "tasks_running", "executors_added", "executors_removed", "shuffle_bytes_written", "shuffle_bytes_read")
 
   // Over all SparkContexts of this driver: a program may start several in a row.
   private val counters = mutable.LinkedHashMap(Counters.map(_ -> 0L): _*)

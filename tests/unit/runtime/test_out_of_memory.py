@@ -1,0 +1,54 @@
+"""A process that ended for want of memory is told as such, with its size and what to raise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runtime.out_of_memory import KernelKills, end_of
+from runtime.process import Exit
+
+
+@pytest.mark.parametrize("code", [3, 52])
+def test_a_full_heap(code: int) -> None:
+    assert end_of(Exit(code), memory_mb=768, setting="--executor-memory", kernel_killed=False) == (
+        f"out of memory: its heap of 768 MiB is full (exit code {code}); raise --executor-memory"
+    )
+
+
+@pytest.mark.parametrize(("code", "shown"), [(-9, "killed by SIGKILL"), (137, "exit code 137")])
+def test_a_kill_is_out_of_memory_when_the_kernel_has_counted_one(code: int, shown: str) -> None:
+    said = end_of(Exit(code), memory_mb=4096, setting="--executor-memory", kernel_killed=True)
+    assert said.startswith(f"out of memory: the kernel killed it ({shown})")
+    assert "4096 MiB" in said
+    assert end_of(Exit(code), memory_mb=4096, setting="--executor-memory", kernel_killed=False) == shown
+
+
+@pytest.mark.parametrize("code", [0, 1, 50, 143, -15, -11])
+def test_any_other_end_is_not(code: int) -> None:
+    said = end_of(Exit(code), memory_mb=768, setting="--executor-memory", kernel_killed=True)
+    assert said == str(Exit(code))
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "file", "text"),
+    [
+        ("0::/sluice.slice\n", "sluice.slice/memory.events", "low 0\nhigh 0\nmax 9\noom 3\noom_kill 2\n"),
+        ("0::/../../elsewhere\n", "memory.events", "oom_kill 2\noom_group_kill 0\n"),
+        ("5:cpu,memory:/docker/1\n0::/\n", "memory/docker/1/memory.oom_control", "under_oom 0\noom_kill 2\n"),
+    ],
+    ids=["version 2", "container", "version 1"],
+)
+def test_what_the_kernel_counts(tmp_path: Path, cgroup: str, file: str, text: str) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(cgroup)
+    counted = tmp_path / "sys/fs/cgroup" / file
+    counted.parent.mkdir(parents=True)
+    counted.write_text(text)
+    assert KernelKills(tmp_path).count == 2
+
+
+def test_nobody_counts(tmp_path: Path) -> None:
+    assert KernelKills(tmp_path).count == 0
+    assert KernelKills().count >= 0
