@@ -1,0 +1,126 @@
+"""What processes outside a job do with the directories that it can write: they follow nothing and wait for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runtime.jobmanager.driver_attempt import LOG_FILES, clean_attempt_directory
+from runtime.log_files import LogUnreadable, open_log, read_log, shorten_log
+from runtime.messages import CsrToSign, ExecutorLaunch, SignedIdentity
+from runtime.process import Exit
+from runtime.taskmanager.executor import STREAMS, ExecutorProcess, clean_executor_directory
+
+TEXT = "PRIVATE KEY of the JobManager"
+
+HOSTILE: tuple[tuple[str, Callable[[Path, Path], object]], ...] = (
+    ("fifo", lambda path, _: os.mkfifo(path)),
+    ("symlink", lambda path, secret: path.symlink_to(secret)),
+    ("symlink to a device", lambda path, _: path.symlink_to("/dev/zero")),
+    ("hard link", lambda path, secret: path.hardlink_to(secret)),
+    ("directory", lambda path, _: path.mkdir()),
+)
+hostile = pytest.mark.parametrize("put", [pytest.param(put, id=name) for name, put in HOSTILE])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    place = tmp_path / "attempt-1"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret.pem"
+    path.write_text(TEXT)
+    return path
+
+
+@hostile
+def test_what_lies_in_the_place_of_a_log_is_not_read(
+    job: Path, secret: Path, put: Callable[[Path, Path], object]
+) -> None:
+    put(job / "driver.stdout", secret)
+    with pytest.raises(LogUnreadable, match=r"driver\.stdout"):
+        read_log(job / "driver.stdout", 0, 100)
+
+
+async def test_a_fifo_in_the_place_of_a_log_uses_no_thread_up(job: Path) -> None:
+    os.mkfifo(job / "driver.stderr")
+    asked = [asyncio.to_thread(read_log, job / "driver.stderr", 0, 1) for _ in range(64)]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    assert all(isinstance(each, LogUnreadable) for each in answers)
+
+
+@hostile
+def test_what_lies_in_the_place_of_a_log_goes_and_nothing_else(
+    job: Path, secret: Path, put: Callable[[Path, Path], object]
+) -> None:
+    put(job / "driver.stdout", secret)
+    shorten_log(job / "driver.stdout", keep=1)
+    assert list(job.iterdir()) == []
+    assert secret.read_text() == TEXT
+
+
+def test_a_sparse_log_is_shortened_without_being_read(job: Path) -> None:
+    with open_log(job / "driver.stdout") as log:
+        log.truncate(1 << 40)
+    with (job / "driver.stdout").open("ab") as log:
+        log.write(b"the end")
+    shorten_log(job / "driver.stdout", keep=7)
+    assert (job / "driver.stdout").read_bytes() == b"the end"
+
+
+@pytest.mark.parametrize(
+    ("clean", "logs"),
+    [
+        pytest.param(clean_attempt_directory, tuple(LOG_FILES.values()), id="driver"),
+        pytest.param(clean_executor_directory, STREAMS, id="executor"),
+    ],
+)
+def test_only_logs_stay_whatever_else_a_job_has_put_there(
+    job: Path, secret: Path, clean: Callable[[Path], None], logs: tuple[str, ...]
+) -> None:
+    for name, put in HOSTILE:
+        put(job / name, secret)
+        (job / f"in {name}").mkdir()
+        put(job / f"in {name}" / "file", secret)
+    (job / "identity").symlink_to(secret.parent)
+    os.mkfifo(job / logs[0])
+    (job / logs[1]).write_text("a line\n")
+    clean(job)
+    assert [path.name for path in job.iterdir()] == [logs[1]]
+    assert secret.read_text() == TEXT
+    clean(job / "none")
+
+
+async def _nobody_signs(request: CsrToSign) -> SignedIdentity:
+    raise NotImplementedError
+
+
+def test_an_executor_whose_heap_is_full_says_so(tmp_path: Path) -> None:
+    launch = ExecutorLaunch(
+        job_id="0" * 32,
+        allocation_id="a",
+        executor_id=1,
+        app_id="app",
+        driver_url="",
+        resource_profile_id=0,
+        cores=1,
+        memory_mb=768,
+        startup_conf={},
+        java_options=(),
+        spark_auth_secret="",
+        python="",
+    )
+    executor = ExecutorProcess(launch, tmp_path, host="127.0.0.1", trust_domain="td", sign=_nobody_signs)
+    report = executor.exit_report(Exit(3))
+    assert report.reason == "out of memory: its heap of 768 MiB is full (exit code 3); raise --executor-memory"
+    assert report.by_application
+    killed = executor.exit_report(Exit(-15))
+    assert (killed.exit_code, killed.reason, killed.by_application) == (143, "killed by SIGTERM", False)
