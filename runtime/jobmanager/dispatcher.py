@@ -101,7 +101,6 @@ class Dispatcher(JobRegister):
         if job_id in self._jobs:
             raise SubmissionRejected(f"there is a job {job_id} already")
         checked = check_submission(submission)
-        await self._check_size(checked)
         self._check_quota(checked)
         self._queue.enter(job_id, checked.owner)
         detail = accepted_detail(job_id, checked, self._now_ms())
@@ -158,6 +157,7 @@ class Dispatcher(JobRegister):
         """Make the job durable, then start it; outside the main thread because its JobMaster reports to that."""
         submission, accepted_at = job.record.submission, job.record.detail.start_time
         try:
+            await self._check_size(submission)
             with TRACING.span("dispatcher accept", submission.trace, job=job_id):
                 await self._store.accept(
                     job_id, submission, accepted_at, lambda digest: self._blobs.path(job_id, digest)
