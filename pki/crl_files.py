@@ -26,7 +26,7 @@ from pki.crl import (
     load_crls,
 )
 from pki.errors import CrlRejected, StoreError
-from pki.files import locked, read_bounded, remove_leftovers, write_public
+from pki.files import LOCK_PATIENCE_SECONDS, locked, read_bounded, remove_leftovers, write_public
 from pki.home import Home
 from pki.identity import Role
 from pki.identity_files import CA_FILE, CHAIN_FILE, PEERS_FILE, read_certificates
@@ -50,7 +50,10 @@ def identity_directories(home: Home) -> list[Path]:
         path
         for pattern in (*PROCESS_IDENTITIES, *JOB_IDENTITIES)
         for path in home.root.glob(pattern)
-        if not path.name.startswith(".") and (path / CHAIN_FILE).is_file() and (path / CA_FILE).is_file()
+        if not path.name.startswith(".")
+        and not (pattern in JOB_IDENTITIES and path.is_symlink())
+        and (path / CHAIN_FILE).is_file()
+        and (path / CA_FILE).is_file()
     )
 
 
@@ -133,7 +136,7 @@ def install_crls(directory: Path, pem: bytes, now: dt.datetime) -> bool:
         StoreError: the directory cannot be read or written.
     """
     offered = load_crls(pem)
-    with locked(directory):
+    with locked(directory, patience=LOCK_PATIENCE_SECONDS):
         remove_leftovers(directory, CRL_FILE)
         anchors = read_certificates(directory / CA_FILE)
         path = directory / CRL_FILE

@@ -7,13 +7,14 @@ import ctypes
 import fcntl
 import os
 import secrets
-import shutil
 import stat
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pki.errors import StoreError
+from pki.untrusted_files import remove_untrusted
 
 SECRET_MODE = 0o600
 PUBLIC_MODE = 0o644
@@ -21,6 +22,11 @@ PRIVATE_DIRECTORY_MODE = 0o700
 MAX_MATERIAL_BYTES = 1 << 20
 """Largest certificate, key or keystore file that is read, in bytes."""
 
+LOCK_PATIENCE_SECONDS = 5.0
+"""How long the lock of a directory is waited for that a job can open."""
+
+_LOCK_POLL_SECONDS = 0.02
+_PASSED_ON = {("/", "dev"), ("/", "proc")}
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
@@ -59,34 +65,52 @@ def write_atomic(path: Path, data: bytes, *, mode: int) -> None:
     replace_set(path.parent, {path.name: (data, mode)})
 
 
-def replace_set(directory: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
+def replace_set(directory: Path, files: Mapping[str, tuple[bytes, int]], *, follow: bool = True) -> None:
     """Replace several files of ``directory`` (name -> content and mode), in the given order.
+
+    Without ``follow`` a ``directory`` that is a symbolic link is a :class:`StoreError`: whoever may put one there could
+    have our files written anywhere.
 
     All of them are staged and flushed beside their targets before the first is renamed: a full disk or
     a missing permission changes nothing. Each single file changes atomically; a reader between two
     renames sees old and new files side by side and must check that they belong together.
     """
-    staged: list[tuple[Path, Path]] = []
+    staged: list[tuple[str, str]] = []
+    place = directory / next(iter(files)) if len(files) == 1 else directory
+    with _opened(directory, f"cannot write {place}", follow=follow) as descriptor:
+        try:
+            for name, (data, mode) in files.items():
+                staged.append((staged_name(name), name))
+                _write_new(descriptor, staged[-1][0], data, mode)
+            for temporary, name in staged:
+                os.rename(temporary, name, src_dir_fd=descriptor, dst_dir_fd=descriptor)
+        except OSError as error:
+            for temporary, _ in staged:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=descriptor)
+            raise StoreError(
+                f"cannot write {place}: {error.strerror or error}", "check space and permissions; nothing was changed"
+            ) from error
+        os.fsync(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(directory: Path, what: str, *, follow: bool) -> Iterator[int]:
+    """A descriptor of ``directory``; an error begins with ``what``."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
-        for name, (data, mode) in files.items():
-            target = directory / name
-            temporary = target.with_name(staged_name(name))
-            staged.append((temporary, target))
-            _write_new(temporary, data, mode)
-        for temporary, target in staged:
-            temporary.replace(target)
+        descriptor = os.open(directory, flags)
     except OSError as error:
-        for temporary, _ in staged:
-            temporary.unlink(missing_ok=True)
-        raise StoreError(
-            f"cannot write {staged[-1][1] if len(files) == 1 else directory}: {error.strerror or error}",
-            "check space and permissions; nothing was changed",
-        ) from error
-    sync_directory(directory)
+        raise StoreError(f"{what}: {error.strerror or error}", "check space and permissions") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
-def _write_new(path: Path, data: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+def _write_new(directory: int, name: str, data: bytes, mode: int) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(name, flags, mode, dir_fd=directory)
     try:
         os.fchmod(descriptor, mode)
         view = memoryview(data)
@@ -108,17 +132,31 @@ def write_public(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the writers' lock of ``directory`` (flock(2) on the directory itself; gone when the process ends)."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise StoreError(f"cannot open {directory}: {error.strerror or error}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+def locked(directory: Path, *, patience: float | None = None) -> Iterator[None]:
+    """Hold the writers' lock of ``directory`` (flock(2) on the directory itself; gone when the process ends).
+
+    With ``patience`` (seconds) a lock that somebody else holds for longer is a :class:`StoreError`: a job can hold that
+    of any directory that it can open.
+    """
+    with _opened(directory, f"cannot open {directory}", follow=True) as descriptor:
+        if patience is None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        else:
+            _lock_within(descriptor, patience, directory)
         yield
-    finally:
-        os.close(descriptor)
+
+
+def _lock_within(descriptor: int, patience: float, directory: Path) -> None:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                raise StoreError(f"somebody holds the lock of {directory}", "end the process that does") from error
+            time.sleep(_LOCK_POLL_SECONDS)
+        else:
+            return
 
 
 @contextlib.contextmanager
@@ -164,10 +202,7 @@ def check_space(directory: Path, size: int) -> None:
 def remove_leftovers(directory: Path, name: str = "*") -> None:
     """Remove what writers that died have staged for ``name`` in ``directory``; only with its writers' lock held."""
     for path in directory.glob(f".{name}.*.tmp"):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        remove_untrusted(directory, path.name)
 
 
 def staged_name(name: str) -> str:
@@ -185,26 +220,41 @@ def sync_directory(path: Path) -> None:
 
 
 def read_bounded(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:
-    """Read at most ``limit`` bytes of ``path``; a larger or missing file is a :class:`StoreError`."""
+    """Read at most ``limit`` bytes of ``path``; a larger or missing file is a :class:`StoreError`.
+
+    So is what is no regular file, a FIFO or a device: it could keep its reader waiting. A descriptor that the user has
+    passed on may be a pipe (``/dev/stdin``, and ``/dev/fd/63`` of a shell's ``<(…)``).
+    """
+    return _read(path, limit, 0)
+
+
+def read_secret(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:
+    """Read a secret file; refuse one that group or others may read, write or execute."""
+    return _read(path, limit, 0o077)
+
+
+def _read(path: Path, limit: int, forbidden: int) -> bytes:
+    """The content of a file that has none of the ``forbidden`` bits in its mode."""
+    passed_on = path.parts[:2] in _PASSED_ON
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | (0 if passed_on else os.O_NONBLOCK)
     try:
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
+        descriptor = os.open(path, flags)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if not (stat.S_ISREG(mode) or passed_on):
+                raise StoreError(f"{path} is a {'directory' if stat.S_ISDIR(mode) else 'special file'}, not a file")
+            if mode & forbidden:
+                shown = f"{stat.S_IMODE(mode):04o}"
+                raise StoreError(f"{path} has mode {shown}: others can read this secret", f"chmod 600 {path}")
+            with open(descriptor, "rb", closefd=False) as file:
+                data = file.read(limit + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
     if len(data) > limit:
         raise StoreError(f"{path} is larger than {limit} bytes")
     return data
-
-
-def read_secret(path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes:
-    """Read a secret file; refuse one that group or others may read, write or execute."""
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from error
-    if mode & 0o077:
-        raise StoreError(f"{path} has mode {mode:04o}: others can read this secret", f"chmod 600 {path}")
-    return read_bounded(path, limit)
 
 
 def exchange(one: Path, other: Path) -> None:

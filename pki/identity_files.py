@@ -24,6 +24,7 @@ from pki import keystore
 from pki.damaged import DAMAGED
 from pki.errors import PkiError, StoreError
 from pki.files import (
+    LOCK_PATIENCE_SECONDS,
     PUBLIC_MODE,
     SECRET_MODE,
     locked,
@@ -38,6 +39,7 @@ from pki.files import (
 from pki.identity import SpiffeId
 from pki.keys import PrivateKey, key_from_pem, same_public_key
 from pki.peer import certified_identity
+from pki.untrusted_files import remove_untrusted
 
 KEY_FILE = "key.pem"
 CHAIN_FILE = "chain.pem"
@@ -161,7 +163,7 @@ def write_identity(
     if not directory.parent.exists():
         make_private_directory(directory.parent)
     # One writer at a time: two at once could leave the key of one with the certificate of the other.
-    with locked(directory.parent):
+    with locked(directory.parent, patience=LOCK_PATIENCE_SECONDS):
         remove_leftovers(directory.parent, directory.name)
         files = _files(material, _existing_password(directory) or keystore.random_password())
         if peers:
@@ -186,18 +188,20 @@ def _files(material: IdentityMaterial, password: bytes) -> dict[str, tuple[bytes
 
 
 def _replace(directory: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
+    if directory.is_symlink():
+        raise StoreError(f"{directory} is a symbolic link", "name the directory itself")
     make_private_directory(directory)
     remove_leftovers(directory)
-    replace_set(directory, files)
+    replace_set(directory, files, follow=False)  # a job may have put a link there meanwhile
     for name in {PEERS_FILE, PREVIOUS_FILE} - files.keys():
-        (directory / name).unlink(missing_ok=True)
+        remove_untrusted(directory.parent, directory.name, name)
 
 
 def _create(directory: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
     staging = directory.with_name(staged_name(directory.name))
     try:
         make_private_directory(staging)
-        replace_set(staging, files)
+        replace_set(staging, files, follow=False)
         staging.rename(directory)
     except OSError as error:
         raise StoreError(f"cannot write {directory}: {error.strerror or error}", "nothing was changed") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ import psutil
 
 from pki.damaged import DAMAGED_JSON
 from pki.errors import StoreError
-from pki.files import make_private_directory, read_bounded, remove_leftovers, write_secret
+from pki.files import make_private_directory, remove_leftovers, write_secret
+from pki.untrusted_files import list_untrusted, open_untrusted, remove_untrusted
 
 DIRECTORY = "in-use"
 MAX_REPORT_BYTES = 64 << 10
@@ -97,26 +99,26 @@ def read_reports(directory: Path, *, alive: Alive = is_running) -> tuple[list[In
     """
     found: list[InUse] = []
     unreadable: list[Unreadable] = []
-    places = sorted(path for path in (directory / DIRECTORY).glob("*.json") if _NAME.fullmatch(path.name))
-    if len(places) > MAX_REPORTS:
+    names = [name for name in list_untrusted(directory, DIRECTORY) if _NAME.fullmatch(name)]
+    if len(names) > MAX_REPORTS:
         raise StoreError(f"{directory / DIRECTORY} holds more than {MAX_REPORTS} reports", "remove those that are old")
-    for path in places:
-        pid = int(path.name.removesuffix(".json"))
+    for name in names:
+        pid, path, seen = int(name.removesuffix(".json")), directory / DIRECTORY / name, 0.0
         try:
-            seen = path.stat().st_mtime
-        except OSError:
-            continue  # it ended while this looked
-        try:
-            report = msgspec.json.decode(read_bounded(path, MAX_REPORT_BYTES), type=InUse)
+            with open_untrusted(directory, DIRECTORY, name) as file:
+                seen = os.fstat(file.fileno()).st_mtime
+                data = file.read(MAX_REPORT_BYTES + 1)
+            if len(data) > MAX_REPORT_BYTES:
+                raise StoreError(f"{path} is larger than {MAX_REPORT_BYTES} bytes")  # noqa: TRY301  # as any other
+            report = msgspec.json.decode(data, type=InUse)
             gone = report.pid == pid and not alive(pid, report.started, seen)
             why = "" if report.pid == pid else f"its report is of process {report.pid}"
+        except FileNotFoundError:
+            continue  # it ended while this looked
         except (StoreError, *DAMAGED_JSON) as error:
-            if not path.exists():
-                continue  # it ended while this looked
             report, gone, why = None, False, f"its report cannot be read: {error}"
         if gone or (why and not alive(pid, None, seen)):
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+            remove_untrusted(directory, DIRECTORY, name)
         elif report is None or why:
             unreadable.append(Unreadable(path, pid, why))
         else:

@@ -12,7 +12,7 @@ from pki.authority import to_pem
 from pki.crl_files import identity_directories
 from pki.damaged import DAMAGED
 from pki.errors import StoreError
-from pki.files import locked, remove_leftovers, write_public
+from pki.files import LOCK_PATIENCE_SECONDS, locked, remove_leftovers, write_public
 from pki.generation import key_id
 from pki.home import Home
 from pki.identity_files import CA_FILE, read_certificates
@@ -50,7 +50,7 @@ def install_trust(directory: Path, side: Side) -> bool:
 
     An identity of another side stays as it is, and so do anchors that somebody has added by hand.
     """
-    with locked(directory.parent):  # the lock of pki.identity_files.write_identity
+    with locked(directory.parent, patience=LOCK_PATIENCE_SECONDS):  # the lock of pki.identity_files.write_identity
         remove_leftovers(directory, CA_FILE)
         present = read_certificates(directory / CA_FILE)
         added = [anchor for anchor in present if _key_id(anchor) not in side.known]

@@ -23,6 +23,9 @@ from pki.errors import StoreError
 MAX_ENTRIES = 100_000
 """Most entries of one directory that are listed."""
 
+MAX_DEPTH = 64
+"""Most directories within each other that are walked through."""
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NOT_WHAT_IT_SHOULD_BE = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EISDIR, errno.ENODEV})
@@ -111,6 +114,34 @@ def list_untrusted(root: Path, *names: str) -> list[str]:
         return []
     if len(found) > MAX_ENTRIES:
         raise UnsafeFile(f"{root.joinpath(*names)} holds more than {MAX_ENTRIES} entries")
+    return sorted(found)
+
+
+def walk_untrusted(root: Path, *names: str) -> list[str]:
+    """All regular files below the directory ``names`` of ``root``, relative to it; links and whatever else is left out.
+
+    Raises:
+        UnsafeFile: there are more than :data:`MAX_ENTRIES` entries, or more than :data:`MAX_DEPTH` directories in each
+            other.
+    """
+    found: list[str] = []
+    waiting: list[tuple[str, ...]] = [()]
+    seen = 0
+    while waiting:
+        below = waiting.pop()
+        try:
+            with _directory(root, (*names, *below)) as (directory, _), os.scandir(directory) as entries:
+                listed = [
+                    (each.name, each.is_dir(follow_symlinks=False), each.is_file(follow_symlinks=False))
+                    for each in itertools.islice(entries, MAX_ENTRIES + 1 - seen)
+                ]
+        except FileNotFoundError:
+            continue  # it has gone meanwhile
+        seen += len(listed)
+        if seen > MAX_ENTRIES or len(below) > MAX_DEPTH:
+            raise UnsafeFile(f"{root.joinpath(*names)} holds more than {MAX_ENTRIES} entries, or too deep ones")
+        waiting += [(*below, name) for name, is_directory, _ in listed if is_directory]
+        found += ["/".join((*below, name)) for name, _, is_file in listed if is_file]
     return sorted(found)
 
 

@@ -19,7 +19,7 @@ from pki.crl import load_crls
 from pki.crl_files import CRL_FILE, identity_directories, install_crls
 from pki.damaged import DAMAGED
 from pki.errors import CrlRejected, StoreError
-from pki.files import locked, write_public
+from pki.files import LOCK_PATIENCE_SECONDS, locked, write_public
 from pki.home import Home
 from pki.identity_files import CA_FILE, CHAIN_FILE, MAX_ANCHORS, Stamp, is_authority, read_certificates
 from pki.peer import certified_identity
@@ -58,7 +58,7 @@ def install_trust(directory: Path, bundle: TrustBundle) -> bool:
             there now, or could not be written; nothing was changed.
     """
     # The lock of whoever writes a whole identity: an old bundle must not come over a new one.
-    with locked(directory.parent):
+    with locked(directory.parent, patience=LOCK_PATIENCE_SECONDS):
         present = read_certificates(directory / CA_FILE)
         if tuple(present) == bundle.anchors:
             return False

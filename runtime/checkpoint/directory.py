@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
 
 import fsspec  # type: ignore[import-untyped]  # has no types
 
 from pki.files import make_private_directory
+from pki.untrusted_files import UnsafeFile, list_untrusted, open_untrusted, remove_untrusted, walk_untrusted
 from runtime.checkpoint.errors import CheckpointsUnavailable, StreamingMisconfigured
 
 COPY_BYTES = 1 << 20
@@ -42,8 +44,8 @@ class Folder:
             self.files, self.root = fsspec.core.url_to_fs(name)
         except (ValueError, ImportError) as error:
             raise StreamingMisconfigured(f"[streaming]: {error}", "install the package that fsspec names") from error
-        if scheme == "file":
-            make_private_directory(Path(self.root))
+        # On this machine jobs write into it as well: see pki.untrusted_files.
+        self._local = make_private_directory(Path(self.root)) if scheme == "file" else None
 
     def path(self, *names: str) -> str:
         """The path of something in it, for ``files``."""
@@ -52,6 +54,11 @@ class Folder:
     def names(self, *folder: str) -> list[str]:
         """What is directly in ``folder``; nothing when it does not exist."""
         with self.available():
+            if self._local is not None:
+                try:
+                    return list_untrusted(self._local, *_parts(folder))
+                except UnsafeFile:
+                    return []  # no directory
             self.files.invalidate_cache()
             try:
                 found = self.files.ls(self.path(*folder), detail=False)
@@ -63,20 +70,30 @@ class Folder:
         """All files in ``folder`` and below, relative to it."""
         root = self.path(*folder)
         with self.available():
+            if self._local is not None:
+                return walk_untrusted(self._local, *_parts(folder))
             self.files.invalidate_cache()
             found = self.files.find(root)
         return sorted(str(each)[len(root) :].lstrip("/") for each in found)
 
     def remove(self, *names: str) -> None:
         """Remove a file, or a folder with all in it; none is no error."""
+        if self._local is not None:
+            remove_untrusted(self._local, *_parts(names))
+            return
         with self.available(), contextlib.suppress(FileNotFoundError):
             self.files.rm(self.path(*names), recursive=True)
 
     def read(self, *names: str, limit: int) -> bytes:
         """At most ``limit`` bytes of a file; raises ``FileNotFoundError``."""
-        with self.available(), self.files.open(self.path(*names), "rb") as file:
-            data: bytes = file.read(limit)
-        return data
+        with self.available(), self._reading(names) as file:
+            return file.read(limit)
+
+    def _reading(self, names: Sequence[str]) -> IO[bytes]:
+        if self._local is not None:
+            return open_untrusted(self._local, *_parts(names))
+        opened: IO[bytes] = self.files.open(self.path(*names), "rb")
+        return opened
 
     def write(self, data: bytes, *names: str) -> None:
         """Write a file."""
@@ -84,12 +101,12 @@ class Folder:
             self.files.makedirs(self.path(*names[:-1]), exist_ok=True)
             self.files.pipe_file(self.path(*names), data)
 
-    def copy_to(self, source: str, target: Folder, destination: str) -> int:
-        """Copy one file; returns its bytes. Raises ``FileNotFoundError`` when it is gone."""
+    def copy_to(self, target: Folder, destination: str, *names: str) -> int:
+        """Copy the file ``names`` to a path in ``target``; returns its bytes. Raises ``FileNotFoundError``."""
         size = 0
         with self.available():
             target.files.makedirs(destination.rsplit("/", 1)[0], exist_ok=True)
-            with self.files.open(source, "rb") as reader, target.files.open(destination, "wb") as writer:
+            with self._reading(names) as reader, target.files.open(destination, "wb") as writer:
                 while chunk := reader.read(COPY_BYTES):
                     writer.write(chunk)
                     size += len(chunk)
@@ -104,6 +121,11 @@ class Folder:
             raise
         except Exception as error:  # each store has errors of its own
             raise CheckpointsUnavailable(f"{self.url} cannot be used: {error}", "see [streaming]") from error
+
+
+def _parts(names: Sequence[str]) -> list[str]:
+    """Each of ``names`` may be several, as in ``query/commits/7``."""
+    return [part for name in names for part in name.split("/")]
 
 
 class CheckpointDirectory:

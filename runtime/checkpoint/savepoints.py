@@ -101,7 +101,7 @@ class Savepoints:
         done, size = set(), 0
         for file in files_to_copy(source.everything(job_id), committed):
             try:
-                size += source.copy_to(source.path(job_id, file), self._folder, self._data(savepoint_id, file))
+                size += source.copy_to(self._folder, self._data(savepoint_id, file), job_id, file)
             except FileNotFoundError:
                 continue  # Spark has cleaned it up meanwhile: it is of a batch long ago
             done.add(file)
@@ -139,7 +139,7 @@ class Savepoints:
         self._checkpoints.remove(job_id)  # what an attempt that was interrupted has copied
         for file in self._folder.everything(savepoint_id, DATA):
             try:
-                self._folder.copy_to(self._data(savepoint_id, file), target, target.path(job_id, file))
+                self._folder.copy_to(target, target.path(job_id, file), savepoint_id, DATA, file)
             except FileNotFoundError as error:
                 raise SavepointNotFound(f"{savepoint_id} was disposed of while it was read") from error
         target.write(msgspec.json.encode(savepoint.checkpoint), job_id, RESTORED)

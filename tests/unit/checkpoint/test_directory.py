@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import uuid
 from pathlib import Path
@@ -57,3 +58,27 @@ def test_what_cannot_be_used_is_refused_and_no_secret_is_told(where: str) -> Non
     with pytest.raises(StreamingMisconfigured) as caught:
         Folder(where)
     assert "secret" not in str(caught.value)
+
+
+def test_what_a_job_puts_into_its_checkpoint_is_not_followed_nor_waited_for(tmp_path: Path) -> None:
+    job_id = "a" * 32
+    (tmp_path / "secret").write_text("PRIVATE KEY")
+    folder = Folder(str(tmp_path / "checkpoints"))
+    query = tmp_path / "checkpoints" / job_id / "query"
+    (query / "commits").mkdir(parents=True)
+    (query / "commits" / "7").write_text("v1")
+    (query / "metadata").symlink_to(tmp_path / "secret")
+    (query / "state").symlink_to(tmp_path)
+    os.mkfifo(query / "offsets")
+    directory = CheckpointDirectory(folder)
+    assert directory.committed(job_id) == {"query": 7}
+    assert folder.everything(job_id) == ["query/commits/7"]
+    for name in ("metadata", "offsets", "state/secret"):
+        with pytest.raises(CheckpointsUnavailable):
+            folder.read(job_id, f"query/{name}", limit=100)
+        with pytest.raises(CheckpointsUnavailable):
+            folder.copy_to(folder, folder.path("copy"), job_id, f"query/{name}")
+    assert folder.names(job_id, "query", "state") == []
+    directory.remove(job_id)
+    assert directory.jobs() == []
+    assert (tmp_path / "secret").exists()

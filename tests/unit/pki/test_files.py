@@ -113,3 +113,41 @@ def test_directory_that_is_gone(tmp_path: Path) -> None:
         write_secret(tmp_path / "missing" / "key", b"x")
     with pytest.raises(StoreError, match="cannot open"), locked(tmp_path / "missing"):
         pass
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for read in (read_bounded, read_secret):
+        for name in ("fifo", "device"):
+            with pytest.raises(StoreError, match="not a file"):
+                read(tmp_path / name)
+
+
+def test_a_pipe_that_the_user_has_passed_on_is_read() -> None:
+    """As ``sluice pki inspect <(…)`` does."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, b"certificate")
+        os.close(writing)
+        assert read_bounded(Path(f"/dev/fd/{reading}")) == b"certificate"
+    finally:
+        os.close(reading)
+
+
+def test_a_lock_that_a_job_holds_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    refused = pytest.raises(StoreError, match="somebody holds the lock")
+    with locked(tmp_path), refused, locked(tmp_path, patience=0.05):
+        pass
+    with locked(tmp_path, patience=0.05):
+        pass
+
+
+def test_a_linked_directory_is_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir()
+    (tmp_path / "identity").symlink_to(tmp_path / "others")
+    with pytest.raises(StoreError, match="cannot write"):
+        replace_set(tmp_path / "identity", {"key.pem": (b"x", 0o600)}, follow=False)
+    assert list((tmp_path / "others").iterdir()) == []
+    replace_set(tmp_path / "identity", {"key.pem": (b"x", 0o600)})
+    assert (tmp_path / "others" / "key.pem").exists(), "an administrator may link a home to where there is space"

@@ -107,6 +107,18 @@ def test_peers_are_those_of_the_last_call(directory: Path, issuer: LocalIssuer) 
     assert not (directory / "peers").exists()
 
 
+def test_an_identity_that_a_job_has_replaced_by_a_link_is_not_renewed_elsewhere(
+    directory: Path, issuer: LocalIssuer, tmp_path: Path
+) -> None:
+    issuer.issue_to(tmp_path / "attempt-1" / "identity", TASKMANAGER)
+    shutil.rmtree(tmp_path / "attempt-1" / "identity")
+    (tmp_path / "attempt-1" / "identity").symlink_to(directory)
+    before = content(directory)
+    with pytest.raises(StoreError, match="symbolic link"):
+        issuer.issue_to(tmp_path / "attempt-1" / "identity", TASKMANAGER)
+    assert content(directory) == before
+
+
 def test_files_of_others_in_the_directory_stay(directory: Path, issuer: LocalIssuer) -> None:
     """The JVM keeps its evidence there."""
     (directory / "connections.jsonl").write_bytes(b"{}\n")

@@ -147,3 +147,27 @@ def test_liveness_is_pid_and_start() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     assert not is_running(child.pid)
+
+
+def test_what_a_job_puts_in_the_place_of_a_report_is_not_waited_for_nor_followed(tmp_path: Path) -> None:
+    document = put(tmp_path, DOCUMENT, "other")
+    directory = tmp_path / "job"
+    (directory / DIRECTORY).mkdir(parents=True)
+    os.mkfifo(directory / DIRECTORY / "1.json")
+    (directory / DIRECTORY / "2.json").symlink_to(document)
+    (directory / DIRECTORY / "123.json").hardlink_to(document)
+    found, unreadable = read_reports(directory, alive=running)
+    assert found == []
+    assert [each.pid for each in unreadable] == [123], "processes 1 and 2 are gone, and so are their reports"
+    assert sorted(path.name for path in (directory / DIRECTORY).iterdir()) == ["123.json"]
+    assert document.exists()
+
+
+def test_reports_in_a_linked_directory_are_neither_read_nor_removed(tmp_path: Path) -> None:
+    document = put(tmp_path, DOCUMENT, "7.json")
+    directory = tmp_path / "job"
+    directory.mkdir()
+    (directory / DIRECTORY).symlink_to(document.parent)
+    with pytest.raises(StoreError):
+        read_reports(directory, alive=running)
+    assert document.exists()

@@ -12,6 +12,7 @@ import pytest
 
 from pki import untrusted_files
 from pki.untrusted_files import (
+    MAX_DEPTH,
     UnsafeFile,
     create_untrusted,
     is_regular_file,
@@ -19,6 +20,7 @@ from pki.untrusted_files import (
     open_untrusted,
     read_untrusted,
     remove_untrusted,
+    walk_untrusted,
 )
 
 NAME = "log"
@@ -158,6 +160,32 @@ class TestListing:
         (job / "identity").symlink_to(secret.parent)
         with pytest.raises(UnsafeFile):
             list_untrusted(job, "identity")
+
+
+class TestWalking:
+    """All files in a tree."""
+
+    def test_files_are_found_and_nothing_else(self, job: Path, secret: Path) -> None:
+        (job / "a" / "b").mkdir(parents=True)
+        for path in (job / "one", job / "a" / "two", job / "a" / "b" / "three"):
+            path.touch()
+        for name, put in HOSTILE:
+            if name != "hard link":
+                put(job / "a" / name, secret)
+        (job / "away").symlink_to(secret.parent)
+        assert walk_untrusted(job) == ["a/b/three", "a/two", "one"]
+        assert walk_untrusted(job, "a") == ["b/three", "two"]
+        assert walk_untrusted(job, "none") == []
+        with pytest.raises(UnsafeFile):
+            walk_untrusted(job, "away")
+
+    def test_a_tree_without_end_is_refused(self, job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        job.joinpath(*["down"] * (MAX_DEPTH + 2)).mkdir(parents=True)
+        with pytest.raises(UnsafeFile, match="too deep"):
+            walk_untrusted(job)
+        monkeypatch.setattr(untrusted_files, "MAX_ENTRIES", 10)
+        with pytest.raises(UnsafeFile, match="more than 10"):
+            walk_untrusted(job)
 
 
 class TestRemoving:

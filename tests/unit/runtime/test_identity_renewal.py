@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,15 @@ def test_identity_is_due_at_once_when_another_authority_is_the_first_in_its_dire
     assert watch.is_due()
     (directory / "chain.pem").write_text("half of a set that is being written")
     assert not watch.is_due(), "whoever is renewing it is at it"
+
+
+def test_a_fifo_in_the_place_of_a_certificate_keeps_nobody_waiting(tmp_path: Path) -> None:
+    directory = TestPki(tmp_path).directory(SpiffeId.driver(TRUST_DOMAIN, "a" * 32))
+    watch = RenewalWatch(directory)
+    assert not watch.is_due()
+    for name in ("chain.pem", "ca.pem", "key.pem"):
+        (directory / name).unlink()
+        os.mkfifo(directory / name, 0o600)
+    assert not watch.is_due()
+    with pytest.raises(StoreError, match="not a file"):
+        RenewalWatch(directory)
