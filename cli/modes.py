@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from gateway.principal import AccessRole
 from gateway.tokens import TokenStore
 from pki.home import Home
 from pki.tasks import end_tasks
+from pki.untrusted_files import remove_untrusted
 
 TOKEN_LIFETIME = timedelta(days=365)
 """Of the token that the launcher submits with; it is revoked when the cluster ends, and written nowhere."""
@@ -136,7 +136,7 @@ def run_per_job(home: Home, config: Path | None, submission: Submission, console
         one = OneJob(Home.at(directory), configuration, file, submission, console, as_json, owner="per-job")
         return one.run()
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_untrusted(directory.parent, directory.name)
 
 
 def _per_job_flags(configured: Configuration, submission: Submission) -> dict[str, object]:
