@@ -179,7 +179,7 @@ async def test_executors_that_cannot_start_exhaust_the_budget_and_fail_the_job(c
     await cluster.start_taskmanager("tm-1", behaviour="fail")
     job_id = await cluster.submit()
     job = await cluster.until(job_id, "FAILED")
-    assert "executors ended by themselves within an hour, the last: exit code 7" in job["failure"]["error"]
+    assert "executors ended by themselves within an hour, the last one: exit code 7" in job["failure"]["error"]
     entries = (await cluster.get(f"/v1/jobs/{job_id}/exceptions"))["exceptions"]
     assert [entry["ended_attempt"] for entry in entries][-1:] == [True]
     assert {entry["recovered"] for entry in entries} == {False}, "the job got over none of them"
