@@ -188,15 +188,18 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 def check_space(directory: Path, size: int) -> None:
     """Find out now whether ``size`` bytes can be written into ``directory``; :class:`StoreError` when not."""
-    path = directory / staged_name("space")
-    try:
-        _write_new(path, b"\0" * size, SECRET_MODE)
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {directory}: {error.strerror or error}", "check space and permissions; nothing was changed"
-        ) from error
-    finally:
-        path.unlink(missing_ok=True)
+    name = staged_name("space")
+    with _opened(directory, f"cannot write {directory}", follow=True) as descriptor:
+        try:
+            _write_new(descriptor, name, b"\0" * size, SECRET_MODE)
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {directory}: {error.strerror or error}",
+                "check space and permissions; nothing was changed",
+            ) from error
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=descriptor)
 
 
 def remove_leftovers(directory: Path, name: str = "*") -> None:

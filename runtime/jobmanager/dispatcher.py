@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import shutil
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from collections.abc import Set as AbstractSet
@@ -15,6 +14,7 @@ import msgspec
 
 from pki.errors import SluiceError
 from pki.tracing import TRACING
+from pki.untrusted_files import remove_untrusted
 from runtime.blob.errors import BlobError
 from runtime.ha.errors import EntryMissing, LeadershipLost, OutcomeUnknown, PointersFull
 from runtime.jobmanager.driver_attempt import attempt_directory
@@ -252,7 +252,7 @@ class Dispatcher(JobRegister):
             await self._conclude(job, JobState.CANCELED)
             return
         forgotten = attempt_directory(self._directory, job_id, max(0, attempt - ATTEMPTS_WITH_LOGS))
-        await asyncio.to_thread(shutil.rmtree, forgotten, ignore_errors=True)
+        await asyncio.to_thread(remove_untrusted, forgotten.parent, forgotten.name)
         self._term.check()
         master = job.master = JobMaster(job.record, self._services, attempt=attempt)
         try:
@@ -444,7 +444,7 @@ class Dispatcher(JobRegister):
 
     async def _forget(self, job_id: str) -> None:
         self._keeper.forget(job_id)
-        await asyncio.to_thread(shutil.rmtree, self._directory / job_id, ignore_errors=True)
+        await asyncio.to_thread(remove_untrusted, self._directory, job_id)
         await self._persistently(lambda: self._store.forget(job_id), "its removal")
 
     def _trim_directories(self, known: AbstractSet[str]) -> None:
@@ -452,4 +452,4 @@ class Dispatcher(JobRegister):
         unknown = [path for path in self._directory.iterdir() if path.is_dir() and path.name not in known]
         unknown.sort(key=lambda path: path.stat().st_mtime)
         for path in unknown[: max(0, len(unknown) - self._kept)]:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_untrusted(self._directory, path.name)
