@@ -2,7 +2,7 @@
 
     python jobmanager_process.py SETTINGS.json
 
-``die``: ``before`` or ``after`` the first file operation whose audit event and path match.
+``die``: ``before`` or ``after`` the file operation whose audit event and path match.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ FAKE_DRIVER = Path(__file__).resolve().parents[2] / "integration" / "runtime" / 
 
 
 class Death(msgspec.Struct, frozen=True):
-    """Where to die: an audit event of Python, a pattern in its path, and whether before or after it."""
+    """Where to die: an audit event of Python, a pattern in its path, before or after it, and which time."""
 
     event: str
     path: str
     before: bool
+    nth: int = 1
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,18 +49,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def die_at(death: Death) -> None:
     """Kill this process, as ``kill -9`` does, at the instant that ``death`` describes."""
-    pattern, seen = re.compile(death.path), [False]
+    pattern, left = re.compile(death.path), [death.nth]
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         if event == "os.kill":
             return  # our own
-        if seen[0]:
+        if not left[0]:
             os.kill(os.getpid(), signal.SIGKILL)
         # the last path of a rename is its target
         paths = [os.fsdecode(each) for each in arguments if isinstance(each, str | bytes | os.PathLike)]
         if event == death.event and paths and pattern.search(paths[-1]):
-            seen[0] = True
-            if death.before:
+            left[0] -= 1
+            if death.before and not left[0]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)

@@ -105,8 +105,9 @@ async def _dead(master: Master) -> bool:
     ("death", "jobs", "runs"),
     [
         pytest.param(Death("os.rename", "storage/jobs/.*submission", before=True), 0, [], id="before-the-submission"),
-        pytest.param(Death("os.rename", "pointers/jobs/", before=True), 0, [], id="before-the-pointer"),
-        pytest.param(Death("os.rename", "pointers/jobs/", before=False), 1, [1], id="accepted-and-nobody-told"),
+        pytest.param(Death("os.rename", "pointers/jobs/", before=True), 0, [], id="before-the-intent"),
+        pytest.param(Death("os.rename", "pointers/jobs/", before=True, nth=2), 0, [], id="before-it-is-accepted"),
+        pytest.param(Death("os.rename", "pointers/jobs/", before=False, nth=2), 1, [1], id="accepted-and-nobody-told"),
         pytest.param(Death("os.rename", "pointers/attempts/", before=False), 1, [2], id="before-the-driver"),
         pytest.param(Death("os.rename", "pointers/results/", before=True), 1, [1, 2], id="before-the-result"),
         pytest.param(Death("os.rename", "pointers/results/", before=False), 1, [1], id="ended-and-not-cleaned"),
