@@ -93,8 +93,7 @@ def submit_with_files(kubectl: Kubectl, job_id: str, config_map: str, manifest: 
                 except subprocess.TimeoutExpired:
                     continue
     finally:
-        if not owned:
-            _settle(kubectl, job_id, config_map)
+        _settle(kubectl, job_id, config_map, owned=owned)
     if process.returncode != 0:
         error = CommandError(f"{Path(submit[0]).name} ended with exit code {process.returncode}", "its output says why")
         error.exit_code = EXIT_NO
@@ -124,16 +123,18 @@ def _driver(kubectl: Kubectl, job_id: str) -> _Metadata | None:
     return pods.items[0].metadata if pods.items else None
 
 
-def _settle(kubectl: Kubectl, job_id: str, config_map: str) -> None:
-    """After the end: remove what nobody owns. What a driver needs is left, and told."""
+def _settle(kubectl: Kubectl, job_id: str, config_map: str, *, owned: bool) -> None:
+    """After the end: remove what is of no driver. What a driver needs is left, and told unless it goes with its pod."""
     try:
         if _driver(kubectl, job_id) is None:
             kubectl.run("delete", "configmap,service", "--selector", f"sluice/job={job_id}", "--ignore-not-found")
             return
-        if _own(kubectl, job_id, config_map):
+        if owned or _own(kubectl, job_id, config_map):
             return
         why = "it could not be given to the driver's pod"
     except CommandError as error:
+        if owned:
+            return
         why = str(error)
     by_hand = f"kubectl --namespace {kubectl.namespace} delete configmap {config_map}"
     print(f"sluice: the ConfigMap {config_map} is left: {why}; when the job is over: {by_hand}", file=sys.stderr)

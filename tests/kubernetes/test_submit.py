@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,8 +22,8 @@ RIGHTS = [
     {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "create", "patch", "delete"]},
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "create", "delete"]},
     {"apiGroups": [""], "resources": ["services"], "verbs": ["get", "list", "patch", "delete"]},
+    {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["patch"]},
 ]
-NETWORK_POLICIES = {"apiGroups": ["networking.k8s.io"], "resources": ["networkpolicies"], "verbs": ["patch"]}
 
 
 @pytest.fixture
@@ -73,31 +72,16 @@ def ours(server: ApiServer, kind: str) -> list[dict[str, object]]:
     return list(found["items"])
 
 
-def test_a_submission_without_enough_rights_leaves_nothing(
+def test_a_submission_that_fails_after_the_drivers_pod_was_made_leaves_nothing(
     own_server: ApiServer, programs: Path, tmp_path: Path
 ) -> None:
+    """Spark 4.3 makes the pod, and this server (1.20) refuses the Service that follows; the rights are the page's."""
     own_server.allow("submitter", SUBMITTER, RIGHTS)
     process = start(own_server, programs, tmp_path)
     assert process.wait(200) == 1
-    assert "networkpolicies" in (tmp_path / "submit.log").read_text()
-    assert {kind: ours(own_server, kind) for kind in ("configmaps", "services")} == {"configmaps": [], "services": []}
-
-
-def test_the_rights_of_the_page_suffice_and_the_files_belong_to_the_driver(
-    own_server: ApiServer, programs: Path, tmp_path: Path
-) -> None:
-    own_server.allow("submitter", SUBMITTER, [*RIGHTS, NETWORK_POLICIES])
-    process = start(own_server, programs, tmp_path)
-    try:
-        deadline = time.monotonic() + 200
-        while not any("ownerReferences" in each["metadata"] for each in ours(own_server, "configmaps")):  # type: ignore[operator]  # JSON
-            assert process.poll() is None, (tmp_path / "submit.log").read_text()[-2000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        (pod,), (files,) = ours(own_server, "pods"), ours(own_server, "configmaps")
-        owner = files["metadata"]["ownerReferences"][0]  # type: ignore[index]  # JSON
-        assert (owner["kind"], owner["uid"]) == ("Pod", pod["metadata"]["uid"])  # type: ignore[index]  # JSON
-        assert len(ours(own_server, "services")) == 1
-    finally:
-        process.terminate()
-        process.wait()
+    log = (tmp_path / "submit.log").read_text()
+    assert "spark-submit ended with exit code 1" in log, log[-4000:]
+    assert "is left" not in log
+    assert {kind: ours(own_server, kind) for kind in ("pods", "configmaps", "services")} == {
+        "pods": [], "configmaps": [], "services": []
+    }  # fmt: skip

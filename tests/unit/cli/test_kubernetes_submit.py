@@ -35,6 +35,8 @@ if (here / "makes-driver").exists():
     while (here / "waits-for-owner").exists() and "patch" not in (here / "calls").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    if (here / "driver-goes").exists():
+        pod.unlink()
 sys.exit(int((here / "exit").read_text()))
 """
 
@@ -87,6 +89,12 @@ def test_a_submission_that_fails_leaves_nothing(cluster: Cluster) -> None:
         cluster.submit(1)
     (delete,) = cluster.calls("delete")
     assert delete == ["delete", "configmap,service", "--selector", "sluice/job=ab", "--ignore-not-found"]
+
+
+def test_files_of_a_driver_that_is_gone_are_removed_though_they_belonged_to_it(cluster: Cluster) -> None:
+    with pytest.raises(CommandError, match="exit code 1"):
+        cluster.submit(1, "makes-driver", "waits-for-owner", "driver-goes")
+    assert len(cluster.calls("patch")) == len(cluster.calls("delete")) == 1
 
 
 def test_a_submission_that_kubernetes_does_not_take_is_not_handed_to_spark(cluster: Cluster) -> None:
