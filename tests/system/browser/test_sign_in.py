@@ -71,7 +71,7 @@ async def test_sign_in_use_and_sign_out_and_then_the_old_cookies_are_dead(scene:
     await tab.put_cookies(cookies.values(), scene.url)
     assert (await tab.cookies(scene.url)).keys() == cookies.keys()
     await tab.go(scene.url + "/auth/whoami")
-    assert '"status":401' in await tab.text()
+    assert "Status 401" in await tab.text()
     assert await fetched(scene, "GET", "/v1/jobs") in {401, 403}
     assert await fetched(scene, "POST", "/v1/jobs", csrf=True) in {401, 403}
     assert gateway.reached() == []
@@ -95,7 +95,7 @@ async def test_another_site_cannot_use_the_session(scene: Scene) -> None:
     for target in ("/v1/jobs", "/auth/logout", "/auth/device/decide"):
         await tab.go(f"{scene.provider.issuer}/attack?target={target}")
         await tab.until(f"location.href === '{scene.url}{target}'", "the form was sent")
-        assert '"status":40' in (await tab.text()).replace(" ", "")
+        assert "Status 40" in await tab.text()
     assert gateway.reached() == []
     await tab.go(scene.url + "/v1/jobs")
     assert await fetched(scene, "GET", "/v1/jobs") == 200
