@@ -182,7 +182,7 @@ def describe(record: AuditRecord) -> str:
             text = "checkpoint"
         case _:
             text = f"{record.event}: {record.reason} {facts}"
-    line = f"{record.sequence:>8} {when} {text}".rstrip()
+    line = f"{record.number:>8} {when} {text}".rstrip()
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
 
 

@@ -7,6 +7,7 @@ import json
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import msgspec
 import typer
 
 from cli.client import gateway_client
@@ -16,6 +17,7 @@ from cli.options import DEFAULT_HOME, CaOption, HomeOption, JsonOption, ServerOp
 from cli.tables import print_table
 from cli.target import Target, resolve_target
 from pki.home import Home
+from runtime.shuffle.messages import DiskReport, free_space
 
 app = typer.Typer(no_args_is_help=True, help="The remote shuffle service: its workers and what they keep.")
 
@@ -101,7 +103,7 @@ def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
         worker["state"],
         size(worker["bytes"]),
         f"{size(report['memory_used'])} of {size(report['memory_limit'])}",
-        size(sum(disk["free"] for disk in report["disks"] if disk["usable"])),
+        size(free_space(msgspec.convert(report["disks"], tuple[DiskReport, ...]))),
         size(report["spilled_bytes"]),
         f"{report['waiting_seconds']:.1f}",
         worker["reason"],

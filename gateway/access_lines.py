@@ -37,10 +37,11 @@ _DECISIONS: dict[str, Literal["allow", "deny"]] = {
 
 def records_of(data: bytes, kept: AuditRecord) -> Iterator[AuditRecord]:
     """A record for each line in ``data``, for which ``kept`` stands in the chain."""
-    for line in data.removesuffix(b"\n").split(b"\n"):
-        for piece in _pieces(line):
-            record = scrubbed(record_of(piece))
-            yield msgspec.structs.replace(record, sequence=kept.sequence, time=kept.time, previous=kept.previous)
+    pieces = (piece for line in data.removesuffix(b"\n").split(b"\n") for piece in _pieces(line))
+    for part, piece in enumerate(pieces, 1):
+        yield msgspec.structs.replace(
+            scrubbed(record_of(piece)), sequence=kept.sequence, part=part, time=kept.time, previous=kept.previous
+        )
 
 
 def record_of(line: bytes) -> AuditRecord:

@@ -90,9 +90,16 @@ class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     roles: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     position: AccessPosition | msgspec.UnsetType = msgspec.UNSET
     traffic: Traffic | msgspec.UnsetType = msgspec.UNSET
+    part: int | msgspec.UnsetType = msgspec.UNSET
+    """Readers number the records that one line stands for, from 1 on."""
     key: str | msgspec.UnsetType = msgspec.UNSET
     # The last one: it signs the bytes before it.
     signature: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def number(self) -> str:
+        """The line, and which of the records that it stands for; no two records have the same."""
+        return f"{self.sequence}.{self.part}" if isinstance(self.part, int) else str(self.sequence)
 
 
 @dataclass(frozen=True, slots=True)

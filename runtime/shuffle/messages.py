@@ -73,13 +73,31 @@ class HandOver(Message, frozen=True):
 
 
 class DiskReport(Message, frozen=True):
-    """One of a worker's directories; sizes in bytes. ``error`` says why it is not used, when it is not."""
+    """One of a worker's directories; sizes in bytes. ``error`` says why it is not used, when it is not.
+
+    ``device`` is the same for all directories, of whichever worker, whose space is that of one file system.
+    """
 
     path: str
     total: int
     free: int
     usable: bool = True
     error: str = ""
+    device: str = ""
+
+
+def free_space(disks: Iterable[DiskReport]) -> int:
+    """Free bytes of the usable ones, each file system counted once."""
+    devices: dict[str, int] = {}
+    unknown = 0
+    for disk in disks:
+        if not disk.usable:
+            continue
+        if disk.device:
+            devices[disk.device] = disk.free
+        else:
+            unknown += disk.free
+    return unknown + sum(devices.values())
 
 
 class JobReport(Message, frozen=True):

@@ -97,12 +97,14 @@ def _of_workers(reports: list[tuple[str, WorkerReport]]) -> Iterator[Metric]:
             counter.add_metric((worker,), getattr(report, field))
         yield counter
     free = GaugeMetricFamily(
-        "sluice_shuffle_disk_free_bytes", "Free space of a directory's disk.", labels=["worker", "disk"]
+        "sluice_shuffle_disk_free_bytes",
+        "Free space of a directory's file system; directories of one device share it.",
+        labels=["worker", "disk", "device"],
     )
     usable = GaugeMetricFamily("sluice_shuffle_disk_usable", "Whether new data go there.", labels=["worker", "disk"])
     for worker, report in reports:
         for disk in report.disks:
-            free.add_metric((worker, disk.path), disk.free)
+            free.add_metric((worker, disk.path, disk.device), disk.free)
             usable.add_metric((worker, disk.path), disk.usable)
     yield from (free, usable)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib.metadata
 import logging
 import os
@@ -45,6 +46,8 @@ from runtime.shuffle.worker.worker import ShuffleWorker
 _LOG = logging.getLogger(__name__)
 
 MAX_PORT_BYTES = 16
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""The same in all containers of a machine, and on no other."""
 
 
 async def run_shuffle_worker(home: Home, config: ShuffleConfig, name: str) -> None:
@@ -200,10 +203,15 @@ def report_of(statistics: WorkerStatistics) -> WorkerReport:
 
 def _disk(disk: DiskStatistics) -> DiskReport:
     try:
-        total = shutil.disk_usage(disk.path).total
+        total, device = shutil.disk_usage(disk.path).total, _device(Path(disk.path))
     except OSError as error:
         return DiskReport(path=disk.path, total=0, free=0, usable=False, error=str(error))
-    return DiskReport(path=disk.path, total=total, free=disk.free_bytes, usable=disk.usable)
+    return DiskReport(path=disk.path, total=total, free=disk.free_bytes, usable=disk.usable, device=device)
+
+
+def _device(path: Path) -> str:
+    """The file system of a directory: of this machine, also when workers are in containers of their own."""
+    return hashlib.sha256(f"{_BOOT_ID.read_text()}{path.stat().st_dev}".encode()).hexdigest()[:16]
 
 
 def _job(job: JobStatistics) -> JobReport:

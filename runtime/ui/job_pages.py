@@ -53,8 +53,8 @@ def page_of(jobs: Sequence[JobSummary], wanted: JobFilter, number: int) -> JobPa
 
 
 def recent(jobs: Sequence[JobSummary]) -> tuple[JobSummary, ...]:
-    """Those that run, then those that ended last."""
-    running = [job for job in jobs if not job.state.terminal]
+    """Those that run, the newest first, then those that ended last."""
+    running = sorted((job for job in jobs if not job.state.terminal), key=lambda job: (-job.start_time, job.id))
     ended = sorted((job for job in jobs if job.state.terminal), key=lambda job: -(job.end_time or 0))
     return tuple((running + ended)[:RECENT_JOBS])
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runtime.shuffle.messages import ShuffleJobView, ShuffleOverview, WorkerState, WorkerView
+from runtime.shuffle.messages import ShuffleJobView, ShuffleOverview, WorkerState, WorkerView, free_space
 from webui.words import Tone
 
 _TONES: Mapping[WorkerState, Tone] = {
@@ -40,6 +40,11 @@ class JobRow:
     name: str
 
 
+def space_left(service: ShuffleOverview | None) -> int:
+    """Free bytes of all workers together; they may share disks."""
+    return free_space(disk for each in service.workers for disk in each.report.disks) if service else 0
+
+
 def tally(service: ShuffleOverview | None) -> tuple[tuple[WorkerState, Tone, int], ...]:
     """How many workers are in which state, those to worry about first; states that nobody is in are left out."""
     counted = Counter(each.state for each in service.workers) if service else Counter[WorkerState]()
@@ -61,7 +66,7 @@ def _row(view: WorkerView) -> WorkerRow:
         view,
         _TONES[view.state],
         sum(disk.total for disk in usable),
-        sum(disk.free for disk in usable),
+        free_space(usable),
         tuple(f"{disk.path}: {disk.error or 'not used'}" for disk in view.report.disks if not disk.usable),
         drain=view.state in {WorkerState.ACTIVE, WorkerState.EXCLUDED},
         resume=asked_away,

@@ -13,7 +13,7 @@ from runtime.rest.route import Call, NoQuery, Route
 from runtime.shuffle.messages import ShuffleOverview
 from runtime.shuffle.service_errors import NoShuffleService
 from runtime.ui.page import page, render
-from runtime.ui.shuffle_facts import job_rows, tally, worker_rows
+from runtime.ui.shuffle_facts import job_rows, space_left, tally, worker_rows
 from webui.rendering import HTML
 
 
@@ -28,6 +28,7 @@ async def show_shuffle(cluster: Cluster, call: Call[NoQuery]) -> web.Response:
         enabled=cluster.shuffle is not None,
         away=away,
         service=service,
+        space_left=space_left(service),
         counts=tally(service),
         workers=worker_rows(service),
         jobs=job_rows(service, names),

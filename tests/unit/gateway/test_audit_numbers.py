@@ -1,0 +1,17 @@
+"""Numbers of records: no two of an audit log have the same."""
+
+from __future__ import annotations
+
+from gateway.access_lines import records_of
+from gateway.audit_chain import AuditRecord
+
+
+def test_records_that_one_line_stands_for_are_numbered() -> None:
+    line = AuditRecord(event="access", sequence=7, time="2026-01-01T00:00:00Z")
+    found = list(records_of(b'{"path": "/a"}\n{"path": "/b"}\nnot JSON\n', line))
+    assert [each.number for each in found] == ["7.1", "7.2", "7.3"]
+    assert {each.sequence for each in found} == {7}
+
+
+def test_a_record_that_is_a_line_has_its_number() -> None:
+    assert AuditRecord(event="act", sequence=8).number == "8"

@@ -1,0 +1,22 @@
+"""The overview's list of jobs."""
+
+from __future__ import annotations
+
+from runtime.jobmanager.views import JobSummary
+from runtime.messages import JobState
+from runtime.ui.job_pages import recent
+
+
+def job(name: str, state: JobState, start: int, end: int | None = None) -> JobSummary:
+    return JobSummary(id=name, name=name, owner="ada", state=state, start_time=start, end_time=end, duration_ms=0)
+
+
+def test_those_that_run_come_first_and_all_by_time() -> None:
+    jobs = [
+        job("old", JobState.RUNNING, 10),
+        job("ended early", JobState.FAILED, 90, 100),
+        job("new", JobState.RUNNING, 30),
+        job("ended late", JobState.FINISHED, 5, 200),
+        job("middle", JobState.CREATED, 20),
+    ]
+    assert [each.name for each in recent(jobs)] == ["new", "middle", "old", "ended late", "ended early"]
