@@ -111,6 +111,14 @@ class Term:
         """Still."""
 
 
+class Roomy:
+    """TaskManagers of any size."""
+
+    async def too_large(self, profile: SlotProfile) -> str:
+        assert profile.cores
+        return ""
+
+
 class World:
     """A dispatcher that accepts jobs and has no room to run any, over memory."""
 
@@ -129,8 +137,14 @@ class World:
             term=_any(Term()),
             blobs=self.blobs,
             jobs=root / "jobs",
-            resource_manager=_any(None),
-            services=_any(SimpleNamespace(shuffle=None, places=SimpleNamespace(checkpoints=checkpoints))),
+            resource_manager=_any(Roomy()),
+            services=_any(
+                SimpleNamespace(
+                    shuffle=None,
+                    places=SimpleNamespace(checkpoints=checkpoints),
+                    driver_host=SimpleNamespace(executor_size=lambda _: SlotProfile(cores=1, memory_mb=1)),
+                )
+            ),
             finished_jobs_kept=10,
             lease=0.0,
             restart=RestartConfig(strategy=RestartStrategy.FIXED_DELAY),
@@ -377,7 +391,7 @@ def attempt(told: Told, root: Path) -> JobMaster:
     services = SimpleNamespace(
         driver_host=host, resource_manager=told, dispatcher=told, checkpoints=None, shuffle=None, failure_budget=1,
         slot_idle_timeout=1.0, clock=lambda: 1.0, check_leadership=lambda: None,
-        places=SimpleNamespace(checkpoints=None, savepoints=None),
+        places=SimpleNamespace(checkpoints=None, savepoints=None), spark_defaults={},
     )  # fmt: skip
     before = JobRecord(submission=SUBMISSION, detail=accepted_detail(ONE, SUBMISSION, 1))
     return Ending(before, _any(services), attempt=1)
