@@ -64,6 +64,8 @@ class FetchConnection:
             following = self._followers is not None and self._feed(self._followers)
             for starved in list(self._starved.values()):
                 self._go_on(starved)
+                if self._starved:
+                    break  # the others would find no room either
             ready = [fetch for fetch in self._fetches.values() if fetch.ready]
             if not (ready or following or self._starved) or self._session.stream.readable():
                 header = self._session.next_header()

@@ -11,7 +11,7 @@ from runtime.shuffle.wire import SEGMENT_ENTRY
 from runtime.shuffle.worker.attempts import Frame
 from runtime.shuffle.worker.volume import ROW, Rows, Run
 
-PLAN_ROWS = 128 << 10
+PLAN_ROWS = 32 << 10
 """About so many segments of a read are planned at a time."""
 
 
