@@ -40,7 +40,7 @@ test: $(VENV) java ## the tests, at most 15 minutes on 2 cores
 
 .PHONY: class-archive
 class-archive: $(VENV) java ## an archive of Spark's classes, with which its JVMs start faster (once, a minute or two)
-	@.venv/bin/python -P -m runtime.spark.class_archive
+	@.venv/bin/python -P -m sluice.runtime.spark.jvm.class_archive
 
 .PHONY: test-system
 test-system: $(VENV) java chromium ## whole systems with real programs (browsers, ensembles, killed leaders), at most 20 minutes on 2 cores

@@ -16,10 +16,15 @@ from pathlib import Path
 
 import msgspec
 
-from audit.catalogue import by_id
-from audit.errors import InputError
-from audit.model import Accepted, Outcome, Report, Result
-from audit.toml import read_toml
+from sluice.audit.catalogue import by_id
+from sluice.audit.errors import InputError
+from sluice.audit.model import (
+    Accepted,
+    Outcome,
+    Report,
+    Result,
+)
+from sluice.audit.toml import read_toml
 
 LONGEST = dt.timedelta(days=366)
 """How far away the end of an acceptance may be."""

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from audit.check import Check
-from audit.checks import certificates, edge, exhaustion, home, listening, names, peers, protocol, resumption, suites
+from sluice.audit.check import Check
+from sluice.audit.checks import (
+    certificates,
+    edge,
+    exhaustion,
+    home,
+    listening,
+    names,
+    peers,
+    protocol,
+    resumption,
+    suites,
+)
 
 CHECKS: tuple[Check, ...] = (
     *listening.CHECKS,

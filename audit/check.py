@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from audit.model import Evidence, Foreign, Kind, Listener, Severity
-from audit.subject import Subject
-from pki.channels import Channel
+from sluice.audit.model import (
+    Evidence,
+    Foreign,
+    Kind,
+    Listener,
+    Severity,
+)
+from sluice.audit.subject import Subject
+from sluice.pki.channels import Channel
 
 
 @dataclass(frozen=True, slots=True)

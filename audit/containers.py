@@ -14,13 +14,13 @@ from typing import Annotated
 
 import msgspec
 
-from audit.discovery import declared, reconcile
-from audit.errors import AuditError
-from audit.model import Listener
-from audit.proc_net import namespace_sockets
-from audit.sockets import KernelSocket
-from audit.wire.probe import speaks_tls
-from pki.home import Home
+from sluice.audit.discovery import declared, reconcile
+from sluice.audit.errors import AuditError
+from sluice.audit.model import Listener
+from sluice.audit.proc_net import namespace_sockets
+from sluice.audit.sockets import KernelSocket
+from sluice.audit.wire.probe import speaks_tls
+from sluice.core.home import Home
 
 DOCKER_SECONDS = 30.0
 DEFAULT_HOME = "/var/lib/sluice"
@@ -145,7 +145,7 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def listeners_of(container: Container, beside: Sequence[Container] = ()) -> tuple[Listener, ...]:
-    """Everything that listens in ``container``; to be called in its network (:func:`audit.network.in_network_of`).
+    """Everything that listens in ``container``; to be called in its network (``in_network_of``).
 
     ``beside``: what is announced by ``container``, but is open in one of these alone, is one of theirs.
     """

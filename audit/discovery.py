@@ -18,15 +18,15 @@ from typing import TypeVar
 import msgspec
 import psutil
 
-from audit.errors import AuditError
-from audit.model import Kind, Listener
-from audit.sockets import KernelSocket
-from pki.ca.address import CaAddress
-from pki.channels import Channel
-from pki.errors import StoreError
-from pki.files import read_bounded
-from pki.home import Home
-from pki.metrics import socket_of
+from sluice.audit.errors import AuditError
+from sluice.audit.model import Kind, Listener
+from sluice.audit.sockets import KernelSocket
+from sluice.core.errors import StoreError
+from sluice.core.files import read_bounded
+from sluice.core.home import Home
+from sluice.core.metrics import socket_of
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.channels import Channel
 
 _T = TypeVar("_T")
 

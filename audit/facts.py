@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from cryptography import x509
 
-from audit.errors import WireError
-from audit.model import TLS_KINDS, CertificateFacts, Negotiated
-from audit.subject import Subject, uris_of
-from audit.wire.hello import ClientHello, ServerHello
-from audit.wire.numbers import (
+from sluice.audit.errors import WireError
+from sluice.audit.model import TLS_KINDS, CertificateFacts, Negotiated
+from sluice.audit.subject import Subject, uris_of
+from sluice.audit.wire.hello import ClientHello, ServerHello
+from sluice.audit.wire.numbers import (
     GROUPS,
     MODERN_SUITES,
     POST_QUANTUM_GROUPS,
@@ -18,8 +18,8 @@ from audit.wire.numbers import (
     Version,
     name_of,
 )
-from pki.errors import CertificateRejected
-from pki.inspect import summarize_certificate
+from sluice.core.errors import CertificateRejected
+from sluice.pki.inspect.describe import summarize_certificate
 
 
 def negotiated(subject: Subject) -> Negotiated | None:

@@ -16,20 +16,20 @@ from pathlib import Path
 import msgspec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from audit import rogue
-from audit.model import Listener
-from audit.subject import Case, welcome_identity
-from audit.wire.client import Credential
-from pki.channels import MAY_CONNECT, Channel
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.crl_files import push_crls
-from pki.files import SECRET_MODE, make_private_directory
-from pki.home import Home
-from pki.identity import Role
-from pki.profiles import ISSUING, AuthorityKind
-from pki.revocation_store import RevocationStore, Target
-from pki.store import AuthorityStore
+from sluice.audit import rogue
+from sluice.audit.model import Listener
+from sluice.audit.subject import Case, welcome_identity
+from sluice.audit.wire.client import Credential
+from sluice.core.files import SECRET_MODE, make_private_directory
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.channels import MAY_CONNECT, Channel
+from sluice.pki.config import PkiConfig
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl_files import push_crls
+from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.spiffe_id import Role
+from sluice.pki.x509.profiles import ISSUING, AuthorityKind
 
 LOG_FILE = "audit-identities.jsonl"
 LIFETIME = dt.timedelta(minutes=5)
@@ -55,7 +55,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 @dataclass
 class HomeIdentities:
-    """Certified with the authorities' keys in ``home``; implements :class:`audit.subject.Identities`.
+    """Certified with the authorities' keys in ``home``; implements :class:`sluice.audit.subject.Identities`.
 
     Raises:
         StoreError: an authority's key is not there.
@@ -72,7 +72,7 @@ class HomeIdentities:
         self._lock = threading.Lock()
 
     def credential(self, case: Case, listener: Listener) -> Credential | None:
-        """See :class:`audit.subject.Identities`."""
+        """See :class:`sluice.audit.subject.Identities`."""
         if listener.channel is None:
             return None
         trust_domain = self.config.trust_domain
@@ -93,7 +93,7 @@ class HomeIdentities:
         return self._sign(case, wish, kind, listener)
 
     def revoke(self, credential: Credential) -> None:
-        """See :class:`audit.subject.Identities`."""
+        """See :class:`sluice.audit.subject.Identities`."""
         with self._lock:
             self._revocations.revoke(self._kind_of(credential), [Target.of(credential.chain[0])], Reason.SUPERSEDED)
             push_crls(self.home, self._revocations.lists(), self.clock())

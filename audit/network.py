@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from audit.errors import AuditError
+from sluice.audit.errors import AuditError
 
 _T = TypeVar("_T")
 _CLONE_NEWNET = 0x40000000

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit.errors import AuditError
-from audit.sockets import KernelSocket
+from sluice.audit.errors import AuditError
+from sluice.audit.sockets import KernelSocket
 
 PROC = Path("/proc")
 MAX_TABLE_BYTES = 64 << 20

@@ -8,13 +8,21 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from audit.catalogue import CHECKS
-from audit.check import Check
-from audit.facts import negotiated
-from audit.model import TLS_KINDS, Evidence, ListenerReport, Report, Result, finding, not_examined
-from audit.subject import Subject
-from audit.wire.connection import ConnectionEnded, Silent
-from pki.errors import SluiceError
+from sluice.audit.catalogue import CHECKS
+from sluice.audit.check import Check
+from sluice.audit.facts import negotiated
+from sluice.audit.model import (
+    TLS_KINDS,
+    Evidence,
+    ListenerReport,
+    Report,
+    Result,
+    finding,
+    not_examined,
+)
+from sluice.audit.subject import Subject
+from sluice.audit.wire.connection import ConnectionEnded, Silent
+from sluice.core.errors import SluiceError
 
 PARALLEL = 48
 """Checks at the same time; most of one is waiting."""

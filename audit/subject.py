@@ -14,23 +14,33 @@ from typing import Protocol
 
 from cryptography import x509
 
-from audit import rogue
-from audit.errors import WireError
-from audit.model import EXAMINED_KINDS, Listener
-from audit.wire.client import Credential, Handshake, Tls13Client, Verdict
-from audit.wire.connection import ConnectionEnded, Ending
-from audit.wire.hello import ClientHello
-from audit.wire.numbers import (
+from sluice.audit import rogue
+from sluice.audit.errors import WireError
+from sluice.audit.model import EXAMINED_KINDS, Listener
+from sluice.audit.wire.client import (
+    Credential,
+    Handshake,
+    Tls13Client,
+    Verdict,
+)
+from sluice.audit.wire.connection import ConnectionEnded, Ending
+from sluice.audit.wire.hello import ClientHello
+from sluice.audit.wire.numbers import (
     ANONYMOUS_SUITES,
     GOOD_SIGNATURES,
     GOOD_TLS12_SUITES,
     WEAK_TLS12_SUITES,
     Version,
 )
-from audit.wire.old_client import OldClient
-from audit.wire.probe import Answer, Flight, offer, old_flight
-from pki.channels import MAY_CONNECT, Channel
-from pki.identity import Role, SpiffeId
+from sluice.audit.wire.old_client import OldClient
+from sluice.audit.wire.probe import (
+    Answer,
+    Flight,
+    offer,
+    old_flight,
+)
+from sluice.pki.channels import MAY_CONNECT, Channel
+from sluice.pki.spiffe_id import Role, SpiffeId
 
 OFFERED_PROTOCOLS = ("h2", "http/1.1")
 _ANY_JOB = "0" * 32
@@ -70,7 +80,7 @@ class Options:
 
 
 class Identities(Protocol):
-    """Where valid-but-wrong identities come from (see :mod:`audit.identities`)."""
+    """Where valid-but-wrong identities come from (see :mod:`sluice.audit.identities`)."""
 
     def credential(self, case: Case, listener: Listener) -> Credential | None:
         """The credential for ``case``; None when that makes no sense for ``listener``."""
@@ -248,11 +258,11 @@ class Subject:
             return None
 
     def offer(self, hello: ClientHello) -> Answer:
-        """Send one hello, with the listener's name if it names none; see :func:`audit.wire.probe.offer`."""
+        """Send one hello, with the listener's name if it names none; see :func:`sluice.audit.wire.probe.offer`."""
         return offer(self.listener.address, self._named(hello), self.options.timeout)
 
     def old_flight(self, hello: ClientHello) -> Flight | Ending:
-        """Send one hello of TLS 1.2 or older, with the name as well; see :func:`audit.wire.probe.old_flight`."""
+        """Send one hello of TLS 1.2 or older, with the name as well; see :func:`sluice.audit.wire.probe.old_flight`."""
         return old_flight(self.listener.address, self._named(hello), self.options.timeout)
 
     def _named(self, hello: ClientHello) -> ClientHello:

@@ -18,12 +18,17 @@ from typing import Literal
 import msgspec
 from cryptography import x509
 
-from audit.errors import InputError
-from audit.model import Kind, Listener, a_labels, is_address
-from audit.toml import read_toml
-from pki.channels import Channel
-from pki.errors import PkiError
-from pki.identity_files import read_certificates
+from sluice.audit.errors import InputError
+from sluice.audit.model import (
+    Kind,
+    Listener,
+    a_labels,
+    is_address,
+)
+from sluice.audit.toml import read_toml
+from sluice.core.errors import PkiError
+from sluice.pki.channels import Channel
+from sluice.pki.identities.directory import read_certificates
 
 MAX_TARGETS = 1000
 MAX_PORT = 65535

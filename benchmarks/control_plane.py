@@ -21,12 +21,12 @@ from pathlib import Path
 
 from benchmarks.report import Result, arguments, emit, progress
 from benchmarks.worker import Figures, Worker
-from pki.authority import sign_leaf, to_pem
-from pki.config import PkiConfig
-from pki.identity import Role, SpiffeId
-from pki.keys import generate_key, key_to_pem
-from pki.profiles import AuthorityKind, Names, workload_profile
-from pki.store import AuthorityStore
+from sluice.pki.authorities.signing import sign_leaf, to_pem
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.keys import generate_key, key_to_pem
+from sluice.pki.x509.profiles import AuthorityKind, Names, workload_profile
 
 BAR = 1.3
 SLOTS = 4
@@ -37,7 +37,7 @@ WORK = "benchmarks.control_plane_work"
 
 
 def identities(folder: Path, count: int) -> None:
-    """Identity directories ``jm`` and ``tm-0`` and so on: what :class:`pki.tls.TlsIdentity` reads of them."""
+    """Identity directories ``jm`` and ``tm-0`` and so on: what ``TlsIdentity`` reads of them."""
     config, now = PkiConfig(), dt.datetime.now(dt.UTC)
     authorities = AuthorityStore(folder / "pki")
     authorities.ensure(config, now)

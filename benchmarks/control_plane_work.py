@@ -19,19 +19,19 @@ from typing import Any, Protocol, TypeVar
 import psutil
 
 from benchmarks.worker import Figures, next_order, say
-from pki.connections import ConnectionLog
-from pki.identity import Role
-from pki.tls import TlsIdentity
-from runtime.gateways import (
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.gateways import (
     RESOURCE_MANAGER,
     TASK_EXECUTOR,
     JobMasterGateway,
     ResourceManagerGateway,
     jobmaster_endpoint,
 )
-from runtime.jobmanager.gateways import ResourceManagerInternalGateway, SlotRequirement
-from runtime.jobmanager.resource_manager import ResourceManager
-from runtime.messages import (
+from sluice.runtime.jobmanager.gateways import ResourceManagerInternalGateway, SlotRequirement
+from sluice.runtime.jobmanager.slots.resource_manager import ResourceManager
+from sluice.runtime.messages import (
     SlotCount,
     SlotOffer,
     SlotProfile,
@@ -41,8 +41,8 @@ from runtime.messages import (
     SlotStatus,
     TaskManagerRegistration,
 )
-from runtime.process import allow_many_files
-from runtime.rpc import (
+from sluice.runtime.node.child_process import allow_many_files
+from sluice.runtime.rpc import (
     PeerUnreachable,
     PermanentlyFencedRpcEndpoint,
     RemotePeer,
@@ -67,16 +67,16 @@ _T = TypeVar("_T")
 
 
 class OfferGateway(Protocol):
-    """What of :class:`runtime.gateways.JobMasterGateway` is needed here."""
+    """What of :class:`sluice.runtime.gateways.JobMasterGateway` is needed here."""
 
     @rpc(allow={Role.TASKMANAGER})
     async def offer_slot(self, offer: SlotOffer) -> bool:
-        """See :class:`runtime.gateways.JobMasterGateway`."""
+        """See :class:`sluice.runtime.gateways.JobMasterGateway`."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def slots_lost(self, allocation_ids: tuple[str, ...], taskmanager: str) -> None:
-        """See :class:`runtime.jobmanager.gateways.JobMasterInternalGateway`."""
+        """See :class:`sluice.runtime.jobmanager.gateways.JobMasterInternalGateway`."""
         ...
 
 
@@ -102,12 +102,12 @@ class TaskManagerSide(Protocol):
 
     @rpc(allow={Role.JOBMANAGER})
     async def request_slot(self, request: SlotRequest) -> None:
-        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
     async def free_slot(self, allocation_id: str) -> None:
-        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
         ...
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import grpc  # type: ignore[import-untyped]  # the package has no type information
 
 from benchmarks.gateway_doors import CONFIG, TRUST_DOMAIN
-from gateway.assembly import auth_service
-from gateway.authenticator import Presented
-from gateway.decision import CheckRequest
-from gateway.process import run_auth
-from gateway.xds.api import TYPE_PREFIX, encode, message_class
-from pki.home import Home
+from sluice.core.home import Home
+from sluice.gateway.authn.authenticator import Presented
+from sluice.gateway.decision import CheckRequest
+from sluice.gateway.service.assembly import auth_service
+from sluice.gateway.service.processes import run_auth
+from sluice.gateway.xds.api import TYPE_PREFIX, encode, message_class
 
 
 async def serve_grpc(home: Home, socket: str) -> None:

@@ -25,30 +25,30 @@ from typing import Any
 import msgspec
 import psutil
 
-from gateway.bootstrap import EnvoyPaths, legs_of
-from gateway.config import EDGE_NAME, GatewayConfig
-from gateway.envoy_process import EnvoyProcess
-from gateway.operations import known_operations
-from gateway.pass_keys import PassKeys
-from gateway.passes import issue
-from gateway.policy_file import DEFAULT_POLICY, read_policy
-from gateway.principal import Principal
-from gateway.process import route_file, run_envoy
-from gateway.routes import Route, RouteTable
-from gateway.tokens import create_token
-from gateway.xds.clusters import edge_clusters
-from gateway.xds.json_values import extension
-from gateway.xds.limits import rate_limit
-from gateway.xds.listeners import SOURCE, edge_listener
-from gateway.xds.routes import Grants, route_configuration
-from gateway.xds.source import load_source
-from pki.config import PkiConfig
-from pki.credential import Credential
-from pki.edge_client import edge_client_context
-from pki.files import write_secret
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.gateway.authz.operations import known_operations
+from sluice.gateway.authz.policy_file import DEFAULT_POLICY, read_policy
+from sluice.gateway.authz.routes import Route, RouteTable
+from sluice.gateway.config import EDGE_NAME, GatewayConfig
+from sluice.gateway.credentials.access_tokens import issue
+from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.credentials.token_file import create_token
+from sluice.gateway.envoy_config.clusters import edge_clusters
+from sluice.gateway.envoy_config.json_values import extension
+from sluice.gateway.envoy_config.limits import rate_limit
+from sluice.gateway.envoy_config.listeners import SOURCE, edge_listener
+from sluice.gateway.envoy_config.routes import Grants, route_configuration
+from sluice.gateway.envoy_config.templates import load_source
+from sluice.gateway.principal import Principal
+from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
+from sluice.gateway.proxy.envoy_process import EnvoyProcess
+from sluice.gateway.service.processes import route_file, run_envoy
+from sluice.pki.assertions.credential import Credential
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.edge_client import edge_client_context
 
 TRUST_DOMAIN = "bench.test"
 PATH = "/v1/jobs"

@@ -19,14 +19,20 @@ from pathlib import Path
 import psutil
 
 from benchmarks.report import Result, arguments, emit, progress, spread
-from pki.authority import Authority, sign_leaf
-from pki.bulk import Action, Signer, StoreTarget, issue_all, prepare
-from pki.config import PkiConfig
-from pki.identity_store import IdentityStore
-from pki.inventory import parse_inventory
-from pki.keys import generate_key
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
+from sluice.pki.authorities.signing import Authority, sign_leaf
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.database import IdentityStore
+from sluice.pki.issuing.bulk import (
+    Action,
+    Signer,
+    StoreTarget,
+    issue_all,
+    prepare,
+)
+from sluice.pki.issuing.inventory import parse_inventory
+from sluice.pki.x509.keys import generate_key
+from sluice.pki.x509.profiles import AuthorityKind
 
 BAR = 0.8
 FLAT_MIB = 16.0

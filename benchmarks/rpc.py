@@ -18,9 +18,9 @@ from pathlib import Path
 
 from benchmarks.report import Result, arguments, emit, progress
 from benchmarks.worker import Figures, Worker
-from pki.config import PkiConfig
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
 
 BAR = 8.0
 WORK = "benchmarks.rpc_work"

@@ -19,9 +19,9 @@ import grpc.aio  # type: ignore[import-untyped]
 import msgspec
 
 from benchmarks.worker import next_order, say
-from pki.identity import Role
-from pki.tls import TlsIdentity
-from runtime.rpc import RpcEndpoint, RpcService, rpc
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.rpc import RpcEndpoint, RpcService, rpc
 
 METHOD = "/benchmark.Beat/Beat"
 TIMEOUT_SECONDS = 30.0
@@ -62,7 +62,7 @@ Ask = Callable[[], Awaitable[int]]
 
 
 async def serve_sluice(directory: Path) -> None:
-    """Serve with ``runtime.rpc``."""
+    """Serve with ``sluice.runtime.rpc``."""
     service = RpcService(TlsIdentity(directory))
     await service.start(BeatEndpoint())
     _, port = await service.listen("127.0.0.1", 0)

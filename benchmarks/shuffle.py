@@ -30,10 +30,10 @@ from benchmarks.report import Result, emit, progress, spread
 from benchmarks.shuffle_work import ROUNDS_SHUFFLE_ROWS, ROW_BYTES
 from benchmarks.shuffle_workers import ShuffleWorkers
 from benchmarks.spark_job import Channels, Job
-from pki.config import PkiConfig
-from pki.issuer import LocalIssuer
-from runtime.spark.command import SparkRuntime, TlsEngine, find_spark_runtime
-from runtime.spark.conf import DriverShape
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine, find_spark_runtime
+from sluice.runtime.spark.jvm.conf import DriverShape
 
 BAR = 1.0
 BAR_WITH_TLS = 0.85

@@ -18,9 +18,9 @@ from pathlib import Path
 from benchmarks.report import Result, arguments, emit, progress
 from benchmarks.shuffle_worker_load import FRAME_BYTES, JOB
 from benchmarks.worker import Worker
-from pki.config import PkiConfig
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
 
 GB = 1e9
 BAR = 1.0

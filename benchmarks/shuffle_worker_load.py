@@ -24,11 +24,11 @@ from pathlib import Path
 
 import numpy as np
 
-from pki.bulk_tls import BulkStream, BulkTls
-from pki.channels import Channel, server_policy
-from pki.tls import TlsIdentity
-from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import (
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.tls.bulk import BulkStream, BulkTls
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.integrity import SegmentChecks
+from sluice.runtime.shuffle.wire import (
     HEADER_BYTES,
     SEGMENT_ENTRY,
     FrameType,
@@ -37,8 +37,8 @@ from runtime.shuffle.wire import (
     pack_hello,
     parse_header,
 )
-from runtime.shuffle.worker.config import WorkerConfig
-from runtime.shuffle.worker.worker import ShuffleWorker
+from sluice.runtime.shuffle.worker.config import WorkerConfig
+from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 
 KEY = bytes(8)
 SEGMENT_BYTES = 64 << 10

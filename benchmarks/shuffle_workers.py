@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 import psutil
 
-from pki.files import write_secret
-from pki.identity import Role, SpiffeId
-from pki.issuer import Issuer
-from runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from sluice.core.files import write_secret
+from sluice.pki.issuing.issuer import Issuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
 
 HOST = "127.0.0.1"
 START_SECONDS = 60.0
@@ -31,7 +31,7 @@ MAX_SHUFFLES_PER_CONTEXT = 1 << 20
 class ShuffleWorkers:
     """``count`` workers that serve the jobs in ``jobs``; ``replicas`` of them keep each map's output.
 
-    ``options`` are more of ``python -m runtime.shuffle.worker``.
+    ``options`` are more of ``python -m sluice.runtime.shuffle.worker``.
     """
 
     directory: Path
@@ -63,7 +63,7 @@ class ShuffleWorkers:
             self.issuer.issue_to(identity, worker, dns=["localhost"], ips=[HOST])
         with (self.directory / name / "log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "runtime.shuffle.worker"),
+                *(sys.executable, "-m", "sluice.runtime.shuffle.worker"),
                 *(
                     "--identity",
                     str(identity),

@@ -20,16 +20,35 @@ from typing import Any, Protocol, TypeVar
 
 import psutil
 
-from pki.identity import SpiffeId
-from pki.issuer import Issuer
-from runtime.messages import ExecutorLaunch, ShuffleAllocation, SparkRegistration
-from runtime.process import ChildProcess
-from runtime.spark.bridge import Bridge, BridgeEvent, LocateShuffle, RegisterShuffle, SparkStopped, UnregisterShuffle
-from runtime.spark.command import Command, SparkRuntime, TlsEngine, driver_jvm_command, executor_command
-from runtime.spark.conf import FORBIDDEN_PATTERNS_PROPERTY, DriverShape, default_conf, launcher_conf, shuffle_conf
-from runtime.spark.driver_gateway import read_gateway
-from runtime.spark.evidence import read_evidence
-from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
+from sluice.pki.issuing.issuer import Issuer
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.messages import ExecutorLaunch, ShuffleAllocation, SparkRegistration
+from sluice.runtime.node.child_process import ChildProcess
+from sluice.runtime.spark.driver.bridge import (
+    Bridge,
+    BridgeEvent,
+    LocateShuffle,
+    RegisterShuffle,
+    SparkStopped,
+    UnregisterShuffle,
+)
+from sluice.runtime.spark.evidence import read_evidence
+from sluice.runtime.spark.jvm.command import (
+    Command,
+    SparkRuntime,
+    TlsEngine,
+    driver_jvm_command,
+    executor_command,
+)
+from sluice.runtime.spark.jvm.conf import (
+    FORBIDDEN_PATTERNS_PROPERTY,
+    DriverShape,
+    default_conf,
+    launcher_conf,
+    shuffle_conf,
+)
+from sluice.runtime.spark.jvm.gateway_port import read_gateway
+from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
 
 HOST = "127.0.0.1"
 SHAPE = DriverShape(executors=2, executor_cores=1, executor_memory_mb=1024, driver_memory_mb=768)

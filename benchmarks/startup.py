@@ -27,10 +27,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.report import Result, arguments, emit, progress, spread
-from pki.files import make_private_directory
-from runtime.spark.class_archive import make_class_archive
-from runtime.spark.code_cache import note_of
-from runtime.spark.plugin_build import ensure_plugin
+from sluice.core.files import make_private_directory
+from sluice.runtime.spark.code_cache import note_of
+from sluice.runtime.spark.jvm.class_archive import make_class_archive
+from sluice.runtime.spark.plugin_build import ensure_plugin
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PIPELINE = REPOSITORY / "pipelines" / "cert_inventory.py"
@@ -55,7 +55,7 @@ class Cluster:
 def sluice(home: Path, verb: str, *arguments_: str, variables: Mapping[str, str]) -> str:
     """Run a verb on the cluster in ``home``; returns its standard output."""
     verbs = verb.split()
-    command = [sys.executable, "-m", "cli.main", *verbs, "--home", str(home), *arguments_]
+    command = [sys.executable, "-m", "sluice.cli.main", *verbs, "--home", str(home), *arguments_]
     done = subprocess.run(
         command,
         cwd=REPOSITORY,

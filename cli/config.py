@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from cli.errors import UsageError
-from gateway.config import GatewayConfig
-from pki.ca.config import CaConfig
-from pki.config import PkiConfig
-from pki.errors import SluiceError
-from pki.logs import LogConfig
-from pki.tracing import TracingConfig
-from runtime.checkpoint.config import StreamingConfig
-from runtime.config import (
+from sluice.cli.errors import UsageError
+from sluice.core.errors import SluiceError
+from sluice.core.logs import LogConfig
+from sluice.core.tracing import TracingConfig
+from sluice.gateway.config import GatewayConfig
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.config import PkiConfig
+from sluice.runtime.checkpoint.config import StreamingConfig
+from sluice.runtime.config import (
     ConnectConfig,
     JobManagerConfig,
     LimitsConfig,
@@ -33,11 +33,11 @@ from runtime.config import (
     SparkConfig,
     TaskManagerConfig,
 )
-from runtime.ha.config import HaConfig, check_ha
-from runtime.restart_config import RestartConfig
-from runtime.shuffle.config import ShuffleConfig, check_shuffle
-from runtime.spark.managers.kubernetes import KubernetesConfig
-from runtime.spark.managers.yarn import YarnConfig
+from sluice.runtime.ha.config import HaConfig, check_ha
+from sluice.runtime.restart_config import RestartConfig
+from sluice.runtime.shuffle.config import ShuffleConfig, check_shuffle
+from sluice.runtime.spark.managers.kubernetes import KubernetesConfig
+from sluice.runtime.spark.managers.yarn import YarnConfig
 
 ENVIRONMENT_PREFIX = "SLUICE__"
 MAX_CONFIG_BYTES = 1 << 20

@@ -13,14 +13,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from cli.client import GatewayClient, edge_connection, gateway_client
-from cli.errors import CommandError
-from cli.follow import Follower, report_verdict
-from cli.job_connections import COLUMNS, all_connections, connection_rows
-from cli.options import ConfigOption, load_configuration
-from cli.tables import print_table
-from cli.target import Target, local_url
-from pki.home import Home
+from sluice.cli.client.rest_client import GatewayClient, edge_connection, gateway_client
+from sluice.cli.client.target import Target, local_url
+from sluice.cli.errors import CommandError
+from sluice.cli.jobs.connections import COLUMNS, all_connections, connection_rows
+from sluice.cli.jobs.follow import Follower, report_verdict
+from sluice.cli.options import ConfigOption, load_configuration
+from sluice.cli.tables import print_table
+from sluice.core.home import Home
 
 DEMO_HOME = Path(".sluice/demo")
 TOKEN_LIFETIME = dt.timedelta(hours=1)
@@ -50,7 +50,7 @@ class _Demo:
         self.console.print(f"\n» {line}", style="bold", highlight=False, markup=False, soft_wrap=True)
 
     async def run(self, configuration: Any) -> int:  # noqa: ANN401  Configuration, imported late
-        from cli.launcher import Launcher
+        from sluice.cli.cluster.launcher import Launcher
 
         self.step("Starting CA, Envoy, auth service, JobManager and TaskManagers, each with its own certificate")
         stop, ready = asyncio.Event(), asyncio.Event()
@@ -88,12 +88,12 @@ class _Demo:
             loop.add_signal_handler(number, stop.set)
 
     async def _show(self) -> int:
-        import pipelines
+        import sluice.pipelines
 
         self.step("Creating an API token (only its hash is stored) for user demo, role submitter")
         target = self._target()
         self.say(f"token valid for {TOKEN_LIFETIME}, gateway at {target.url}")
-        pipeline = Path(next(iter(pipelines.__path__))) / "cert_inventory.py"
+        pipeline = Path(next(iter(sluice.pipelines.__path__))) / "cert_inventory.py"
         self.step(f"Submitting {pipeline.name} through the gateway over HTTPS")
         async with gateway_client(target) as client:
             job_id = await client.submit(pipeline, {"args": [], "executors": self.executors})
@@ -105,7 +105,7 @@ class _Demo:
             return code
 
     def _target(self) -> Target:
-        from gateway.tokens import create_token
+        from sluice.gateway.credentials.token_file import create_token
 
         token = create_token(self.home, name="demo", role="submitter", lifetime=TOKEN_LIFETIME)
         return Target(local_url(self.home), self.home.pki / "authorities" / "edge" / "cert.pem", token)

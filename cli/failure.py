@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import aiohttp
 from rich.console import Console
 
-from pki.errors import SluiceError
+from sluice.core.errors import SluiceError
 
 MAX_CAUSES = 4
 _REMEDIES = {

@@ -8,33 +8,44 @@ import traceback
 import typer
 from rich.console import Console
 
-from cli import (
-    audit,
+from sluice.cli import demo, metrics, settings
+from sluice.cli.audit import commands as audit
+from sluice.cli.cluster import commands as cluster
+from sluice.cli.compose import commands as compose
+from sluice.cli.doctor import commands as doctor
+from sluice.cli.errors import (
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_NO,
+    CommandError,
+)
+from sluice.cli.failure import of_ours, of_the_system, tell
+from sluice.cli.gateway import (
     audit_log,
-    cluster,
-    compose,
-    connect,
-    demo,
-    doctor,
-    drain,
-    gateway,
-    job_exceptions,
-    jobs,
     login,
-    metrics,
-    pki,
     policy,
-    run,
-    savepoints,
     session,
-    settings,
-    shuffle,
     token,
     user,
 )
-from cli.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_NO, CommandError
-from cli.failure import of_ours, of_the_system, tell
-from pki.errors import SluiceError
+from sluice.cli.gateway import (
+    commands as gateway,
+)
+from sluice.cli.jobs import (
+    commands as jobs,
+)
+from sluice.cli.jobs import (
+    connect,
+    drain,
+    savepoints,
+    shuffle,
+)
+from sluice.cli.jobs import (
+    exceptions as job_exceptions,
+)
+from sluice.cli.pki import commands as pki
+from sluice.cli.run import commands as run
+from sluice.core.errors import SluiceError
 
 app = typer.Typer(
     name="sluice",

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from cli.errors import UsageError
-from cli.options import DEFAULT_HOME, HomeOption, JsonOption
-from pki.home import Home
+from sluice.cli.errors import UsageError
+from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from sluice.core.home import Home
 
 
 def metrics(
@@ -29,7 +29,7 @@ def metrics(
 
 
 async def _gather(home: Home, process: str | None) -> str:
-    from pki.metrics import directory, fetch, merge
+    from sluice.core.metrics import directory, fetch, merge
 
     answers = await asyncio.gather(*(fetch(path) for path in sorted(directory(home).glob("*.sock"))))
     wanted = [text for text in answers if text and (process is None or f'process="{process}"' in text)]

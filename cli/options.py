@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from cli import config
-from pki.home import Home
+from sluice.cli import config
+from sluice.core.home import Home
 
 HomeOption = Annotated[
     Path,

@@ -9,12 +9,12 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from cli.config import Configuration
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.logs import LogConfig, configure_logging
-from pki.metrics import serving
-from pki.tracing import TRACING, TracingConfig
+from sluice.cli.config import Configuration
+from sluice.core.home import Home
+from sluice.core.logs import LogConfig, configure_logging
+from sluice.core.metrics import serving
+from sluice.core.tracing import TRACING, TracingConfig
+from sluice.pki.spiffe_id import Role, SpiffeId
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,15 @@ import json
 
 import typer
 
-from cli.config_reference import configuration_reference
-from cli.options import DEFAULT_HOME, ConfigOption, HomeOption, JsonOption, load_configuration
-from cli.tables import print_table
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    load_configuration,
+)
+from sluice.cli.reference.config import configuration_reference
+from sluice.cli.tables import print_table
 
 app = typer.Typer(no_args_is_help=True, help="Show the configuration: sluice.toml, SLUICE__SECTION__KEY, defaults.")
 

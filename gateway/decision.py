@@ -1,6 +1,6 @@
 """The one decision of the auth service: may this request go on to REST, and as whom? No I/O.
 
-Who sends it has been found out before (:mod:`gateway.authenticator`); here it is a principal or a refusal.
+Who sends it has been found out before (:mod:`sluice.gateway.authn.authenticator`); here it is a principal or a refusal.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import hmac
 from dataclasses import dataclass, field
 
-from gateway.authenticator import Authenticated, Presented
-from gateway.operations import OWNED_OPERATIONS
-from gateway.passes import SAFE_METHODS
-from gateway.policy import Policy, Verdict
-from gateway.principal import Principal
-from gateway.routes import RouteTable, UnsafePath, split_target
-from gateway.token_book import Refusal, Unauthenticated
+from sluice.gateway.authn.authenticator import Authenticated, Presented
+from sluice.gateway.authz.operations import OWNED_OPERATIONS
+from sluice.gateway.authz.policy import Policy, Verdict
+from sluice.gateway.authz.routes import RouteTable, UnsafePath, split_target
+from sluice.gateway.credentials.access_tokens import SAFE_METHODS
+from sluice.gateway.credentials.api_tokens import Refusal, Unauthenticated
+from sluice.gateway.principal import Principal
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pki.errors import SluiceError
+from sluice.core.errors import SluiceError
 
 
 class GatewayError(SluiceError):

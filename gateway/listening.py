@@ -10,8 +10,8 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from gateway.errors import ListenError
-from pki.files import SECRET_MODE, make_private_directory
+from sluice.core.files import SECRET_MODE, make_private_directory
+from sluice.gateway.errors import ListenError
 
 _BACKLOG = 512
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pki.credential import Credential
+from sluice.pki.assertions.credential import Credential
 
 MAX_NAME_CHARACTERS = 128
 MAX_GROUPS = 64

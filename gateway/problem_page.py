@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from pathlib import Path
 
-import gateway.ui
-from webui.rendering import CONTENT_SECURITY_POLICY, HTML, Pages
+from sluice.core.pages.rendering import CONTENT_SECURITY_POLICY, HTML, Pages
+from sluice.gateway.templates import TEMPLATES
 
 POLICY_HEADER = "content-security-policy"
 POLICY = CONTENT_SECURITY_POLICY
 
-_PAGES = Pages(Path(gateway.ui.__file__).parent / "templates")
+_PAGES = Pages(TEMPLATES)
 
 
 def wants_page(headers: Mapping[str, str]) -> bool:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from gateway.errors import GatewayError
-from pki.errors import StoreError
-from pki.files import read_secret
+from sluice.core.errors import StoreError
+from sluice.core.files import read_secret
+from sluice.gateway.errors import GatewayError
 
 _Value = TypeVar("_Value")
 
@@ -35,7 +35,7 @@ class FileSnapshot(Generic[_Value]):
         self._value: _Value | None = None
 
     def get(self) -> _Value:
-        """The value of the file as it is now; raises :class:`~pki.errors.SluiceError`."""
+        """The value of the file as it is now; raises :class:`~sluice.core.errors.SluiceError`."""
         try:
             info = self._path.stat()
         except FileNotFoundError as error:

@@ -9,8 +9,8 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.errors import BootstrapError
-from pki.identity import Role
+from sluice.gateway.errors import BootstrapError
+from sluice.pki.spiffe_id import Role
 
 EDGE_SECRET = "edge"  # noqa: S105  the name of a secret, not a secret
 EDGE_TRUST_SECRET = "edge-trust"  # noqa: S105  likewise

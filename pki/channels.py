@@ -11,8 +11,8 @@ from collections.abc import Hashable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from pki.errors import PeerRefused
-from pki.identity import Role, SpiffeId
+from sluice.core.errors import PeerRefused
+from sluice.pki.spiffe_id import Role, SpiffeId
 
 
 class Channel(enum.StrEnum):

@@ -1,45 +1,37 @@
-"""Errors of the PKI: one base, specific subclasses, each with its remedy."""
+"""Errors of the online authority, on both sides of the wire."""
 
 from __future__ import annotations
 
-
-class SluiceError(Exception):
-    """Base of every error that Sluice raises on purpose.
-
-    Args:
-        what: what was wrong, with the value it concerns (never a secret).
-        remedy: what the reader can do about it; empty when there is nothing to do.
-    """
-
-    def __init__(self, what: str, remedy: str = "") -> None:
-        super().__init__(f"{what} ({remedy})" if remedy else what)
-        self.what = what
-        self.remedy = remedy
+from sluice.core.errors import PkiError
 
 
-class PkiError(SluiceError):
-    """Base of the errors of package ``pki``."""
+class EnrolmentRefused(PkiError):
+    """The join token is none of ours, was used, has expired, or is for somebody else."""
 
 
-class InvalidIdentity(PkiError):
-    """A SPIFFE ID, role or name that does not follow the rules."""
+class IssuanceRefused(PkiError):
+    """The requester may not have what it asks for, whatever its request looks like."""
 
 
-class StoreError(PkiError):
-    """The PKI store or an identity directory is missing, damaged or badly protected."""
+class CertificateSuperseded(IssuanceRefused):
+    """The certificate that was shown is not the newest of its identity: two have it, or an old copy came back."""
 
 
-class CertificateRejected(PkiError):
-    """A certificate or CSR that does not meet its profile or does not verify."""
+class CertificateUnknown(PkiError):
+    """No certificate like that lives, as far as this authority knows."""
 
 
-class PeerRefused(PkiError):
-    """The other end of a connection is not someone this channel admits."""
+class LedgerError(PkiError):
+    """The ledger of issued certificates is damaged, or cannot be written: nothing is issued."""
 
 
-class CrlRejected(PkiError):
-    """A certificate revocation list that is damaged, foreign, expired, older than the one in use, or not understood."""
+class RateLimited(PkiError):
+    """Too many requests from one side; ``retry_after`` is in seconds."""
+
+    def __init__(self, what: str, retry_after: float) -> None:
+        super().__init__(what, f"try again in {retry_after:.1f} s")
+        self.retry_after = retry_after
 
 
-class AssertionRefused(PkiError):
-    """Who is said to ask is not proven: no assertion, or not the gateway's, not for here, or not for now."""
+class CaUnavailable(PkiError):
+    """The online authority could not be reached, did not prove who it is, or failed to answer."""

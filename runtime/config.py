@@ -6,12 +6,12 @@ import enum
 
 import msgspec
 
-from runtime.checkpoint.config import StreamingConfig
-from runtime.ha.config import HaConfig
-from runtime.jobmanager.placement import Placement
-from runtime.messages import SlotProfile
-from runtime.restart_config import RestartConfig
-from runtime.shuffle.config import ShuffleConfig
+from sluice.runtime.checkpoint.config import StreamingConfig
+from sluice.runtime.ha.config import HaConfig
+from sluice.runtime.messages import SlotProfile
+from sluice.runtime.placement import Placement
+from sluice.runtime.restart_config import RestartConfig
+from sluice.runtime.shuffle.config import ShuffleConfig
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,7 +70,7 @@ class TaskManagerConfig(_Section, frozen=True):
 
 
 class SparkConfig(_Section, frozen=True):
-    """Defaults for every job; a job may override what :mod:`runtime.spark.conf` allows."""
+    """Defaults for every job; a job may override what :mod:`sluice.runtime.spark.jvm.conf` allows."""
 
     driver_memory_mb: int = 768
     executors: int = 2

@@ -1,6 +1,6 @@
 """The typed interfaces between endpoints: which methods exist, and which roles may call each.
 
-A Protocol here is what a proxy is generated from (:meth:`runtime.rpc.RemotePeer.gateway`); the endpoint
+A Protocol here is what a proxy is generated from (:meth:`sluice.runtime.rpc.RemotePeer.gateway`); the endpoint
 that serves it implements the same methods.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pki.identity import Role
-from runtime.messages import (
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.messages import (
     CsrToSign,
     DriverAssignment,
     DriverExit,
@@ -33,7 +33,7 @@ from runtime.messages import (
     UiPage,
     UiRequest,
 )
-from runtime.rpc import rpc
+from sluice.runtime.rpc import rpc
 
 RESOURCE_MANAGER = "resourcemanager"
 TASK_EXECUTOR = "taskexecutor"

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import msgspec
 
-from pki.connections import PeerCertificate
-from pki.tracing import TraceParent
-from runtime.restart_config import RestartWish
+from sluice.core.tracing import TraceParent
+from sluice.pki.tls.connections import PeerCertificate
+from sluice.runtime.restart_config import RestartWish
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +77,7 @@ class Archive(Message, frozen=True):
 class JobSubmission(Message, frozen=True):
     """What the Dispatcher accepts: one pipeline and how to run it.
 
-    ``spark_conf`` holds only keys that survived :func:`runtime.spark.conf.check_job_conf`.
+    ``spark_conf`` holds only keys that survived :func:`sluice.runtime.spark.jvm.conf.check_job_conf`.
     """
 
     name: str

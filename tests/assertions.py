@@ -13,15 +13,21 @@ import jwt
 import msgspec
 from yarl import URL
 
-from gateway.assembly import decode_routes
-from gateway.assertion import AssertionSigner, publish_keys
-from gateway.pass_keys import PassKeys
-from gateway.principal import AccessRole, Principal
-from pki.assertion_keys import assertion_keys_file
-from pki.assertions import HEADER, PASS_AUDIENCE, Asserted, AssertionVerifier, decode_jwks
-from pki.credential import Credential
-from pki.home import Home
-from runtime.rest.routes import published_routes
+from sluice.core.home import Home
+from sluice.gateway.credentials.assertion import AssertionSigner, publish_keys
+from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.principal import AccessRole, Principal
+from sluice.gateway.service.assembly import decode_routes
+from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.keys import assertion_keys_file
+from sluice.pki.assertions.tokens import (
+    HEADER,
+    PASS_AUDIENCE,
+    Asserted,
+    AssertionVerifier,
+    decode_jwks,
+)
+from sluice.runtime.rest_server.routes import published_routes
 
 
 class AssertingGateway:

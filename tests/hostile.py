@@ -1,7 +1,7 @@
 """Identities that must be refused, and a PKI of its own for each test; shared by everybody's tests.
 
     pki = TestPki(tmp_path)
-    good = pki.identity(SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1"))       # a TlsIdentity
+    good = sluice.pki.spiffe_id(SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1"))       # a TlsIdentity
     bad = pki.hostile(Hostile.EXPIRED, pretending=good.spiffe_id)
     await assert_refused(host, port, bad.client_context(alpn=["h2"]))
     bad.directory                                                                       # the same as files
@@ -26,17 +26,28 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from pki import keystore
-from pki.authority import Authority, authority_key_identifier, create_intermediate, create_root, to_pem
-from pki.config import PkiConfig
-from pki.files import PUBLIC_MODE, SECRET_MODE, make_private_directory, replace_set
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
-from pki.keys import key_to_pem
-from pki.profiles import AuthorityKind, Names, leaf_key_usage
-from pki.store import AuthorityStore
-from pki.tls import TlsIdentity
+from sluice.core.files import (
+    PUBLIC_MODE,
+    SECRET_MODE,
+    make_private_directory,
+    replace_set,
+)
+from sluice.core.home import Home
+from sluice.pki.authorities.signing import (
+    Authority,
+    authority_key_identifier,
+    create_intermediate,
+    create_root,
+    to_pem,
+)
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509 import pkcs12 as keystore
+from sluice.pki.x509.keys import key_to_pem
+from sluice.pki.x509.profiles import AuthorityKind, Names, leaf_key_usage
 
 TRUST_DOMAIN = "sluice.local"
 OTHER_JOB_ID = "f" * 32

@@ -19,9 +19,9 @@ import jwt
 from aiohttp import web
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from pki.config import PkiConfig
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
 
 CLIENT_ID = "sluice"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pki.ca.ledger import NOTED_KINDS, LedgerRecord
-from pki.ca.ledger_file import ledger_path, read_ledger
+from sluice.pki.ledger.file import ledger_path, read_ledger
+from sluice.pki.ledger.records import NOTED_KINDS, LedgerRecord
 
 
 def issued_online(pki: Path) -> list[LedgerRecord]:

@@ -12,7 +12,7 @@ from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from pki.tracing import TRACING, TracingConfig
+from sluice.core.tracing import TRACING, TracingConfig
 
 
 @dataclass

@@ -9,21 +9,26 @@ from typing import cast
 
 import msgspec
 
-from pki.connections import PeerCertificate
-from pki.home import Home
-from pki.standing import OpenStreams
-from runtime.blob.store import BlobStore
-from runtime.checkpoint.ledger import Checkpoint, CheckpointsView, QueryCheckpoint
-from runtime.checkpoint.savepoints import Savepoint
-from runtime.config import ConnectConfig, RuntimeConfig
-from runtime.jobmanager.connect_sessions import ConnectSessions
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, LogNotFound, UiNotFound
-from runtime.jobmanager.exceptions import judged
-from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
-from runtime.jobmanager.history import JobHistory
-from runtime.jobmanager.job_feed import JobFeed
-from runtime.jobmanager.observation import Observation
-from runtime.jobmanager.views import (
+from sluice.core.home import Home
+from sluice.pki.assertions.stream_standing import OpenStreams
+from sluice.pki.tls.connections import PeerCertificate
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.checkpoint.ledger import Checkpoint, CheckpointsView, QueryCheckpoint
+from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.runtime.config import ConnectConfig, RuntimeConfig
+from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
+from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
+from sluice.runtime.jobmanager.dispatcher.observation import Observation
+from sluice.runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    LogNotFound,
+    UiNotFound,
+)
+from sluice.runtime.jobmanager.exceptions import judged
+from sluice.runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
+from sluice.runtime.jobmanager.store.job_history import JobHistory
+from sluice.runtime.jobmanager.views import (
     AttemptView,
     ExceptionEntry,
     ExecutorView,
@@ -36,7 +41,7 @@ from runtime.jobmanager.views import (
     SlotView,
     TaskManagerView,
 )
-from runtime.messages import (
+from sluice.runtime.messages import (
     ConnectionEvidence,
     Evidence,
     JobProgress,
@@ -54,12 +59,14 @@ from runtime.messages import (
     UiPage,
     UiRequest,
 )
-from runtime.rest.artifacts import ArtifactStores
-from runtime.rest.cluster import Cluster, ClusterFacts, Term
-from runtime.rest.standing import whoever_was_let_in
-from runtime.rest.streams import Streams
-from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.messages import (
+from sluice.runtime.rest.artifacts import ArtifactStores
+from sluice.runtime.rest.audit_summary import AuditSummary, Examined
+from sluice.runtime.rest.cluster import Cluster, ClusterFacts, Term
+from sluice.runtime.rest.standing import whoever_was_let_in
+from sluice.runtime.rest.streams import Streams
+from sluice.runtime.rest.trust_facts import Anchor, TrustFacts
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.messages import (
     NOTHING_MEASURED,
     DiskReport,
     JobReport,
@@ -69,8 +76,6 @@ from runtime.shuffle.messages import (
     WorkerState,
     WorkerView,
 )
-from runtime.ui.audit_summary import AuditSummary, Examined
-from runtime.ui.trust_facts import Anchor, TrustFacts
 
 TRUST_DOMAIN = "gateway.test"
 SUITE = "TLS_AES_256_GCM_SHA384"

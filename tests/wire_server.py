@@ -10,11 +10,16 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, x25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
-from audit.wire.codec import Reader, number, read_extensions, vector
-from audit.wire.hello import handshake_message
-from audit.wire.numbers import Content, Extension, Message
-from audit.wire.schedule import SUITES, KeySchedule, Protection
-from pki.identity_files import read_certificates
+from sluice.audit.wire.codec import (
+    Reader,
+    number,
+    read_extensions,
+    vector,
+)
+from sluice.audit.wire.hello import handshake_message
+from sluice.audit.wire.numbers import Content, Extension, Message
+from sluice.audit.wire.schedule import SUITES, KeySchedule, Protection
+from sluice.pki.identities.directory import read_certificates
 
 X25519 = 0x1D
 SUITE = 0x1301

@@ -10,18 +10,27 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from audit.check import Check
-from audit.checks import references as ref
-from audit.model import TLS_KINDS, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
-from audit.signatures import WEAK_HASHES, issued_by
-from audit.subject import Subject, uris_of
-from pki.channels import MAY_LISTEN, Channel
-from pki.errors import CertificateRejected, InvalidIdentity, PkiError
-from pki.identity import Role, SpiffeId
-from pki.keys import describe_key
-from pki.peer import certified_identity, check_purpose
-from pki.profiles import Purpose
-from pki.verify import build_path
+from sluice.audit.check import Check
+from sluice.audit.checks import references as ref
+from sluice.audit.model import (
+    TLS_KINDS,
+    Evidence,
+    Foreign,
+    Kind,
+    Severity,
+    finding,
+    not_examined,
+    passed,
+)
+from sluice.audit.signatures import WEAK_HASHES, issued_by
+from sluice.audit.subject import Subject, uris_of
+from sluice.core.errors import CertificateRejected, InvalidIdentity, PkiError
+from sluice.pki.channels import MAY_LISTEN, Channel
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.keys import describe_key
+from sluice.pki.x509.peer_identity import certified_identity, check_purpose
+from sluice.pki.x509.profiles import Purpose
+from sluice.pki.x509.verification import build_path
 
 MIN_RSA_BITS = 2048
 MIN_CURVE_BITS = 224

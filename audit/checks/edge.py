@@ -7,13 +7,20 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from audit.check import Check
-from audit.checks import references as ref
-from audit.model import Evidence, Kind, Severity, finding, not_examined, passed
-from audit.subject import Operation, Subject
-from pki.channels import Channel
-from pki.edge_client import edge_client_context
-from pki.tls import unverified_client_context
+from sluice.audit.check import Check
+from sluice.audit.checks import references as ref
+from sluice.audit.model import (
+    Evidence,
+    Kind,
+    Severity,
+    finding,
+    not_examined,
+    passed,
+)
+from sluice.audit.subject import Operation, Subject
+from sluice.pki.channels import Channel
+from sluice.pki.tls.contexts import unverified_client_context
+from sluice.pki.tls.edge_client import edge_client_context
 
 MAX_BODY_BYTES = 64 << 10
 _REFUSED = frozenset({401, 403})

@@ -5,13 +5,21 @@ from __future__ import annotations
 import socket
 import time
 
-from audit.check import Check
-from audit.checks import references as ref
-from audit.model import TLS_KINDS, Evidence, Foreign, Severity, finding, not_examined, passed
-from audit.subject import Subject
-from audit.wire.codec import number
-from audit.wire.hello import ClientHello
-from audit.wire.numbers import Content, Message
+from sluice.audit.check import Check
+from sluice.audit.checks import references as ref
+from sluice.audit.model import (
+    TLS_KINDS,
+    Evidence,
+    Foreign,
+    Severity,
+    finding,
+    not_examined,
+    passed,
+)
+from sluice.audit.subject import Subject
+from sluice.audit.wire.codec import number
+from sluice.audit.wire.hello import ClientHello
+from sluice.audit.wire.numbers import Content, Message
 
 DRIP_SECONDS = 0.25
 """Pause between two bytes of the slow handshake."""

@@ -1,7 +1,7 @@
 """The files of a local cluster, as far as they decide what its listeners are worth. Reads, and changes nothing.
 
-What is wrong with files the doctor knows (:mod:`pki.doctor`): its findings are evidence here, each under the check that
-they belong to. What an audit asks beyond that stands here itself.
+What is wrong with files the doctor knows (``pki.inspect.doctor``): its findings are evidence here, each under the
+check that they belong to. What an audit asks beyond that stands here itself.
 """
 
 from __future__ import annotations
@@ -11,19 +11,26 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from audit.check import Check
-from audit.checks import references as ref
-from audit.model import Evidence, Kind, Severity, finding, not_examined, passed
-from audit.subject import Subject
-from pki.crl_files import CRL_FILE, identity_directories
-from pki.doctor.examine import judge
-from pki.doctor.scan import read_home
-from pki.errors import PkiError
-from pki.files import read_bounded
-from pki.home import Home
-from pki.identity_files import CHAIN_FILE, read_certificates
-from pki.problem import Problem
-from pki.problem import Severity as ProblemSeverity
+from sluice.audit.check import Check
+from sluice.audit.checks import references as ref
+from sluice.audit.model import (
+    Evidence,
+    Kind,
+    Severity,
+    finding,
+    not_examined,
+    passed,
+)
+from sluice.audit.subject import Subject
+from sluice.core.errors import PkiError
+from sluice.core.files import read_bounded
+from sluice.core.home import Home
+from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
+from sluice.pki.inspect.doctor.examine import judge
+from sluice.pki.inspect.doctor.scan import read_home
+from sluice.pki.inspect.problems import Problem
+from sluice.pki.inspect.problems import Severity as ProblemSeverity
+from sluice.pki.revocation.crl_files import CRL_FILE, identity_directories
 
 MAX_FILES = 100_000
 MAX_TOLD = 5

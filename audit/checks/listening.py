@@ -8,12 +8,21 @@ import socket
 import stat
 from pathlib import Path
 
-from audit.check import Check
-from audit.checks import references as ref
-from audit.model import TLS_KINDS, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
-from audit.subject import Subject
-from audit.wire.connection import printable
-from audit.wire.numbers import Content
+from sluice.audit.check import Check
+from sluice.audit.checks import references as ref
+from sluice.audit.model import (
+    TLS_KINDS,
+    Evidence,
+    Foreign,
+    Kind,
+    Severity,
+    finding,
+    not_examined,
+    passed,
+)
+from sluice.audit.subject import Subject
+from sluice.audit.wire.connection import printable
+from sluice.audit.wire.numbers import Content
 
 _GREETINGS = (
     ("an HTTP/1.1 request", b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"),

@@ -7,11 +7,21 @@ import ipaddress
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from audit.check import Check
-from audit.checks import references as ref
-from audit.model import TLS_KINDS, Evidence, Listener, Severity, a_labels, finding, is_address, not_examined, passed
-from audit.subject import Subject
-from pki.channels import Channel
+from sluice.audit.check import Check
+from sluice.audit.checks import references as ref
+from sluice.audit.model import (
+    TLS_KINDS,
+    Evidence,
+    Listener,
+    Severity,
+    a_labels,
+    finding,
+    is_address,
+    not_examined,
+    passed,
+)
+from sluice.audit.subject import Subject
+from sluice.pki.channels import Channel
 
 MAX_NAMES_TOLD = 10
 MIN_LABELS_BELOW_WILDCARD = 2

@@ -7,12 +7,19 @@ from collections.abc import Callable
 
 from cryptography import x509
 
-from audit import rogue
-from audit.check import Check
-from audit.checks import references as ref
-from audit.model import Evidence, Kind, Severity, finding, not_examined, passed
-from audit.subject import Case, Subject
-from audit.wire.client import Credential
+from sluice.audit import rogue
+from sluice.audit.check import Check
+from sluice.audit.checks import references as ref
+from sluice.audit.model import (
+    Evidence,
+    Kind,
+    Severity,
+    finding,
+    not_examined,
+    passed,
+)
+from sluice.audit.subject import Case, Subject
+from sluice.audit.wire.client import Credential
 
 REVOCATION_SECONDS = 10.0
 """How long a listener may take to learn of a revocation; the cluster promises 5."""
@@ -274,7 +281,7 @@ CHECKS = (
         kinds=_MUTUAL,
         expected="the connection is refused",
         references=(ref.X509_SVID, ref.ASVS_ACCESS),
-        remedy="Compare the role in the SPIFFE ID with the channel table (pki.channels) inside the handshake.",
+        remedy="Compare the role in the SPIFFE ID with the channel table (sluice.pki.channels) inside the handshake.",
         run=_wrong(Case.WRONG_ROLE),
         ours_only=True,
     ),

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from audit.check import Check
-from audit.checks import references as ref
-from audit.model import TLS_KINDS, Evidence, Foreign, Kind, Severity, finding, not_examined, passed
-from audit.subject import Subject
-from audit.wire.connection import ConnectionEnded, NotTls
-from audit.wire.hello import DEFLATE, ClientHello, ServerHello
-from audit.wire.numbers import (
+from sluice.audit.check import Check
+from sluice.audit.checks import references as ref
+from sluice.audit.model import (
+    TLS_KINDS,
+    Evidence,
+    Foreign,
+    Kind,
+    Severity,
+    finding,
+    not_examined,
+    passed,
+)
+from sluice.audit.subject import Subject
+from sluice.audit.wire.connection import ConnectionEnded, NotTls
+from sluice.audit.wire.hello import DEFLATE, ClientHello, ServerHello
+from sluice.audit.wire.numbers import (
     GOOD_TLS12_SUITES,
     GROUPS,
     SIGNATURES,
@@ -20,7 +29,7 @@ from audit.wire.numbers import (
     Version,
     name_of,
 )
-from audit.wire.probe import Flight
+from sluice.audit.wire.probe import Flight
 
 _OLD_SUITES = (*GOOD_TLS12_SUITES, *WEAK_TLS12_SUITES)
 _OLD_GROUPS = (0x0017, 0x0018, 0x001D, 0x0019)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from audit.check import Check
-from audit.checks import references as ref
-from audit.model import TLS_KINDS, Evidence, Foreign, Severity, finding, not_examined, passed
-from audit.subject import Subject
-from audit.wire.client import Ticket
-from audit.wire.hello import ClientHello, ServerHello
-from audit.wire.numbers import GOOD_TLS12_SUITES, Extension, Version
+from sluice.audit.check import Check
+from sluice.audit.checks import references as ref
+from sluice.audit.model import (
+    TLS_KINDS,
+    Evidence,
+    Foreign,
+    Severity,
+    finding,
+    not_examined,
+    passed,
+)
+from sluice.audit.subject import Subject
+from sluice.audit.wire.client import Ticket
+from sluice.audit.wire.hello import ClientHello, ServerHello
+from sluice.audit.wire.numbers import GOOD_TLS12_SUITES, Extension, Version
 
 _GREETINGS = {
     "h2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from audit.check import Check
-from audit.checks import references as ref
-from audit.model import TLS_KINDS, Evidence, Severity, finding, passed
-from audit.subject import Subject
-from audit.wire.hello import ClientHello, ServerHello
-from audit.wire.numbers import (
+from sluice.audit.check import Check
+from sluice.audit.checks import references as ref
+from sluice.audit.model import (
+    TLS_KINDS,
+    Evidence,
+    Severity,
+    finding,
+    passed,
+)
+from sluice.audit.subject import Subject
+from sluice.audit.wire.hello import ClientHello, ServerHello
+from sluice.audit.wire.numbers import (
     ANONYMOUS_SUITES,
     SUITES,
     UNENCRYPTED_SUITES,

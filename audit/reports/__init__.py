@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from audit.model import Report
-from audit.reports.junit import render_junit
-from audit.reports.page import render_page
-from audit.reports.sarif import render_sarif
-from audit.reports.text import render_text
+from sluice.audit.model import Report
+from sluice.audit.reports.junit import render_junit
+from sluice.audit.reports.page import render_page
+from sluice.audit.reports.sarif import render_sarif
+from sluice.audit.reports.text import render_text
 
 
 class Format(enum.StrEnum):

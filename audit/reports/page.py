@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from audit.model import ListenerReport, Outcome, Report, Result
-from audit.reports.picture import render_picture
-from audit.reports.text import summary
+from sluice.audit.model import (
+    ListenerReport,
+    Outcome,
+    Report,
+    Result,
+)
+from sluice.audit.reports.picture import render_picture
+from sluice.audit.reports.text import summary
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --line: #8b949e; --soft: #f3f4f6;

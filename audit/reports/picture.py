@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from html import escape
 
-from audit.model import Kind, ListenerReport, Report
-from pki.channels import MAY_CONNECT
+from sluice.audit.model import Kind, ListenerReport, Report
+from sluice.pki.channels import MAY_CONNECT
 
 ROW = 46
 TOP = 34

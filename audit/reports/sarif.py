@@ -6,9 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from audit.catalogue import CHECKS
-from audit.check import Check
-from audit.model import Outcome, Report, Result, Severity
+from sluice.audit.catalogue import CHECKS
+from sluice.audit.check import Check
+from sluice.audit.model import (
+    Outcome,
+    Report,
+    Result,
+    Severity,
+)
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {

@@ -8,7 +8,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from audit.model import Kind, ListenerReport, Outcome, Report, Result, Severity
+from sluice.audit.model import (
+    Kind,
+    ListenerReport,
+    Outcome,
+    Report,
+    Result,
+    Severity,
+)
 
 COLOURS = {
     Severity.CRITICAL: "bold red",

@@ -15,9 +15,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa, x25519
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from audit.errors import WireError
-from audit.wire.codec import Reader, number, read_extensions, vector
-from audit.wire.connection import (
+from sluice.audit.errors import WireError
+from sluice.audit.wire.codec import (
+    Reader,
+    number,
+    read_extensions,
+    vector,
+)
+from sluice.audit.wire.connection import (
     Alert,
     Closed,
     ConnectionEnded,
@@ -30,9 +35,20 @@ from audit.wire.connection import (
     alert_of,
     message_name,
 )
-from audit.wire.hello import ClientHello, ServerHello, handshake_message, parse_server_hello
-from audit.wire.numbers import GOOD_SIGNATURES, Content, Extension, Message, Version
-from audit.wire.schedule import SUITES, KeySchedule, Protection
+from sluice.audit.wire.hello import (
+    ClientHello,
+    ServerHello,
+    handshake_message,
+    parse_server_hello,
+)
+from sluice.audit.wire.numbers import (
+    GOOD_SIGNATURES,
+    Content,
+    Extension,
+    Message,
+    Version,
+)
+from sluice.audit.wire.schedule import SUITES, KeySchedule, Protection
 
 MAX_CHAIN_CERTIFICATES = 16
 MAX_EVENTS = 64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from audit.errors import WireError
+from sluice.audit.errors import WireError
 
 
 class Reader:

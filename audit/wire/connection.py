@@ -9,9 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from audit.errors import WireError
-from audit.wire.codec import number, vector
-from audit.wire.numbers import ALERTS, Content, Message, name_of
+from sluice.audit.errors import WireError
+from sluice.audit.wire.codec import number, vector
+from sluice.audit.wire.numbers import (
+    ALERTS,
+    Content,
+    Message,
+    name_of,
+)
 
 MAX_RECORD_BYTES = (1 << 14) + 256
 MAX_HANDSHAKE_BYTES = 1 << 18

@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from audit.wire.codec import Reader, number, numbers, read_extensions, vector
-from audit.wire.numbers import (
+from sluice.audit.wire.codec import (
+    Reader,
+    number,
+    numbers,
+    read_extensions,
+    vector,
+)
+from sluice.audit.wire.numbers import (
     GOOD_SIGNATURES,
     MODERN_SUITES,
     Extension,

@@ -14,8 +14,13 @@ from typing import Self
 
 from OpenSSL import SSL
 
-from audit.wire.client import Credential, Verdict
-from audit.wire.connection import Closed, ConnectionEnded, Refusal, Silent
+from sluice.audit.wire.client import Credential, Verdict
+from sluice.audit.wire.connection import (
+    Closed,
+    ConnectionEnded,
+    Refusal,
+    Silent,
+)
 
 CHUNK_BYTES = 16 << 10
 MAX_RECEIVED_BYTES = 512 << 10
@@ -27,7 +32,7 @@ _CIPHERS = b"ALL:@SECLEVEL=0"
 
 
 class OldClient:
-    """One connection. Use as a context manager; arguments as those of :class:`audit.wire.client.Tls13Client`."""
+    """One connection. Use as a context manager; arguments as those of :class:`sluice.audit.wire.client.Tls13Client`."""
 
     def __init__(
         self,

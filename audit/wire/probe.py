@@ -7,12 +7,19 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from audit.errors import WireError
-from audit.wire.client import MAX_CHAIN_CERTIFICATES
-from audit.wire.codec import Reader
-from audit.wire.connection import ConnectionEnded, Ending, MessageReader, NotTls, WireConnection, alert_of
-from audit.wire.hello import ClientHello, ServerHello, parse_server_hello
-from audit.wire.numbers import Content, Message, Version
+from sluice.audit.errors import WireError
+from sluice.audit.wire.client import MAX_CHAIN_CERTIFICATES
+from sluice.audit.wire.codec import Reader
+from sluice.audit.wire.connection import (
+    ConnectionEnded,
+    Ending,
+    MessageReader,
+    NotTls,
+    WireConnection,
+    alert_of,
+)
+from sluice.audit.wire.hello import ClientHello, ServerHello, parse_server_hello
+from sluice.audit.wire.numbers import Content, Message, Version
 
 Answer = ServerHello | Ending
 _NAMED_CURVE = b"\x03"

@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives import hashes, hmac
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from audit.errors import WireError
-from audit.wire.codec import number, vector
-from audit.wire.numbers import Content
+from sluice.audit.errors import WireError
+from sluice.audit.wire.codec import number, vector
+from sluice.audit.wire.numbers import Content
 
 
 @dataclass(frozen=True, slots=True)

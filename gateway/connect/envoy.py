@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gateway.connect.messages import METHODS, SERVICE
-from gateway.routes import Route
-from gateway.upstreams import UnixLeg, cluster
-from pki.home import Home
+from sluice.core.home import Home
+from sluice.gateway.authz.routes import Route
+from sluice.gateway.connect.messages import METHODS, SERVICE
+from sluice.gateway.upstreams import UnixLeg, cluster
 
 CLUSTER = "connect"
 OPERATION = "connect.use"

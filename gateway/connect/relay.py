@@ -16,14 +16,19 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 from grpclib.server import Stream
 
-from gateway.connect.envoy import OPERATION
-from gateway.connect.messages import METHODS, SERVICE, MalformedMessage, bind_user
-from gateway.connect.sessions import Sessions, SessionUnavailable
-from gateway.connect.wire import BoundedStream, receive
-from pki.assertions import HEADER, Asserted, AssertionVerifier
-from pki.errors import AssertionRefused, SluiceError
-from pki.standing import Cut, OpenStreams
-from pki.tasks import end_tasks
+from sluice.core.errors import AssertionRefused, SluiceError
+from sluice.core.tasks import end_tasks
+from sluice.gateway.connect.envoy import OPERATION
+from sluice.gateway.connect.messages import (
+    METHODS,
+    SERVICE,
+    MalformedMessage,
+    bind_user,
+)
+from sluice.gateway.connect.sessions import Sessions, SessionUnavailable
+from sluice.gateway.connect.wire import BoundedStream, receive
+from sluice.pki.assertions.stream_standing import Cut, OpenStreams
+from sluice.pki.assertions.tokens import HEADER, Asserted, AssertionVerifier
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import aiohttp
 import msgspec
 
-from gateway.assertion import AssertionSigner
-from gateway.connect.envoy import OPERATION
-from gateway.connect.sessions import SessionAddress, SessionUnavailable
-from gateway.pass_keys import PassKeys
-from gateway.upstreams import Leg, UnixLeg
-from pki.assertions import HEADER, Asserted
-from pki.channels import Channel, server_policy
-from pki.home import Home
-from pki.http_body import BodyTooLarge, read_body
-from pki.identity import Role
-from pki.tls import TlsIdentity
+from sluice.core.home import Home
+from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.gateway.connect.envoy import OPERATION
+from sluice.gateway.connect.sessions import SessionAddress, SessionUnavailable
+from sluice.gateway.credentials.assertion import AssertionSigner
+from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.upstreams import Leg, UnixLeg
+from sluice.pki.assertions.tokens import HEADER, Asserted
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
 
 SESSION_PATH = "/v1/connect/session"
 ANSWER_SECONDS = 30.0
@@ -40,7 +40,7 @@ class RestSessions:
     leg: Leg
 
     async def ask(self, who: Asserted) -> SessionAddress:
-        """See :data:`gateway.connect.sessions.AskRest`."""
+        """See :data:`sluice.gateway.connect.sessions.AskRest`."""
         keys = PassKeys.of(self.home)
         keys.load()
         signer = AssertionSigner(keys, time.time)

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import msgspec
 
-from gateway.connect.wire import BoundedChannel, RawCodec, RawDetails
-from gateway.errors import GatewayError
-from pki.assertions import Asserted
-from pki.channels import PeerPolicy
-from pki.identity import Role
-from pki.tls import TlsIdentity
+from sluice.gateway.connect.wire import BoundedChannel, RawCodec, RawDetails
+from sluice.gateway.errors import GatewayError
+from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.channels import PeerPolicy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
 

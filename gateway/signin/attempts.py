@@ -11,7 +11,7 @@ import hmac
 import secrets
 from dataclasses import dataclass
 
-from gateway.signin.waiting import Waiting
+from sluice.gateway.signin.waiting import Waiting
 
 MAX_ATTEMPTS = 10_000
 MAX_ATTEMPTS_PER_ADDRESS = 100

@@ -16,24 +16,45 @@ from urllib.parse import parse_qsl, urlsplit
 
 from aiohttp import hdrs, web
 
-from gateway.audit_chain import AuditRecord
-from gateway.audit_writer import AuditWriter
-from gateway.authenticator import Authenticated, Authenticator, Presented, parse_cookies
-from gateway.client_certificate import HEADER as CERTIFICATE_HEADER
-from gateway.config import GatewayConfig
-from gateway.decision import challenge, csrf_holds
-from gateway.passes import CSRF_HEADER, SAFE_METHODS, SESSION_COOKIE, issue
-from gateway.problem import CONTENT_TYPE, problem_body
-from gateway.problem_page import POLICY, POLICY_HEADER, problem_page, wants_page
-from gateway.routes import UnsafePath, split_target
-from gateway.sessions import NoSession, SignedIn
-from gateway.signin import pages
-from gateway.signin.cookies import LOGIN_COOKIE, cleared, pass_cookie, session_cookies, set_cookie
-from gateway.signin.oidc import Provider
-from gateway.signin.waiting import TooManyWait
-from gateway.token_book import Unauthenticated, redact
-from gateway.token_use import TokenUse
-from pki.http_body import BodyTooLarge, read_body
+from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.gateway.audit_log.chain import AuditRecord
+from sluice.gateway.audit_log.writer import AuditWriter
+from sluice.gateway.authn.authenticator import (
+    Authenticated,
+    Authenticator,
+    Presented,
+    parse_cookies,
+)
+from sluice.gateway.authn.client_certificate import HEADER as CERTIFICATE_HEADER
+from sluice.gateway.authz.routes import UnsafePath, split_target
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.credentials.access_tokens import (
+    CSRF_HEADER,
+    SAFE_METHODS,
+    SESSION_COOKIE,
+    issue,
+)
+from sluice.gateway.credentials.api_tokens import Unauthenticated, redact
+from sluice.gateway.credentials.sessions import NoSession, SignedIn
+from sluice.gateway.credentials.token_use import TokenUse
+from sluice.gateway.decision import challenge, csrf_holds
+from sluice.gateway.problem import CONTENT_TYPE, problem_body
+from sluice.gateway.problem_page import (
+    POLICY,
+    POLICY_HEADER,
+    problem_page,
+    wants_page,
+)
+from sluice.gateway.signin import pages
+from sluice.gateway.signin.cookies import (
+    LOGIN_COOKIE,
+    cleared,
+    pass_cookie,
+    session_cookies,
+    set_cookie,
+)
+from sluice.gateway.signin.oidc import Provider
+from sluice.gateway.signin.waiting import TooManyWait
 
 MAX_FORM_BYTES = 16 << 10
 MAX_FIELDS = 20

@@ -8,14 +8,28 @@ from urllib.parse import urlencode
 import msgspec
 from aiohttp import web
 
-from gateway.authenticator import Authenticated
-from gateway.sessions import SignedIn
-from gateway.signin import pages
-from gateway.signin.desk import Asked, Desk, Note, Refused, answer, page, redirect, too_many
-from gateway.signin.device_codes import LIFETIME_SECONDS, Answer, DeviceCodes, Pending
-from gateway.signin.throttle import Throttle
-from gateway.signin.waiting import TooManyWait
-from gateway.token_book import Unauthenticated
+from sluice.gateway.authn.authenticator import Authenticated
+from sluice.gateway.credentials.api_tokens import Unauthenticated
+from sluice.gateway.credentials.sessions import SignedIn
+from sluice.gateway.signin import pages
+from sluice.gateway.signin.desk import (
+    Asked,
+    Desk,
+    Note,
+    Refused,
+    answer,
+    page,
+    redirect,
+    too_many,
+)
+from sluice.gateway.signin.device_codes import (
+    LIFETIME_SECONDS,
+    Answer,
+    DeviceCodes,
+    Pending,
+)
+from sluice.gateway.signin.throttle import Throttle
+from sluice.gateway.signin.waiting import TooManyWait
 
 GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
 

@@ -11,8 +11,8 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 
-from gateway.sessions import SignedIn
-from gateway.signin.waiting import Waiting
+from sluice.gateway.credentials.sessions import SignedIn
+from sluice.gateway.signin.waiting import Waiting
 
 MAX_OPEN = 10_000
 MAX_OPEN_PER_ADDRESS = 20

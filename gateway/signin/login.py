@@ -8,18 +8,28 @@ from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
 
-from gateway.authenticator import MAX_TOKEN_CHARACTERS
-from gateway.errors import IssuerError, LoginError
-from gateway.passes import PASS_COOKIE
-from gateway.sessions import SignedIn
-from gateway.signin import pages
-from gateway.signin.attempts import Attempts
-from gateway.signin.cookies import LOGIN_COOKIE, clear_cookie
-from gateway.signin.desk import Asked, Desk, Note, Refused, page, redirect, return_path, signed_out, too_many
-from gateway.signin.throttle import Throttle
-from gateway.signin.waiting import TooManyWait
-from gateway.token_book import Unauthenticated
-from gateway.users import MAX_PASSWORD_BYTES
+from sluice.gateway.authn.authenticator import MAX_TOKEN_CHARACTERS
+from sluice.gateway.credentials.access_tokens import PASS_COOKIE
+from sluice.gateway.credentials.api_tokens import Unauthenticated
+from sluice.gateway.credentials.sessions import SignedIn
+from sluice.gateway.credentials.users import MAX_PASSWORD_BYTES
+from sluice.gateway.errors import IssuerError, LoginError
+from sluice.gateway.signin import pages
+from sluice.gateway.signin.attempts import Attempts
+from sluice.gateway.signin.cookies import LOGIN_COOKIE, clear_cookie
+from sluice.gateway.signin.desk import (
+    Asked,
+    Desk,
+    Note,
+    Refused,
+    page,
+    redirect,
+    return_path,
+    signed_out,
+    too_many,
+)
+from sluice.gateway.signin.throttle import Throttle
+from sluice.gateway.signin.waiting import TooManyWait
 
 _LOG = logging.getLogger(__name__)
 

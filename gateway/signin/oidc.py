@@ -15,14 +15,14 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from gateway.config import IssuerConfig, OidcConfig, check_url
-from gateway.errors import IssuerError, LoginError
-from gateway.fetch import Fetcher
-from gateway.issuers import Identity, verify_token
-from gateway.jwks import KeyCache, KeyNotKnown
-from gateway.jws import InvalidJwt
-from gateway.signin.attempts import Attempt
-from pki.files import read_secret
+from sluice.core.files import read_secret
+from sluice.gateway.config import IssuerConfig, OidcConfig, check_url
+from sluice.gateway.errors import IssuerError, LoginError
+from sluice.gateway.jwt.fetch import Fetcher
+from sluice.gateway.jwt.issuers import Identity, verify_token
+from sluice.gateway.jwt.jwks import KeyCache, KeyNotKnown
+from sluice.gateway.jwt.jws import InvalidJwt
+from sluice.gateway.signin.attempts import Attempt
 
 DISCOVERY = "/.well-known/openid-configuration"
 REFRESH_SECONDS = 3600.0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from sluice.core.pages.rendering import Pages
+from sluice.gateway.templates import TEMPLATES
 
-import gateway.ui
-from webui.rendering import Pages
-
-_PAGES = Pages(Path(gateway.ui.__file__).parent / "templates")
+_PAGES = Pages(TEMPLATES)
 
 
 def content_security_policy(*form_targets: str) -> str:

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from pki.ca.issued import living
-from pki.ca.refusals import needing_attention
-from pki.config import PkiConfig
-from pki.connections import key_name
-from pki.crl_files import identity_directories
-from pki.errors import PkiError
-from pki.generation import key_id
-from pki.home import Home
-from pki.identity_files import read_identity
-from pki.profiles import ISSUING, AuthorityKind
-from pki.revocation_store import RevocationStore
-from pki.rotation import Phase, Rotation, phase_of
-from pki.rotation_store import read_rotation
-from pki.store import AuthorityStore
-from pki.trust import TrustStore
-from webui.words import Tone, expiry_tone
+from sluice.core.errors import PkiError
+from sluice.core.home import Home
+from sluice.core.pages.formatting import Tone, expiry_tone
+from sluice.pki.authorities.rotation_phases import Phase, Rotation, phase_of
+from sluice.pki.authorities.rotation_store import read_rotation
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities.trusted_authorities import TrustStore
+from sluice.pki.ca.refusals import needing_attention
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.ledger.issued import living
+from sluice.pki.revocation.crl_files import identity_directories
+from sluice.pki.revocation.store import RevocationStore
+from sluice.pki.tls.connections import key_name
+from sluice.pki.x509.key_identifiers import key_id
+from sluice.pki.x509.profiles import ISSUING, AuthorityKind
 
 MAX_LEAVES = 500
 WARN_SHARE = 0.1

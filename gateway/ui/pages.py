@@ -13,35 +13,41 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import hdrs, web
 
-import gateway.ui
-from gateway.audit_chain import AuditRecord
-from gateway.audit_follow import Filter
-from gateway.audit_log import audit_file
-from gateway.audit_verify import read_records
-from gateway.authenticator import Authenticated
-from gateway.errors import AuditLogError, TokenNotFound
-from gateway.policy import Verdict
-from gateway.problem import problem_body
-from gateway.signin.desk import Asked, Desk, Note, Refused, answer, redirect
-from gateway.token_book import Unauthenticated
-from gateway.token_use import read_token_use
-from gateway.tokens import TokenStore
-from gateway.ui.certificates import PkiView, pki_view
-from gateway.ui.revoking import REASONS, AtTheAuthority
-from gateway.ui.verify_main import Outcome
-from pki.ca.errors import CertificateUnknown
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.errors import SluiceError
-from pki.home import Home
-from webui.rendering import HTML, Pages, page_headers
+from sluice.core.errors import SluiceError
+from sluice.core.home import Home
+from sluice.core.pages.rendering import HTML, Pages, page_headers
+from sluice.gateway.audit_log.chain import AuditRecord
+from sluice.gateway.audit_log.follow import Filter
+from sluice.gateway.audit_log.log import audit_file
+from sluice.gateway.audit_log.verification import read_records
+from sluice.gateway.authn.authenticator import Authenticated
+from sluice.gateway.authz.policy import Verdict
+from sluice.gateway.credentials.api_tokens import Unauthenticated
+from sluice.gateway.credentials.token_file import TokenStore
+from sluice.gateway.credentials.token_use import read_token_use
+from sluice.gateway.errors import AuditLogError, TokenNotFound
+from sluice.gateway.problem import problem_body
+from sluice.gateway.signin.desk import (
+    Asked,
+    Desk,
+    Note,
+    Refused,
+    answer,
+    redirect,
+)
+from sluice.gateway.templates import TEMPLATES
+from sluice.gateway.ui.certificates import PkiView, pki_view
+from sluice.gateway.ui.revoking import REASONS, AtTheAuthority
+from sluice.gateway.ui.verify_main import Outcome
+from sluice.pki.config import PkiConfig
+from sluice.pki.errors import CertificateUnknown
+from sluice.pki.revocation.crl import Reason
 
 MAX_SEARCHED = 5_000
 """Records that a search looks at, the newest; the command and the access report look at all."""
@@ -53,7 +59,7 @@ VERIFY_SECONDS = 120.0
 GATEWAY_PAGE, AUDIT_PAGE, PKI_PAGE = "/auth/ui/gateway", "/auth/ui/audit-log", "/auth/ui/pki"
 
 _SERIAL = re.compile(r"[0-9a-f]{1,40}")
-_TEMPLATES = Pages(Path(gateway.ui.__file__).parent / "templates")
+_TEMPLATES = Pages(TEMPLATES)
 _Page = Callable[[Asked, Note], Awaitable[web.Response]]
 
 
@@ -195,7 +201,7 @@ class AdminPages:
                 sys.executable,
                 "-P",
                 "-m",
-                "gateway.ui.verify_main",
+                "sluice.gateway.ui.verify_main",
                 str(audit_file(self.home).parent),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,

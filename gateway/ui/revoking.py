@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.revocations import FOREVER, Revocations
-from pki.ca.address import CaAddress
-from pki.ca.client import revoke
-from pki.ca.errors import CaUnavailable
-from pki.ca.protocol import RevokedAnswer
-from pki.crl import Reason
-from pki.profiles import AuthorityKind
-from pki.tls import TlsIdentity
+from sluice.gateway.credentials.revocations import FOREVER, Revocations
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.ca.protocol import RevokedAnswer
+from sluice.pki.enrolment.client import revoke
+from sluice.pki.errors import CaUnavailable
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.profiles import AuthorityKind
 
 REASONS = (
     Reason.KEY_COMPROMISE,
@@ -51,7 +51,7 @@ class AtTheAuthority:
         return True
 
     def revoke(self, serial: str, reason: Reason, by: str) -> RevokedAnswer:
-        """Have it revoked for ``by``; see :func:`pki.ca.client.revoke`. Blocking."""
+        """Have it revoked for ``by``; see :func:`sluice.pki.enrolment.client.revoke`. Blocking."""
         answer = revoke(TlsIdentity(self.identity), self.locate().mutual, serial, reason, by)
         # The list counts in handshakes. A user's certificate is known to the gateway by its fingerprint, too.
         if answer.authority is AuthorityKind.EDGE and answer.fingerprint:

@@ -1,6 +1,6 @@
 """Checks a whole audit log in a process of its own, so that deciding about requests does not wait for it.
 
-``python -m gateway.ui.verify_main DIRECTORY`` prints one line of JSON.
+``python -m sluice.gateway.ui.verify_main DIRECTORY`` prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.audit_verify import verify_log
-from pki.errors import SluiceError
+from sluice.core.errors import SluiceError
+from sluice.gateway.audit_log.verification import verify_log
 
 NICENESS = 10
 

@@ -20,7 +20,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from gateway.errors import XdsError
+from sluice.gateway.errors import XdsError
 
 DESCRIPTORS = Path(__file__).with_name("envoy_api.binpb.gz")
 
@@ -62,7 +62,7 @@ def message_class(name: str) -> Message:
 
 
 def from_json(type_url: str, document: Mapping[str, object]) -> Message:
-    """The message that ``document`` describes; raises :class:`~gateway.errors.XdsError` naming what does not fit."""
+    """The message that ``document`` describes; raises ``XdsError`` naming what does not fit."""
     message = message_class(type_url)()
     try:
         json_format.ParseDict(dict(document), message, descriptor_pool=_pool())
@@ -86,7 +86,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(type_url: str, data: bytes) -> Message:
-    """The message in ``data``; raises :class:`~gateway.errors.XdsError`."""
+    """The message in ``data``; raises :class:`~sluice.gateway.errors.XdsError`."""
     try:
         return message_class(type_url).FromString(data)
     except DecodeError as error:

@@ -11,12 +11,30 @@ from collections.abc import Callable, Mapping
 
 from grpclib.const import Status
 
-from gateway.errors import XdsError
-from gateway.xds.api import SECRET, SHORT_NAMES, Message, decode
-from gateway.xds.snapshot import SnapshotBoard
-from gateway.xds.status import XdsStatus
-from gateway.xds.subscription import MAX_NAMES, REQUEST, Heard, Subscription, readable
-from pki.agent.grpc_server import MAX_REQUEST_BYTES, Call, Caller, CallRefused, GrpcServer, Method
+from sluice.gateway.errors import XdsError
+from sluice.gateway.xds.api import (
+    SECRET,
+    SHORT_NAMES,
+    Message,
+    decode,
+)
+from sluice.gateway.xds.snapshot import SnapshotBoard
+from sluice.gateway.xds.status import XdsStatus
+from sluice.gateway.xds.subscription import (
+    MAX_NAMES,
+    REQUEST,
+    Heard,
+    Subscription,
+    readable,
+)
+from sluice.pki.agent.grpc_server import (
+    MAX_REQUEST_BYTES,
+    Call,
+    Caller,
+    CallRefused,
+    GrpcServer,
+    Method,
+)
 
 _LOG = logging.getLogger(__name__)
 

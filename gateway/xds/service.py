@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.listening import listen_unix
-from gateway.xds.server import xds_server
-from gateway.xds.snapshot import SnapshotBoard
-from gateway.xds.status import XdsStatus
-from pki.agent.grpc_server import Caller, GrpcServer
-from pki.identity import Role
+from sluice.gateway.listening import listen_unix
+from sluice.gateway.xds.server import xds_server
+from sluice.gateway.xds.snapshot import SnapshotBoard
+from sluice.gateway.xds.status import XdsStatus
+from sluice.pki.agent.grpc_server import Caller, GrpcServer
+from sluice.pki.spiffe_id import Role
 
 
 @dataclass(frozen=True, slots=True)

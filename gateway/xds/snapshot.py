@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from gateway.xds.api import Message, encode
+from sluice.gateway.xds.api import Message, encode
 
 _VERSION_CHARACTERS = 16
 

@@ -8,10 +8,15 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.errors import XdsError
-from gateway.xds.api import SHORT_NAMES
-from pki.files import SECRET_MODE, make_private_directory, read_bounded, write_atomic
-from pki.home import Home
+from sluice.core.files import (
+    SECRET_MODE,
+    make_private_directory,
+    read_bounded,
+    write_atomic,
+)
+from sluice.core.home import Home
+from sluice.gateway.errors import XdsError
+from sluice.gateway.xds.api import SHORT_NAMES
 
 MAX_STATUS_BYTES = 64 << 10
 
@@ -53,7 +58,7 @@ def status_file(home: Home, server: str) -> Path:
 
 
 def read_status(path: Path) -> StatusDocument | None:
-    """What is reported at ``path``; None when nobody does. Raises :class:`~gateway.errors.XdsError`."""
+    """What is reported at ``path``; None when nobody does. Raises :class:`~sluice.gateway.errors.XdsError`."""
     if not path.exists():
         return None
     try:

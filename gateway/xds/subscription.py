@@ -8,8 +8,15 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from gateway.xds.api import CLUSTER, LISTENER, TYPE_PREFIX, Message, encode, message_class
-from gateway.xds.snapshot import Resources
+from sluice.gateway.xds.api import (
+    CLUSTER,
+    LISTENER,
+    TYPE_PREFIX,
+    Message,
+    encode,
+    message_class,
+)
+from sluice.gateway.xds.snapshot import Resources
 
 REQUEST = TYPE_PREFIX + "envoy.service.discovery.v3.DiscoveryRequest"
 RESPONSE = TYPE_PREFIX + "envoy.service.discovery.v3.DiscoveryResponse"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from pki.crl import RevocationList
-from pki.identity import SpiffeId
-from pki.identity_files import IdentityMaterial
-from pki.issuer import Clock
+from sluice.pki.identities.directory import IdentityMaterial
+from sluice.pki.issuing.issuer import Clock
+from sluice.pki.revocation.crl import RevocationList
+from sluice.pki.spiffe_id import SpiffeId
 
 
 class Board:

@@ -8,8 +8,8 @@ import socket
 import stat
 from pathlib import Path
 
-from pki.errors import StoreError
-from pki.files import SECRET_MODE, make_private_directory
+from sluice.core.errors import StoreError
+from sluice.core.files import SECRET_MODE, make_private_directory
 
 BACKLOG = 128
 SHARED_SOCKET_MODE = 0o666

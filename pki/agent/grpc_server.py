@@ -24,9 +24,9 @@ from grpclib.protocol import AbstractHandler, H2Protocol, Stream
 from h2.config import H2Configuration
 from h2.exceptions import ProtocolError
 
-from pki.errors import PkiError
-from pki.identity import SpiffeId
-from pki.tls import peer_of
+from sluice.core.errors import PkiError
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.tls.contexts import peer_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class GrpcServer:
         self._server = await loop.create_unix_server(lambda: _Connection(self), sock=listening)
 
     def protocol(self) -> asyncio.Protocol:
-        """The protocol of one new connection, for a :class:`~pki.listener.MutualTlsListener`."""
+        """The protocol of one new connection, for a :class:`~sluice.pki.tls.listener.MutualTlsListener`."""
         return _Connection(self)
 
     async def close(self) -> None:

@@ -10,7 +10,15 @@ from typing import Any, Protocol
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from pki.agent.jwt_svid import (
+from sluice.core.errors import StoreError
+from sluice.core.files import (
+    locked,
+    make_private_directory,
+    read_secret,
+    remove_leftovers,
+    write_secret,
+)
+from sluice.pki.agent.jwt_svid import (
     JwtKey,
     KeyRing,
     advanced,
@@ -20,11 +28,9 @@ from pki.agent.jwt_svid import (
     signing_key,
     validate_token,
 )
-from pki.errors import StoreError
-from pki.files import locked, make_private_directory, read_secret, remove_leftovers, write_secret
-from pki.identity import SpiffeId
-from pki.issuer import Clock
-from pki.keys import key_from_pem, key_to_pem
+from sluice.pki.issuing.issuer import Clock
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.x509.keys import key_from_pem, key_to_pem
 
 MAX_KEYS = 16
 
@@ -42,7 +48,7 @@ class JwtAuthority(Protocol):
         """A JWT-SVID."""
 
     def validate(self, token: str, audience: str) -> tuple[SpiffeId, dict[str, Any]]:
-        """Subject and claims of a token for ``audience``; raises :class:`~pki.agent.jwt_svid.TokenRejected`."""
+        """Subject and claims of a token for ``audience``; raises :class:`~sluice.pki.agent.jwt_svid.TokenRejected`."""
 
 
 class _StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
-from pki.errors import PkiError
-from pki.identity import SpiffeId
+from sluice.core.errors import PkiError
+from sluice.pki.spiffe_id import SpiffeId
 
 ALGORITHM = "ES256"
 MAX_TOKEN_BYTES = 16 << 10

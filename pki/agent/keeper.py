@@ -9,18 +9,28 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
-from pki.agent.board import Board
-from pki.agent.policy import ManagedIdentity
-from pki.agent.schedule import Urgency, is_due, retry_at, urgency
-from pki.crl_files import COMPLETE_LISTS_FILE
-from pki.errors import SluiceError, StoreError
-from pki.files import write_public
-from pki.identity_files import IdentityMaterial, Stamp, read_identity, stamp_of
-from pki.in_use_reporter import Reporter
-from pki.issuer import Clock, DirectoryIssuer
-from pki.profiles import Validity, changed_lifetime
-from pki.renewal import is_superseded
-from pki.revoked_peers import RevokedPeers
+from sluice.core.errors import SluiceError, StoreError
+from sluice.core.files import write_public
+from sluice.pki.agent.board import Board
+from sluice.pki.agent.policy import ManagedIdentity
+from sluice.pki.agent.schedule import (
+    Urgency,
+    is_due,
+    retry_at,
+    urgency,
+)
+from sluice.pki.identities.directory import (
+    IdentityMaterial,
+    Stamp,
+    read_identity,
+    stamp_of,
+)
+from sluice.pki.identities.renewal import is_superseded
+from sluice.pki.issuing.issuer import Clock, DirectoryIssuer
+from sluice.pki.revocation.crl_files import COMPLETE_LISTS_FILE
+from sluice.pki.revocation.revoked_peers import RevokedPeers
+from sluice.pki.trust.in_use_reporter import Reporter
+from sluice.pki.x509.profiles import Validity, changed_lifetime
 
 _LOG = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from pki.errors import PkiError
+from sluice.core.errors import PkiError
 
 _Fields = dict[str, tuple[int, str]]
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-from pki.config import PkiConfig
-from pki.errors import PkiError
-from pki.files import read_bounded
-from pki.identity import SpiffeId
-from pki.profiles import AuthorityKind, Names, workload_profile
+from sluice.core.errors import PkiError
+from sluice.core.files import read_bounded
+from sluice.pki.config import PkiConfig
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind, Names, workload_profile
 
 MAX_POLICY_BYTES = 256 << 10
 MAX_IDENTITIES = 256

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from pki.agent.board import Board
-from pki.agent.endpoint import bind_socket
-from pki.agent.grpc_server import Caller, GrpcServer
-from pki.agent.jwt_keys import JwtAuthority
-from pki.agent.keeper import Keeper, keep_forever
-from pki.agent.policy import AgentPolicy
-from pki.agent.sds import SecretDiscovery
-from pki.agent.workload_api import WorkloadApi
-from pki.errors import StoreError
-from pki.in_use_reporter import Reporter
-from pki.issuer import Clock, DirectoryIssuer, utc_now
+from sluice.core.errors import StoreError
+from sluice.pki.agent.board import Board
+from sluice.pki.agent.endpoint import bind_socket
+from sluice.pki.agent.grpc_server import Caller, GrpcServer
+from sluice.pki.agent.jwt_keys import JwtAuthority
+from sluice.pki.agent.keeper import Keeper, keep_forever
+from sluice.pki.agent.policy import AgentPolicy
+from sluice.pki.agent.sds import SecretDiscovery
+from sluice.pki.agent.workload_api import WorkloadApi
+from sluice.pki.issuing.issuer import Clock, DirectoryIssuer, utc_now
+from sluice.pki.trust.in_use_reporter import Reporter
 
 _LOG = logging.getLogger(__name__)
 _SYSTEM_RANDOM = random.SystemRandom()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import enum
 
-from pki.profiles import Validity
+from sluice.pki.x509.profiles import Validity
 
 RENEW_EARLIEST = 0.45
 RENEW_LATEST = 0.55

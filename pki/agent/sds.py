@@ -14,9 +14,14 @@ from typing import Any
 
 from grpclib.const import Status
 
-from pki.agent.board import Board
-from pki.agent.grpc_server import MAX_REQUEST_BYTES, Call, CallRefused, Method
-from pki.agent.messages import (
+from sluice.pki.agent.board import Board
+from sluice.pki.agent.grpc_server import (
+    MAX_REQUEST_BYTES,
+    Call,
+    CallRefused,
+    Method,
+)
+from sluice.pki.agent.messages import (
     SECRET_TYPE_URL,
     DiscoveryRequest,
     DiscoveryResponse,
@@ -25,9 +30,9 @@ from pki.agent.messages import (
     decode,
     encode,
 )
-from pki.agent.policy import AgentPolicy, ManagedIdentity
-from pki.authority import to_pem
-from pki.identity_files import IdentityMaterial
+from sluice.pki.agent.policy import AgentPolicy, ManagedIdentity
+from sluice.pki.authorities.signing import to_pem
+from sluice.pki.identities.directory import IdentityMaterial
 
 _LOG = logging.getLogger(__name__)
 

@@ -9,11 +9,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from grpclib.const import Status
 
-from pki.agent.board import Board
-from pki.agent.grpc_server import Call, CallRefused, Method
-from pki.agent.jwt_keys import JwtAuthority
-from pki.agent.jwt_svid import TokenRejected
-from pki.agent.messages import (
+from sluice.core.errors import InvalidIdentity
+from sluice.pki.agent.board import Board
+from sluice.pki.agent.grpc_server import Call, CallRefused, Method
+from sluice.pki.agent.jwt_keys import JwtAuthority
+from sluice.pki.agent.jwt_svid import TokenRejected
+from sluice.pki.agent.messages import (
     JWTBundlesResponse,
     JWTSVIDRequest,
     JWTSVIDResponse,
@@ -25,9 +26,8 @@ from pki.agent.messages import (
     decode,
     encode,
 )
-from pki.agent.policy import MAX_AUDIENCES, AgentPolicy, ManagedIdentity
-from pki.errors import InvalidIdentity
-from pki.identity_files import IdentityMaterial
+from sluice.pki.agent.policy import MAX_AUDIENCES, AgentPolicy, ManagedIdentity
+from sluice.pki.identities.directory import IdentityMaterial
 
 MAX_REQUEST_BYTES = 64 << 10
 SECURITY_HEADER = ("workload.spiffe.io", "true")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
-from pki.ca.errors import CaUnavailable
-from pki.damaged import DAMAGED_JSON
-from pki.errors import StoreError
-from pki.files import make_private_directory, read_bounded, write_public
-from pki.home import Home
+from sluice.core.errors import StoreError
+from sluice.core.files import make_private_directory, read_bounded, write_public
+from sluice.core.home import Home
+from sluice.pki.errors import CaUnavailable
+from sluice.pki.x509.parse_errors import DAMAGED_JSON
 
 MAX_ADDRESS_BYTES = 16 << 10
 

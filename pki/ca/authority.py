@@ -15,31 +15,54 @@ from typing import Literal
 from cryptography import x509
 from prometheus_client import Counter
 
-from pki.authority import Authority, sign_leaf, to_pem, trust_domain_of
-from pki.ca.errors import CertificateSuperseded, IssuanceRefused
-from pki.ca.generations import DEFAULT_OVERLAP
-from pki.ca.ledger import ChainState, IssuanceKind, LedgerRecord
-from pki.ca.ledger_file import Disk, Ledger, ledger_path, rfc3339
-from pki.ca.notes import Notes
-from pki.ca.policy import Grant, check_newest, grant_edge_renewal, grant_enrolment, grant_job, grant_renewal
-from pki.ca.protocol import TrustSide
-from pki.ca.refusals import Refusal, Refusals
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import JoinToken, check_token, fingerprint
-from pki.config import PkiConfig
-from pki.crl import RevocationList
-from pki.damaged import DAMAGED
-from pki.errors import CertificateRejected, CrlRejected, StoreError
-from pki.identity import Role, SpiffeId
-from pki.issuer import SignedChain, install_signed, utc_now
-from pki.keys import generate_key, key_to_pem
-from pki.metrics import REGISTRY
-from pki.peer import certified_identity
-from pki.profiles import AuthorityKind, Names, Purpose, workload_profile
-from pki.revocation_store import RevocationStore
-from pki.store import AuthorityStore
-from pki.trust import TrustStore
-from pki.verify import verify_chain
+from sluice.core.errors import CertificateRejected, CrlRejected, StoreError
+from sluice.core.metrics import REGISTRY
+from sluice.pki.authorities.signing import (
+    Authority,
+    sign_leaf,
+    to_pem,
+    trust_domain_of,
+)
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities.trusted_authorities import TrustStore
+from sluice.pki.ca.policy import (
+    Grant,
+    check_newest,
+    grant_edge_renewal,
+    grant_enrolment,
+    grant_job,
+    grant_renewal,
+)
+from sluice.pki.ca.protocol import TrustSide
+from sluice.pki.ca.refusals import Refusal, Refusals
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.errors import CertificateSuperseded, IssuanceRefused
+from sluice.pki.identities.join_tokens import JoinToken, check_token
+from sluice.pki.issuing.issuer import SignedChain, install_signed, utc_now
+from sluice.pki.ledger.file import (
+    Disk,
+    Ledger,
+    ledger_path,
+    rfc3339,
+)
+from sluice.pki.ledger.generations import DEFAULT_OVERLAP
+from sluice.pki.ledger.offline_issuance import Notes
+from sluice.pki.ledger.records import ChainState, IssuanceKind, LedgerRecord
+from sluice.pki.revocation.crl import RevocationList
+from sluice.pki.revocation.store import RevocationStore
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.key_identifiers import fingerprint
+from sluice.pki.x509.keys import generate_key, key_to_pem
+from sluice.pki.x509.parse_errors import DAMAGED
+from sluice.pki.x509.peer_identity import certified_identity
+from sluice.pki.x509.profiles import (
+    AuthorityKind,
+    Names,
+    Purpose,
+    workload_profile,
+)
+from sluice.pki.x509.verification import verify_chain
 
 _LOG = logging.getLogger(__name__)
 ISSUED = Counter("sluice_ca_issued_total", "Certificates that the online authority has signed.", registry=REGISTRY)
@@ -157,7 +180,7 @@ class OnlineAuthority:
     def renew_edge(self, requester: SpiffeId, chain_pem: bytes, csr_pem: bytes, proof: bytes) -> SignedChain:
         """Certify a gateway's public certificate again, for the key of the request.
 
-        ``proof``: see :mod:`pki.ca.possession`.
+        ``proof``: see :mod:`sluice.pki.ca.possession`.
 
         Raises:
             IssuanceRefused: the requester does not hold it, it does not count, or the edge's key is elsewhere.

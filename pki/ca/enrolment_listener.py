@@ -6,10 +6,10 @@ import asyncio
 import ssl
 from collections.abc import Callable
 
-from pki.channels import Channel, client_policy
-from pki.listener import MutualTlsListener
-from pki.pending_peers import PendingPeers
-from pki.tls import TlsIdentity, enrolment_server_context
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.tls.contexts import TlsIdentity, enrolment_server_context
+from sluice.pki.tls.listener import MutualTlsListener
+from sluice.pki.tls.pending_peers import PendingPeers
 
 MAX_STRANGERS = 512
 """Open connections; the oldest of whoever has most gives way to one more."""

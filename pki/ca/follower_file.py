@@ -11,13 +11,18 @@ from pathlib import Path
 
 import msgspec
 
-from pki.ca.followers import MAX_FOLLOWERS, FollowerRecord, Followers
-from pki.ca.ledger_file import ledger_path
-from pki.ca.protocol import MAX_TRUST_REQUEST_BYTES
-from pki.damaged import DAMAGED_JSON
-from pki.errors import StoreError
-from pki.files import make_private_directory, read_secret, remove_leftovers, write_secret
-from pki.issuer import Clock, utc_now
+from sluice.core.errors import StoreError
+from sluice.core.files import (
+    make_private_directory,
+    read_secret,
+    remove_leftovers,
+    write_secret,
+)
+from sluice.pki.ca.followers import MAX_FOLLOWERS, FollowerRecord, Followers
+from sluice.pki.ca.protocol import MAX_TRUST_REQUEST_BYTES
+from sluice.pki.issuing.issuer import Clock, utc_now
+from sluice.pki.ledger.file import ledger_path
+from sluice.pki.x509.parse_errors import DAMAGED_JSON
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Who follows the trust from other machines, and what they have in memory by their own word. No I/O.
 
-Each question about trust comes with it (:class:`pki.ca.protocol.TrustRequest`). It decides about nothing but how far a
+Each question about trust comes with it (``TrustRequest``). It decides about nothing but how far a
 rotation may go: who lies about itself is cut off by its own lie, and nobody can speak for another.
 """
 
@@ -14,11 +14,11 @@ from typing import Annotated
 import msgspec
 from cryptography import x509
 
-from pki.ca.protocol import MAX_TOLD, TrustRequest
-from pki.errors import PeerRefused
-from pki.identity import SpiffeId
-from pki.in_use import InUse
-from pki.issuer import Clock, utc_now
+from sluice.core.errors import PeerRefused
+from sluice.pki.ca.protocol import MAX_TOLD, TrustRequest
+from sluice.pki.issuing.issuer import Clock, utc_now
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.trust.in_use import InUse
 
 MAX_FOLLOWERS = 2048
 """Most identities that are remembered; those whose certificate has expired make room."""

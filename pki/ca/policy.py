@@ -1,7 +1,7 @@
 """What the online authority grants, as decisions: who asks, for what, with which request. No I/O.
 
 Deny by default: a requester gets the one identity it is entitled to, with the names that were fixed before it asked.
-A request that asks for more is refused, not trimmed (:mod:`pki.csr`).
+A request that asks for more is refused, not trimmed (:mod:`sluice.pki.x509.csr`).
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from dataclasses import dataclass
 
 from cryptography import x509
 
-from pki.ca.errors import CertificateSuperseded, EnrolmentRefused, IssuanceRefused
-from pki.ca.generations import overlap_for
-from pki.ca.ledger import IssuanceKind
-from pki.ca.possession import check_possession
-from pki.ca.tokens import ENROLLABLE, TokenRecord
-from pki.config import PkiConfig
-from pki.csr import check_csr, check_edge_key
-from pki.due import purposes_of
-from pki.errors import InvalidIdentity
-from pki.identity import Role, SpiffeId
-from pki.keys import PublicKey
-from pki.peer import certified_identity
-from pki.profiles import (
+from sluice.core.errors import InvalidIdentity
+from sluice.pki.ca.possession import check_possession
+from sluice.pki.config import PkiConfig
+from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused, IssuanceRefused
+from sluice.pki.identities.due import purposes_of
+from sluice.pki.identities.join_tokens import ENROLLABLE, TokenRecord
+from sluice.pki.ledger.generations import overlap_for
+from sluice.pki.ledger.records import IssuanceKind
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.csr import check_csr, check_edge_key
+from sluice.pki.x509.keys import PublicKey
+from sluice.pki.x509.peer_identity import certified_identity
+from sluice.pki.x509.profiles import (
     MIN_LEAF_LIFETIME,
     Names,
     Profile,
@@ -78,7 +78,7 @@ def grant_renewal(
 ) -> Grant:
     """For the holder of ``current``, whose path the handshake verified: the same again, for another key.
 
-    The same names, and the same lifetime (see :func:`pki.profiles.kept_lifetime`).
+    The same names, and the same lifetime (see :func:`sluice.pki.x509.profiles.kept_lifetime`).
     """
     # 1. A connection may outlive the certificate it was opened with.
     if not current.not_valid_before_utc <= now <= current.not_valid_after_utc:
@@ -159,9 +159,9 @@ def check_newest(
 
     Args:
         shown: whose holder asks.
-        superseded_since: see :meth:`pki.ca.generations.Generations.superseded_since`.
+        superseded_since: see :meth:`sluice.pki.ledger.generations.Generations.superseded_since`.
         now: with time zone, by the clock that ``superseded_since`` is of.
-        overlap: as configured; see :func:`pki.ca.generations.overlap_for`.
+        overlap: as configured; see :func:`sluice.pki.ledger.generations.overlap_for`.
 
     Raises:
         CertificateSuperseded: somebody has a newer one.
@@ -184,7 +184,7 @@ def _kept(
 
 
 def names_of(certificate: x509.Certificate) -> Names:
-    """The identity and the host names of a leaf; raises :class:`pki.errors.PkiError` when it is none of ours."""
+    """The identity and the host names of a leaf; raises ``PkiError`` when it is none of ours."""
     spiffe_id = certified_identity(certificate)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return Names.checked(

@@ -11,8 +11,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 
-from pki.ca.errors import IssuanceRefused
-from pki.keys import PrivateKey
+from sluice.pki.errors import IssuanceRefused
+from sluice.pki.x509.keys import PrivateKey
 
 _CONTEXT = b"sluice public certificate renewal 1\0"
 _PSS = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=padding.PSS.DIGEST_LENGTH)

@@ -10,22 +10,22 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from pki.ca.address import CaAddress, publish_ca, withdraw_ca
-from pki.ca.authority import OnlineAuthority
-from pki.ca.config import CaConfig
-from pki.ca.follower_file import FollowerFile
-from pki.ca.revoker import Revoker
-from pki.ca.server import CaServer
-from pki.config import PkiConfig
-from pki.connections import ConnectionLog
-from pki.crl_files import push_crls
-from pki.errors import PkiError
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.in_use_reporter import reporting
-from pki.renewal import renewal_reason
-from pki.tasks import repeat
-from pki.tls import TlsIdentity
+from sluice.core.errors import PkiError
+from sluice.core.home import Home
+from sluice.core.tasks import repeat
+from sluice.pki.ca.address import CaAddress, publish_ca, withdraw_ca
+from sluice.pki.ca.authority import OnlineAuthority
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.follower_file import FollowerFile
+from sluice.pki.ca.revoker import Revoker
+from sluice.pki.ca.server import CaServer
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.renewal import renewal_reason
+from sluice.pki.revocation.crl_files import push_crls
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.in_use_reporter import reporting
 
 _LOG = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from pki.crl import Reason
-from pki.in_use import InUse
-from pki.profiles import AuthorityKind
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.trust.in_use import InUse
+from sluice.pki.x509.profiles import AuthorityKind
 
 AUTHORITY_PATH = "/v1/authority"
 ENROL_PATH = "/v1/enrol"
@@ -30,7 +30,7 @@ MAX_NAME_CHARACTERS = 256
 MAX_ANSWER_BYTES = 6 << 20
 """Largest answer that a client reads, in bytes."""
 MAX_TRUST_ANSWER_BYTES = 12 << 20
-"""Largest answer about trust: the lists of both sides, each of at most :data:`pki.crl.MAX_CRL_BYTES`."""
+"""Largest answer about trust: the lists of both sides, each of at most ``MAX_CRL_BYTES``."""
 TRUST_WAIT_SECONDS = 25.0
 """How long a question about trust waits for a change."""
 

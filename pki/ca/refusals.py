@@ -13,14 +13,14 @@ from pathlib import Path
 
 import msgspec
 
-from pki.ca.ledger_file import ledger_path
-from pki.config import PkiConfig
-from pki.damaged import DAMAGED_JSON
-from pki.errors import StoreError
-from pki.files import make_private_directory, read_bounded, write_secret
-from pki.home import Home
-from pki.profiles import AuthorityKind
-from pki.revocation_store import RevocationStore
+from sluice.core.errors import StoreError
+from sluice.core.files import make_private_directory, read_bounded, write_secret
+from sluice.core.home import Home
+from sluice.pki.config import PkiConfig
+from sluice.pki.ledger.file import ledger_path
+from sluice.pki.revocation.store import RevocationStore
+from sluice.pki.x509.parse_errors import DAMAGED_JSON
+from sluice.pki.x509.profiles import AuthorityKind
 
 _LOG = logging.getLogger(__name__)
 

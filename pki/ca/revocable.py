@@ -12,22 +12,22 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from pki.ca.issued import living
-from pki.ca.ledger_file import ledger_path, read_ledger
-from pki.ca.notes import Notes
-from pki.crl_files import identity_directories
-from pki.errors import CertificateRejected, PkiError, StoreError
-from pki.home import Home
-from pki.identity import SpiffeId
-from pki.identity_files import CHAIN_FILE, previous_certificates, read_certificates
-from pki.identity_store import IdentityStore
-from pki.outside import Outside
-from pki.peer import certified_identity
-from pki.profiles import ISSUING, AuthorityKind
-from pki.revocation_store import Target
-from pki.store import AuthorityStore
-from pki.trust import TrustStore
-from pki.verify import was_issued_by
+from sluice.core.errors import CertificateRejected, PkiError, StoreError
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities.trusted_authorities import TrustStore
+from sluice.pki.identities.database import IdentityStore
+from sluice.pki.identities.directory import CHAIN_FILE, previous_certificates, read_certificates
+from sluice.pki.ledger.file import ledger_path, read_ledger
+from sluice.pki.ledger.issued import living
+from sluice.pki.ledger.offline_issuance import Notes
+from sluice.pki.revocation.crl_files import identity_directories
+from sluice.pki.revocation.outside import Outside
+from sluice.pki.revocation.store import Target
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.x509.peer_identity import certified_identity
+from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+from sluice.pki.x509.verification import was_issued_by
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,17 +10,17 @@ import datetime as dt
 import logging
 from collections.abc import Callable
 
-from pki.ca.errors import CertificateUnknown, IssuanceRefused
-from pki.ca.protocol import RevokedAnswer
-from pki.ca.revocable import fingerprints, in_home
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.crl_files import push_crls
-from pki.errors import PeerRefused
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.issuer import utc_now
-from pki.revocation_store import RevocationStore
+from sluice.core.errors import PeerRefused
+from sluice.core.home import Home
+from sluice.pki.ca.protocol import RevokedAnswer
+from sluice.pki.ca.revocable import fingerprints, in_home
+from sluice.pki.config import PkiConfig
+from sluice.pki.errors import CertificateUnknown, IssuanceRefused
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl_files import push_crls
+from sluice.pki.revocation.store import RevocationStore
+from sluice.pki.spiffe_id import Role, SpiffeId
 
 _LOG = logging.getLogger(__name__)
 

@@ -29,18 +29,18 @@ import msgspec
 from aiohttp import web
 from cryptography import x509
 
-from pki.ca.authority import OnlineAuthority
-from pki.ca.enrolment_listener import EnrolmentListener
-from pki.ca.errors import (
-    CertificateSuperseded,
-    CertificateUnknown,
-    EnrolmentRefused,
-    IssuanceRefused,
-    LedgerError,
-    RateLimited,
+from sluice.core.errors import (
+    CertificateRejected,
+    InvalidIdentity,
+    PeerRefused,
+    PkiError,
+    SluiceError,
 )
-from pki.ca.followers import Followers
-from pki.ca.protocol import (
+from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.pki.ca.authority import OnlineAuthority
+from sluice.pki.ca.enrolment_listener import EnrolmentListener
+from sluice.pki.ca.followers import Followers
+from sluice.pki.ca.protocol import (
     ALPN,
     AUTHORITY_PATH,
     EDGE_RENEW_PATH,
@@ -64,19 +64,25 @@ from pki.ca.protocol import (
     TrustRequest,
     TrustSide,
 )
-from pki.ca.rate_limit import RateLimiter
-from pki.ca.revoker import Revoker
-from pki.ca.trust_watch import TrustWatch, View
-from pki.channels import Channel, client_policy
-from pki.connections import ConnectionLog
-from pki.damaged import DAMAGED_JSON
-from pki.errors import CertificateRejected, InvalidIdentity, PeerRefused, PkiError, SluiceError
-from pki.http_body import BodyTooLarge, read_body
-from pki.identity import Role, SpiffeId
-from pki.issuer import SignedChain
-from pki.listener import MutualTlsListener
-from pki.profiles import MAX_LEAF_LIFETIME, AuthorityKind
-from pki.tls import TlsIdentity, peer_of, tls_object_of
+from sluice.pki.ca.rate_limit import RateLimiter
+from sluice.pki.ca.revoker import Revoker
+from sluice.pki.ca.trust_watch import TrustWatch, View
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.errors import (
+    CertificateSuperseded,
+    CertificateUnknown,
+    EnrolmentRefused,
+    IssuanceRefused,
+    LedgerError,
+    RateLimited,
+)
+from sluice.pki.issuing.issuer import SignedChain
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity, peer_of, tls_object_of
+from sluice.pki.tls.listener import MutualTlsListener
+from sluice.pki.x509.parse_errors import DAMAGED_JSON
+from sluice.pki.x509.profiles import MAX_LEAF_LIFETIME, AuthorityKind
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,9 +11,16 @@ from pathlib import Path
 
 import msgspec
 
-from pki.ca.tokens import JoinToken, TokenRecord, decode_record
-from pki.errors import StoreError
-from pki.files import locked, make_private_directory, read_secret, remove_leftovers, sync_directory, write_secret
+from sluice.core.errors import StoreError
+from sluice.core.files import (
+    locked,
+    make_private_directory,
+    read_secret,
+    remove_leftovers,
+    sync_directory,
+    write_secret,
+)
+from sluice.pki.identities.join_tokens import JoinToken, TokenRecord, decode_record
 
 MAX_RECORD_BYTES = 64 << 10
 MAX_TOKENS = 5000

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pki.ca.errors import RateLimited
-from pki.ca.protocol import TRUST_WAIT_SECONDS, TrustAnswer, TrustSide
-from pki.errors import PkiError
-from pki.tasks import end_tasks
+from sluice.core.errors import PkiError
+from sluice.core.tasks import end_tasks
+from sluice.pki.ca.protocol import TRUST_WAIT_SECONDS, TrustAnswer, TrustSide
+from sluice.pki.errors import RateLimited
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,13 +12,18 @@ from pathlib import Path
 
 import aiohttp
 
-from pki.channels import Channel, server_policy
-from pki.files import SECRET_MODE, sync_directory
-from pki.identity import Role
-from pki.tls import TlsIdentity
-from runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobUnavailable
-from runtime.blob.names import check_digest, check_job_id
-from runtime.messages import BlobRef
+from sluice.core.files import SECRET_MODE, sync_directory
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.blob.errors import (
+    BlobCorrupt,
+    BlobError,
+    BlobNotFound,
+    BlobUnavailable,
+)
+from sluice.runtime.blob.names import check_digest, check_job_id
+from sluice.runtime.messages import BlobRef
 
 CHUNK_BYTES = 256 << 10
 CONNECT_SECONDS = 10.0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pki.errors import SluiceError
+from sluice.core.errors import SluiceError
 
 
 class BlobError(SluiceError):
-    """Base of the errors of package ``runtime.blob``."""
+    """Base of the errors of package ``sluice.runtime.blob``."""
 
 
 class InvalidBlobName(BlobError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from runtime.blob.errors import InvalidBlobName
+from sluice.runtime.blob.errors import InvalidBlobName
 
 MAX_FILE_NAME_CHARACTERS = 200
 """Longest file name of a blob."""

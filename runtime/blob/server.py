@@ -10,15 +10,15 @@ import re
 
 from aiohttp import web
 
-from pki.channels import Channel, client_policy
-from pki.connections import ConnectionLog
-from pki.errors import PeerRefused, SluiceError
-from pki.identity import SpiffeId
-from pki.listener import MutualTlsListener
-from pki.tls import TlsIdentity, peer_of
-from runtime.blob.access import check_read
-from runtime.blob.errors import BlobNotFound, InvalidBlobName
-from runtime.blob.store import BlobStore
+from sluice.core.errors import PeerRefused, SluiceError
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity, peer_of
+from sluice.pki.tls.listener import MutualTlsListener
+from sluice.runtime.blob.access import check_read
+from sluice.runtime.blob.errors import BlobNotFound, InvalidBlobName
+from sluice.runtime.blob.store import BlobStore
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,11 +17,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from pki.files import SECRET_MODE, make_private_directory, sync_directory
-from runtime.blob.errors import BlobCorrupt, BlobError, BlobNotFound, BlobTooLarge
-from runtime.blob.names import JOB_ID, check_digest, check_file_name, check_job_id
-from runtime.blob.uploads import UploadStore
-from runtime.messages import BlobRef
+from sluice.core.files import SECRET_MODE, make_private_directory, sync_directory
+from sluice.runtime.blob.errors import (
+    BlobCorrupt,
+    BlobError,
+    BlobNotFound,
+    BlobTooLarge,
+)
+from sluice.runtime.blob.names import (
+    JOB_ID,
+    check_digest,
+    check_file_name,
+    check_job_id,
+)
+from sluice.runtime.blob.uploads import UploadStore
+from sluice.runtime.messages import BlobRef
 
 MAX_BLOBS_PER_JOB = 256
 """Most different blobs of one job."""

@@ -25,12 +25,24 @@ from pathlib import Path
 
 import msgspec
 
-from pki.errors import SluiceError
-from pki.files import SECRET_MODE, make_private_directory, read_bounded, write_secret
-from pki.tasks import end_tasks
-from runtime.blob.errors import BlobCorrupt, BlobError, BlobTooLarge, TooManyUploads, UploadConflict, UploadNotFound
-from runtime.blob.names import check_digest, check_file_name
-from runtime.messages import BlobRef, Message
+from sluice.core.errors import SluiceError
+from sluice.core.files import (
+    SECRET_MODE,
+    make_private_directory,
+    read_bounded,
+    write_secret,
+)
+from sluice.core.tasks import end_tasks
+from sluice.runtime.blob.errors import (
+    BlobCorrupt,
+    BlobError,
+    BlobTooLarge,
+    TooManyUploads,
+    UploadConflict,
+    UploadNotFound,
+)
+from sluice.runtime.blob.names import check_digest, check_file_name
+from sluice.runtime.messages import BlobRef, Message
 
 _LOG = logging.getLogger(__name__)
 

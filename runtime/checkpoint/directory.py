@@ -14,9 +14,15 @@ from urllib.parse import urlsplit
 
 import fsspec  # type: ignore[import-untyped]  # has no types
 
-from pki.files import make_private_directory
-from pki.untrusted_files import UnsafeFile, list_untrusted, open_untrusted, remove_untrusted, walk_untrusted
-from runtime.checkpoint.errors import CheckpointsUnavailable, StreamingMisconfigured
+from sluice.core.files import make_private_directory
+from sluice.core.untrusted_files import (
+    UnsafeFile,
+    list_untrusted,
+    open_untrusted,
+    remove_untrusted,
+    walk_untrusted,
+)
+from sluice.runtime.checkpoint.errors import CheckpointsUnavailable, StreamingMisconfigured
 
 COPY_BYTES = 1 << 20
 MAX_QUERIES = 1_000
@@ -44,7 +50,7 @@ class Folder:
             self.files, self.root = fsspec.core.url_to_fs(name)
         except (ValueError, ImportError) as error:
             raise StreamingMisconfigured(f"[streaming]: {error}", "install the package that fsspec names") from error
-        # On this machine jobs write into it as well: see pki.untrusted_files.
+        # On this machine jobs write into it as well: see sluice.core.untrusted_files.
         self._local = make_private_directory(Path(self.root)) if scheme == "file" else None
 
     def path(self, *names: str) -> str:

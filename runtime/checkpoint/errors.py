@@ -1,13 +1,13 @@
-"""Errors of package ``runtime.checkpoint``."""
+"""Errors of package ``sluice.runtime.checkpoint``."""
 
 from __future__ import annotations
 
-from pki.errors import SluiceError
-from runtime.rpc import remotable
+from sluice.core.errors import SluiceError
+from sluice.runtime.rpc import remotable
 
 
 class CheckpointError(SluiceError):
-    """Base of the errors of package ``runtime.checkpoint``."""
+    """Base of the errors of package ``sluice.runtime.checkpoint``."""
 
 
 class StreamingMisconfigured(CheckpointError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from runtime.messages import Message, StreamingQuery, StreamingState
+from sluice.runtime.messages import Message, StreamingQuery, StreamingState
 
 HISTORY = 20
 """Latest checkpoints that are shown."""

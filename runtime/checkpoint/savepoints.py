@@ -14,11 +14,11 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from runtime.checkpoint.config import StreamingConfig
-from runtime.checkpoint.directory import CheckpointDirectory, Folder
-from runtime.checkpoint.errors import CheckpointsUnavailable, SavepointFailed, SavepointNotFound
-from runtime.checkpoint.ledger import Checkpoint
-from runtime.messages import Message
+from sluice.runtime.checkpoint.config import StreamingConfig
+from sluice.runtime.checkpoint.directory import CheckpointDirectory, Folder
+from sluice.runtime.checkpoint.errors import CheckpointsUnavailable, SavepointFailed, SavepointNotFound
+from sluice.runtime.checkpoint.ledger import Checkpoint
+from sluice.runtime.messages import Message
 
 MAX_DESCRIPTION_BYTES = 1 << 20
 MAX_SAVEPOINTS = 10_000

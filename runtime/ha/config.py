@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from runtime.ha.errors import HaMisconfigured
+from sluice.runtime.ha.errors import HaMisconfigured
 
 SHORTEST_SESSION_SECONDS = 2.0
 LONGEST_SESSION_SECONDS = 300.0

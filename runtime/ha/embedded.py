@@ -19,12 +19,29 @@ from pathlib import Path
 
 import msgspec
 
-from pki.errors import StoreError
-from pki.files import make_private_directory, read_bounded, remove_leftovers, sync_directory, write_secret
-from runtime.ha.errors import EntryDamaged, LeadershipLost, PointerConflict, PointerExists, StorageUnavailable
-from runtime.ha.leadership import MAX_INFORMATION_BYTES, LeaderInformation, Leadership
-from runtime.ha.pointers import FOLDERS, MAX_POINTER_BYTES, Pointer, check_pointer
-from runtime.ha.standbys import StandbyFiles, StandbyMark
+from sluice.core.errors import StoreError
+from sluice.core.files import (
+    make_private_directory,
+    read_bounded,
+    remove_leftovers,
+    sync_directory,
+    write_secret,
+)
+from sluice.runtime.ha.errors import (
+    EntryDamaged,
+    LeadershipLost,
+    PointerConflict,
+    PointerExists,
+    StorageUnavailable,
+)
+from sluice.runtime.ha.leadership import MAX_INFORMATION_BYTES, LeaderInformation, Leadership
+from sluice.runtime.ha.pointers import (
+    FOLDERS,
+    MAX_POINTER_BYTES,
+    Pointer,
+    check_pointer,
+)
+from sluice.runtime.ha.standbys import StandbyFiles, StandbyMark
 
 LOCK_POLL_SECONDS = 0.2
 """How often a standby tries to get the lock."""
@@ -63,7 +80,7 @@ class EmbeddedElection:
         self._standbys = StandbyFiles(root / _STANDBYS)
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
-        """See :class:`~runtime.ha.leadership.LeaderElection`. Raises ``StoreError`` when the home cannot be used."""
+        """See ``LeaderElection``. Raises ``StoreError`` when the home cannot be used."""
         stood_by = False
 
         def told() -> None:
@@ -98,14 +115,14 @@ class EmbeddedElection:
                 mark.remove()
 
     async def leader(self) -> LeaderInformation | None:
-        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
         try:
             return LeaderInformation.decode(read_bounded(self._root / _LEADER, MAX_INFORMATION_BYTES))
         except (StoreError, EntryDamaged):
             return None
 
     async def standbys(self) -> tuple[str, ...] | None:
-        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
         return await asyncio.to_thread(self._standbys.names)
 
     async def close(self) -> None:
@@ -113,7 +130,7 @@ class EmbeddedElection:
 
 
 class EmbeddedLeadership:
-    """One term; see :class:`~runtime.ha.leadership.Leadership`."""
+    """One term; see :class:`~sluice.runtime.ha.leadership.Leadership`."""
 
     def __init__(self, root: Path, lock: int) -> None:
         self._root = root
@@ -133,12 +150,12 @@ class EmbeddedLeadership:
         return ""
 
     async def publish(self, information: LeaderInformation) -> None:
-        """See :class:`~runtime.ha.leadership.Leadership`."""
+        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
         self.check()
         write_secret(self._root / _LEADER, information.encode())
 
     async def resign(self) -> None:
-        """See :class:`~runtime.ha.leadership.Leadership`."""
+        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
         if self._lock is not None:
             lock, self._lock = self._lock, None
             await asyncio.to_thread(self.pointers.close)
@@ -175,23 +192,23 @@ class FilePointers:
             remove_leftovers(make_private_directory(root / folder))
 
     async def names(self, folder: str) -> list[str]:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         return await asyncio.to_thread(self._names, folder)
 
     async def get(self, folder: str, name: str) -> Pointer | None:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         return await asyncio.to_thread(self._get, folder, name)
 
     async def create(self, folder: str, name: str, value: bytes) -> None:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         await asyncio.to_thread(self._create, folder, name, value)
 
     async def replace(self, folder: str, name: str, value: bytes, version: int) -> None:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         await asyncio.to_thread(self._replace, folder, name, value, version)
 
     async def remove(self, folder: str, name: str) -> None:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         await asyncio.to_thread(self._remove, folder, name)
 
     def close(self) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pki.errors import SluiceError
-from runtime.rpc import remotable
+from sluice.core.errors import SluiceError
+from sluice.runtime.rpc import remotable
 
 
 class HaError(SluiceError):
-    """Base of the errors of package ``runtime.ha``."""
+    """Base of the errors of package ``sluice.runtime.ha``."""
 
 
 class HaMisconfigured(HaError):

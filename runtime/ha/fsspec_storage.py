@@ -14,12 +14,17 @@ from urllib.parse import urlsplit
 
 import fsspec  # type: ignore[import-untyped]  # has no types
 
-from runtime.ha.errors import EntryDamaged, HaMisconfigured, StorageUnavailable
-from runtime.ha.storage import COPY_BYTES, MAX_ENTRY_BYTES, check_name, missing
+from sluice.runtime.ha.errors import EntryDamaged, HaMisconfigured, StorageUnavailable
+from sluice.runtime.ha.storage import (
+    COPY_BYTES,
+    MAX_ENTRY_BYTES,
+    check_name,
+    missing,
+)
 
 
 class FsspecStorage:
-    """See the module's documentation, and :class:`~runtime.ha.storage.HaStorage`.
+    """See the module's documentation, and :class:`~sluice.runtime.ha.storage.HaStorage`.
 
     Raises:
         HaMisconfigured: fsspec knows no such store, or its package is not installed; or the URL holds a password.
@@ -35,13 +40,13 @@ class FsspecStorage:
         self._url = url
 
     def write(self, name: str, data: bytes) -> None:
-        """See :class:`~runtime.ha.storage.HaStorage`."""
+        """See :class:`~sluice.runtime.ha.storage.HaStorage`."""
         with self._available(name):
             self._prepare(name)
             self._files.pipe_file(self._path(name), data)
 
     def read(self, name: str) -> bytes:
-        """See :class:`~runtime.ha.storage.HaStorage`."""
+        """See :class:`~sluice.runtime.ha.storage.HaStorage`."""
         with self._available(name), self._files.open(self._path(name), "rb") as file:
             data: bytes = file.read(MAX_ENTRY_BYTES + 1)
         if len(data) > MAX_ENTRY_BYTES:
@@ -49,19 +54,19 @@ class FsspecStorage:
         return data
 
     def put_file(self, name: str, source: Path) -> None:
-        """See :class:`~runtime.ha.storage.HaStorage`."""
+        """See :class:`~sluice.runtime.ha.storage.HaStorage`."""
         with self._available(name):
             self._prepare(name)
             self._files.put_file(str(source), self._path(name))
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """See :class:`~runtime.ha.storage.HaStorage`."""
+        """See :class:`~sluice.runtime.ha.storage.HaStorage`."""
         with self._available(name), self._files.open(self._path(name), "rb") as file:
             while chunk := file.read(COPY_BYTES):
                 yield chunk
 
     def names(self, folder: str) -> list[str]:
-        """See :class:`~runtime.ha.storage.HaStorage`."""
+        """See :class:`~sluice.runtime.ha.storage.HaStorage`."""
         path = self._path(folder)
         try:
             self._files.invalidate_cache(path)
@@ -73,7 +78,7 @@ class FsspecStorage:
         return sorted({str(each).rstrip("/").rpartition("/")[2] for each in found})
 
     def remove(self, name: str) -> None:
-        """See :class:`~runtime.ha.storage.HaStorage`."""
+        """See :class:`~sluice.runtime.ha.storage.HaStorage`."""
         try:
             self._files.rm(self._path(name), recursive=True)
         except FileNotFoundError:

@@ -3,7 +3,7 @@
 The holder renews its Lease; a candidate takes it over when it has seen no change of it for the duration that is
 written in it, by its own clock (the machines' clocks need not agree). Taking and renewing name the resource version, so
 that one of several wins. A holder counts for itself and gives up before anybody could take over (see
-:mod:`runtime.ha.belief`).
+:mod:`sluice.runtime.ha.leadership_belief`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ import secrets
 import time
 from collections.abc import Callable
 
-from pki.tasks import end_tasks
-from runtime.ha.belief import SAFE_SHARE, Belief
-from runtime.ha.errors import ElectionUnavailable, EntryDamaged, HaError, LeadershipLost
-from runtime.ha.kubernetes_client import (
+from sluice.core.tasks import end_tasks
+from sluice.runtime.ha.errors import (
+    ElectionUnavailable,
+    EntryDamaged,
+    HaError,
+    LeadershipLost,
+)
+from sluice.runtime.ha.kubernetes_client import (
     LEASES,
     KubernetesClient,
     Object,
@@ -28,8 +32,9 @@ from runtime.ha.kubernetes_client import (
     ObjectMissing,
     RequestUnsettled,
 )
-from runtime.ha.kubernetes_pointers import KubernetesPointers, Term, written_epoch
-from runtime.ha.leadership import LeaderInformation, Leadership
+from sluice.runtime.ha.kubernetes_pointers import KubernetesPointers, Term, written_epoch
+from sluice.runtime.ha.leadership import LeaderInformation, Leadership
+from sluice.runtime.ha.leadership_belief import SAFE_SHARE, Belief
 
 _LOG = logging.getLogger(__name__)
 
@@ -71,7 +76,7 @@ class KubernetesElection:
         self._clock = clock
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
-        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
         holder = f"{self._name}_{secrets.token_hex(8)}"
         seen, seen_at, said = "", 0.0, ""
         while True:
@@ -99,7 +104,7 @@ class KubernetesElection:
             await asyncio.sleep(pause)
 
     async def leader(self) -> LeaderInformation | None:
-        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
         try:
             present = await self._client.get(LEASES, "leases", self._lease)
             if not (present.get("spec") or {}).get("holderIdentity"):
@@ -110,11 +115,11 @@ class KubernetesElection:
             return None
 
     async def standbys(self) -> tuple[str, ...] | None:
-        """See :class:`~runtime.ha.leadership.LeaderElection`: a Lease names its holder alone."""
+        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`: a Lease names its holder alone."""
         return None
 
     async def close(self) -> None:
-        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
         await self._client.close()
 
     async def _present(self) -> Object:
@@ -174,7 +179,7 @@ def micro_time(now: dt.datetime) -> str:
 
 
 class KubernetesLeadership:
-    """One term; see :class:`~runtime.ha.leadership.Leadership`.
+    """One term; see :class:`~sluice.runtime.ha.leadership.Leadership`.
 
     Args:
         client: to the API server.
@@ -215,7 +220,7 @@ class KubernetesLeadership:
         self._guarding = asyncio.create_task(self._guard(), name="pointers")
 
     def check(self) -> None:
-        """See :class:`~runtime.ha.leadership.Leadership`."""
+        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
         if not self._lost.done() and self._belief.left <= 0:
             self.lose(_SILENCE)
         if self._lost.done():
@@ -244,11 +249,11 @@ class KubernetesLeadership:
             self.lose(why)
 
     async def lost(self) -> str:
-        """See :class:`~runtime.ha.leadership.Leadership`."""
+        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
         return await asyncio.shield(self._lost)
 
     async def publish(self, information: LeaderInformation) -> None:
-        """See :class:`~runtime.ha.leadership.Leadership`."""
+        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
         text = information.encode().decode()
         while True:
             self.check()

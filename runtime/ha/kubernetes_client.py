@@ -13,10 +13,10 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from pki.errors import StoreError
-from pki.files import read_bounded
-from pki.http_body import BodyTooLarge, read_body
-from runtime.ha.errors import ElectionUnavailable, HaError
+from sluice.core.errors import StoreError
+from sluice.core.files import read_bounded
+from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.runtime.ha.errors import ElectionUnavailable, HaError
 
 REQUEST_SECONDS = 5.0
 MAX_OBJECT_BYTES = 3 << 20

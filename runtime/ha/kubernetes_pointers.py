@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from runtime.ha.errors import (
+from sluice.runtime.ha.errors import (
     ElectionUnavailable,
     EntryDamaged,
     LeadershipLost,
@@ -31,7 +31,7 @@ from runtime.ha.errors import (
     PointersFull,
     StorageUnavailable,
 )
-from runtime.ha.kubernetes_client import (
+from sluice.runtime.ha.kubernetes_client import (
     CONFIG_MAPS,
     KubernetesClient,
     Object,
@@ -39,7 +39,7 @@ from runtime.ha.kubernetes_client import (
     ObjectMissing,
     RequestUnsettled,
 )
-from runtime.ha.pointers import Pointer, check_pointer
+from sluice.runtime.ha.pointers import Pointer, check_pointer
 
 _LOG = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Lease(Protocol):
 
 
 class KubernetesPointers:
-    """See the module's documentation, and :class:`~runtime.ha.pointers.PointerStore`.
+    """See the module's documentation, and :class:`~sluice.runtime.ha.pointers.PointerStore`.
 
     Args:
         client: to the API server.
@@ -133,19 +133,19 @@ class KubernetesPointers:
             self._object = await self._read()
 
     async def names(self, folder: str) -> list[str]:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         self._check()
         prefix = f"{folder}."
         return sorted(key.removeprefix(prefix) for key in self._data(self._object) if key.startswith(prefix))
 
     async def get(self, folder: str, name: str) -> Pointer | None:
-        """See :class:`~runtime.ha.pointers.PointerStore`. Nobody else writes: what was read or written last counts."""
+        """See ``PointerStore``. Nobody else writes: what was read or written last counts."""
         check_pointer(folder, name)
         self._check()
         return _pointer(self._data(self._object), f"{folder}.{name}")
 
     async def create(self, folder: str, name: str, value: bytes) -> None:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         check_pointer(folder, name, value)
         key = f"{folder}.{name}"
 
@@ -159,7 +159,7 @@ class KubernetesPointers:
         await self._write(change, lambda data: data.get(key) == _text(Pointer(value, 0)))
 
     async def replace(self, folder: str, name: str, value: bytes, version: int) -> None:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         check_pointer(folder, name, value)
         key = f"{folder}.{name}"
         text = _text(Pointer(value, version + 1))
@@ -173,7 +173,7 @@ class KubernetesPointers:
         await self._write(change, lambda data: data.get(key) == text)
 
     async def remove(self, folder: str, name: str) -> None:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         check_pointer(folder, name)
         key = f"{folder}.{name}"
         if key in self._data(self._object):

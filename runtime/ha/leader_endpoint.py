@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from pki.identity import Role
-from runtime.ha.leadership import LeaderInformation
-from runtime.messages import Message
-from runtime.rpc import RpcEndpoint, rpc
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.ha.leadership import LeaderInformation
+from sluice.runtime.messages import Message
+from sluice.runtime.rpc import RpcEndpoint, rpc
 
 LEADER = "leader"
 

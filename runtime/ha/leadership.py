@@ -11,8 +11,8 @@ from typing import Protocol
 
 import msgspec
 
-from runtime.ha.errors import EntryDamaged
-from runtime.ha.pointers import PointerStore
+from sluice.runtime.ha.errors import EntryDamaged
+from sluice.runtime.ha.pointers import PointerStore
 
 MAX_INFORMATION_BYTES = 16 << 10
 
@@ -23,7 +23,7 @@ class LeaderInformation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: process name in its certificate.
         epoch: of its leadership; the higher one is the later one.
-        origin: the home it runs in (see :func:`runtime.ha.origin.origin_of`).
+        origin: the home it runs in (see :func:`sluice.runtime.ha.home_id.origin_of`).
         rpc: its RPC listener.
         rest: path of its REST socket, for processes of the same home.
         rest_tls: where it serves REST over mutual TLS, if it does.

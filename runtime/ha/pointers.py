@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from runtime.ha.errors import HaError
+from sluice.runtime.ha.errors import HaError
 
 MAX_POINTER_BYTES = 64 << 10
 """Largest value of a pointer; ZooKeeper takes up to 1 MiB, a ConfigMap as much for all of its values."""

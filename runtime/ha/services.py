@@ -6,15 +6,15 @@ import math
 import os
 from pathlib import Path
 
-from pki.errors import StoreError
-from pki.files import read_bounded
-from pki.home import Home
-from pki.tls import TlsIdentity
-from runtime.ha.config import HaConfig, check_ha
-from runtime.ha.embedded import EmbeddedElection
-from runtime.ha.errors import HaMisconfigured
-from runtime.ha.leadership import LeaderElection
-from runtime.ha.storage import HaStorage, LocalStorage
+from sluice.core.errors import StoreError
+from sluice.core.files import read_bounded
+from sluice.core.home import Home
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.ha.config import HaConfig, check_ha
+from sluice.runtime.ha.embedded import EmbeddedElection
+from sluice.runtime.ha.errors import HaMisconfigured
+from sluice.runtime.ha.leadership import LeaderElection
+from sluice.runtime.ha.storage import HaStorage, LocalStorage
 
 MAX_NAMESPACE_BYTES = 256
 _DIRECTORY = "ha"
@@ -24,7 +24,7 @@ def make_election(config: HaConfig, home: Home, identity: TlsIdentity) -> Leader
     """The election that ``config`` asks for; raises ``HaMisconfigured``."""
     check_ha(config)
     if config.mode == "zookeeper":
-        from runtime.ha.zookeeper import ZooKeeperElection
+        from sluice.runtime.ha.zookeeper import ZooKeeperElection
 
         return ZooKeeperElection(config, identity)
     if config.mode == "kubernetes":
@@ -33,8 +33,8 @@ def make_election(config: HaConfig, home: Home, identity: TlsIdentity) -> Leader
 
 
 def _kubernetes(config: HaConfig, name: str) -> LeaderElection:
-    from runtime.ha.kubernetes import KubernetesElection
-    from runtime.ha.kubernetes_client import KubernetesClient
+    from sluice.runtime.ha.kubernetes import KubernetesElection
+    from sluice.runtime.ha.kubernetes_client import KubernetesClient
 
     account = Path(config.kubernetes_account)
     url, namespace = config.kubernetes_api, config.kubernetes_namespace
@@ -57,7 +57,7 @@ def make_storage(config: HaConfig, home: Home) -> HaStorage:
     if not config.storage:
         return LocalStorage(home.root / _DIRECTORY / "storage")
     if "://" in config.storage:
-        from runtime.ha.fsspec_storage import FsspecStorage
+        from sluice.runtime.ha.fsspec_storage import FsspecStorage
 
         return FsspecStorage(f"{config.storage.rstrip('/')}/{config.cluster}")
     return LocalStorage(Path(config.storage).expanduser().absolute() / config.cluster)

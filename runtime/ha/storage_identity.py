@@ -9,9 +9,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 
-from runtime.ha.errors import EntryDamaged, EntryMissing, PointerExists, StorageUnavailable
-from runtime.ha.pointers import PointerStore
-from runtime.ha.storage import HaStorage
+from sluice.runtime.ha.errors import (
+    EntryDamaged,
+    EntryMissing,
+    PointerExists,
+    StorageUnavailable,
+)
+from sluice.runtime.ha.pointers import PointerStore
+from sluice.runtime.ha.storage import HaStorage
 
 _FOLDER, _NAME, _ENTRY = "meta", "storage", "identity"
 _NEW = b"new:"

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import NoReturn
 
-from pki.tasks import end_tasks
-from runtime.ha.errors import LeadershipLost, StorageUnavailable
-from runtime.ha.leadership import LeaderElection, Leadership
+from sluice.core.tasks import end_tasks
+from sluice.runtime.ha.errors import LeadershipLost, StorageUnavailable
+from sluice.runtime.ha.leadership import LeaderElection, Leadership
 
 _LOG = logging.getLogger(__name__)
 

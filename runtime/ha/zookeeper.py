@@ -24,16 +24,16 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]  # has no types
 )
 from kazoo.security import make_acl  # type: ignore[import-untyped]
 
-from pki.identity import Role
-from pki.tasks import end_tasks
-from pki.tls import TlsIdentity
-from runtime.ha.belief import SAFE_SHARE, Belief
-from runtime.ha.config import HaConfig
-from runtime.ha.errors import ElectionUnavailable, EntryDamaged, LeadershipLost
-from runtime.ha.leadership import LeaderInformation, Leadership
-from runtime.ha.pointers import FOLDERS
-from runtime.ha.zookeeper_client import LOST, ZooKeeperSession
-from runtime.ha.zookeeper_pointers import ZooKeeperPointers
+from sluice.core.tasks import end_tasks
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.ha.config import HaConfig
+from sluice.runtime.ha.errors import ElectionUnavailable, EntryDamaged, LeadershipLost
+from sluice.runtime.ha.leadership import LeaderInformation, Leadership
+from sluice.runtime.ha.leadership_belief import SAFE_SHARE, Belief
+from sluice.runtime.ha.pointers import FOLDERS
+from sluice.runtime.ha.zookeeper_client import LOST, ZooKeeperSession
+from sluice.runtime.ha.zookeeper_pointers import ZooKeeperPointers
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def access_list(names: Sequence[str], role: Role = Role.JOBMANAGER) -> list[Any]
     """Everything for these processes in ``role``, nothing for anybody else.
 
     ZooKeeper knows a client by the subject of its certificate (scheme ``x509``), which is ``CN=<role>/<name>``; see
-    :meth:`pki.profiles.Names.subject`.
+    :meth:`sluice.pki.x509.profiles.Names.subject`.
     """
     return [make_acl("x509", f"CN={role.value}/{name}", all=True) for name in names]
 
@@ -72,7 +72,7 @@ class ZooKeeperElection:
         self._over = False
 
     async def elect(self, standing_by: Callable[[], None]) -> Leadership:
-        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
         said = ""
         while True:
             try:
@@ -90,7 +90,7 @@ class ZooKeeperElection:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def leader(self) -> LeaderInformation | None:
-        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
         session = self._session
         if session is None or not session.connected:
             return None
@@ -101,7 +101,7 @@ class ZooKeeperElection:
             return None
 
     async def standbys(self) -> tuple[str, ...] | None:
-        """See :class:`~runtime.ha.leadership.LeaderElection`: whose latches come after the first."""
+        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`: whose latches come after the first."""
         session = self._session
         if session is None or not session.connected:
             return None
@@ -121,7 +121,7 @@ class ZooKeeperElection:
         return value[:MAX_NAME_BYTES].decode("utf-8", "replace")
 
     async def close(self) -> None:
-        """See :class:`~runtime.ha.leadership.LeaderElection`."""
+        """See :class:`~sluice.runtime.ha.leadership.LeaderElection`."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
@@ -232,7 +232,7 @@ def sequence_of(latch: str) -> int:
 
 
 class ZooKeeperLeadership:
-    """One term; see :class:`~runtime.ha.leadership.Leadership`.
+    """One term; see :class:`~sluice.runtime.ha.leadership.Leadership`.
 
     Args:
         session: with ZooKeeper; closed when the term ends.
@@ -264,7 +264,7 @@ class ZooKeeperLeadership:
         self._confirming = asyncio.create_task(self._confirm(), name="leadership")
 
     def check(self) -> None:
-        """See :class:`~runtime.ha.leadership.Leadership`."""
+        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
         if self._lost.done():
             raise LeadershipLost(f"this process does not lead any more: {self._lost.result()}")
         if self._belief.left <= 0:
@@ -272,11 +272,11 @@ class ZooKeeperLeadership:
             self.check()
 
     async def lost(self) -> str:
-        """See :class:`~runtime.ha.leadership.Leadership`."""
+        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
         return await asyncio.shield(self._lost)
 
     async def publish(self, information: LeaderInformation) -> None:
-        """See :class:`~runtime.ha.leadership.Leadership`."""
+        """See :class:`~sluice.runtime.ha.leadership.Leadership`."""
         await self.pointers.publish(self._leader, information.encode())
 
     async def resign(self) -> None:

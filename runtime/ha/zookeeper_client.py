@@ -1,7 +1,8 @@
 """One session with ZooKeeper: kazoo's client over our mutual TLS, for asyncio.
 
 kazoo works in threads of its own; here every request is a coroutine, and what kazoo raises becomes our errors. The
-server must show a certificate of role ``zookeeper`` within the handshake (:mod:`pki.tls`), whatever its host name.
+server must show a certificate of role ``zookeeper`` within the handshake (``pki.tls.contexts``), whatever its host
+name.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from kazoo.handlers.threading import SequentialThreadingHandler  # type: ignore[
 from kazoo.protocol.states import KazooState  # type: ignore[import-untyped]
 from kazoo.retry import KazooRetry  # type: ignore[import-untyped]
 
-from pki.channels import Channel, server_policy
-from pki.errors import SluiceError
-from pki.identity import Role
-from pki.tls import TlsIdentity
-from runtime.ha.errors import ElectionUnavailable
+from sluice.core.errors import SluiceError
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.ha.errors import ElectionUnavailable
 
 _LOG = logging.getLogger(__name__)
 

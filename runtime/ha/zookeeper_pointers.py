@@ -14,9 +14,15 @@ from kazoo.exceptions import (  # type: ignore[import-untyped]
     NoNodeError,
 )
 
-from runtime.ha.errors import LeadershipLost, OutcomeUnknown, PointerConflict, PointerExists, StorageUnavailable
-from runtime.ha.pointers import Pointer, check_pointer
-from runtime.ha.zookeeper_client import ZooKeeperSession
+from sluice.runtime.ha.errors import (
+    LeadershipLost,
+    OutcomeUnknown,
+    PointerConflict,
+    PointerExists,
+    StorageUnavailable,
+)
+from sluice.runtime.ha.pointers import Pointer, check_pointer
+from sluice.runtime.ha.zookeeper_client import ZooKeeperSession
 
 _T = TypeVar("_T")
 
@@ -24,7 +30,7 @@ RETRY_SECONDS = 0.2
 
 
 class ZooKeeperPointers:
-    """See :class:`~runtime.ha.pointers.PointerStore`.
+    """See :class:`~sluice.runtime.ha.pointers.PointerStore`.
 
     Args:
         session: of the leader.
@@ -44,11 +50,11 @@ class ZooKeeperPointers:
         self._check = check
 
     async def names(self, folder: str) -> list[str]:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         return sorted(await self._read(lambda: self._session.children(f"{self._root}/{folder}")))
 
     async def get(self, folder: str, name: str) -> Pointer | None:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         check_pointer(folder, name)
         path = self._path(folder, name)
 
@@ -62,7 +68,7 @@ class ZooKeeperPointers:
         return await self._read(read)
 
     async def create(self, folder: str, name: str, value: bytes) -> None:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         check_pointer(folder, name, value)
         path = self._path(folder, name)
 
@@ -78,7 +84,7 @@ class ZooKeeperPointers:
             raise self._removed() from None
 
     async def replace(self, folder: str, name: str, value: bytes, version: int) -> None:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         check_pointer(folder, name, value)
         path = self._path(folder, name)
 
@@ -92,7 +98,7 @@ class ZooKeeperPointers:
             raise PointerConflict(f"the pointer {folder}/{name} is not at version {version} any more") from None
 
     async def remove(self, folder: str, name: str) -> None:
-        """See :class:`~runtime.ha.pointers.PointerStore`."""
+        """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
         check_pointer(folder, name)
         path = self._path(folder, name)
 

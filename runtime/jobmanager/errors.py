@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from pki.errors import SluiceError
-from runtime.rpc import remotable
-from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
+from sluice.core.errors import SluiceError
+from sluice.runtime.rpc import remotable
+from sluice.runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 remotable(ForbiddenSparkConf)
 remotable(PackageRefused)
 
 
 class JobManagerError(SluiceError):
-    """Base of the errors of package ``runtime.jobmanager``."""
+    """Base of the errors of package ``sluice.runtime.jobmanager``."""
 
 
 class IllegalTransition(JobManagerError):

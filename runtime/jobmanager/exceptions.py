@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from runtime.jobmanager.views import AttemptView, ExceptionEntry
-from runtime.messages import JobState
-from runtime.spark.causes import HEADING, cause
+from sluice.runtime.jobmanager.views import AttemptView, ExceptionEntry
+from sluice.runtime.messages import JobState
+from sluice.runtime.spark.causes import HEADING, cause
 
 MAX_EXCEPTIONS = 32
 """Most entries of one job."""

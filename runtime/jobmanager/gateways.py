@@ -1,6 +1,6 @@
 """The typed interfaces between the endpoints of the JobManager process, and for its REST endpoint.
 
-They extend what other processes may call (:mod:`runtime.gateways`). What is added here is local: it is called within
+They extend what other processes may call (``runtime.gateways``). What is added here is local: it is called within
 the process alone, and no peer may call it, whatever its certificate says.
 """
 
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from runtime.checkpoint.ledger import CheckpointsView
-from runtime.checkpoint.savepoints import Savepoint
-from runtime.gateways import JobMasterGateway, ResourceManagerGateway
-from runtime.jobmanager.history import JobHistory
-from runtime.jobmanager.views import (
+from sluice.runtime.checkpoint.ledger import CheckpointsView
+from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.runtime.gateways import JobMasterGateway, ResourceManagerGateway
+from sluice.runtime.jobmanager.store.job_history import JobHistory
+from sluice.runtime.jobmanager.views import (
     ExceptionEntry,
     JobBlob,
     JobDetail,
@@ -21,7 +21,7 @@ from runtime.jobmanager.views import (
     SavepointRequest,
     TaskManagerView,
 )
-from runtime.messages import (
+from sluice.runtime.messages import (
     Evidence,
     JobSubmission,
     LogChunk,
@@ -32,7 +32,7 @@ from runtime.messages import (
     UiPage,
     UiRequest,
 )
-from runtime.rpc import rpc
+from sluice.runtime.rpc import rpc
 
 DISPATCHER = "dispatcher"
 DURABLE_SECONDS = 120.0

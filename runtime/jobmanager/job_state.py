@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from runtime.jobmanager.errors import IllegalTransition
-from runtime.messages import DriverExit, JobState
+from sluice.runtime.jobmanager.errors import IllegalTransition
+from sluice.runtime.messages import DriverExit, JobState
 
 _S = JobState
 

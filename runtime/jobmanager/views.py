@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import enum
 
-from runtime.checkpoint.ledger import CheckpointsView
-from runtime.messages import (
+from sluice.runtime.checkpoint.ledger import CheckpointsView
+from sluice.runtime.messages import (
     ConnectionEvidence,
     Evidence,
     JobKind,
@@ -78,7 +78,7 @@ class SavepointRequest(Message, frozen=True):
 
 
 class ExecutorView(Message, frozen=True):
-    """One executor of a job; ``state`` as in :class:`runtime.jobmanager.executors.ExecutorState`."""
+    """One executor of a job; ``state`` as in :class:`sluice.runtime.jobmanager.attempt.executor_pool.ExecutorState`."""
 
     id: int
     taskmanager: str

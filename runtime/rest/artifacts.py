@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from pki.errors import SluiceError
-from runtime.blob.names import check_file_name
-from runtime.blob.store import BlobStore
-from runtime.messages import BlobRef
+from sluice.core.errors import SluiceError
+from sluice.runtime.blob.names import check_file_name
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.messages import BlobRef
 
 CHUNK_BYTES = 1 << 20
 MAX_URL_CHARACTERS = 1000

@@ -1,7 +1,7 @@
 """REST believes who asks from the gateway's signed assertion alone: no header, no socket and no certificate says it.
 
 The keys come from the file that an auth service of this home writes, or from the auth service of another machine over
-mutual TLS (:mod:`runtime.rest.assertion_keys`).
+mutual TLS (:mod:`sluice.runtime.rest.assertion_keys`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,16 @@ from collections.abc import Callable
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from pki.assertions import HEADER, PASS_AUDIENCE, REST_AUDIENCE, Asserted, AssertionVerifier, KeySet
-from pki.errors import AssertionRefused
-from runtime.rest.problems import NotAsserted
+from sluice.core.errors import AssertionRefused
+from sluice.pki.assertions.tokens import (
+    HEADER,
+    PASS_AUDIENCE,
+    REST_AUDIENCE,
+    Asserted,
+    AssertionVerifier,
+    KeySet,
+)
+from sluice.runtime.rest.problems import NotAsserted
 
 _LOG = logging.getLogger(__name__)
 

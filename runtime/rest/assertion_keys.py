@@ -11,14 +11,14 @@ from pathlib import Path
 
 import aiohttp
 
-from pki.assertion_keys import MAX_JWKS_BYTES
-from pki.assertions import decode_jwks
-from pki.channels import Channel, server_policy
-from pki.errors import AssertionRefused, SluiceError
-from pki.files import make_private_directory, write_public
-from pki.http_body import BodyTooLarge, read_body
-from pki.identity import Role
-from pki.tls import TlsIdentity
+from sluice.core.errors import AssertionRefused, SluiceError
+from sluice.core.files import make_private_directory, write_public
+from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.pki.assertions.keys import MAX_JWKS_BYTES
+from sluice.pki.assertions.tokens import decode_jwks
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def _keep(path: Path, data: bytes) -> bool:
 
 
 async def fetch(identity: TlsIdentity, host: str, port: int) -> bytes:
-    """The key set of the auth service at ``host``, unread; raises :class:`~pki.errors.AssertionRefused`."""
+    """The key set of the auth service at ``host``, unread; raises :class:`~sluice.core.errors.AssertionRefused`."""
     policy = server_policy(Channel.AUTH, identity.spiffe_id.trust_domain, role=Role.AUTH)
     context = identity.client_context(policy, alpn=("http/1.1",))
     connector = aiohttp.TCPConnector(ssl=context, force_close=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from runtime.blob.store import BlobStore
-from runtime.config import RuntimeConfig
-from runtime.jobmanager.connect_sessions import ConnectSessions
-from runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
-from runtime.jobmanager.job_feed import JobFeed
-from runtime.jobmanager.observation import Observation
-from runtime.rest.artifacts import ArtifactStores
-from runtime.rest.streams import Streams
-from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.ui.trust_facts import TrustFacts, unknown_trust
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
+from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
+from sluice.runtime.jobmanager.dispatcher.observation import Observation
+from sluice.runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
+from sluice.runtime.rest.artifacts import ArtifactStores
+from sluice.runtime.rest.streams import Streams
+from sluice.runtime.rest.trust_facts import TrustFacts, unknown_trust
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from runtime.jobmanager.errors import JobNotFound
-from runtime.jobmanager.views import JobSummary
-from runtime.rest.assertion import may_act_on
-from runtime.rest.cluster import Cluster
-from runtime.rest.problems import NotYours
-from runtime.rest.route import Call
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.jobmanager.views import JobSummary
+from sluice.runtime.rest.assertion import may_act_on
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.route import Call
 
 _JOB_ID = re.compile("[!-~]{32}")
 
@@ -29,7 +29,7 @@ async def jobs_seen(cluster: Cluster, call: Call[Any]) -> tuple[JobSummary, ...]
 
 
 async def ids_seen(cluster: Cluster, call: Call[Any]) -> frozenset[str] | None:
-    """The ids of the jobs that who asks may see, for :mod:`runtime.rest.visible`; None: of all."""
+    """The ids of the jobs that who asks may see, for :mod:`sluice.runtime.rest.visible`; None: of all."""
     if call.who.any_owner:
         return None
     return frozenset(job.id for job in await jobs_seen(cluster, call))

@@ -10,10 +10,24 @@ from typing import Any, get_args
 
 import msgspec
 
-from pki.errors import SluiceError
-from runtime.rest.problems import CONTENT_TYPE, EVERYWHERE, TYPE_PREFIX, Problem, status_of
-from runtime.rest.resources.ui import UI_SEGMENTS
-from runtime.rest.route import BINARY, FORM, JSON, Annotation, Form, Query, Route
+from sluice.core.errors import SluiceError
+from sluice.runtime.rest.problems import (
+    CONTENT_TYPE,
+    EVERYWHERE,
+    TYPE_PREFIX,
+    Problem,
+    status_of,
+)
+from sluice.runtime.rest.resources.ui import UI_SEGMENTS
+from sluice.runtime.rest.route import (
+    BINARY,
+    FORM,
+    JSON,
+    Annotation,
+    Form,
+    Query,
+    Route,
+)
 
 REFERENCE = "#/components/schemas/{name}"
 PARAMETERS: Mapping[str, str] = {

@@ -9,8 +9,8 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from pki.errors import AssertionRefused, SluiceError
-from runtime.blob.errors import (
+from sluice.core.errors import AssertionRefused, SluiceError
+from sluice.runtime.blob.errors import (
     BlobCorrupt,
     BlobTooLarge,
     InvalidBlobName,
@@ -18,9 +18,14 @@ from runtime.blob.errors import (
     UploadConflict,
     UploadNotFound,
 )
-from runtime.checkpoint.errors import CheckpointsUnavailable, NotStreaming, SavepointFailed, SavepointNotFound
-from runtime.ha.errors import LeadershipLost, PointersFull, StorageUnavailable
-from runtime.jobmanager.errors import (
+from sluice.runtime.checkpoint.errors import (
+    CheckpointsUnavailable,
+    NotStreaming,
+    SavepointFailed,
+    SavepointNotFound,
+)
+from sluice.runtime.ha.errors import LeadershipLost, PointersFull, StorageUnavailable
+from sluice.runtime.jobmanager.errors import (
     JobAlreadyTerminal,
     JobNotFound,
     LogNotFound,
@@ -31,11 +36,17 @@ from runtime.jobmanager.errors import (
     TooManyJobs,
     UiNotFound,
 )
-from runtime.log_files import LogUnreadable
-from runtime.rest.artifacts import ArtifactRefused
-from runtime.rpc import EndpointNotFound, EndpointStopped, MailboxFull, PeerUnreachable, RpcTimeout
-from runtime.shuffle.service_errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
-from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
+from sluice.runtime.node.log_files import LogUnreadable
+from sluice.runtime.rest.artifacts import ArtifactRefused
+from sluice.runtime.rpc import (
+    EndpointNotFound,
+    EndpointStopped,
+    MailboxFull,
+    PeerUnreachable,
+    RpcTimeout,
+)
+from sluice.runtime.shuffle.service_errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
+from sluice.runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 _LOG = logging.getLogger(__name__)
 

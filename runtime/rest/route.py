@@ -6,7 +6,7 @@ A handler is a function of the cluster and the call::
         \"\"\"Running and archived jobs, the latest first.\"\"\"
 
 Its annotations say which query it takes, which body (a third parameter ``body``), and what it answers; its docstring is
-the summary. From them come the checks of what arrives, and the description (:mod:`runtime.rest.openapi`).
+the summary. From them come the checks of what arrives, and the description (:mod:`sluice.runtime.rest.openapi`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_origin, get_t
 import msgspec
 from aiohttp import web
 
-from pki.assertions import Asserted
-from pki.errors import SluiceError
-from runtime.rest.assertion import asserted
+from sluice.core.errors import SluiceError
+from sluice.pki.assertions.tokens import Asserted
+from sluice.runtime.rest.assertion import asserted
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"

@@ -11,13 +11,20 @@ import msgspec
 from aiohttp import web
 from prometheus_client import Histogram
 
-from pki.http_body import BodyTooLarge
-from pki.http_body import read_body as bounded_body
-from pki.metrics import REGISTRY
-from pki.tracing import TRACEPARENT_HEADER, TRACING, checked
-from runtime.rest.cluster import Cluster
-from runtime.rest.problems import BadRequest
-from runtime.rest.route import JSON, Annotation, Call, Query, Reply, Route
+from sluice.core.http_body import BodyTooLarge
+from sluice.core.http_body import read_body as bounded_body
+from sluice.core.metrics import REGISTRY
+from sluice.core.tracing import TRACEPARENT_HEADER, TRACING, checked
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.problems import BadRequest
+from sluice.runtime.rest.route import (
+    JSON,
+    Annotation,
+    Call,
+    Query,
+    Reply,
+    Route,
+)
 
 MAX_BODY_BYTES = 1 << 20
 """Largest body in JSON."""

@@ -16,7 +16,7 @@ import hashlib
 import re
 from urllib.parse import urlsplit
 
-from runtime.messages import UiPage
+from sluice.runtime.messages import UiPage
 
 HTML, JSON_MEDIA, TEXT = "text/html", "application/json", "text/plain"
 SHOWN = frozenset({HTML, JSON_MEDIA, TEXT})

@@ -7,13 +7,13 @@ from collections.abc import Set as AbstractSet
 import aiohttp
 import msgspec
 
-from pki.assertions import Asserted
-from pki.channels import Channel, server_policy
-from pki.errors import AssertionRefused
-from pki.http_body import BodyTooLarge, read_body
-from pki.identity import Role
-from pki.standing import MAX_ASKED, Holder, Standing
-from pki.tls import TlsIdentity
+from sluice.core.errors import AssertionRefused
+from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.pki.assertions.stream_standing import MAX_ASKED, Holder, Standing
+from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
 
 STANDING_PATH = "/auth/standing"
 ANSWER_SECONDS = 0.6

@@ -1,7 +1,8 @@
 """Server-sent events (WHATWG HTML, 9.2): streams that are bounded in number, life and memory.
 
 A stream holds no queue. What it sends next is looked up when the client has taken what came before; a client that takes
-nothing for :data:`STALL_SECONDS` is cut off. So is one whose credential is revoked (:mod:`pki.standing`).
+nothing for :data:`STALL_SECONDS` is cut off. So is one whose credential is revoked
+(``pki.assertions.stream_standing``).
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any
 import msgspec
 from aiohttp import ClientConnectionError, web
 
-from pki.errors import SluiceError
-from pki.standing import Cut, OpenStreams
-from runtime.ha.errors import LeadershipLost
-from runtime.jobmanager.job_feed import FeedClosed
-from runtime.rest.problems import NotAsserted, TooManyStreams, problem_of
-from runtime.rest.route import EVENT_STREAM, Call
+from sluice.core.errors import SluiceError
+from sluice.pki.assertions.stream_standing import Cut, OpenStreams
+from sluice.runtime.ha.errors import LeadershipLost
+from sluice.runtime.jobmanager.dispatcher.job_feed import FeedClosed
+from sluice.runtime.rest.problems import NotAsserted, TooManyStreams, problem_of
+from sluice.runtime.rest.route import EVENT_STREAM, Call
 
 MAX_STREAMS = 500
 """Open at the same time in one JobManager."""

@@ -14,13 +14,13 @@ import msgspec
 from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from runtime.blob.names import check_file_name
-from runtime.blob.store import BlobStore
-from runtime.messages import Archive, BlobRef, JobSubmission
-from runtime.rest.problems import BadRequest
-from runtime.restart_config import RestartWish
-from runtime.spark.own_python import MAX_PYTHON_CHARACTERS
-from runtime.spark.packages import directory_name
+from sluice.runtime.blob.names import check_file_name
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.messages import Archive, BlobRef, JobSubmission
+from sluice.runtime.rest.problems import BadRequest
+from sluice.runtime.restart_config import RestartWish
+from sluice.runtime.spark.jvm.packages import directory_name
+from sluice.runtime.spark.own_python import MAX_PYTHON_CHARACTERS
 
 MAX_REQUEST_PART_BYTES = 1 << 20
 """Largest ``request`` part."""

@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from runtime.jobmanager.views import TaskManagerView
-from runtime.messages import ConnectionEvidence
+from sluice.runtime.jobmanager.views import TaskManagerView
+from sluice.runtime.messages import ConnectionEvidence
 
 _OF_JOB = re.compile(r"spiffe://[^/]+/job/([^/]+)/")
 

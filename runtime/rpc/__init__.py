@@ -1,9 +1,9 @@
 """Actors over gRPC with mutual TLS: endpoints, typed proxies, fencing, and the streams between processes."""
 
-from runtime.rpc.call import Caller, RemotePeer
-from runtime.rpc.contract import rpc
-from runtime.rpc.endpoint import FencedRpcEndpoint, PermanentlyFencedRpcEndpoint, RpcEndpoint
-from runtime.rpc.errors import (
+from sluice.runtime.rpc.call import Caller, RemotePeer
+from sluice.runtime.rpc.contract import rpc
+from sluice.runtime.rpc.endpoint import FencedRpcEndpoint, PermanentlyFencedRpcEndpoint, RpcEndpoint
+from sluice.runtime.rpc.errors import (
     CallNotPermitted,
     ContractError,
     EndpointNotFound,
@@ -21,11 +21,11 @@ from runtime.rpc.errors import (
     RpcTimeout,
     remotable,
 )
-from runtime.rpc.heartbeat import HeartbeatMonitor
-from runtime.rpc.line import Patience
-from runtime.rpc.service import RpcService
-from runtime.rpc.stats import EndpointStats
-from runtime.rpc.supervision import Directive, Strategy, Terminated
+from sluice.runtime.rpc.heartbeat import HeartbeatMonitor
+from sluice.runtime.rpc.line import Patience
+from sluice.runtime.rpc.service import RpcService
+from sluice.runtime.rpc.stats import EndpointStats
+from sluice.runtime.rpc.supervision import Directive, Strategy, Terminated
 
 __all__ = [
     "CallNotPermitted",

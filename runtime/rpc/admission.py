@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hmac
 
-from runtime.rpc.call import Caller
-from runtime.rpc.contract import Gateway, Method
-from runtime.rpc.errors import CallNotPermitted, FencingTokenMismatch, MethodNotFound
+from sluice.runtime.rpc.call import Caller
+from sluice.runtime.rpc.contract import Gateway, Method
+from sluice.runtime.rpc.errors import CallNotPermitted, FencingTokenMismatch, MethodNotFound
 
 
 def find_method(gateway: Gateway, name: str, endpoint: str) -> Method:

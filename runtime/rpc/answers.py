@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from runtime.rpc import envelope as wire
-from runtime.rpc.call import Invocation
-from runtime.rpc.errors import describe
+from sluice.runtime.rpc import envelope as wire
+from sluice.runtime.rpc.call import Invocation
+from sluice.runtime.rpc.errors import describe
 
 
 class Answerer(Protocol):

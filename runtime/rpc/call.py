@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from pki.identity import SpiffeId
-from runtime.rpc.contract import Method
-from runtime.rpc.errors import EndpointStopped, RpcError
-from runtime.rpc.mailbox import Message
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.rpc.contract import Method
+from sluice.runtime.rpc.errors import EndpointStopped, RpcError
+from sluice.runtime.rpc.mailbox import Message
 
 _T = TypeVar("_T")
 
@@ -60,7 +60,7 @@ class Caller:
     Attributes:
         identity: from the caller's certificate; for a call within the process, the process's own.
         peer: the stream the call came over, usable for calls back; None for a call within the process.
-        local: whether the call comes from within the process; only :meth:`runtime.rpc.RpcService.local` says so.
+        local: whether the call comes from within the process; only :meth:`sluice.runtime.rpc.RpcService.local` says so.
     """
 
     identity: SpiffeId

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import inspect as types
 
-from pki.identity import Role
-from runtime.rpc.errors import ContractError, InvalidArguments, RemoteFailure
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.rpc.errors import ContractError, InvalidArguments, RemoteFailure
 
 DEFAULT_TIMEOUT_SECONDS = 10.0
 """How long an ask waits for its answer unless the method says otherwise."""

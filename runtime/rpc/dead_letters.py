@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from runtime.metrics import Sample
+from sluice.core.metric_exposition import Sample
 
 MAX_KEPT = 100
 """Latest dead letters kept."""

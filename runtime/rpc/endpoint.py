@@ -14,16 +14,21 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Protocol, TypeVar, cast
 
-from pki.errors import SluiceError
-from pki.identity import SpiffeId
-from runtime.rpc.admission import check_token
-from runtime.rpc.call import Caller, Invocation, RemotePeer
-from runtime.rpc.contract import Gateway, Method, check_implements, gateway_of
-from runtime.rpc.dead_letters import DeadLetters
-from runtime.rpc.errors import EndpointStopped, RpcError
-from runtime.rpc.mailbox import MAILBOX_CAPACITY, Mailbox, Message
-from runtime.rpc.stats import EndpointStats
-from runtime.rpc.supervision import RESUME, Strategy, Terminated
+from sluice.core.errors import SluiceError
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.rpc.admission import check_token
+from sluice.runtime.rpc.call import Caller, Invocation, RemotePeer
+from sluice.runtime.rpc.contract import (
+    Gateway,
+    Method,
+    check_implements,
+    gateway_of,
+)
+from sluice.runtime.rpc.dead_letters import DeadLetters
+from sluice.runtime.rpc.errors import EndpointStopped, RpcError
+from sluice.runtime.rpc.mailbox import MAILBOX_CAPACITY, Mailbox, Message
+from sluice.runtime.rpc.stats import EndpointStats
+from sluice.runtime.rpc.supervision import RESUME, Strategy, Terminated
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -62,7 +67,7 @@ class _Posted(Message):
 
 
 class Host(Protocol):
-    """The process that an endpoint runs in, as endpoints use it; see :class:`runtime.rpc.service.RpcService`."""
+    """The process that an endpoint runs in, as endpoints use it; see :class:`sluice.runtime.rpc.service.RpcService`."""
 
     dead_letters: DeadLetters
 

@@ -12,7 +12,12 @@ from typing import Annotated
 
 import msgspec
 
-from runtime.rpc.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, MessageTooLarge, ProtocolViolation
+from sluice.runtime.rpc.errors import (
+    MAX_MESSAGE_CHARS,
+    MAX_TRACEBACK_CHARS,
+    MessageTooLarge,
+    ProtocolViolation,
+)
 
 PROTOCOL_VERSION = 2
 """Version of this wire format; peers of another version are turned away."""

@@ -11,7 +11,13 @@ import traceback
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pki.errors import CertificateRejected, InvalidIdentity, PeerRefused, SluiceError, StoreError
+from sluice.core.errors import (
+    CertificateRejected,
+    InvalidIdentity,
+    PeerRefused,
+    SluiceError,
+    StoreError,
+)
 
 MAX_TRACEBACK_CHARS = 16_384
 """Longest remote traceback that is sent, in characters; the end is kept, for it says what went wrong."""
@@ -38,7 +44,7 @@ def remotable(error_class: _E) -> _E:
 
 
 class RpcError(SluiceError):
-    """Base of the errors of package ``runtime.rpc``."""
+    """Base of the errors of package ``sluice.runtime.rpc``."""
 
     remote_traceback: str = ""
     """Where it happened, when it came from another endpoint; empty otherwise."""

@@ -1,7 +1,7 @@
 """Asks and tells in both directions with one peer, bounded both ways.
 
-No sockets here: an :class:`Exchange` speaks over a :class:`runtime.rpc.line.Line`. Reading never pauses, so answers
-always get through; what a peer may have under way is bounded by :mod:`runtime.rpc.window` instead, and a peer that
+No sockets here: an :class:`Exchange` speaks over a ``Line``. Reading never pauses, so answers
+always get through; what a peer may have under way is bounded by ``runtime.rpc.window`` instead, and a peer that
 does not read is given up.
 """
 
@@ -12,17 +12,30 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pki.identity import SpiffeId
-from runtime.rpc import envelope as wire
-from runtime.rpc.answers import RemoteAnswer, TellAnswer
-from runtime.rpc.call import Caller, Deliver
-from runtime.rpc.contract import Method
-from runtime.rpc.dead_letters import DeadLetters
-from runtime.rpc.deadlines import Deadlines, Expired
-from runtime.rpc.errors import ErrorText, PeerUnreachable, ProtocolViolation, RpcError, RpcTimeout, rebuild
-from runtime.rpc.line import Line, MessageStream, Patience, Redial, Sessions
-from runtime.rpc.mailbox import refuse_to_wait_on_main_thread
-from runtime.rpc.window import SendWindow, has_room
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.rpc import envelope as wire
+from sluice.runtime.rpc.answers import RemoteAnswer, TellAnswer
+from sluice.runtime.rpc.call import Caller, Deliver
+from sluice.runtime.rpc.contract import Method
+from sluice.runtime.rpc.dead_letters import DeadLetters
+from sluice.runtime.rpc.deadlines import Deadlines, Expired
+from sluice.runtime.rpc.errors import (
+    ErrorText,
+    PeerUnreachable,
+    ProtocolViolation,
+    RpcError,
+    RpcTimeout,
+    rebuild,
+)
+from sluice.runtime.rpc.line import (
+    Line,
+    MessageStream,
+    Patience,
+    Redial,
+    Sessions,
+)
+from sluice.runtime.rpc.mailbox import refuse_to_wait_on_main_thread
+from sluice.runtime.rpc.window import SendWindow, has_room
 
 _log = logging.getLogger(__name__)
 

@@ -12,9 +12,15 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from runtime.rpc.endpoint import RpcEndpoint
-from runtime.rpc.errors import RpcError
-from runtime.rpc.supervision import RESUME, Directive, Restarts, Strategy, Terminated
+from sluice.runtime.rpc.endpoint import RpcEndpoint
+from sluice.runtime.rpc.errors import RpcError
+from sluice.runtime.rpc.supervision import (
+    RESUME,
+    Directive,
+    Restarts,
+    Strategy,
+    Terminated,
+)
 
 Make = Callable[[], RpcEndpoint]
 """Makes the endpoint, anew for each start; always of the same name."""

@@ -17,11 +17,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from pki.errors import SluiceError
-from pki.identity import SpiffeId
-from runtime.rpc import envelope as wire
-from runtime.rpc.errors import PeerUnreachable, ProtocolViolation, RpcError
-from runtime.rpc.outbox import Outbox
+from sluice.core.errors import SluiceError
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.rpc import envelope as wire
+from sluice.runtime.rpc.errors import PeerUnreachable, ProtocolViolation, RpcError
+from sluice.runtime.rpc.outbox import Outbox
 
 MAX_UNSENT_BYTES = 64 << 20
 """Bytes that wait to be sent, or to be acknowledged, at which a peer counts as not reading, and is given up."""

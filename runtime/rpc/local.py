@@ -6,12 +6,17 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
-from runtime.rpc.call import Caller, Deliver
-from runtime.rpc.contract import Method
-from runtime.rpc.dead_letters import DeadLetters
-from runtime.rpc.deadlines import Deadlines, Expired
-from runtime.rpc.errors import RpcError, RpcTimeout, describe, rebuild
-from runtime.rpc.mailbox import refuse_to_wait_on_main_thread
+from sluice.runtime.rpc.call import Caller, Deliver
+from sluice.runtime.rpc.contract import Method
+from sluice.runtime.rpc.dead_letters import DeadLetters
+from sluice.runtime.rpc.deadlines import Deadlines, Expired
+from sluice.runtime.rpc.errors import (
+    RpcError,
+    RpcTimeout,
+    describe,
+    rebuild,
+)
+from sluice.runtime.rpc.mailbox import refuse_to_wait_on_main_thread
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from runtime.rpc.errors import EndpointStopped, MailboxFull, RpcError
+from sluice.runtime.rpc.errors import EndpointStopped, MailboxFull, RpcError
 
 MAILBOX_CAPACITY = 10_000
 """Messages that wait in one mailbox unless the endpoint says otherwise."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from runtime.rpc import envelope as wire
-from runtime.rpc.errors import ProtocolViolation
+from sluice.runtime.rpc import envelope as wire
+from sluice.runtime.rpc.errors import ProtocolViolation
 
 
 class Outbox:

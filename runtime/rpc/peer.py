@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from pki.identity import SpiffeId
-from runtime.rpc.errors import RpcError
-from runtime.rpc.exchange import Exchange
-from runtime.rpc.proxy import make_proxy
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.rpc.errors import RpcError
+from sluice.runtime.rpc.exchange import Exchange
+from sluice.runtime.rpc.proxy import make_proxy
 
 _T = TypeVar("_T")
 

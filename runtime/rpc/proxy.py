@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any, Protocol, TypeVar, cast
 
-from runtime.rpc.contract import Method, gateway_of
+from sluice.runtime.rpc.contract import Method, gateway_of
 
 _T = TypeVar("_T")
 

@@ -8,28 +8,49 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
-from pki.channels import Channel, client_policy, server_policy
-from pki.connection_guard import ConnectionGuard
-from pki.connections import ConnectionLog
-from pki.identity import Role, SpiffeId
-from pki.listener import MutualTlsListener
-from pki.tls import TlsIdentity
-from runtime.metrics import MetricsRegistry, Sample
-from runtime.rpc.admission import check_caller, find_method
-from runtime.rpc.call import Answer, Caller, Invocation, RemotePeer, Request
-from runtime.rpc.dead_letters import DeadLetters
-from runtime.rpc.deadlines import Deadlines
-from runtime.rpc.endpoint import RpcEndpoint
-from runtime.rpc.errors import EndpointNotFound, EndpointRestarting, PeerUnreachable, RpcError
-from runtime.rpc.exchange import Exchange
-from runtime.rpc.guardian import Guardian
-from runtime.rpc.line import MessageStream, Patience, Redial, Sessions
-from runtime.rpc.local import LocalLink
-from runtime.rpc.peer import SessionPeer
-from runtime.rpc.proxy import make_proxy
-from runtime.rpc.stats import EndpointStats, samples_of
-from runtime.rpc.supervision import RESUME, Strategy, Terminated
-from runtime.rpc.transport import ALPN, GrpcStream, accepting_protocol, dial
+from sluice.core.metric_exposition import MetricsRegistry, Sample
+from sluice.pki.channels import Channel, client_policy, server_policy
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.connection_guard import ConnectionGuard
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls.listener import MutualTlsListener
+from sluice.runtime.rpc.admission import check_caller, find_method
+from sluice.runtime.rpc.call import (
+    Answer,
+    Caller,
+    Invocation,
+    RemotePeer,
+    Request,
+)
+from sluice.runtime.rpc.dead_letters import DeadLetters
+from sluice.runtime.rpc.deadlines import Deadlines
+from sluice.runtime.rpc.endpoint import RpcEndpoint
+from sluice.runtime.rpc.errors import (
+    EndpointNotFound,
+    EndpointRestarting,
+    PeerUnreachable,
+    RpcError,
+)
+from sluice.runtime.rpc.exchange import Exchange
+from sluice.runtime.rpc.guardian import Guardian
+from sluice.runtime.rpc.line import (
+    MessageStream,
+    Patience,
+    Redial,
+    Sessions,
+)
+from sluice.runtime.rpc.local import LocalLink
+from sluice.runtime.rpc.peer import SessionPeer
+from sluice.runtime.rpc.proxy import make_proxy
+from sluice.runtime.rpc.stats import EndpointStats, samples_of
+from sluice.runtime.rpc.supervision import RESUME, Strategy, Terminated
+from sluice.runtime.rpc.transport import (
+    ALPN,
+    GrpcStream,
+    accepting_protocol,
+    dial,
+)
 
 MAX_PEERS = 16_384
 """Connections that a listener holds at a time; the process needs as many file descriptors."""

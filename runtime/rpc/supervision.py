@@ -1,4 +1,4 @@
-"""What happens when an endpoint fails: decisions. :mod:`runtime.rpc.guardian` carries them out.
+"""What happens when an endpoint fails: decisions. :mod:`sluice.runtime.rpc.guardian` carries them out.
 
 A failure is an error that no caller waits for: of a timer, of a posted function, of work that was handed off, of a
 tell. Errors of asks go back to their callers and are no failure.

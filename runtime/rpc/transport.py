@@ -13,12 +13,12 @@ import ssl
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-from pki.errors import PeerRefused
-from pki.identity import SpiffeId
-from pki.tls import peer_of, revocation_of
-from runtime.rpc.envelope import MAX_BATCH_BYTES
-from runtime.rpc.errors import PeerUnreachable
-from runtime.rpc.http2 import Headers, Http2Stream, Http2Violation
+from sluice.core.errors import PeerRefused
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.tls.contexts import peer_of, revocation_of
+from sluice.runtime.rpc.envelope import MAX_BATCH_BYTES
+from sluice.runtime.rpc.errors import PeerUnreachable
+from sluice.runtime.rpc.http2 import Headers, Http2Stream, Http2Violation
 
 ALPN = ("h2",)
 PATH = "/sluice.rpc.v1.Rpc/Exchange"
@@ -280,7 +280,7 @@ def accepting_protocol(accept: Callable[[GrpcStream], object], open_timeout: flo
 
 
 async def dial(host: str, port: int, context: ssl.SSLContext) -> tuple[GrpcStream, asyncio.BaseTransport]:
-    """Connect and open the stream; raises :class:`PeerUnreachable` or :class:`pki.errors.PeerRefused`."""
+    """Connect and open the stream; raises :class:`PeerUnreachable` or :class:`sluice.core.errors.PeerRefused`."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(DIAL_TIMEOUT_SECONDS):

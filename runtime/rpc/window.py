@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from runtime.rpc.errors import MailboxFull, RpcError
+from sluice.runtime.rpc.errors import MailboxFull, RpcError
 
 MAX_OPEN_CALLS = 1024
 """Calls to one peer that are sent and not yet done."""

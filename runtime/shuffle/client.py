@@ -23,9 +23,14 @@ from typing import Literal, Self
 import msgspec
 import numpy as np
 
-from pki.tls import TlsIdentity
-from runtime.shuffle.connection import Answers, WorkerAddress, WorkerConnection, answer_of
-from runtime.shuffle.errors import (
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.connection import (
+    Answers,
+    WorkerAddress,
+    WorkerConnection,
+    answer_of,
+)
+from sluice.runtime.shuffle.errors import (
     DiskFailed,
     FrameRefused,
     MapUnknown,
@@ -33,9 +38,9 @@ from runtime.shuffle.errors import (
     ShuffleError,
     ShuffleUnavailable,
 )
-from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.successors import Locate, Successors
-from runtime.shuffle.wire import (
+from sluice.runtime.shuffle.integrity import SegmentChecks
+from sluice.runtime.shuffle.successors import Locate, Successors
+from sluice.runtime.shuffle.wire import (
     DATA_ENTRY,
     FLAG_ORDERED,
     MAX_SEGMENT_BYTES,

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import msgspec
 
-from pki.ca.client import parse_address
-from pki.errors import PkiError
-from runtime.shuffle.service_errors import ShuffleMisconfigured
-from runtime.shuffle.worker.config import Layout, Policy
+from sluice.core.errors import PkiError
+from sluice.pki.enrolment.client import parse_address
+from sluice.runtime.shuffle.service_errors import ShuffleMisconfigured
+from sluice.runtime.shuffle.worker.config import Layout, Policy
 
 SHORTEST_JOB_LEASE_SECONDS = 10.0
 MAX_REPLICAS = 2

@@ -8,13 +8,21 @@ import ssl
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, NoReturn
 
-from pki.channels import Channel, server_policy
-from pki.errors import SluiceError
-from pki.identity import Role
-from pki.tasks import end_tasks
-from pki.tls import TlsIdentity
-from runtime.shuffle.errors import FrameRefused, ShuffleError, ShuffleUnavailable
-from runtime.shuffle.wire import HEADER_BYTES, FrameType, Header, Produced, error_of, pack_hello, parse_header
+from sluice.core.errors import SluiceError
+from sluice.core.tasks import end_tasks
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.errors import FrameRefused, ShuffleError, ShuffleUnavailable
+from sluice.runtime.shuffle.wire import (
+    HEADER_BYTES,
+    FrameType,
+    Header,
+    Produced,
+    error_of,
+    pack_hello,
+    parse_header,
+)
 
 CONNECT_SECONDS = 15.0
 ANSWER_SECONDS = 120.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Self
 
-from pki.errors import SluiceError
+from sluice.core.errors import SluiceError
 
 
 class ErrorCode(enum.IntEnum):
@@ -38,7 +38,7 @@ class ErrorCode(enum.IntEnum):
 
 
 class ShuffleError(SluiceError):
-    """Base of the errors of package ``runtime.shuffle``; those that travel have a :attr:`code`."""
+    """Base of the errors of package ``sluice.runtime.shuffle``; those that travel have a :attr:`code`."""
 
     code = ErrorCode.PROTOCOL
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pki.home import Home
-from pki.identity import Role
-from runtime.addresses import read_shuffle_manager
-from runtime.rpc import RpcService
-from runtime.shuffle.config import ShuffleConfig
-from runtime.taskmanager.leader_finder import AnnouncedLeader, AskedLeader
+from sluice.core.home import Home
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.node.addresses import read_shuffle_manager
+from sluice.runtime.node.leader_finder import AnnouncedLeader, AskedLeader
+from sluice.runtime.rpc import RpcService
+from sluice.runtime.shuffle.config import ShuffleConfig
 
 
 def shuffle_manager_finder(service: RpcService, home: Home, config: ShuffleConfig) -> AskedLeader | AnnouncedLeader:

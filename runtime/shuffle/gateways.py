@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pki.identity import Role
-from runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
-from runtime.rpc import rpc
-from runtime.shuffle.messages import (
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from sluice.runtime.rpc import rpc
+from sluice.runtime.shuffle.messages import (
     HandOver,
     LiveJob,
     ShuffleOverview,

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import NoReturn, Protocol, TypeVar
 
-from pki.errors import SluiceError
-from runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
-from runtime.rpc import (
+from sluice.core.errors import SluiceError
+from sluice.runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from sluice.runtime.rpc import (
     EndpointNotFound,
     EndpointRestarting,
     EndpointStopped,
@@ -25,9 +25,9 @@ from runtime.rpc import (
     RemotePeer,
     RpcTimeout,
 )
-from runtime.shuffle.gateways import SHUFFLE_MANAGER, ShuffleManagerGateway
-from runtime.shuffle.messages import ShuffleOverview, ShuffleRequest
-from runtime.shuffle.service_errors import NoShuffleService, NotConnected
+from sluice.runtime.shuffle.gateways import SHUFFLE_MANAGER, ShuffleManagerGateway
+from sluice.runtime.shuffle.messages import ShuffleOverview, ShuffleRequest
+from sluice.runtime.shuffle.service_errors import NoShuffleService, NotConnected
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from runtime.messages import Message, ShuffleWorkerAddress
-from runtime.shuffle.worker.statistics import LATENCY_BOUNDS_SECONDS, Histogram
+from sluice.runtime.messages import Message, ShuffleWorkerAddress
+from sluice.runtime.shuffle.statistics import LATENCY_BOUNDS_SECONDS, Histogram
 
 INTEGRITY_KEY_BYTES = 8
 """Length of the key that the check values of a job's data are made with."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from runtime.shuffle.messages import JobReport, ShuffleOverview, WorkerReport
-from runtime.shuffle.worker.statistics import LATENCY_BOUNDS_SECONDS, Histogram
+from sluice.runtime.shuffle.messages import JobReport, ShuffleOverview, WorkerReport
+from sluice.runtime.shuffle.statistics import LATENCY_BOUNDS_SECONDS, Histogram
 
 
 def shuffle_metrics(overview: ShuffleOverview) -> Iterator[Metric]:

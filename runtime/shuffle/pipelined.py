@@ -22,10 +22,17 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Self
 
-from pki.tasks import end_tasks
-from runtime.shuffle.client import ELSEWHERE, FETCH_CREDIT_BYTES, MapWriter, Segment, ShuffleClient, segments_of
-from runtime.shuffle.connection import WorkerAddress, answer_of
-from runtime.shuffle.errors import (
+from sluice.core.tasks import end_tasks
+from sluice.runtime.shuffle.client import (
+    ELSEWHERE,
+    FETCH_CREDIT_BYTES,
+    MapWriter,
+    Segment,
+    ShuffleClient,
+    segments_of,
+)
+from sluice.runtime.shuffle.connection import WorkerAddress, answer_of
+from sluice.runtime.shuffle.errors import (
     AttemptLost,
     AttemptSuperseded,
     FrameRefused,
@@ -33,8 +40,16 @@ from runtime.shuffle.errors import (
     ShuffleError,
     ShuffleUnavailable,
 )
-from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import MAX_ERROR_TEXT_BYTES, FrameType, Header, Produced, Share, pack_share, parse_maps
+from sluice.runtime.shuffle.integrity import SegmentChecks
+from sluice.runtime.shuffle.wire import (
+    MAX_ERROR_TEXT_BYTES,
+    FrameType,
+    Header,
+    Produced,
+    Share,
+    pack_share,
+    parse_maps,
+)
 
 _LOG = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pki.errors import SluiceError
-from runtime.rpc import remotable
+from sluice.core.errors import SluiceError
+from sluice.runtime.rpc import remotable
 
 
 class ShuffleServiceError(SluiceError):

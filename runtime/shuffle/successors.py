@@ -12,14 +12,14 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from runtime.messages import ShuffleWorkerAddress
-from runtime.shuffle.connection import WorkerAddress
-from runtime.shuffle.errors import Moved, ShuffleUnavailable
+from sluice.runtime.messages import ShuffleWorkerAddress
+from sluice.runtime.shuffle.connection import WorkerAddress
+from sluice.runtime.shuffle.errors import Moved, ShuffleUnavailable
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 Locate = Callable[[int, Sequence[str]], Awaitable[Sequence[ShuffleWorkerAddress]]]
-"""Where what these workers kept of a shuffle is now: :meth:`runtime.shuffle.manager_link.ShuffleManagerLink.locate` of
+"""Where what these workers kept of a shuffle is now: ``ShuffleManagerLink.locate`` of
 one job."""
 
 TRIES = 20

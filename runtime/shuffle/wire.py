@@ -15,7 +15,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from runtime.shuffle.errors import BY_CODE, ErrorCode, FrameRefused, Moved, ShuffleError
+from sluice.runtime.shuffle.errors import (
+    BY_CODE,
+    ErrorCode,
+    FrameRefused,
+    Moved,
+    ShuffleError,
+)
 
 MAGIC = 0x31434C53
 """``SLC1`` as it stands on the wire."""

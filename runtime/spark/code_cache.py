@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
-from pki.errors import SluiceError, StoreError
-from pki.files import make_private_directory, read_bounded, write_public
+from sluice.core.errors import SluiceError, StoreError
+from sluice.core.files import make_private_directory, read_bounded, write_public
 
 MAX_CODE_BYTES = 1 << 30
 MAX_NOTE_BYTES = 4096

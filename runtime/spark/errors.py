@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pki.errors import SluiceError
+from sluice.core.errors import SluiceError
 
 
 class SparkError(SluiceError):
-    """Base of the errors of package ``runtime.spark``."""
+    """Base of the errors of package ``sluice.runtime.spark``."""
 
 
 class JavaNotFound(SparkError):

@@ -13,8 +13,8 @@ from typing import Annotated
 
 import msgspec
 
-from pki.untrusted_files import UnsafeFile, open_untrusted
-from runtime.messages import ConnectionEvidence, Evidence
+from sluice.core.untrusted_files import UnsafeFile, open_untrusted
+from sluice.runtime.messages import ConnectionEvidence, Evidence
 
 EVIDENCE_FILE = "connections.jsonl"
 EARLIER_FILE = "connections.1.jsonl"

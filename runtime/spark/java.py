@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.spark.errors import JavaNotFound, SparkError
+from sluice.runtime.spark.errors import JavaNotFound, SparkError
 
 MINIMUM_JAVA = 17
 """Oldest Java that Spark 4 runs on (https://spark.apache.org/docs/latest/#downloading)."""

@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from runtime.messages import Archive
-from runtime.spark.errors import DriverFailed, PackageRefused
+from sluice.runtime.messages import Archive
+from sluice.runtime.spark.errors import DriverFailed, PackageRefused
 
 SETTING = "spark.pyspark.python"
 """Spark's own setting for the same."""

@@ -1,7 +1,7 @@
 """Compiling the Scala plugin with the compiler that pyspark brings, once per Spark and source version.
 
 Only a Java *runtime* is needed: ``scala.tools.nsc.Main`` is among pyspark's jars, and the jar file is packed by
-Python. The result is kept in the cache of :mod:`runtime.spark.code_cache`, and used again only while it is what was
+Python. The result is kept in the cache of ``runtime.spark.code_cache``, and used again only while it is what was
 compiled.
 """
 
@@ -16,11 +16,23 @@ import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from pki.errors import StoreError
-from pki.files import write_public
-from runtime.spark.code_cache import alone, cache_directory, note_of, prepare_directory, record, why_unusable
-from runtime.spark.errors import PluginBuildFailed
-from runtime.spark.java import Java, SparkDistribution, find_java, find_spark
+from sluice.core.errors import StoreError
+from sluice.core.files import write_public
+from sluice.runtime.spark.code_cache import (
+    alone,
+    cache_directory,
+    note_of,
+    prepare_directory,
+    record,
+    why_unusable,
+)
+from sluice.runtime.spark.errors import PluginBuildFailed
+from sluice.runtime.spark.java import (
+    Java,
+    SparkDistribution,
+    find_java,
+    find_spark,
+)
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import PurePosixPath
 
-from runtime.spark.java import find_spark
+from sluice.runtime.spark.java import find_spark
 
 MEDIA: Mapping[str, str] = {
     ".js": "text/javascript",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pki.errors import SluiceError
-from runtime.rpc import remotable
-from runtime.spark.errors import ForbiddenSparkConf
+from sluice.core.errors import SluiceError
+from sluice.runtime.rpc import remotable
+from sluice.runtime.spark.errors import ForbiddenSparkConf
 
 remotable(ForbiddenSparkConf)
 
@@ -14,7 +14,7 @@ DRAINED_EXIT_CODE = 10
 
 
 class TaskManagerError(SluiceError):
-    """Base of the errors of package ``runtime.taskmanager``."""
+    """Base of the errors of package ``sluice.runtime.taskmanager``."""
 
 
 @remotable

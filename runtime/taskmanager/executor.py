@@ -10,19 +10,30 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from pki.files import make_private_directory
-from pki.identity import SpiffeId
-from pki.issuer import SignedChain, install_signed, new_csr, utc_now
-from pki.untrusted_files import clear_untrusted
-from runtime.identity_renewal import RenewalWatch
-from runtime.log_files import open_log, shorten_log
-from runtime.messages import CsrToSign, Evidence, ExecutorExit, ExecutorLaunch, SignedIdentity
-from runtime.out_of_memory import HEAP_FULL, KernelKills, end_of
-from runtime.process import ChildProcess, Exit
-from runtime.spark.evidence import read_evidence
-from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
-from runtime.taskmanager.errors import ExecutorNotStarted
-from runtime.taskmanager.launcher import ExecutorLauncher, ExecutorPlace
+from sluice.core.files import make_private_directory
+from sluice.core.untrusted_files import clear_untrusted
+from sluice.pki.issuing.issuer import (
+    SignedChain,
+    install_signed,
+    new_csr,
+    utc_now,
+)
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.messages import (
+    CsrToSign,
+    Evidence,
+    ExecutorExit,
+    ExecutorLaunch,
+    SignedIdentity,
+)
+from sluice.runtime.node.child_process import ChildProcess, Exit
+from sluice.runtime.node.identity_renewal import RenewalWatch
+from sluice.runtime.node.log_files import open_log, shorten_log
+from sluice.runtime.out_of_memory import HEAP_FULL, KernelKills, end_of
+from sluice.runtime.spark.evidence import read_evidence
+from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
+from sluice.runtime.taskmanager.errors import ExecutorNotStarted
+from sluice.runtime.taskmanager.launcher import ExecutorLauncher, ExecutorPlace
 
 STREAMS = ("stdout", "stderr")
 KILL_GRACE_SECONDS = 3.0

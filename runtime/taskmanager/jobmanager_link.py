@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from pki.errors import SluiceError
-from pki.identity import SpiffeId
-from pki.tasks import end_tasks
-from runtime.gateways import RESOURCE_MANAGER, ResourceManagerGateway
-from runtime.messages import RegistrationAccepted, SlotReport, TaskManagerRegistration
-from runtime.rpc import RemotePeer, RpcError, RpcTimeout
+from sluice.core.errors import SluiceError
+from sluice.core.tasks import end_tasks
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.gateways import RESOURCE_MANAGER, ResourceManagerGateway
+from sluice.runtime.messages import RegistrationAccepted, SlotReport, TaskManagerRegistration
+from sluice.runtime.rpc import RemotePeer, RpcError, RpcTimeout
 
 _LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ RETRY_FACTOR = 1.5
 
 
 class Leader(Protocol):
-    """Whoever leads now (:mod:`runtime.taskmanager.leader_finder`)."""
+    """Whoever leads now (:mod:`sluice.runtime.node.leader_finder`)."""
 
     async def dial(self) -> RemotePeer:
         """Connect to it."""

@@ -1,4 +1,4 @@
-"""What command runs an executor: Spark's, composed by :mod:`runtime.spark.command`."""
+"""What command runs an executor: Spark's, composed by :mod:`sluice.runtime.spark.jvm.command`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from runtime.messages import ExecutorLaunch
-from runtime.spark.class_archive import find_class_archive, has_class_archive
-from runtime.spark.command import Command, SparkRuntime, executor_command, find_spark_runtime
+from sluice.runtime.messages import ExecutorLaunch
+from sluice.runtime.spark.jvm.class_archive import find_class_archive, has_class_archive
+from sluice.runtime.spark.jvm.command import (
+    Command,
+    SparkRuntime,
+    executor_command,
+    find_spark_runtime,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.messages import (
+from sluice.runtime.messages import (
     MAX_SLOTS_PER_TASKMANAGER,
     NO_RESOURCES,
     SlotProfile,
@@ -21,7 +21,7 @@ from runtime.messages import (
     SlotState,
     SlotStatus,
 )
-from runtime.taskmanager.errors import AllocationUnknown, SlotNotAvailable
+from sluice.runtime.taskmanager.errors import AllocationUnknown, SlotNotAvailable
 
 
 @dataclass(slots=True)

@@ -11,17 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from pki.connections import ConnectionLog
-from pki.errors import SluiceError, StoreError
-from pki.files import make_private_directory
-from pki.tracing import TRACING
-from pki.untrusted_files import remove_untrusted
-from runtime.blob.names import check_job_id
-from runtime.evidence import from_log, merge
-from runtime.gateways import TASK_EXECUTOR, JobMasterGateway, TaskExecutorGateway
-from runtime.identity_renewal import LOOK_SECONDS, RenewalWatch
-from runtime.log_files import read_log
-from runtime.messages import (
+from sluice.core.errors import SluiceError, StoreError
+from sluice.core.files import make_private_directory
+from sluice.core.tracing import TRACING
+from sluice.core.untrusted_files import remove_untrusted
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.runtime.blob.names import check_job_id
+from sluice.runtime.gateways import TASK_EXECUTOR, JobMasterGateway, TaskExecutorGateway
+from sluice.runtime.messages import (
     CsrToSign,
     Evidence,
     ExecutorLaunch,
@@ -32,12 +29,20 @@ from runtime.messages import (
     SlotReport,
     SlotRequest,
 )
-from runtime.process import ChildProcess, Exit
-from runtime.rpc import RemotePeer, RpcEndpoint
-from runtime.taskmanager.errors import AllocationUnknown, ExecutorNotStarted, SlotNotAvailable
-from runtime.taskmanager.executor import STREAMS, ExecutorProcess, clean_executor_directory, executor_directory
-from runtime.taskmanager.launcher import ExecutorLauncher
-from runtime.taskmanager.slot_table import SlotTable
+from sluice.runtime.node.child_process import ChildProcess, Exit
+from sluice.runtime.node.evidence import from_log, merge
+from sluice.runtime.node.identity_renewal import LOOK_SECONDS, RenewalWatch
+from sluice.runtime.node.log_files import read_log
+from sluice.runtime.rpc import RemotePeer, RpcEndpoint
+from sluice.runtime.taskmanager.errors import AllocationUnknown, ExecutorNotStarted, SlotNotAvailable
+from sluice.runtime.taskmanager.executor import (
+    STREAMS,
+    ExecutorProcess,
+    clean_executor_directory,
+    executor_directory,
+)
+from sluice.runtime.taskmanager.launcher import ExecutorLauncher
+from sluice.runtime.taskmanager.slot_table import SlotTable
 
 _LOG = logging.getLogger(__name__)
 
@@ -141,7 +146,7 @@ class TaskExecutor(RpcEndpoint):
     # --- slots ----------------------------------------------------------------------------------------------
 
     async def request_slot(self, request: SlotRequest) -> None:
-        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
         check_job_id(request.job_id)
         if self._jobmanager is None:
             raise SlotNotAvailable("this TaskManager is not registered")
@@ -168,21 +173,21 @@ class TaskExecutor(RpcEndpoint):
         self.hand_off(self._jobmaster(request).offer_slot(offer), then=answered, failed=failed)
 
     async def drain(self, draining: bool) -> None:
-        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
         if self._slots.draining != draining:
             _LOG.info("this TaskManager is %s", "drained" if draining else "in service again")
             self._slots.draining = draining
             self._slots_changed()
 
     async def leave(self) -> None:
-        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
         if self._slots.held() or not self._slots.draining:
             raise SlotNotAvailable("this TaskManager is not drained")
         _LOG.info("this TaskManager is drained and leaves")
         self.left.set()
 
     async def free_slot(self, allocation_id: str) -> None:
-        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
         return self.deferred(self._end_slot(allocation_id))
 
     async def _end_slot(self, allocation_id: str) -> None:
@@ -209,7 +214,7 @@ class TaskExecutor(RpcEndpoint):
     # --- executors ------------------------------------------------------------------------------------------
 
     async def launch_executor(self, launch: ExecutorLaunch) -> None:
-        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
         slot = self._slots.activate(launch.allocation_id)
         request = slot.request
         if request is None or request.job_id != launch.job_id:
@@ -298,14 +303,14 @@ class TaskExecutor(RpcEndpoint):
         self.hand_off(executor.renew_identity(), then=renewed, failed=failed)
 
     async def kill_executor(self, job_id: str, executor_id: int) -> None:
-        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
         job = self._jobs.get(job_id)
         executor = job.executors.get(executor_id) if job is not None else None
         if executor is not None:
             self.hand_off(executor.stop())
 
     async def release_job(self, job_id: str) -> None:
-        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
         return self.deferred(self._release(job_id))
 
     async def _release(self, job_id: str) -> None:
@@ -316,14 +321,14 @@ class TaskExecutor(RpcEndpoint):
     # --- queries ----------------------------------------------------------------------------------------------
 
     async def read_executor_log(self, job_id: str, executor_id: int, stream: str, offset: int, limit: int) -> LogChunk:
-        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
         if stream not in STREAMS or executor_id < 0:
             raise AllocationUnknown(f"an executor has no log {stream[:40]!r}")
         path = executor_directory(self._directory, check_job_id(job_id), executor_id) / stream
         return self.deferred(asyncio.to_thread(read_log, path, offset, limit))
 
     async def connections(self, job_id: str) -> Evidence:
-        """See :class:`runtime.gateways.TaskExecutorGateway`."""
+        """See :class:`sluice.runtime.gateways.TaskExecutorGateway`."""
         if not job_id:
             return from_log(self._connections)
         job = self._jobs.get(job_id)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runtime.jobmanager.views import JobDetail, JobSummary
-from runtime.messages import JobState
+from sluice.runtime.jobmanager.views import JobDetail, JobSummary
+from sluice.runtime.messages import JobState
 
 JOBS_ON_A_PAGE = 50
 RECENT_JOBS = 8

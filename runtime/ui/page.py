@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from runtime.rest.cluster import Cluster
-from runtime.rest.problems import problem_of
-from runtime.rest.route import Call, Query
-from webui.rendering import HTML, Pages, page_headers
+from sluice.core.pages.rendering import HTML, Pages, page_headers
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.problems import problem_of
+from sluice.runtime.rest.route import Call, Query
 
 _LOG = logging.getLogger(__name__)
 _TEMPLATES = Pages(Path(__file__).parent / "templates")

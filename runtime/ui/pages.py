@@ -12,18 +12,24 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
-from runtime.jobmanager.errors import JobNotFound, LogNotFound
-from runtime.log_files import MAX_CHUNK_BYTES, LogUnreadable
-from runtime.messages import JobState, LogChunk
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import jobs_seen, require_seen
-from runtime.rest.problems import NotYours
-from runtime.rest.resources.leader import leader_of
-from runtime.rest.resources.logs import MAX_OFFSET
-from runtime.rest.resources.overview import get_overview
-from runtime.rest.resources.taskmanagers import taskmanagers_seen
-from runtime.rest.route import Call, NoQuery, Query, Route
-from runtime.ui.job_pages import (
+from sluice.core.pages.rendering import HTML
+from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
+from sluice.runtime.messages import JobState, LogChunk
+from sluice.runtime.node.log_files import MAX_CHUNK_BYTES, LogUnreadable
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import jobs_seen, require_seen
+from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.resources.leader import leader_of
+from sluice.runtime.rest.resources.logs import MAX_OFFSET
+from sluice.runtime.rest.resources.overview import get_overview
+from sluice.runtime.rest.resources.taskmanagers import taskmanagers_seen
+from sluice.runtime.rest.route import (
+    Call,
+    NoQuery,
+    Query,
+    Route,
+)
+from sluice.runtime.ui.job_pages import (
     MAX_SEARCH_CHARACTERS,
     JobFilter,
     bars,
@@ -32,11 +38,10 @@ from runtime.ui.job_pages import (
     page_of,
     recent,
 )
-from runtime.ui.page import page, render
-from runtime.ui.plan_picture import draw_plan, view_of
-from runtime.ui.shuffle_pages import SHUFFLE_PAGES
-from runtime.ui.trust_pages import TRUST_PAGES
-from webui.rendering import HTML
+from sluice.runtime.ui.page import page, render
+from sluice.runtime.ui.plan_picture import draw_plan, view_of
+from sluice.runtime.ui.shuffle_pages import SHUFFLE_PAGES
+from sluice.runtime.ui.trust_pages import TRUST_PAGES
 
 MAX_TASKMANAGERS_ON_THE_OVERVIEW = 24
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from runtime.messages import StageReport, StageState
-from webui.words import Tone
+from sluice.core.pages.formatting import Tone
+from sluice.runtime.messages import StageReport, StageState
 
 WIDTH, HEIGHT = 176, 62
 GAP_X, GAP_Y, MARGIN = 46, 18, 10

@@ -6,8 +6,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from runtime.shuffle.messages import ShuffleJobView, ShuffleOverview, WorkerState, WorkerView, free_space
-from webui.words import Tone
+from sluice.core.pages.formatting import Tone
+from sluice.runtime.shuffle.messages import (
+    ShuffleJobView,
+    ShuffleOverview,
+    WorkerState,
+    WorkerView,
+    free_space,
+)
 
 _TONES: Mapping[WorkerState, Tone] = {
     WorkerState.ACTIVE: "ok",

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from runtime.jobmanager.errors import JobNotFound
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import jobs_seen, require_seen
-from runtime.rest.problems import NotYours
-from runtime.rest.resources.shuffle import kept_of, service_seen
-from runtime.rest.route import Call, NoQuery, Route
-from runtime.shuffle.messages import ShuffleOverview
-from runtime.shuffle.service_errors import NoShuffleService
-from runtime.ui.page import page, render
-from runtime.ui.shuffle_facts import job_rows, space_left, tally, worker_rows
-from webui.rendering import HTML
+from sluice.core.pages.rendering import HTML
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import jobs_seen, require_seen
+from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.resources.shuffle import kept_of, service_seen
+from sluice.runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.shuffle.messages import ShuffleOverview
+from sluice.runtime.shuffle.service_errors import NoShuffleService
+from sluice.runtime.ui.page import page, render
+from sluice.runtime.ui.shuffle_facts import (
+    job_rows,
+    space_left,
+    tally,
+    worker_rows,
+)
 
 
 @page

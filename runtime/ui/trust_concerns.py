@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from runtime.ui.trust_facts import TrustFacts, anchor_tone
-from runtime.ui.trust_map import TrustMap
-from webui.words import Tone, left
+from sluice.core.pages.formatting import Tone, left
+from sluice.runtime.rest.trust_facts import TrustFacts, anchor_tone
+from sluice.runtime.ui.trust_map import TrustMap
 
 MAX_CONCERNS = 6
 

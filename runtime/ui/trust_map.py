@@ -9,13 +9,13 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pki.connections import PeerCertificate
-from pki.errors import PkiError
-from pki.identity import Role, SpiffeId
-from runtime.messages import ConnectionEvidence
-from runtime.ui.audit_summary import AuditSummary, Examined
-from runtime.ui.trust_members import Registered
-from webui.words import Tone, expiry_tone, identity_path
+from sluice.core.errors import PkiError
+from sluice.core.pages.formatting import Tone, expiry_tone, identity_path
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.connections import PeerCertificate
+from sluice.runtime.messages import ConnectionEvidence
+from sluice.runtime.rest.audit_summary import AuditSummary, Examined
+from sluice.runtime.ui.trust_members import Registered
 
 GOOD_PROTOCOL = "TLSv1.3"
 GROUP_ABOVE = 6

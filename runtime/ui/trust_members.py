@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pki.channels import Channel
-from pki.errors import PkiError, SluiceError
-from pki.identity import Role, SpiffeId
-from runtime.jobmanager.views import JobDetail, JobSummary
-from runtime.messages import ConnectionEvidence
-from runtime.rest.cluster import Cluster
-from runtime.shuffle.messages import ShuffleOverview, WorkerState
-from webui.words import Tone
+from sluice.core.errors import PkiError, SluiceError
+from sluice.core.pages.formatting import Tone
+from sluice.pki.channels import Channel
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.jobmanager.views import JobDetail, JobSummary
+from sluice.runtime.messages import ConnectionEvidence
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.shuffle.messages import ShuffleOverview, WorkerState
 
 SHUFFLE_SECONDS = 2.0
 """How long a page waits for the list of shuffle workers; without it they are not on the map."""

@@ -10,20 +10,25 @@ from typing import Any
 
 from aiohttp import web
 
-from runtime.jobmanager.errors import JobNotFound
-from runtime.messages import ConnectionEvidence
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import jobs_seen, require_seen
-from runtime.rest.problems import NotYours
-from runtime.rest.resources.overview import connections_seen
-from runtime.rest.route import Call, NoQuery, Route
-from runtime.ui.page import page, render
-from runtime.ui.trust_concerns import trust_concerns
-from runtime.ui.trust_facts import TrustFacts, anchor_tone
-from runtime.ui.trust_map import TrustMap, trust_map
-from runtime.ui.trust_members import Registered, ended_of, of_living_jobs, shuffle_workers
-from runtime.ui.trust_picture import draw
-from webui.rendering import HTML
+from sluice.core.pages.rendering import HTML
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.messages import ConnectionEvidence
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import jobs_seen, require_seen
+from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.resources.overview import connections_seen
+from sluice.runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.rest.trust_facts import TrustFacts, anchor_tone
+from sluice.runtime.ui.page import page, render
+from sluice.runtime.ui.trust_concerns import trust_concerns
+from sluice.runtime.ui.trust_map import TrustMap, trust_map
+from sluice.runtime.ui.trust_members import (
+    Registered,
+    ended_of,
+    of_living_jobs,
+    shuffle_workers,
+)
+from sluice.runtime.ui.trust_picture import draw
 
 MAX_JOBS_ON_THE_MAP = 6
 REST_CHANNEL = "rest"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from audit.runner import applicable
-from audit.subject import Options
-from cli.audit import subjects_of
+from sluice.audit.runner import applicable
+from sluice.audit.subject import Options
+from sluice.cli.audit.commands import subjects_of
 
 _OPENED = pytest.StashKey[contextlib.ExitStack]()
 

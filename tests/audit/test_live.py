@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from audit.check import Check
-from audit.model import Outcome
-from audit.runner import run_check
-from audit.subject import Subject
+from sluice.audit.check import Check
+from sluice.audit.model import Outcome
+from sluice.audit.runner import run_check
+from sluice.audit.subject import Subject
 
 
 def test_audit(subject: Subject, check: Check) -> None:

@@ -69,7 +69,7 @@ def free_port() -> int:
 
 def sluice(*arguments: str | Path, check: bool = True, timeout: float = COMMAND_SECONDS) -> Any:
     """The command, on the host."""
-    return run(sys.executable, "-m", "cli.main", *arguments, check=check, timeout=timeout)
+    return run(sys.executable, "-m", "sluice.cli.main", *arguments, check=check, timeout=timeout)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.ha.zookeeper_server import ELECTION_PORT, QUORUM_PORT
+from sluice.runtime.processes.zookeeper import ELECTION_PORT, QUORUM_PORT
 from tests.compose.engine import Stack, sluice
 from tests.compose.jobs import ONE_FAULT_SECONDS, TOTAL, under_way
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.ha.zookeeper_server import ELECTION_PORT, QUORUM_PORT
+from sluice.runtime.processes.zookeeper import ELECTION_PORT, QUORUM_PORT
 from tests.compose.engine import IMAGE, Stack, run
 
 pytestmark = pytest.mark.timeout(600)

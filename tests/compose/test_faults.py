@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.ha.zookeeper_server import QUORUM_PORT
+from sluice.runtime.processes.zookeeper import QUORUM_PORT
 from tests.compose.engine import CUT_OFF, KILLED, ROOT, Stack, eventually
 from tests.compose.jobs import ONE_FAULT_SECONDS, TOTAL, TWO_FAULTS_SECONDS, finished_tasks, goes_on, under_way
 

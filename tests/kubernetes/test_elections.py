@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from runtime.ha.errors import LeadershipLost, StorageUnavailable
-from runtime.ha.kubernetes import KubernetesElection, KubernetesLeadership
-from runtime.ha.kubernetes_client import KubernetesClient
-from runtime.ha.storage import LocalStorage
-from runtime.ha.storage_identity import check_storage
-from runtime.jobmanager.job_store import JobStore
-from runtime.messages import BlobRef, JobSubmission
+from sluice.runtime.ha.errors import LeadershipLost, StorageUnavailable
+from sluice.runtime.ha.kubernetes import KubernetesElection, KubernetesLeadership
+from sluice.runtime.ha.kubernetes_client import KubernetesClient
+from sluice.runtime.ha.storage import LocalStorage
+from sluice.runtime.ha.storage_identity import check_storage
+from sluice.runtime.jobmanager.store.job_store import JobStore
+from sluice.runtime.messages import BlobRef, JobSubmission
 from tests.kubernetes.api_server import LEADER, NAMESPACE, ApiServer
 
 DURATION = 4

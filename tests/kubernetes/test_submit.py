@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pki.config import PkiConfig
-from pki.home import Home
-from pki.issuer import LocalIssuer
+from sluice.core.home import Home
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
 from tests.integration.cluster.conftest import COMMAND
 from tests.kubernetes.api_server import NAMESPACE, SUBMITTER, ApiServer, api_server
 

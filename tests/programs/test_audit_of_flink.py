@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from runtime.spark.java import find_java
+from sluice.cli.main import app
+from sluice.runtime.spark.java import find_java
 from tests.integration.programs.ports import exchange, free_ports, running, tail, until
 from tests.programs.conftest import program
 from tests.programs.test_flink import INTERNAL, SETTINGS, START_SECONDS

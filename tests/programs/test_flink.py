@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from pki.identity import Role, SpiffeId
-from pki.issuer import utc_now
-from pki.programs.catalogue import Program, export_for
-from runtime.spark.java import find_java
+from sluice.pki.export.programs.catalogue import Program, export_for
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.spark.java import find_java
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 from tests.integration.programs.ports import client_context, exchange, free_ports, let_in, refuses, running, tail, until
 from tests.programs.conftest import program

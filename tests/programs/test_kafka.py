@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from pki.identity import Role, SpiffeId
-from pki.issuer import utc_now
-from pki.peer import certified_identity
-from pki.programs.catalogue import Program, export_for
+from sluice.pki.export.programs.catalogue import Program, export_for
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.peer_identity import certified_identity
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 from tests.programs.conftest import program
 

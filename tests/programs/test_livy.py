@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.principal import AccessRole
-from gateway.tokens import create_token
+from sluice.gateway.credentials.token_file import create_token
+from sluice.gateway.principal import AccessRole
 from tests.integration.rest.test_streams_at_the_door import Door, door
 from tests.integration.runtime.conftest import Cluster
 from tests.integration.runtime.conftest import cluster as plain_cluster

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from pki.crl import Reason
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.programs.catalogue import Program, export_for
-from pki.revocation_store import RevocationStore, Target
+from sluice.pki.export.programs.catalogue import Program, export_for
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import HOSTILE_CLIENTS, TRUST_DOMAIN, Hostile, TestPki
 from tests.integration.programs.ports import client_context, exchange, free_ports, is_open, running, tail, until
 from tests.programs.conftest import program

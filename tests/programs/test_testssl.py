@@ -17,11 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from audit.catalogue import CHECKS
-from audit.model import Kind, Listener, Outcome, Report
-from audit.runner import examine
-from audit.subject import Options, Subject
-from pki.identity import Role
+from sluice.audit.catalogue import CHECKS
+from sluice.audit.model import (
+    Kind,
+    Listener,
+    Outcome,
+    Report,
+)
+from sluice.audit.runner import examine
+from sluice.audit.subject import Options, Subject
+from sluice.pki.spiffe_id import Role
 from tests.hostile import TestPki
 from tests.integration.cluster.conftest import LocalCluster, start_cluster
 from tests.integration.programs.ports import free_ports, is_open, running, tail, until

@@ -13,7 +13,8 @@ from tests.wheel.conftest import ROOT, Distributions
 
 pytestmark = pytest.mark.timeout(300)
 
-PACKAGES = ("audit", "cli", "gateway", "pipelines", "pki", "runtime", "webui")
+PACKAGES = tuple(sorted(path.name for path in (ROOT / "sluice").iterdir() if path.is_symlink()))
+"""Folders of the repository that are parts of the package."""
 METADATA = "sluice-0.1.0.dist-info"
 
 
@@ -32,30 +33,31 @@ def tracked() -> dict[str, bytes]:
         check=True,
     )
     names = sorted(filter(None, listed.stdout.decode().split("\0")))
-    return {name: (ROOT / name).read_bytes() for name in names if (ROOT / name).exists()}
+    parts = {f"sluice/{name}": (ROOT / name).read_bytes() for name in names if (ROOT / name).exists()}
+    return parts | {f"sluice/{name}": (ROOT / "sluice" / name).read_bytes() for name in ("__init__.py", "py.typed")}
 
 
 def test_the_wheel_has_every_file_of_the_packages_and_no_other(distributions: Distributions) -> None:
     found = contents(distributions.wheel)
     assert {name: data for name, data in found.items() if not name.startswith(f"{METADATA}/")} == tracked()
-    assert {name.partition("/")[0] for name in found} == {*PACKAGES, METADATA}
+    assert {name.partition("/")[0] for name in found} == {"sluice", METADATA}
 
 
 @pytest.mark.parametrize(
     "needed",
     [
-        pytest.param("gateway/xds/sources/bootstrap.jsonc", id="bootstrap of Envoy"),
-        pytest.param("gateway/xds/sources/listener.jsonc", id="listener of Envoy"),
-        pytest.param("gateway/xds/envoy_api.binpb.gz", id="API of Envoy"),
-        pytest.param("gateway/default_policy.toml", id="policy"),
-        pytest.param("gateway/ui/templates/", id="pages of the gateway"),
-        pytest.param("runtime/ui/templates/", id="pages of the cluster"),
-        pytest.param("webui/static/", id="static files"),
-        pytest.param("runtime/spark/plugin/", id="sources of the plugin"),
-        pytest.param("cli/image/Dockerfile", id="Dockerfile"),
-        pytest.param("cli/image/run.txt", id="requirements of the image"),
-        pytest.param("pipelines/cert_inventory.py", id="pipeline of the demo"),
-        pytest.param("pki/openssl.cnf", id="settings of OpenSSL"),
+        pytest.param("sluice/gateway/envoy_config/sources/bootstrap.jsonc", id="bootstrap of Envoy"),
+        pytest.param("sluice/gateway/envoy_config/sources/listener.jsonc", id="listener of Envoy"),
+        pytest.param("sluice/gateway/xds/envoy_api.binpb.gz", id="API of Envoy"),
+        pytest.param("sluice/gateway/authz/default_policy.toml", id="policy"),
+        pytest.param("sluice/gateway/templates/", id="pages of the gateway"),
+        pytest.param("sluice/runtime/ui/templates/", id="pages of the cluster"),
+        pytest.param("sluice/core/pages/static/", id="static files"),
+        pytest.param("sluice/runtime/spark/plugin/", id="sources of the plugin"),
+        pytest.param("sluice/cli/compose/image/Dockerfile", id="Dockerfile"),
+        pytest.param("sluice/cli/compose/image/run.txt", id="requirements of the image"),
+        pytest.param("sluice/pipelines/cert_inventory.py", id="pipeline of the demo"),
+        pytest.param("sluice/pki/tls/openssl.cnf", id="settings of OpenSSL"),
         pytest.param(f"{METADATA}/licenses/LICENSE", id="license"),
     ],
 )

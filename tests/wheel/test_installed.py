@@ -26,7 +26,7 @@ names = []
 for package in sys.argv[1:]:
     found = importlib.import_module(package)
     names += [package, *(each.name for each in pkgutil.walk_packages(found.__path__, package + "."))]
-names.remove("runtime.spark.class_training_job")  # a job, which runs when it is imported
+names.remove("sluice.runtime.spark.jvm.class_training_job")  # a job, which runs when it is imported
 for name in names:
     importlib.import_module(name)
 print(json.dumps([sys.modules[name].__file__ for name in names]))

@@ -11,27 +11,37 @@ from typing import Annotated, Any
 
 import msgspec
 
-from runtime.blob.errors import BlobTooLarge, InvalidBlobName
-from runtime.jobmanager.errors import (
+from sluice.runtime.blob.errors import BlobTooLarge, InvalidBlobName
+from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
+from sluice.runtime.jobmanager.errors import (
     JobAlreadyTerminal,
     JobNotFound,
     LogNotFound,
     SubmissionRejected,
     TooManyJobs,
 )
-from runtime.jobmanager.submitting import submit_with_blobs
-from runtime.jobmanager.views import JobSummary
-from runtime.log_files import MAX_CHUNK_BYTES, LogUnreadable
-from runtime.messages import Archive, JobKind, JobState, JobSubmission
-from runtime.rest.artifacts import ArtifactRefused
-from runtime.rest.assertion import may_act_on
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import jobs_seen
-from runtime.rest.problems import BadRequest, NotYours
-from runtime.rest.route import Call, NoQuery, Query, Route
-from runtime.rest.spark_sizes import mebibytes
-from runtime.spark.errors import ForbiddenSparkConf
-from runtime.spark.packages import directory_name
+from sluice.runtime.jobmanager.views import JobSummary
+from sluice.runtime.messages import (
+    Archive,
+    JobKind,
+    JobState,
+    JobSubmission,
+)
+from sluice.runtime.node.log_files import MAX_CHUNK_BYTES, LogUnreadable
+from sluice.runtime.rest.artifacts import ArtifactRefused
+from sluice.runtime.rest.assertion import may_act_on
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import jobs_seen
+from sluice.runtime.rest.problems import BadRequest, NotYours
+from sluice.runtime.rest.route import (
+    Call,
+    NoQuery,
+    Query,
+    Route,
+)
+from sluice.runtime.rest.spark_sizes import mebibytes
+from sluice.runtime.spark.errors import ForbiddenSparkConf
+from sluice.runtime.spark.jvm.packages import directory_name
 
 NUMBER_DIGITS = 13
 """Hexadecimal: 52 bits, which every JSON reader holds exactly."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 
-from runtime.jobmanager.views import JobBlob
-from runtime.messages import Message
-from runtime.rest.assertion import may_act_on
-from runtime.rest.cluster import Cluster
-from runtime.rest.paging import PageQuery, Position, paginate
-from runtime.rest.route import Call, Route
+from sluice.runtime.jobmanager.views import JobBlob
+from sluice.runtime.messages import Message
+from sluice.runtime.rest.assertion import may_act_on
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.paging import PageQuery, Position, paginate
+from sluice.runtime.rest.route import Call, Route
 
 
 class BlobList(Message, frozen=True):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from runtime.jobmanager.connect_sessions import ConnectSession
-from runtime.jobmanager.errors import SubmissionRejected, TooManyJobs
-from runtime.rest.cluster import Cluster
-from runtime.rest.route import Call, NoQuery, Reply, Route
+from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSession
+from sluice.runtime.jobmanager.errors import SubmissionRejected, TooManyJobs
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.route import (
+    Call,
+    NoQuery,
+    Reply,
+    Route,
+)
 
 
 async def ensure_connect_session(cluster: Cluster, call: Call[NoQuery]) -> Reply[ConnectSession]:

@@ -8,19 +8,25 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
-from runtime.jobmanager.errors import JobNotFound, LogNotFound
-from runtime.jobmanager.job_feed import Watch
-from runtime.jobmanager.views import JobDetail
-from runtime.log_files import LogUnreadable
-from runtime.messages import Message
-from runtime.rest.assertion import may_act_on
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import jobs_seen, require_seen
-from runtime.rest.problems import BadRequest, NotYours, TooManyStreams
-from runtime.rest.resources.logs import MAX_OFFSET, LogPiece
-from runtime.rest.resources.overview import overview_of
-from runtime.rest.route import EVENT_STREAM, Call, NoQuery, Query, Route
-from runtime.rest.streams import EventStream
+from sluice.runtime.jobmanager.dispatcher.job_feed import Watch
+from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
+from sluice.runtime.jobmanager.views import JobDetail
+from sluice.runtime.messages import Message
+from sluice.runtime.node.log_files import LogUnreadable
+from sluice.runtime.rest.assertion import may_act_on
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import jobs_seen, require_seen
+from sluice.runtime.rest.problems import BadRequest, NotYours, TooManyStreams
+from sluice.runtime.rest.resources.logs import MAX_OFFSET, LogPiece
+from sluice.runtime.rest.resources.overview import overview_of
+from sluice.runtime.rest.route import (
+    EVENT_STREAM,
+    Call,
+    NoQuery,
+    Query,
+    Route,
+)
+from sluice.runtime.rest.streams import EventStream
 
 LOOK_SECONDS = 0.5
 """How often a log is looked at for more, and the cluster for what nobody tells of."""

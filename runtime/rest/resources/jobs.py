@@ -10,23 +10,42 @@ from typing import Annotated
 import msgspec
 from aiohttp import web
 
-from runtime.blob.errors import BlobTooLarge, InvalidBlobName, UploadConflict, UploadNotFound
-from runtime.checkpoint.errors import SavepointNotFound
-from runtime.ha.errors import LeadershipLost
-from runtime.jobmanager.errors import JobAlreadyTerminal, JobNotFound, QuotaExceeded, SubmissionRejected, TooManyJobs
-from runtime.jobmanager.job_feed import FeedClosed
-from runtime.jobmanager.submitting import submit_with_blobs
-from runtime.jobmanager.views import JobDetail, JobSummary
-from runtime.messages import JobSubmission, Message
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import jobs_seen, require_owner, require_seen
-from runtime.rest.paging import PageQuery, paginate
-from runtime.rest.problems import BadRequest, NotYours
-from runtime.rest.resources.events import version_of
-from runtime.rest.resources.overview import Connections
-from runtime.rest.route import Call, Form, NoQuery, Nothing, Query, Reply, Route
-from runtime.rest.submission import SubmitRequest, receive_submission
-from runtime.spark.errors import ForbiddenSparkConf, PackageRefused
+from sluice.runtime.blob.errors import (
+    BlobTooLarge,
+    InvalidBlobName,
+    UploadConflict,
+    UploadNotFound,
+)
+from sluice.runtime.checkpoint.errors import SavepointNotFound
+from sluice.runtime.ha.errors import LeadershipLost
+from sluice.runtime.jobmanager.dispatcher.job_feed import FeedClosed
+from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
+from sluice.runtime.jobmanager.errors import (
+    JobAlreadyTerminal,
+    JobNotFound,
+    QuotaExceeded,
+    SubmissionRejected,
+    TooManyJobs,
+)
+from sluice.runtime.jobmanager.views import JobDetail, JobSummary
+from sluice.runtime.messages import JobSubmission, Message
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import jobs_seen, require_owner, require_seen
+from sluice.runtime.rest.paging import PageQuery, paginate
+from sluice.runtime.rest.problems import BadRequest, NotYours
+from sluice.runtime.rest.resources.events import version_of
+from sluice.runtime.rest.resources.overview import Connections
+from sluice.runtime.rest.route import (
+    Call,
+    Form,
+    NoQuery,
+    Nothing,
+    Query,
+    Reply,
+    Route,
+)
+from sluice.runtime.rest.submission import SubmitRequest, receive_submission
+from sluice.runtime.spark.errors import ForbiddenSparkConf, PackageRefused
 
 MAX_WAIT_SECONDS = 25
 """Below what a gateway waits for an answer."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from runtime.messages import Message
-from runtime.rest.cluster import Cluster
-from runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.messages import Message
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.route import Call, NoQuery, Route
 
 HIDDEN = "(hidden)"
 

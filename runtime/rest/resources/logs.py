@@ -6,13 +6,13 @@ from typing import Annotated
 
 import msgspec
 
-from runtime.jobmanager.errors import JobNotFound, LogNotFound
-from runtime.log_files import MAX_CHUNK_BYTES, LogUnreadable
-from runtime.messages import LogChunk, Message
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import require_seen
-from runtime.rest.problems import NotYours
-from runtime.rest.route import Call, Query, Route
+from sluice.runtime.jobmanager.errors import JobNotFound, LogNotFound
+from sluice.runtime.messages import LogChunk, Message
+from sluice.runtime.node.log_files import MAX_CHUNK_BYTES, LogUnreadable
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import require_seen
+from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.route import Call, Query, Route
 
 DEFAULT_LOG_BYTES = 64 << 10
 MAX_OFFSET = 1 << 60

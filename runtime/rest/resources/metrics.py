@@ -8,13 +8,23 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from pki.errors import SluiceError
-from pki.metrics import CONTENT_TYPE, PROCESS, exposition, merge
-from runtime.metrics import Sample, render
-from runtime.rest.cluster import Cluster
-from runtime.rest.resources.overview import overview_of
-from runtime.rest.route import PLAIN_TEXT, Call, NoQuery, Route
-from runtime.shuffle.metrics import shuffle_metrics
+from sluice.core.errors import SluiceError
+from sluice.core.metric_exposition import Sample, render
+from sluice.core.metrics import (
+    CONTENT_TYPE,
+    PROCESS,
+    exposition,
+    merge,
+)
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.resources.overview import overview_of
+from sluice.runtime.rest.route import (
+    PLAIN_TEXT,
+    Call,
+    NoQuery,
+    Route,
+)
+from sluice.runtime.shuffle.metrics import shuffle_metrics
 
 SHUFFLE_SECONDS = 3.0
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from runtime.jobmanager.gateways import ServiceCounts
-from runtime.jobmanager.views import Overview
-from runtime.messages import ConnectionEvidence, Evidence, JobState, Message
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import ids_seen
-from runtime.rest.route import Call, NoQuery, Route
-from runtime.rest.visible import connections_shown
+from sluice.runtime.jobmanager.gateways import ServiceCounts
+from sluice.runtime.jobmanager.views import Overview
+from sluice.runtime.messages import (
+    ConnectionEvidence,
+    Evidence,
+    JobState,
+    Message,
+)
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import ids_seen
+from sluice.runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.rest.visible import connections_shown
 
 
 class Connections(Message, frozen=True):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from runtime.checkpoint.ledger import CheckpointsView
-from runtime.jobmanager.errors import JobNotFound
-from runtime.jobmanager.views import ExceptionEntry
-from runtime.messages import Message
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import require_seen
-from runtime.rest.problems import NotYours
-from runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.checkpoint.ledger import CheckpointsView
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.jobmanager.views import ExceptionEntry
+from sluice.runtime.messages import Message
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import require_seen
+from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.route import Call, NoQuery, Route
 
 
 class ExceptionList(Message, frozen=True):

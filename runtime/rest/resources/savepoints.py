@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from runtime.checkpoint.errors import NotStreaming, SavepointFailed, SavepointNotFound
-from runtime.checkpoint.savepoints import Savepoint
-from runtime.jobmanager.errors import JobNotFound
-from runtime.jobmanager.views import SavepointRequest
-from runtime.messages import Message
-from runtime.rest.assertion import may_act_on
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import require_owner, require_seen
-from runtime.rest.problems import NotYours
-from runtime.rest.route import Call, NoQuery, Nothing, Route
+from sluice.runtime.checkpoint.errors import NotStreaming, SavepointFailed, SavepointNotFound
+from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.jobmanager.views import SavepointRequest
+from sluice.runtime.messages import Message
+from sluice.runtime.rest.assertion import may_act_on
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import require_owner, require_seen
+from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.route import (
+    Call,
+    NoQuery,
+    Nothing,
+    Route,
+)
 
 
 class SavepointOrder(Message, frozen=True):

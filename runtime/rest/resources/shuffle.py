@@ -6,15 +6,21 @@ from typing import Any
 
 import msgspec
 
-from runtime.jobmanager.errors import JobNotFound
-from runtime.messages import Message
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import jobs_seen, require_seen
-from runtime.rest.problems import NotYours
-from runtime.rest.route import Call, NoQuery, Nothing, Reply, Route
-from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.messages import ShuffleJobView, ShuffleOverview
-from runtime.shuffle.service_errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.messages import Message
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import jobs_seen, require_seen
+from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.route import (
+    Call,
+    NoQuery,
+    Nothing,
+    Reply,
+    Route,
+)
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.messages import ShuffleJobView, ShuffleOverview
+from sluice.runtime.shuffle.service_errors import NoShuffleService, ShuffleNotEnabled, WorkerUnknown
 
 
 class ShuffleView(Message, frozen=True):

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from runtime.jobmanager.errors import JobNotFound
-from runtime.jobmanager.views import JobDetail
-from runtime.messages import JobProgress, Message, StageReport, StageState, StageTable
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import require_seen
-from runtime.rest.paging import PageQuery, paginate
-from runtime.rest.problems import NotYours
-from runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.jobmanager.views import JobDetail
+from sluice.runtime.messages import (
+    JobProgress,
+    Message,
+    StageReport,
+    StageState,
+    StageTable,
+)
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import require_seen
+from sluice.runtime.rest.paging import PageQuery, paginate
+from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.route import Call, NoQuery, Route
 
 
 class StageList(Message, frozen=True):

@@ -7,17 +7,24 @@ from typing import Annotated, Any
 import msgspec
 from aiohttp import web
 
-from pki.metrics import CONTENT_TYPE
-from runtime.jobmanager.errors import TaskManagerLeaves, TaskManagerNotFound
-from runtime.jobmanager.views import TaskManagerView
-from runtime.log_files import MAX_CHUNK_BYTES
-from runtime.messages import LogChunk, Message
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import ids_seen
-from runtime.rest.paging import PageQuery, paginate
-from runtime.rest.resources.logs import DEFAULT_LOG_BYTES, MAX_OFFSET
-from runtime.rest.route import PLAIN_TEXT, Call, NoQuery, Nothing, Query, Route
-from runtime.rest.visible import taskmanagers_shown
+from sluice.core.metrics import CONTENT_TYPE
+from sluice.runtime.jobmanager.errors import TaskManagerLeaves, TaskManagerNotFound
+from sluice.runtime.jobmanager.views import TaskManagerView
+from sluice.runtime.messages import LogChunk, Message
+from sluice.runtime.node.log_files import MAX_CHUNK_BYTES
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import ids_seen
+from sluice.runtime.rest.paging import PageQuery, paginate
+from sluice.runtime.rest.resources.logs import DEFAULT_LOG_BYTES, MAX_OFFSET
+from sluice.runtime.rest.route import (
+    PLAIN_TEXT,
+    Call,
+    NoQuery,
+    Nothing,
+    Query,
+    Route,
+)
+from sluice.runtime.rest.visible import taskmanagers_shown
 
 
 class TaskManagerList(Message, frozen=True):

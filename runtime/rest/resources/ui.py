@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from runtime.jobmanager.errors import JobNotFound, UiNotFound
-from runtime.messages import UiPage, UiRequest
-from runtime.rest.cluster import Cluster
-from runtime.rest.jobs import require_seen
-from runtime.rest.problems import NotYours
-from runtime.rest.route import Call, Query, Route
-from runtime.rest.spark_ui import (
+from sluice.runtime.jobmanager.errors import JobNotFound, UiNotFound
+from sluice.runtime.messages import UiPage, UiRequest
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.jobs import require_seen
+from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.route import Call, Query, Route
+from sluice.runtime.rest.spark_ui import (
     HTML,
     SHOWN,
     STATIC,
@@ -23,7 +23,7 @@ from runtime.rest.spark_ui import (
     redirected,
     shown_body,
 )
-from runtime.spark.ui_files import ui_files
+from sluice.runtime.spark.ui_files import ui_files
 
 UI_SEGMENTS = ("page", "part", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 """Spark's UI has paths of up to so many segments."""

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from aiohttp import ClientPayloadError, web
 
-from runtime.blob.errors import (
+from sluice.runtime.blob.errors import (
     BlobCorrupt,
     BlobTooLarge,
     InvalidBlobName,
@@ -16,13 +16,20 @@ from runtime.blob.errors import (
     UploadConflict,
     UploadNotFound,
 )
-from runtime.blob.uploads import Upload
-from runtime.jobmanager.errors import QuotaExceeded
-from runtime.messages import Message
-from runtime.rest.cluster import Cluster
-from runtime.rest.problems import BadRequest
-from runtime.rest.route import BINARY, Call, NoQuery, Nothing, Query, Route
-from runtime.rest.submission import CHUNK_BYTES, STALL_SECONDS
+from sluice.runtime.blob.uploads import Upload
+from sluice.runtime.jobmanager.errors import QuotaExceeded
+from sluice.runtime.messages import Message
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.problems import BadRequest
+from sluice.runtime.rest.route import (
+    BINARY,
+    Call,
+    NoQuery,
+    Nothing,
+    Query,
+    Route,
+)
+from sluice.runtime.rest.submission import CHUNK_BYTES, STALL_SECONDS
 
 OPERATION = "jobs.submit"
 """Who may submit may upload."""

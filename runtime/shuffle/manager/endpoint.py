@@ -1,7 +1,7 @@
 """The ShuffleManager: workers register here, JobManagers get workers for shuffles here.
 
-It carries out what :class:`~runtime.shuffle.manager.workers.WorkerTable`,
-:class:`~runtime.shuffle.manager.jobs.JobTable` and :func:`~runtime.shuffle.manager.allocation.choose` decide. A worker
+It carries out what :class:`~sluice.runtime.shuffle.manager.workers.WorkerTable`,
+``JobTable`` and ``choose`` decide. A worker
 learns of a job before the job learns of the worker. That a job is over is told to all workers at once, and again to
 whoever still holds data of it: by heartbeat, or when it returns.
 """
@@ -20,19 +20,29 @@ from functools import partial
 
 import msgspec
 
-from pki.errors import PeerRefused, SluiceError
-from runtime.ha.errors import HaError
-from runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
-from runtime.rpc import FencedRpcEndpoint, RemotePeer
-from runtime.shuffle.config import ShuffleConfig
-from runtime.shuffle.gateways import SHUFFLE_MANAGER, SHUFFLE_WORKER, ShuffleManagerGateway, ShuffleWorkerGateway
-from runtime.shuffle.manager.allocation import choose
-from runtime.shuffle.manager.hand_over import kept_by
-from runtime.shuffle.manager.handing_over import HandOvers, WorkerLink
-from runtime.shuffle.manager.job_store import ShuffleJobStore
-from runtime.shuffle.manager.jobs import Job, JobTable, Quotas, Shuffle
-from runtime.shuffle.manager.workers import Worker, WorkerTable
-from runtime.shuffle.messages import (
+from sluice.core.errors import PeerRefused, SluiceError
+from sluice.runtime.ha.errors import HaError
+from sluice.runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from sluice.runtime.rpc import FencedRpcEndpoint, RemotePeer
+from sluice.runtime.shuffle.config import ShuffleConfig
+from sluice.runtime.shuffle.gateways import (
+    SHUFFLE_MANAGER,
+    SHUFFLE_WORKER,
+    ShuffleManagerGateway,
+    ShuffleWorkerGateway,
+)
+from sluice.runtime.shuffle.manager.allocation import choose
+from sluice.runtime.shuffle.manager.hand_over import kept_by
+from sluice.runtime.shuffle.manager.handing_over import HandOvers, WorkerLink
+from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
+from sluice.runtime.shuffle.manager.jobs import (
+    Job,
+    JobTable,
+    Quotas,
+    Shuffle,
+)
+from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable
+from sluice.runtime.shuffle.messages import (
     INTEGRITY_KEY_BYTES,
     LiveJob,
     ShuffleJobView,
@@ -46,7 +56,7 @@ from runtime.shuffle.messages import (
     WorkerView,
     sum_of,
 )
-from runtime.shuffle.service_errors import NoShuffleService, NotConnected, WorkerUnknown
+from sluice.runtime.shuffle.service_errors import NoShuffleService, NotConnected, WorkerUnknown
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from runtime.shuffle.manager.allocation import Candidate, choose
-from runtime.shuffle.manager.jobs import Job, Shuffle
+from sluice.runtime.shuffle.manager.allocation import Candidate, choose
+from sluice.runtime.shuffle.manager.jobs import Job, Shuffle
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from pki.errors import SluiceError
-from runtime.ha.errors import HaError
-from runtime.rpc import RemotePeer
-from runtime.shuffle.gateways import ShuffleWorkerGateway
-from runtime.shuffle.manager.hand_over import Kept, kept_by, successor
-from runtime.shuffle.manager.job_store import ShuffleJobStore
-from runtime.shuffle.manager.jobs import Job, JobTable
-from runtime.shuffle.manager.workers import Worker, WorkerTable
-from runtime.shuffle.messages import HandOver
+from sluice.core.errors import SluiceError
+from sluice.runtime.ha.errors import HaError
+from sluice.runtime.rpc import RemotePeer
+from sluice.runtime.shuffle.gateways import ShuffleWorkerGateway
+from sluice.runtime.shuffle.manager.hand_over import Kept, kept_by, successor
+from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
+from sluice.runtime.shuffle.manager.jobs import Job, JobTable
+from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable
+from sluice.runtime.shuffle.messages import HandOver
 
 _LOG = logging.getLogger(__name__)
 

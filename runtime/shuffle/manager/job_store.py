@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 import msgspec
 
-from runtime.ha.errors import EntryDamaged, PointerExists
-from runtime.ha.pointers import MAX_POINTERS, PointerStore
-from runtime.shuffle.manager.jobs import Job, Shuffle
+from sluice.runtime.ha.errors import EntryDamaged, PointerExists
+from sluice.runtime.ha.pointers import MAX_POINTERS, PointerStore
+from sluice.runtime.shuffle.manager.jobs import Job, Shuffle
 
 _LOG = logging.getLogger(__name__)
 _FOLDER = "jobs"

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from runtime.messages import ShuffleWorkerAddress
-from runtime.rpc import HeartbeatMonitor
-from runtime.shuffle.manager.allocation import Candidate
-from runtime.shuffle.messages import WorkerRegistration, WorkerReport, WorkerState
-from runtime.shuffle.service_errors import WorkerUnknown
+from sluice.runtime.messages import ShuffleWorkerAddress
+from sluice.runtime.rpc import HeartbeatMonitor
+from sluice.runtime.shuffle.manager.allocation import Candidate
+from sluice.runtime.shuffle.messages import WorkerRegistration, WorkerReport, WorkerState
+from sluice.runtime.shuffle.service_errors import WorkerUnknown
 
 MAX_WORKERS = 1000
 HINT_SECONDS = 60.0

@@ -1,8 +1,8 @@
 """A worker by itself, without a manager: for tests and measurements of the data plane.
 
-``python -m runtime.shuffle.worker --identity DIRECTORY --directory DIRECTORY --jobs FILE [--port 0]``: each line of the
-file is a job's id and its integrity key; it is read once. Says ``listening HOST PORT`` on standard output, and ends
-when its standard input does. What it is not: reachable for jobs that no file names, or part of a cluster.
+``python -m sluice.runtime.shuffle.worker --identity DIRECTORY --directory DIRECTORY --jobs FILE [--port 0]``: each
+line of the file is a job's id and its integrity key; it is read once. Says ``listening HOST PORT`` on standard output,
+and ends when its standard input does. What it is not: reachable for jobs that no file names, or part of a cluster.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 import msgspec
 
-from pki.bulk_tls import Engine, serving_engine
-from pki.files import read_secret
-from pki.openssl_settings import restart_without_tickets
-from pki.tls import TlsIdentity
-from runtime.process import allow_many_files
-from runtime.shuffle.worker.config import Layout, Policy, WorkerConfig
-from runtime.shuffle.worker.worker import ShuffleWorker
+from sluice.core.files import read_secret
+from sluice.pki.tls.bulk import Engine, serving_engine
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls.openssl_settings import restart_without_tickets
+from sluice.runtime.node.child_process import allow_many_files
+from sluice.runtime.shuffle.worker.config import Layout, Policy, WorkerConfig
+from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     A line ``release JOB SHUFFLE`` there forgets that shuffle; any other is answered with the statistics as JSON.
     """
-    parser = argparse.ArgumentParser(prog="python -m runtime.shuffle.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m sluice.runtime.shuffle.worker", description=__doc__)
     parser.add_argument("--identity", type=Path, required=True, help="identity directory of role shuffle-worker")
     parser.add_argument("--directory", type=Path, required=True, action="append", help="where data go; repeatable")
     parser.add_argument("--jobs", type=Path, required=True, help="file (mode 0600) with lines of job id and key")

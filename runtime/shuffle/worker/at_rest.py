@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from runtime.shuffle.errors import SegmentCorrupt
+from sluice.runtime.shuffle.errors import SegmentCorrupt
 
 SECRET_BYTES = 32
 """Size of a worker's secret."""

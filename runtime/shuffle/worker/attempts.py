@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runtime.shuffle.errors import FrameRefused
-from runtime.shuffle.worker.memory import Lease
+from sluice.runtime.shuffle.errors import FrameRefused
+from sluice.runtime.shuffle.worker.memory import Lease
 
 SEQUENCE_SLACK = 64 << 10
 """How far a map's sequence numbers may run ahead of the number of its segments that arrived."""

@@ -6,9 +6,9 @@ import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pki.bulk_tls import DEFAULT_ENGINE, Engine
-from runtime.shuffle.errors import ShuffleError
-from runtime.shuffle.worker.at_rest import SECRET_BYTES
+from sluice.pki.tls.bulk import DEFAULT_ENGINE, Engine
+from sluice.runtime.shuffle.errors import ShuffleError
+from sluice.runtime.shuffle.worker.at_rest import SECRET_BYTES
 
 SLAB_BYTES = 4 << 20
 """Memory is handed out in slabs of this size; a segment lies in one."""

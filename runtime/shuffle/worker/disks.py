@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pki.files import make_private_directory
-from runtime.shuffle.errors import DiskFailed
+from sluice.core.files import make_private_directory
+from sluice.runtime.shuffle.errors import DiskFailed
 
 _LOG = logging.getLogger(__name__)
 

@@ -6,8 +6,13 @@ import contextlib
 import mmap
 import time
 
-from runtime.shuffle.errors import FrameRefused, JobNotAllowed, QuotaExceeded, ShuffleError
-from runtime.shuffle.wire import (
+from sluice.runtime.shuffle.errors import (
+    FrameRefused,
+    JobNotAllowed,
+    QuotaExceeded,
+    ShuffleError,
+)
+from sluice.runtime.shuffle.wire import (
     DATA_ENTRY,
     FLAG_ORDERED,
     HEADER_BYTES,
@@ -18,7 +23,7 @@ from runtime.shuffle.wire import (
     parse_follow,
     parse_map_ids,
 )
-from runtime.shuffle.worker.budget import (
+from sluice.runtime.shuffle.worker.budget import (
     CONNECTION_BYTES,
     FOLLOWED_MAP_BYTES,
     REQUEST_BYTES,
@@ -26,11 +31,11 @@ from runtime.shuffle.worker.budget import (
     Holding,
     NoRoomYet,
 )
-from runtime.shuffle.worker.follow import Followers, FollowingFetch
-from runtime.shuffle.worker.located import Located
-from runtime.shuffle.worker.requests import Fetch
-from runtime.shuffle.worker.session import Session
-from runtime.shuffle.worker.store import ShuffleStore
+from sluice.runtime.shuffle.worker.follow import Followers, FollowingFetch
+from sluice.runtime.shuffle.worker.located import Located
+from sluice.runtime.shuffle.worker.requests import Fetch
+from sluice.runtime.shuffle.worker.session import Session
+from sluice.runtime.shuffle.worker.store import ShuffleStore
 
 MAX_REQUESTS = 1024
 """Fetches at the same time on one connection."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runtime.shuffle.wire import MAP_ENTRY, FrameType, Header
-from runtime.shuffle.worker.located import Located
-from runtime.shuffle.worker.pipeline import Follower
-from runtime.shuffle.worker.reading import ReadPlan, cost_of, windows
-from runtime.shuffle.worker.requests import Fetch
-from runtime.shuffle.worker.session import Session
+from sluice.runtime.shuffle.wire import MAP_ENTRY, FrameType, Header
+from sluice.runtime.shuffle.worker.located import Located
+from sluice.runtime.shuffle.worker.pipeline import Follower
+from sluice.runtime.shuffle.worker.reading import ReadPlan, cost_of, windows
+from sluice.runtime.shuffle.worker.requests import Fetch
+from sluice.runtime.shuffle.worker.session import Session
 
 KEEP_ALIVES = 4
 """So often in the time after which a producer counts as gone, a waiting reader hears that the worker is there."""

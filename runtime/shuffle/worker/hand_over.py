@@ -21,16 +21,28 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from pki.tasks import end_tasks
-from pki.tls import TlsIdentity
-from runtime.shuffle.connection import WorkerAddress, WorkerConnection
-from runtime.shuffle.errors import AttemptSuperseded, MapUnknown, SegmentCorrupt, ShuffleError, ShuffleUnavailable
-from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import MAX_PARTITION, FrameType, Header, Produced, pack_share
-from runtime.shuffle.worker.located import Located
-from runtime.shuffle.worker.shuffle_data import ShuffleData
-from runtime.shuffle.worker.store import ShuffleStore
-from runtime.shuffle.worker.volume import Committed
+from sluice.core.tasks import end_tasks
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.connection import WorkerAddress, WorkerConnection
+from sluice.runtime.shuffle.errors import (
+    AttemptSuperseded,
+    MapUnknown,
+    SegmentCorrupt,
+    ShuffleError,
+    ShuffleUnavailable,
+)
+from sluice.runtime.shuffle.integrity import SegmentChecks
+from sluice.runtime.shuffle.wire import (
+    MAX_PARTITION,
+    FrameType,
+    Header,
+    Produced,
+    pack_share,
+)
+from sluice.runtime.shuffle.worker.located import Located
+from sluice.runtime.shuffle.worker.shuffle_data import ShuffleData
+from sluice.runtime.shuffle.worker.store import ShuffleStore
+from sluice.runtime.shuffle.worker.volume import Committed
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from runtime.shuffle.errors import SegmentCorrupt
-from runtime.shuffle.wire import DATA_ENTRY
-from runtime.shuffle.worker.at_rest import OVERHEAD_BYTES, SegmentCipher
-from runtime.shuffle.worker.volume import ROW, Rows, Volume
+from sluice.runtime.shuffle.errors import SegmentCorrupt
+from sluice.runtime.shuffle.wire import DATA_ENTRY
+from sluice.runtime.shuffle.worker.at_rest import OVERHEAD_BYTES, SegmentCipher
+from sluice.runtime.shuffle.worker.volume import ROW, Rows, Volume
 
 
 class Located:

@@ -14,8 +14,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from runtime.shuffle.errors import FrameRefused, ShuffleError, ShuffleUnavailable
-from runtime.shuffle.worker.config import SLAB_BYTES
+from sluice.runtime.shuffle.errors import FrameRefused, ShuffleError, ShuffleUnavailable
+from sluice.runtime.shuffle.worker.config import SLAB_BYTES
 
 _PARK_BYTES = 64 << 10
 """A slab with less room than this takes no further frames."""

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
-from runtime.shuffle.errors import (
+from sluice.runtime.shuffle.errors import (
     AttemptLost,
     AttemptSuperseded,
     MapUnknown,
@@ -22,8 +22,14 @@ from runtime.shuffle.errors import (
     ProducerSilent,
     ShuffleError,
 )
-from runtime.shuffle.wire import MAX_MAPS_PER_BATCH, Share
-from runtime.shuffle.worker.budget import ANNOUNCED_BYTES, FOLLOWED_MAP_BYTES, SHARE_BYTES, Holding, unlimited
+from sluice.runtime.shuffle.wire import MAX_MAPS_PER_BATCH, Share
+from sluice.runtime.shuffle.worker.budget import (
+    ANNOUNCED_BYTES,
+    FOLLOWED_MAP_BYTES,
+    SHARE_BYTES,
+    Holding,
+    unlimited,
+)
 
 Clock = Callable[[], float]
 Place = tuple[str, str, int]

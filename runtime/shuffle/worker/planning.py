@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from runtime.shuffle.wire import SEGMENT_ENTRY
-from runtime.shuffle.worker.attempts import Frame
-from runtime.shuffle.worker.volume import ROW, Rows, Run
+from sluice.runtime.shuffle.wire import SEGMENT_ENTRY
+from sluice.runtime.shuffle.worker.attempts import Frame
+from sluice.runtime.shuffle.worker.volume import ROW, Rows, Run
 
 PLAN_ROWS = 32 << 10
 """About so many segments of a read are planned at a time."""

@@ -5,10 +5,17 @@ from __future__ import annotations
 import itertools
 import time
 
-from pki.identity import Role
-from runtime.shuffle.errors import FrameRefused, JobNotAllowed, MapUnknown, Moved, SegmentCorrupt, ShuffleError
-from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import (
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.shuffle.errors import (
+    FrameRefused,
+    JobNotAllowed,
+    MapUnknown,
+    Moved,
+    SegmentCorrupt,
+    ShuffleError,
+)
+from sluice.runtime.shuffle.integrity import SegmentChecks
+from sluice.runtime.shuffle.wire import (
     MAX_PUSH_PAYLOAD_BYTES,
     MAX_SEGMENTS_PER_PUSH,
     SEGMENT_ENTRY,
@@ -19,17 +26,17 @@ from runtime.shuffle.wire import (
     parse_produced,
     parse_push_table,
 )
-from runtime.shuffle.worker.budget import (
+from sluice.runtime.shuffle.worker.budget import (
     CONNECTION_BYTES,
     FOLLOWED_MAP_BYTES,
     PUSHED_ROW_BYTES,
     WANTED_MAP_BYTES,
     Holding,
 )
-from runtime.shuffle.worker.memory import Lease
-from runtime.shuffle.worker.session import Session
-from runtime.shuffle.worker.shuffle_data import ShuffleData
-from runtime.shuffle.worker.store import ShuffleStore
+from sluice.runtime.shuffle.worker.memory import Lease
+from sluice.runtime.shuffle.worker.session import Session
+from sluice.runtime.shuffle.worker.shuffle_data import ShuffleData
+from sluice.runtime.shuffle.worker.store import ShuffleStore
 
 USUAL_SEGMENTS = 1 << 10
 """The table of a frame with no more segments is charged with its connection."""

@@ -7,10 +7,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from runtime.shuffle.worker.budget import LOCATED_ROW_BYTES, PLANNED_ROW_BYTES, Holding
-from runtime.shuffle.worker.located import Located
-from runtime.shuffle.worker.planning import chunks
-from runtime.shuffle.worker.volume import ROW, Rows, Run, Volume
+from sluice.runtime.shuffle.worker.budget import LOCATED_ROW_BYTES, PLANNED_ROW_BYTES, Holding
+from sluice.runtime.shuffle.worker.located import Located
+from sluice.runtime.shuffle.worker.planning import chunks
+from sluice.runtime.shuffle.worker.volume import (
+    ROW,
+    Rows,
+    Run,
+    Volume,
+)
 
 WINDOW_ROWS = 4 << 10
 """So many segments are made ready for sending at a time."""

@@ -15,11 +15,27 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, Protocol
 
-from pki.errors import SluiceError
-from pki.identity import SpiffeId
-from runtime.rpc import RemotePeer, RpcEndpoint, RpcError, RpcTimeout
-from runtime.shuffle.gateways import SHUFFLE_MANAGER, SHUFFLE_WORKER, ShuffleManagerGateway, ShuffleWorkerGateway
-from runtime.shuffle.messages import HandOver, LiveJob, WorkerAccepted, WorkerRegistration, WorkerReport
+from sluice.core.errors import SluiceError
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.rpc import (
+    RemotePeer,
+    RpcEndpoint,
+    RpcError,
+    RpcTimeout,
+)
+from sluice.runtime.shuffle.gateways import (
+    SHUFFLE_MANAGER,
+    SHUFFLE_WORKER,
+    ShuffleManagerGateway,
+    ShuffleWorkerGateway,
+)
+from sluice.runtime.shuffle.messages import (
+    HandOver,
+    LiveJob,
+    WorkerAccepted,
+    WorkerRegistration,
+    WorkerReport,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,7 +45,7 @@ RETRY_FACTOR = 1.5
 
 
 class ServedWorker(Protocol):
-    """What the control plane needs of a worker (:class:`runtime.shuffle.worker_process.ManagedWorker` is one)."""
+    """What the control plane needs of a worker (``ManagedWorker`` is one)."""
 
     @property
     def draining(self) -> bool:

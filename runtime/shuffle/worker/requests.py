@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import Header
-from runtime.shuffle.worker.budget import Holding, unlimited
-from runtime.shuffle.worker.located import Located
-from runtime.shuffle.worker.shuffle_data import ShuffleData
+from sluice.runtime.shuffle.integrity import SegmentChecks
+from sluice.runtime.shuffle.wire import Header
+from sluice.runtime.shuffle.worker.budget import Holding, unlimited
+from sluice.runtime.shuffle.worker.located import Located
+from sluice.runtime.shuffle.worker.shuffle_data import ShuffleData
 
 
 @dataclass(slots=True)

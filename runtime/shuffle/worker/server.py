@@ -11,19 +11,35 @@ import threading
 import time
 from collections.abc import Iterator
 
-from pki.bulk_tls import BulkStream, BulkTls, StreamBroken, abort_socket
-from pki.channels import Channel, client_policy
-from pki.errors import PeerRefused, SluiceError
-from pki.identity import Role
-from pki.pending_peers import PendingPeers
-from pki.revoked_peers import LOOK_SECONDS
-from pki.tls import TlsIdentity
-from runtime.shuffle.errors import FrameRefused, JobNotAllowed, ShuffleError, ShuffleUnavailable
-from runtime.shuffle.wire import FrameType, Header, Hello, pack_error, parse_hello
-from runtime.shuffle.worker.fetch import FetchConnection
-from runtime.shuffle.worker.push import PushConnection
-from runtime.shuffle.worker.session import Session
-from runtime.shuffle.worker.store import ShuffleStore
+from sluice.core.errors import PeerRefused, SluiceError
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.revocation.revoked_peers import LOOK_SECONDS
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.bulk import (
+    BulkStream,
+    BulkTls,
+    StreamBroken,
+    abort_socket,
+)
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls.pending_peers import PendingPeers
+from sluice.runtime.shuffle.errors import (
+    FrameRefused,
+    JobNotAllowed,
+    ShuffleError,
+    ShuffleUnavailable,
+)
+from sluice.runtime.shuffle.wire import (
+    FrameType,
+    Header,
+    Hello,
+    pack_error,
+    parse_hello,
+)
+from sluice.runtime.shuffle.worker.fetch import FetchConnection
+from sluice.runtime.shuffle.worker.push import PushConnection
+from sluice.runtime.shuffle.worker.session import Session
+from sluice.runtime.shuffle.worker.store import ShuffleStore
 
 _LOG = logging.getLogger(__name__)
 

@@ -6,10 +6,16 @@ import logging
 import math
 import time
 
-from pki.bulk_tls import BulkStream, StreamBroken
-from runtime.shuffle.errors import FrameRefused, ShuffleError
-from runtime.shuffle.wire import HEADER_BYTES, MAX_PAYLOAD_BYTES, Header, pack_error, parse_header
-from runtime.shuffle.worker.store import Job
+from sluice.pki.tls.bulk import BulkStream, StreamBroken
+from sluice.runtime.shuffle.errors import FrameRefused, ShuffleError
+from sluice.runtime.shuffle.wire import (
+    HEADER_BYTES,
+    MAX_PAYLOAD_BYTES,
+    Header,
+    pack_error,
+    parse_header,
+)
+from sluice.runtime.shuffle.worker.store import Job
 
 _LOG = logging.getLogger(__name__)
 

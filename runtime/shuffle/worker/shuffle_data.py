@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from runtime.shuffle.errors import (
+from sluice.runtime.shuffle.errors import (
     DiskFailed,
     Draining,
     FrameRefused,
@@ -24,10 +24,10 @@ from runtime.shuffle.errors import (
     ProducerAborted,
     ShuffleError,
 )
-from runtime.shuffle.wire import SEGMENT_ENTRY
-from runtime.shuffle.worker.at_rest import OVERHEAD_BYTES, SegmentCipher
-from runtime.shuffle.worker.attempts import Frame, MapAttempt
-from runtime.shuffle.worker.budget import (
+from sluice.runtime.shuffle.wire import SEGMENT_ENTRY
+from sluice.runtime.shuffle.worker.at_rest import OVERHEAD_BYTES, SegmentCipher
+from sluice.runtime.shuffle.worker.attempts import Frame, MapAttempt
+from sluice.runtime.shuffle.worker.budget import (
     FRAME_BYTES,
     MAP_BYTES,
     ROW_BYTES,
@@ -35,15 +35,26 @@ from runtime.shuffle.worker.budget import (
     Holding,
     unlimited,
 )
-from runtime.shuffle.worker.config import Layout, Policy
-from runtime.shuffle.worker.disks import Disk, Disks
-from runtime.shuffle.worker.located import Located, read_plain, read_sealed
-from runtime.shuffle.worker.memory import Lease, SlabPool
-from runtime.shuffle.worker.pipeline import Clock, Pipeline
-from runtime.shuffle.worker.planning import back_to_back, pieces_of, rows_of, touches
-from runtime.shuffle.worker.reading import ReadPlan
-from runtime.shuffle.worker.spare import SpareFiles
-from runtime.shuffle.worker.volume import ROW, Committed, Rows, Run, Volume
+from sluice.runtime.shuffle.worker.config import Layout, Policy
+from sluice.runtime.shuffle.worker.disks import Disk, Disks
+from sluice.runtime.shuffle.worker.located import Located, read_plain, read_sealed
+from sluice.runtime.shuffle.worker.memory import Lease, SlabPool
+from sluice.runtime.shuffle.worker.pipeline import Clock, Pipeline
+from sluice.runtime.shuffle.worker.planning import (
+    back_to_back,
+    pieces_of,
+    rows_of,
+    touches,
+)
+from sluice.runtime.shuffle.worker.reading import ReadPlan
+from sluice.runtime.shuffle.worker.spare import SpareFiles
+from sluice.runtime.shuffle.worker.volume import (
+    ROW,
+    Committed,
+    Rows,
+    Run,
+    Volume,
+)
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")

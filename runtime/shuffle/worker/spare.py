@@ -15,8 +15,8 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from pki.errors import StoreError
-from pki.files import make_private_directory
+from sluice.core.errors import StoreError
+from sluice.core.files import make_private_directory
 
 DIRECTORY = "spare"
 """Of a job on each disk."""

@@ -11,16 +11,28 @@ import shutil
 import threading
 from dataclasses import dataclass
 
-from runtime.shuffle.errors import DiskFailed, JobNotAllowed, MapUnknown, QuotaExceeded, ShuffleError
-from runtime.shuffle.integrity import KEY_BYTES, SegmentChecks
-from runtime.shuffle.worker.at_rest import SegmentCipher
-from runtime.shuffle.worker.budget import SHUFFLE_BYTES, SHUFFLE_FILES, Account, Budget, Holding
-from runtime.shuffle.worker.config import WorkerConfig
-from runtime.shuffle.worker.disks import Disks
-from runtime.shuffle.worker.memory import SlabPool
-from runtime.shuffle.worker.shuffle_data import ShuffleData
-from runtime.shuffle.worker.spare import SpareFiles, remove_left_over
-from runtime.shuffle.worker.statistics import JobCounters, JobStatistics
+from sluice.runtime.shuffle.errors import (
+    DiskFailed,
+    JobNotAllowed,
+    MapUnknown,
+    QuotaExceeded,
+    ShuffleError,
+)
+from sluice.runtime.shuffle.integrity import KEY_BYTES, SegmentChecks
+from sluice.runtime.shuffle.statistics import JobCounters, JobStatistics
+from sluice.runtime.shuffle.worker.at_rest import SegmentCipher
+from sluice.runtime.shuffle.worker.budget import (
+    SHUFFLE_BYTES,
+    SHUFFLE_FILES,
+    Account,
+    Budget,
+    Holding,
+)
+from sluice.runtime.shuffle.worker.config import WorkerConfig
+from sluice.runtime.shuffle.worker.disks import Disks
+from sluice.runtime.shuffle.worker.memory import SlabPool
+from sluice.runtime.shuffle.worker.shuffle_data import ShuffleData
+from sluice.runtime.shuffle.worker.spare import SpareFiles, remove_left_over
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from pki.tls import TlsIdentity
-from runtime.shuffle.connection import WorkerAddress
-from runtime.shuffle.worker.config import WorkerConfig
-from runtime.shuffle.worker.hand_over import HandOvers
-from runtime.shuffle.worker.server import DataServer
-from runtime.shuffle.worker.statistics import DiskStatistics, WorkerStatistics
-from runtime.shuffle.worker.store import ShuffleStore
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.connection import WorkerAddress
+from sluice.runtime.shuffle.statistics import DiskStatistics, WorkerStatistics
+from sluice.runtime.shuffle.worker.config import WorkerConfig
+from sluice.runtime.shuffle.worker.hand_over import HandOvers
+from sluice.runtime.shuffle.worker.server import DataServer
+from sluice.runtime.shuffle.worker.store import ShuffleStore
 
 _LOG = logging.getLogger(__name__)
 

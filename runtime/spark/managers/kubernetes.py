@@ -16,8 +16,13 @@ from typing import Any
 
 import msgspec
 
-from runtime.spark.errors import SparkError
-from runtime.spark.managers.submission import ForeignJob, Rendering, common_conf, properties
+from sluice.runtime.spark.errors import SparkError
+from sluice.runtime.spark.managers.submission import (
+    ForeignJob,
+    Rendering,
+    common_conf,
+    properties,
+)
 
 MAX_CONFIG_MAP_BYTES = 900 << 10
 """Pipeline and files of one job: an object has at most 1 MiB (etcd), base64 included."""

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.messages import SlotProfile
-from runtime.spark.conf import check_job_conf, default_conf, security_conf
+from sluice.runtime.messages import SlotProfile
+from sluice.runtime.spark.jvm.conf import check_job_conf, default_conf, security_conf
 
 DEFAULT_SIZE = SlotProfile(cores=1, memory_mb=768)
 

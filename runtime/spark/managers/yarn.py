@@ -7,8 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.spark.errors import SparkError
-from runtime.spark.managers.submission import ForeignJob, Rendering, common_conf, properties
+from sluice.runtime.spark.errors import SparkError
+from sluice.runtime.spark.managers.submission import (
+    ForeignJob,
+    Rendering,
+    common_conf,
+    properties,
+)
 
 PLUGIN_NAME = "sluice-spark.jar"
 """What the plugin's jar is called in the working directory of each container."""

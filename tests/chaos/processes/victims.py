@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from cli.errors import AwayError, UnreachableError
+from sluice.cli.errors import AwayError, UnreachableError
 from tests.chaos.processes.story import Death, Kind
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 
@@ -25,7 +25,7 @@ WORDS = {
     Kind.TASKMANAGER: ("run", "taskmanager"),
     Kind.SHUFFLE_MANAGER: ("run", "shuffle-manager"),
     Kind.SHUFFLE_WORKER: ("run", "shuffle-worker"),
-    Kind.DRIVER_AGENT: ("runtime.spark.driver_main",),
+    Kind.DRIVER_AGENT: ("sluice.runtime.spark.driver.main",),
     Kind.DRIVER_JVM: ("org.apache.spark.api.python.PythonGatewayServer",),
     Kind.EXECUTOR_JVM: ("org.apache.spark.executor.CoarseGrainedExecutorBackend",),
     Kind.EXECUTOR_PYTHON: ("pyspark.daemon",),

@@ -16,8 +16,8 @@ import msgspec
 import psutil
 
 from benchmarks.shuffle_workers import ShuffleWorkers
-from runtime.messages import ShuffleAllocation
-from runtime.spark.command import SparkRuntime
+from sluice.runtime.messages import ShuffleAllocation
+from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.chaos.shuffle.network import Door
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.system.shuffle.cluster import SHAPE, Cluster, cluster

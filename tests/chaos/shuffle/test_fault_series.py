@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from pki.files import make_private_directory
-from runtime.spark.command import find_spark_runtime
+from sluice.core.files import make_private_directory
+from sluice.runtime.spark.jvm.command import find_spark_runtime
 from tests.chaos.shuffle.effects import Effects
 from tests.chaos.shuffle.faults import ANY_MOMENT, FAULTS, MOMENTS, Fault
 from tests.chaos.shuffle.report import Report

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.spark.command import find_spark_runtime
+from sluice.runtime.spark.jvm.command import find_spark_runtime
 from tests.hostile import TestPki
 from tests.system.shuffle.cluster import cluster
 

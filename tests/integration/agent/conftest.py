@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from pki.agent.jwt_keys import LocalJwtAuthority
-from pki.agent.policy import IdentityEntry, PolicyFile, resolve
-from pki.agent.process import Agent
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.crl_files import install_crls
-from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import RevocationStore, Target
+from sluice.pki.agent.jwt_keys import LocalJwtAuthority
+from sluice.pki.agent.policy import IdentityEntry, PolicyFile, resolve
+from sluice.pki.agent.process import Agent
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl_files import install_crls
+from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.x509.profiles import AuthorityKind
 
 TRUST_DOMAIN = "sluice.local"
 BUNDLE = f"spiffe://{TRUST_DOMAIN}"

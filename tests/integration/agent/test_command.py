@@ -36,7 +36,7 @@ class Command:
     async def sluice(self, *arguments: str) -> asyncio.subprocess.Process:
         """``sluice pki ARGUMENTS``."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "cli.main", "pki", *arguments, "--home", str(self.home)),
+            *(sys.executable, "-m", "sluice.cli.main", "pki", *arguments, "--home", str(self.home)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

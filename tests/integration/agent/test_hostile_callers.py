@@ -20,8 +20,9 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import ResponseReceived, TrailersReceived
 
-from pki.agent.grpc_server import MAX_CONNECTIONS_PER_USER
-from pki.agent.messages import (
+from sluice.core.errors import StoreError
+from sluice.pki.agent.grpc_server import MAX_CONNECTIONS_PER_USER
+from sluice.pki.agent.messages import (
     SECRET_TYPE_URL,
     DiscoveryRequest,
     DiscoveryResponse,
@@ -31,10 +32,9 @@ from pki.agent.messages import (
     decode,
     encode,
 )
-from pki.agent.policy import IdentityEntry
-from pki.agent.sds import MAX_NAMES
-from pki.agent.workload_api import MAX_REQUEST_BYTES
-from pki.errors import StoreError
+from sluice.pki.agent.policy import IdentityEntry
+from sluice.pki.agent.sds import MAX_NAMES
+from sluice.pki.agent.workload_api import MAX_REQUEST_BYTES
 from tests.integration.agent.conftest import BUNDLE, CALLER_UID, OWN_UID, RunningAgent, StartAgent, until
 
 WORKER = IdentityEntry(id="taskmanager/tm-1", uids=(OWN_UID,), audiences=("reports",))

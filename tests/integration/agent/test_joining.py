@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from pki.agent.policy import PolicyError, load_policy
-from pki.ca.agent import check_joinable
-from pki.ca.config import CaConfig
-from pki.ca.process import online_ca
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import mint
-from pki.config import PkiConfig
-from pki.files import write_secret
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CHAIN_FILE, read_certificates, read_identity
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.pki.agent.policy import PolicyError, load_policy
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.enrolment.remote_agent import check_joinable
+from sluice.pki.identities.directory import CHAIN_FILE, read_certificates, read_identity
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.agent.conftest import BUNDLE, until
 from tests.integration.agent.test_command import Command, _patiently

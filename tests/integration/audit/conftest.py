@@ -9,16 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from audit.catalogue import CHECKS, by_id
-from audit.check import Check
-from audit.identities import HomeIdentities
-from audit.model import Kind, Listener, Outcome, Report
-from audit.runner import examine
-from audit.subject import Identities, Options, Subject
-from pki.channels import Channel, client_policy
-from pki.identity import Role, SpiffeId
-from pki.listener import MutualTlsListener
-from pki.tls import TlsIdentity
+from sluice.audit.catalogue import CHECKS, by_id
+from sluice.audit.check import Check
+from sluice.audit.identities import HomeIdentities
+from sluice.audit.model import (
+    Kind,
+    Listener,
+    Outcome,
+    Report,
+)
+from sluice.audit.runner import examine
+from sluice.audit.subject import Identities, Options, Subject
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls.listener import MutualTlsListener
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 OPTIONS = Options(timeout=20.0, patience=20.0, listen=0.1, handshake_limit=20.0)

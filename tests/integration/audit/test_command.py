@@ -13,9 +13,9 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from audit.catalogue import CHECKS
-from cli.errors import UnreachableError, UsageError
-from cli.main import app
+from sluice.audit.catalogue import CHECKS
+from sluice.cli.errors import UnreachableError, UsageError
+from sluice.cli.main import app
 from tests.hostile import TestPki
 from tests.weak_servers import http_answer, server_context, serving
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from audit.catalogue import CHECKS
-from audit.model import Kind, Outcome, Report
-from audit.runner import examine
-from audit.subject import EdgeAccess, Subject
-from pki.channels import Channel
+from sluice.audit.catalogue import CHECKS
+from sluice.audit.model import Kind, Outcome, Report
+from sluice.audit.runner import examine
+from sluice.audit.subject import EdgeAccess, Subject
+from sluice.pki.channels import Channel
 from tests.hostile import TestPki
 from tests.integration.audit.conftest import OPTIONS, found, listener_at, only
 from tests.weak_servers import Answer, http, http_answer, server_context, serving

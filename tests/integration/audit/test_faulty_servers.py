@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from audit.model import Kind, Outcome
+from sluice.audit.model import Kind, Outcome
 from tests.integration.audit.conftest import OPTIONS, QUICK, audited, found, listener_at, only
 from tests.weak_servers import serving
 from tests.wire_server import Faulty, compressing

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from audit.catalogue import CHECKS
-from audit.identities import HomeIdentities, log_path
-from audit.model import Kind, Outcome, Report
-from audit.runner import run_check
-from audit.subject import Subject
-from pki.authority import to_pem
-from pki.channels import Channel
-from pki.keys import signature_hash
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
+from sluice.audit.catalogue import CHECKS
+from sluice.audit.identities import HomeIdentities, log_path
+from sluice.audit.model import Kind, Outcome, Report
+from sluice.audit.runner import run_check
+from sluice.audit.subject import Subject
+from sluice.pki.authorities.signing import to_pem
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.channels import Channel
+from sluice.pki.x509.keys import signature_hash
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TestPki
 from tests.integration.audit.conftest import OPTIONS, QUICK, audited, found, listener_at, only
 from tests.weak_servers import drain, http_answer, server_context, serving, speak
@@ -157,7 +157,7 @@ def test_a_server_that_trusts_the_root_admits_edge_certificates_and_is_found(
 def test_a_server_that_looks_at_no_revocation_list_is_found(
     server_directory: Path, identities: HomeIdentities, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("audit.checks.peers.REVOCATION_SECONDS", 0.2)
+    monkeypatch.setattr("sluice.audit.checks.peers.REVOCATION_SECONDS", 0.2)
     with serving(context=server_context(server_directory)) as address:
         assert found(audited(listener_at(address), identities=identities, checks=only("MTL-13"))) == {"MTL-13"}
 

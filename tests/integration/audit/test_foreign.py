@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from audit.model import Kind, Listener, Severity
-from cli.main import app
+from sluice.audit.model import Kind, Listener, Severity
+from sluice.cli.main import app
 from tests.integration.audit.conftest import OPTIONS, audited, found, only
 from tests.integration.programs.ports import free_ports, running, until
 from tests.weak_servers import Handler, drain, http_answer, serving

@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from audit.discovery import find
-from audit.errors import AuditError
-from audit.model import Kind, Listener
-from audit.runner import examine
-from audit.subject import Options, Subject
-from pki.files import make_private_directory
-from pki.home import Home
-from pki.identity import Role, SpiffeId
+from sluice.audit.discovery import find
+from sluice.audit.errors import AuditError
+from sluice.audit.model import Kind, Listener
+from sluice.audit.runner import examine
+from sluice.audit.subject import Options, Subject
+from sluice.core.files import make_private_directory
+from sluice.core.home import Home
+from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.audit.conftest import found
 
@@ -57,8 +57,8 @@ def _world_readable_key(home: Home) -> None:
 
 
 def _long_lived_leaf(home: Home) -> None:
-    from pki.config import PkiConfig
-    from pki.issuer import LocalIssuer
+    from sluice.pki.config import PkiConfig
+    from sluice.pki.issuing.issuer import LocalIssuer
 
     issuer = LocalIssuer(home, PkiConfig(trust_domain=TRUST_DOMAIN))
     directory = home.identity(Role.TASKMANAGER, "tm-2")
@@ -141,7 +141,7 @@ def test_a_declared_port_on_every_interface_is_a_finding(running: Home) -> None:
         port = edge.getsockname()[1]
         (running.run / "endpoints" / "envoy.json").write_text(json.dumps({"host": "127.0.0.1", "port": port}))
         listener = next(each for each in find(running, lambda _: True).listeners if each.port == port)
-        from audit.catalogue import by_id
+        from sluice.audit.catalogue import by_id
 
         assert found(examine("a test", [Subject(listener, Options(timeout=0.3))], checks=[by_id()["LSN-02"]])) == {
             "LSN-02"

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from audit.intrusion import paused
+from sluice.audit.intrusion import paused
 
 DEADLINE_SECONDS = 60.0
 KILLED_IN_BETWEEN = """
 import os, signal, sys
-from audit.intrusion import paused
+from sluice.audit.intrusion import paused
 with paused(int(sys.argv[1])):
     os.kill(os.getpid(), signal.SIGKILL)
 """

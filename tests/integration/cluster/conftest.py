@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from cli.client import gateway_client
-from cli.target import resolve_target
-from pki.home import Home
+from sluice.cli.client.rest_client import gateway_client
+from sluice.cli.client.target import resolve_target
+from sluice.core.home import Home
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-COMMAND = [sys.executable, "-m", "cli.main"]
+COMMAND = [sys.executable, "-m", "sluice.cli.main"]
 T = TypeVar("T")
 
 

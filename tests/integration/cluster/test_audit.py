@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from audit.identities import log_path
-from gateway.tokens import TokenStore
-from pki.home import Home
+from sluice.audit.identities import log_path
+from sluice.core.home import Home
+from sluice.gateway.credentials.token_file import TokenStore
 from tests.integration.cluster import pipelines
 from tests.integration.cluster.conftest import LocalCluster, eventually
 

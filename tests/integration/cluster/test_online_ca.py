@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pki.ca.ledger_file import ledger_path, read_ledger
-from pki.home import Home
+from sluice.core.home import Home
+from sluice.pki.ledger.file import ledger_path, read_ledger
 from tests.integration.cluster.conftest import LocalCluster, eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]

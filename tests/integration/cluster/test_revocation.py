@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pki.crl import load_crls
-from pki.crl_files import CRL_FILE, identity_directories
-from pki.home import Home
+from sluice.core.home import Home
+from sluice.pki.revocation.crl import load_crls
+from sluice.pki.revocation.crl_files import CRL_FILE, identity_directories
 from tests.integration.cluster import pipelines
 from tests.integration.cluster.conftest import LocalCluster, eventually
 

@@ -24,19 +24,19 @@ from grpclib.server import Server, Stream
 from pyspark.sql.connect.proto import base_pb2 as proto
 from pyspark.sql.connect.proto import base_pb2_grpc as stubs
 
-from gateway.config import CONNECT_NAME, GatewayConfig
-from gateway.connect.envoy import connect_socket
-from gateway.connect.messages import METHODS, SERVICE
-from gateway.connect.process import run_connect
-from gateway.connect.wire import RawCodec, RawDetails
-from gateway.principal import AccessRole
-from gateway.tokens import TokenStore
-from pki.assertions import HEADER, REST_AUDIENCE
-from pki.channels import Channel, client_policy
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
-from pki.tls import TlsIdentity
+from sluice.core.home import Home
+from sluice.gateway.config import CONNECT_NAME, GatewayConfig
+from sluice.gateway.connect.envoy import connect_socket
+from sluice.gateway.connect.messages import METHODS, SERVICE
+from sluice.gateway.connect.wire import RawCodec, RawDetails
+from sluice.gateway.credentials.token_file import TokenStore
+from sluice.gateway.principal import AccessRole
+from sluice.gateway.service.connect_relay import run_connect
+from sluice.pki.assertions.tokens import HEADER, REST_AUDIENCE
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
 from tests.assertions import asserted_by
 from tests.integration.gateway.conftest import (
     TRUST_DOMAIN,

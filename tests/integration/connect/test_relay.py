@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql.connect.proto import base_pb2 as proto
 from pyspark.sql.connect.proto import base_pb2_grpc as stubs
 
-from gateway.connect.messages import SERVICE
-from gateway.principal import AccessRole
-from pki.assertions import HEADER
-from pki.identity import SpiffeId
+from sluice.gateway.connect.messages import SERVICE
+from sluice.gateway.principal import AccessRole
+from sluice.pki.assertions.tokens import HEADER
+from sluice.pki.spiffe_id import SpiffeId
 from tests.assertions import AssertingGateway
 from tests.integration.connect.conftest import DETAILS, JOBS, ConnectGateway, claiming
 from tests.integration.gateway.conftest import TRUST_DOMAIN, eventually

@@ -2,7 +2,7 @@
 
     python audit_crash.py DIRECTORY
 
-The log's own :class:`~gateway.audit_log.AuditDisk` kills the process (SIGKILL) before, in the middle of, or after its
+The log's own ``AuditDisk`` kills the process (SIGKILL) before, in the middle of, or after its
 n-th step. What was acknowledged goes through a pipe. Prints one JSON object per crash.
 """
 
@@ -15,10 +15,10 @@ import signal
 import sys
 from pathlib import Path
 
-from gateway.audit_chain import AccessPosition, AuditRecord
-from gateway.audit_log import AuditDisk, AuditLog, Limits
-from gateway.audit_segments import CURRENT
-from gateway.audit_verify import read_records, verify_log
+from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord
+from sluice.gateway.audit_log.log import AuditDisk, AuditLog, Limits
+from sluice.gateway.audit_log.segments import CURRENT
+from sluice.gateway.audit_log.verification import read_records, verify_log
 
 LIMITS = Limits(checkpoint_records=4, segment_bytes=2500)
 WHEN = ("before", "torn", "after")

@@ -22,21 +22,21 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gateway.config import EDGE_NAME, GatewayConfig
-from gateway.listening import listen_unix
-from gateway.principal import AccessRole
-from gateway.process import route_file, run_auth, run_envoy
-from gateway.token_book import TokenBook
-from gateway.tokens import create_token, token_file
-from pki.assertions import HEADER, REST_AUDIENCE
-from pki.config import PkiConfig
-from pki.edge_client import edge_client_context
-from pki.files import write_secret
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.issuer import LocalIssuer
-from pki.tracing import TracingConfig
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.core.tracing import TracingConfig
+from sluice.gateway.config import EDGE_NAME, GatewayConfig
+from sluice.gateway.credentials.api_tokens import TokenBook
+from sluice.gateway.credentials.token_file import create_token, token_file
+from sluice.gateway.listening import listen_unix
+from sluice.gateway.principal import AccessRole
+from sluice.gateway.service.processes import route_file, run_auth, run_envoy
+from sluice.pki.assertions.tokens import HEADER, REST_AUDIENCE
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.edge_client import edge_client_context
 from tests.assertions import asserted_by
 
 TRUST_DOMAIN = "gateway.test"

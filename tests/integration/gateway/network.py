@@ -18,25 +18,25 @@ from typing import Any
 import msgspec
 from aiohttp import ClientSession, UnixConnector, web
 
-from gateway.bootstrap import EnvoyPaths
-from gateway.config import AUTH_NAME, ENVOY_NAME, GatewayConfig
-from gateway.principal import AccessRole
-from gateway.process import route_file, run_auth, run_envoy
-from pki.authority import to_pem
-from pki.config import PkiConfig
-from pki.connections import ConnectionLog
-from pki.crl import Reason
-from pki.crl_files import install_crls
-from pki.files import write_secret
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity, write_identity
-from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import Target
-from pki.store import AuthorityStore
-from pki.tls import TlsIdentity
-from runtime.rest.server import RestServer
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.gateway.config import AUTH_NAME, ENVOY_NAME, GatewayConfig
+from sluice.gateway.principal import AccessRole
+from sluice.gateway.proxy.bootstrap import EnvoyPaths
+from sluice.gateway.service.processes import route_file, run_auth, run_envoy
+from sluice.pki.authorities.signing import to_pem
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_identity, write_identity
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl_files import install_crls
+from sluice.pki.revocation.store import Target
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.runtime.rest_server.server import RestServer
 from tests.integration.gateway.conftest import (
     DEADLINE_SECONDS,
     ROUTES,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.access_rotation import AccessRotation
-from gateway.access_tail import access_file
-from gateway.audit_log import audit_directory
-from gateway.audit_verify import read_records, verify_log
-from gateway.bootstrap import EnvoyPaths
-from gateway.envoy_admin import EnvoyAdmin
+from sluice.gateway.audit_log.access_rotation import AccessRotation
+from sluice.gateway.audit_log.access_tail import access_file
+from sluice.gateway.audit_log.log import audit_directory
+from sluice.gateway.audit_log.verification import read_records, verify_log
+from sluice.gateway.proxy.bootstrap import EnvoyPaths
+from sluice.gateway.proxy.envoy_admin import EnvoyAdmin
 from tests.integration.gateway.conftest import Gateway, eventually
 
 

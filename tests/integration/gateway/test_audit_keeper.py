@@ -11,14 +11,19 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway import audit_keeper
-from gateway.access_tail import access_file
-from gateway.audit_chain import AuditRecord
-from gateway.audit_keeper import keeping
-from gateway.audit_log import AuditLog, Limits, audit_directory, audit_file
-from gateway.audit_segments import CHECKPOINT, segments
-from gateway.audit_verify import read_records, verify_log
-from pki.home import Home
+from sluice.core.home import Home
+from sluice.gateway.audit_log import maintenance as audit_keeper
+from sluice.gateway.audit_log.access_tail import access_file
+from sluice.gateway.audit_log.chain import AuditRecord
+from sluice.gateway.audit_log.log import (
+    AuditLog,
+    Limits,
+    audit_directory,
+    audit_file,
+)
+from sluice.gateway.audit_log.maintenance import keeping
+from sluice.gateway.audit_log.segments import CHECKPOINT, segments
+from sluice.gateway.audit_log.verification import read_records, verify_log
 
 DEADLINE_SECONDS = 20.0
 

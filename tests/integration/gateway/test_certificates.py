@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from gateway.principal import AccessRole
-from pki.files import write_public
-from pki.identity import Role
+from sluice.core.files import write_public
+from sluice.gateway.principal import AccessRole
+from sluice.pki.spiffe_id import Role
 from tests.integration.gateway.conftest import EdgeAuthority, Gateway, eventually
 
 

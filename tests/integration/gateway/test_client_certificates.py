@@ -10,10 +10,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from gateway.revocations import Revocations
-from pki.config import PkiConfig
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
+from sluice.gateway.credentials.revocations import Revocations
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
 
 from .conftest import TRUST_DOMAIN, EdgeAuthority, Gateway, Reply, eventually
 

@@ -12,7 +12,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, ResponseReceived, StreamEnded, StreamReset
 
-from gateway.principal import AccessRole
+from sluice.gateway.principal import AccessRole
 from tests.integration.gateway.conftest import Gateway
 
 

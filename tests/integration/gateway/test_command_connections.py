@@ -39,7 +39,7 @@ def command(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "SLUICE_HOME": str(tmp_path / "home")}
     for variable in ("SLUICE_TOKEN", "SLUICE_SERVER", "SLUICE_CA"):
         environment.pop(variable, None)
-    argv = [sys.executable, "-m", "cli.main", *arguments, "--token-file", str(token)]
+    argv = [sys.executable, "-m", "sluice.cli.main", *arguments, "--token-file", str(token)]
     return subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
 
 

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from gateway.audit_log import audit_file
-from gateway.audit_verify import verify_file
-from gateway.principal import AccessRole
-from gateway.process import route_file
-from gateway.tokens import TokenStore, token_file
-from pki.files import write_secret
+from sluice.core.files import write_secret
+from sluice.gateway.audit_log.log import audit_file
+from sluice.gateway.audit_log.verification import verify_file
+from sluice.gateway.credentials.token_file import TokenStore, token_file
+from sluice.gateway.principal import AccessRole
+from sluice.gateway.service.processes import route_file
 from tests.integration.gateway.conftest import ROUTES, Gateway, eventually
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import GatewayConfig
-from pki.config import PkiConfig
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
+from sluice.core.home import Home
+from sluice.gateway.config import GatewayConfig
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.integration.gateway.conftest import TRUST_DOMAIN, BackgroundLoop, EdgeAuthority, Gateway
 from tests.integration.gateway.test_passes_at_the_door import pass_of
 

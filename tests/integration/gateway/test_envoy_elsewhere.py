@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from gateway.envoy_admin import EDGE_LISTENER, EnvoyElsewhere
-from gateway.errors import EnvoyFailed
+from sluice.gateway.errors import EnvoyFailed
+from sluice.gateway.proxy.envoy_admin import EDGE_LISTENER, EnvoyElsewhere
 
 DEADLINE_SECONDS = 20.0
 

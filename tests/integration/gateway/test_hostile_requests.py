@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from gateway.principal import AccessRole
+from sluice.gateway.principal import AccessRole
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, Gateway, eventually
 
 

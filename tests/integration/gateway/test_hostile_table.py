@@ -21,8 +21,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from gateway.pass_keys import PassKeys
-from gateway.principal import AccessRole
+from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.principal import AccessRole
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, Gateway, Reply
 from tests.integration.gateway.test_passes_at_the_door import pass_of
 

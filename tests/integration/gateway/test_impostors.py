@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.principal import AccessRole
-from gateway.upstreams import TRUST_SECRET
-from pki.channels import Channel, client_policy
-from pki.config import PkiConfig
-from pki.home import Home
-from pki.identity import NAMED_ROLES, Role, SpiffeId
-from pki.tls import TlsIdentity
+from sluice.core.home import Home
+from sluice.gateway.principal import AccessRole
+from sluice.gateway.upstreams import TRUST_SECRET
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.config import PkiConfig
+from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
 from tests.hostile import HOSTILE_SERVERS, Hostile, TestPki
 from tests.integration.gateway.conftest import TRUST_DOMAIN, BackgroundLoop, EdgeAuthority, eventually
 from tests.integration.gateway.network import JOBMANAGER, LOOPBACK, Generation, NetworkGateway, publish_lists

@@ -14,11 +14,11 @@ import psutil
 import pytest
 from cryptography.hazmat.primitives import hashes
 
-from pki.crl import load_crls
-from pki.generation import issuer_id, key_id
-from pki.home import Home
-from pki.identity_files import read_identity
-from pki.in_use import InUse, read_reports
+from sluice.core.home import Home
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.revocation.crl import load_crls
+from sluice.pki.trust.in_use import InUse, read_reports
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, eventually
 from tests.integration.gateway.network import ENVOY, Generation, NetworkGateway, install
 

@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from gateway.passes import CSRF_COOKIE
-from gateway.users import UserStore
+from sluice.gateway.credentials.access_tokens import CSRF_COOKIE
+from sluice.gateway.credentials.users import UserStore
 
 from .conftest import DEADLINE_SECONDS, Gateway, Reply
 
@@ -37,7 +37,7 @@ class Person:
         environment = {**os.environ, "XDG_CONFIG_HOME": str(self.configuration)}
         environment.pop("SLUICE_TOKEN", None)
         return subprocess.Popen(
-            [sys.executable, "-m", "cli.main", *arguments, *options],
+            [sys.executable, "-m", "sluice.cli.main", *arguments, *options],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

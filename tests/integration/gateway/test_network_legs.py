@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from gateway.principal import AccessRole
-from gateway.revocations import Revocations
-from gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
-from pki.assertion_keys import assertion_keys_file
-from pki.assertions import Asserted
-from pki.channels import MAY_CONNECT, Channel, server_policy
-from pki.credential import Credential
-from pki.errors import AssertionRefused
-from pki.home import Home
-from pki.identity import NAMED_ROLES, Role, SpiffeId
-from pki.tls import TlsIdentity
-from runtime.rest.assertion_keys import JWKS_PATH, fetch_forever
-from runtime.rest.standing import standing_at
+from sluice.core.errors import AssertionRefused
+from sluice.core.home import Home
+from sluice.gateway.credentials.revocations import Revocations
+from sluice.gateway.principal import AccessRole
+from sluice.gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
+from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.keys import assertion_keys_file
+from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.channels import MAY_CONNECT, Channel, server_policy
+from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.rest.assertion_keys import JWKS_PATH, fetch_forever
+from sluice.runtime.rest.standing import standing_at
 from tests.integration.gateway.conftest import (
     DEADLINE_SECONDS,
     TRUST_DOMAIN,

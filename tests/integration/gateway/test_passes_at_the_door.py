@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.operations import GATEWAY_OPERATIONS
-from gateway.pass_keys import PassKeys
-from gateway.passes import Pass, issue, role_pass_prefix
-from gateway.policy_file import PolicyFile, policy_file
-from gateway.principal import Principal
-from gateway.revocations import Revocations
-from pki.assertions import REST_AUDIENCE
-from pki.credential import Credential
-from pki.files import write_secret
+from sluice.core.files import write_secret
+from sluice.gateway.authz.operations import GATEWAY_OPERATIONS
+from sluice.gateway.authz.policy_file import PolicyFile, policy_file
+from sluice.gateway.credentials.access_tokens import Pass, issue, role_pass_prefix
+from sluice.gateway.credentials.revocations import Revocations
+from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.principal import Principal
+from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.tokens import REST_AUDIENCE
 from tests.assertions import asserted_by
 from tests.integration.gateway.conftest import ROUTES, Gateway, eventually
 

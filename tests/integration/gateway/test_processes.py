@@ -15,24 +15,30 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gateway.config import EDGE_NAME, ENVOY_NAME, GatewayConfig
-from gateway.errors import EnvoyFailed, EnvoyIdentityError, GatewayError, ListenError
-from gateway.listening import listen_unix
-from gateway.process import route_file, run_auth, run_envoy
-from gateway.tokens import token_file
-from pki.errors import StoreError
-from pki.files import write_secret
-from pki.home import Home
-from pki.identity import Role
+from sluice.core.errors import StoreError
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.gateway.config import EDGE_NAME, ENVOY_NAME, GatewayConfig
+from sluice.gateway.credentials.token_file import token_file
+from sluice.gateway.errors import (
+    EnvoyFailed,
+    EnvoyIdentityError,
+    GatewayError,
+    ListenError,
+)
+from sluice.gateway.listening import listen_unix
+from sluice.gateway.service.processes import route_file, run_auth, run_envoy
+from sluice.pki.spiffe_id import Role
 from tests.integration.gateway.conftest import ROUTES, TRUST_DOMAIN, EdgeAuthority, Gateway, eventually
 
 ANY_PORT = GatewayConfig(port=0)
 RUN_ENVOY = """
 import asyncio, sys
 from pathlib import Path
-from gateway.config import GatewayConfig
-from gateway.process import run_auth, run_envoy
-from pki.home import Home
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.service.processes import run_auth
+from sluice.gateway.service.processes import run_envoy
+from sluice.core.home import Home
 
 async def main(home, trust_domain):
     config = GatewayConfig(port=0)

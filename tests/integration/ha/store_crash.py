@@ -18,13 +18,13 @@ from pathlib import Path
 
 import msgspec
 
-from runtime.blob.store import BlobStore
-from runtime.ha.embedded import EmbeddedElection
-from runtime.ha.storage import LocalStorage
-from runtime.jobmanager.job_store import JobStore
-from runtime.jobmanager.records import accepted_detail
-from runtime.jobmanager.views import JobRecord
-from runtime.messages import JobState, JobSubmission
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.ha.embedded import EmbeddedElection
+from sluice.runtime.ha.storage import LocalStorage
+from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
+from sluice.runtime.jobmanager.store.job_store import JobStore
+from sluice.runtime.jobmanager.views import JobRecord
+from sluice.runtime.messages import JobState, JobSubmission
 
 STEPS = frozenset({"open", "os.mkdir", "os.rename", "os.chmod", "os.remove", "os.rmdir", "os.link", "shutil.rmtree"})
 JOB = "0123456789abcdef" * 2

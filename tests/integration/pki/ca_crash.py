@@ -2,7 +2,7 @@
 
     python ca_crash.py DIRECTORY
 
-The authority's own :class:`~pki.ca.ledger_file.Disk` kills the process (SIGKILL) before, in the middle of, or after
+The authority's own :class:`~sluice.pki.ledger.file.Disk` kills the process (SIGKILL) before, in the middle of, or after
 its n-th step. Prints one JSON object per crash: which certificates left the process, what the ledger says after a
 restart, and how often the one token of the run could be used in all.
 """
@@ -18,17 +18,23 @@ from pathlib import Path
 
 from cryptography import x509
 
-from pki.ca.authority import OnlineAuthority
-from pki.ca.errors import EnrolmentRefused
-from pki.ca.ledger_file import SystemDisk, ledger_path, read_ledger, verify_ledger
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import fingerprint, mint
-from pki.config import PkiConfig
-from pki.csr import new_csr
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer, SignedChain, utc_now
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.authority import OnlineAuthority
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.errors import EnrolmentRefused
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.issuing.issuer import LocalIssuer, SignedChain, utc_now
+from sluice.pki.ledger.file import (
+    SystemDisk,
+    ledger_path,
+    read_ledger,
+    verify_ledger,
+)
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.csr import new_csr
+from sluice.pki.x509.key_identifiers import fingerprint
+from sluice.pki.x509.profiles import AuthorityKind
 
 CONFIG = PkiConfig()
 WORKER = SpiffeId.process(CONFIG.trust_domain, Role.TASKMANAGER, "tm-1")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pki.channels import Channel, client_policy
-from pki.connections import ConnectionLog
-from pki.identity import Role
-from pki.listener import MutualTlsListener
-from pki.tls import TlsIdentity
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls.listener import MutualTlsListener
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 DEADLINE_SECONDS = 20.0

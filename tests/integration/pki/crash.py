@@ -18,13 +18,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pki.config import PkiConfig
-from pki.errors import StoreError
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.issuer import LocalIssuer
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
+from sluice.core.errors import StoreError
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 
 STEPS = frozenset({"open", "os.mkdir", "os.rename", "os.chmod", "os.remove", "os.rmdir"})
 IDENTITY = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-1")

@@ -19,20 +19,20 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from pki.config import PkiConfig
-from pki.errors import StoreError
-from pki.generation import issuer_id, key_id
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates, read_identity
-from pki.issuer import LocalIssuer
-from pki.profiles import ISSUING, AuthorityKind
-from pki.rotation import RotationRefused
-from pki.rotation_store import RotationStore
-from pki.rotator import Rotator
-from pki.store import AuthorityStore
-from pki.trust import TrustStore
-from pki.trust_files import push_trust
+from sluice.core.errors import StoreError
+from sluice.core.home import Home
+from sluice.pki.authorities.rotation_phases import RotationRefused
+from sluice.pki.authorities.rotation_store import RotationStore
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities.trusted_authorities import TrustStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_certificates, read_identity
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.rotation.rotator import Rotator
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.trust.anchor_files import push_trust
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.pki.x509.profiles import ISSUING, AuthorityKind
 
 STEPS = frozenset({"os.mkdir", "os.rename", "os.remove", "os.rmdir", "pki.exchange"})
 WRITING = os.O_WRONLY | os.O_RDWR

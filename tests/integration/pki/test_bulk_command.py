@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pki.config import PkiConfig
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates, read_identity
-from pki.issuer import LocalIssuer, utc_now
-from pki.store import AuthorityStore
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_certificates, read_identity
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.test_command import Command, pki, sluice_pki  # noqa: F401  fixtures
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from pki.crl import load_crls
-from pki.crl_files import CRL_FILE
-from pki.identity import Role, SpiffeId
-from pki.identity_files import previous_certificates, read_certificates
-from pki.issuer import new_csr
+from sluice.pki.identities.directory import previous_certificates, read_certificates
+from sluice.pki.issuing.issuer import new_csr
+from sluice.pki.revocation.crl import load_crls
+from sluice.pki.revocation.crl_files import CRL_FILE
+from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.test_command import Command, pki, sluice_pki  # noqa: F401  fixtures
 

@@ -13,17 +13,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from OpenSSL.crypto import X509
 
-from pki.bulk_tls import BulkStream, BulkTls, Engine, StreamBroken
-from pki.channels import Channel, client_policy, server_policy
-from pki.crl import Reason
-from pki.crl_files import install_crls
-from pki.errors import PeerRefused, PkiError
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import Target
-from pki.tls import TlsIdentity
+from sluice.core.errors import PeerRefused, PkiError
+from sluice.pki.channels import Channel, client_policy, server_policy
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl_files import install_crls
+from sluice.pki.revocation.store import Target
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.bulk import (
+    BulkStream,
+    BulkTls,
+    Engine,
+    StreamBroken,
+)
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import HOSTILE_CLIENTS, TRUST_DOMAIN, Hostile, TestPki
 
 JOB = "a" * 32

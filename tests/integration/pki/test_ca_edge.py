@@ -12,27 +12,27 @@ import msgspec
 import pytest
 from cryptography import x509
 
-from pki.ca.address import CaAddress
-from pki.ca.client import enrol, mutual_context, renew_edge
-from pki.ca.config import CaConfig
-from pki.ca.errors import CaUnavailable, IssuanceRefused
-from pki.ca.possession import prove_possession
-from pki.ca.process import online_ca
-from pki.ca.protocol import EDGE_RENEW_PATH
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import mint
-from pki.crl import Reason
-from pki.csr import new_csr
-from pki.due import purposes_of
-from pki.errors import CertificateRejected, PkiError
-from pki.identity import Role, SpiffeId
-from pki.identity_files import IdentityMaterial, read_identity
-from pki.issuer import utc_now
-from pki.keys import generate_key
-from pki.profiles import AuthorityKind, Purpose
-from pki.revocation_store import Target
-from pki.store import AuthorityStore
-from pki.verify import was_issued_by
+from sluice.core.errors import CertificateRejected, PkiError
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.possession import prove_possession
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.protocol import EDGE_RENEW_PATH
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.enrolment.client import enrol, mutual_context, renew_edge
+from sluice.pki.errors import CaUnavailable, IssuanceRefused
+from sluice.pki.identities.directory import IdentityMaterial, read_identity
+from sluice.pki.identities.due import purposes_of
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.store import Target
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.csr import new_csr
+from sluice.pki.x509.keys import generate_key
+from sluice.pki.x509.profiles import AuthorityKind, Purpose
+from sluice.pki.x509.verification import was_issued_by
 from tests.hostile import TRUST_DOMAIN, TestPki, assert_refused
 from tests.integration.pki.test_ca_server import call, off_loop
 from tests.issued import issued_online

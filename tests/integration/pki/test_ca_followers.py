@@ -9,19 +9,19 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from pki.ca.authority import OnlineAuthority
-from pki.ca.config import CaConfig
-from pki.ca.follower_file import read_followers
-from pki.ca.followers import Followers
-from pki.ca.process import online_ca
-from pki.ca.protocol import MAX_TRUST_REQUEST_BYTES, TRUST_PATH, TrustRequest
-from pki.ca.server import CaServer
-from pki.ca.trust_client import fetch_trust
-from pki.channels import Channel, server_policy
-from pki.errors import PeerRefused
-from pki.identity import Role, SpiffeId
-from pki.in_use import InUse
-from pki.tls import TlsIdentity
+from sluice.core.errors import PeerRefused
+from sluice.pki.ca.authority import OnlineAuthority
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.follower_file import read_followers
+from sluice.pki.ca.followers import Followers
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.protocol import MAX_TRUST_REQUEST_BYTES, TRUST_PATH, TrustRequest
+from sluice.pki.ca.server import CaServer
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.enrolment.trust_client import fetch_trust
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.in_use import InUse
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.conftest import until
 from tests.integration.pki.test_ca_server import call, off_loop

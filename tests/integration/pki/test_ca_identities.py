@@ -9,26 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from cli.config import Configuration, load
-from cli.identities import issue_due, prepare_authorities, refresh_lists
-from pki.ca.address import read_ca
-from pki.ca.client import enrol, renew
-from pki.ca.config import CaConfig
-from pki.ca.errors import CaUnavailable
-from pki.ca.process import online_ca
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import mint
-from pki.crl import Reason
-from pki.crl_files import CRL_FILE
-from pki.errors import CertificateRejected, SluiceError
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CHAIN_FILE, read_certificates
-from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import Target
-from pki.store import AuthorityStore
-from pki.tls import TlsIdentity
+from sluice.cli.cluster.identities import issue_due, prepare_authorities, refresh_lists
+from sluice.cli.config import Configuration, load
+from sluice.core.errors import CertificateRejected, SluiceError
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.address import read_ca
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.enrolment.client import enrol, renew
+from sluice.pki.errors import CaUnavailable
+from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl_files import CRL_FILE
+from sluice.pki.revocation.store import Target
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.issued import issued_online
 
 CONFIGURATION: Configuration = load(None, environment={}, flags={"taskmanager.count": 1})

@@ -13,34 +13,51 @@ import msgspec
 import pytest
 from cryptography import x509
 
-from pki.agent.policy import ManagedIdentity
-from pki.authority import Authority, create_intermediate, create_root, to_pem
-from pki.ca.address import CaAddress
-from pki.ca.authority import OnlineAuthority
-from pki.ca.config import CaConfig
-from pki.ca.errors import CaUnavailable, EnrolmentRefused, RateLimited
-from pki.ca.join_token import JoinTokenFile
-from pki.ca.keeper import CaKeeper, Kept
-from pki.ca.ledger_file import ledger_path, read_ledger
-from pki.ca.member import MemberIssuer
-from pki.ca.process import online_ca
-from pki.ca.protocol import MAX_TRUST_ANSWER_BYTES, TRUST_PATH, TrustAnswer, TrustRequest, TrustSide
-from pki.ca.server import TRUST_PER_IDENTITY, CaServer
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import mint
-from pki.ca.trust_client import fetch_trust
-from pki.channels import Channel, server_policy
-from pki.errors import CertificateRejected, StoreError
-from pki.files import write_secret
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CA_FILE, CHAIN_FILE, IdentityMaterial, read_certificates, read_identity
-from pki.issuer import utc_now
-from pki.keys import key_to_pem
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
-from pki.tls import unverified_client_context
-from pki.verify import was_issued_by
+from sluice.core.errors import CertificateRejected, StoreError
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.pki.agent.policy import ManagedIdentity
+from sluice.pki.authorities.signing import (
+    Authority,
+    create_intermediate,
+    create_root,
+    to_pem,
+)
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.ca.authority import OnlineAuthority
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.protocol import (
+    MAX_TRUST_ANSWER_BYTES,
+    TRUST_PATH,
+    TrustAnswer,
+    TrustRequest,
+    TrustSide,
+)
+from sluice.pki.ca.server import TRUST_PER_IDENTITY, CaServer
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.enrolment.join_token_file import JoinTokenFile
+from sluice.pki.enrolment.keeper import CaKeeper, Kept
+from sluice.pki.enrolment.member import MemberIssuer
+from sluice.pki.enrolment.trust_client import fetch_trust
+from sluice.pki.errors import CaUnavailable, EnrolmentRefused, RateLimited
+from sluice.pki.identities.directory import (
+    CA_FILE,
+    CHAIN_FILE,
+    IdentityMaterial,
+    read_certificates,
+    read_identity,
+)
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.ledger.file import ledger_path, read_ledger
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import unverified_client_context
+from sluice.pki.x509.keys import key_to_pem
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.x509.verification import was_issued_by
 from tests.hostile import HOSTILE_SERVERS, TRUST_DOMAIN, Hostile, TestPki, assert_refused
 from tests.integration.pki.conftest import until
 from tests.integration.pki.test_ca_server import call, off_loop

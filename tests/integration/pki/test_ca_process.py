@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from cli.main import main
-from pki.ca.address import CaAddress, read_ca
-from pki.ca.client import OnlineIssuer
-from pki.ca.errors import CaUnavailable
-from pki.ca.ledger import LedgerRecord
-from pki.ca.ledger_file import Ledger, ledger_path, read_ledger
-from pki.ca.tokens import fingerprint
-from pki.csr import new_csr
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.issuer import utc_now
+from sluice.cli.main import main
+from sluice.pki.ca.address import CaAddress, read_ca
+from sluice.pki.enrolment.client import OnlineIssuer
+from sluice.pki.errors import CaUnavailable
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.ledger.file import Ledger, ledger_path, read_ledger
+from sluice.pki.ledger.records import LedgerRecord
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.csr import new_csr
+from sluice.pki.x509.key_identifiers import fingerprint
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.conftest import until
 
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 
 def command(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments],
+        [sys.executable, "-m", "sluice.cli.main", *arguments],
         cwd=ROOT,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
         input=stdin,
@@ -78,7 +78,7 @@ def start_ca(pki: TestPki, tmp_path: Path) -> Iterator[StartCa]:
     def start() -> subprocess.Popen[bytes]:
         with (tmp_path / "ca.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "cli.main", "run", "ca", "--home", str(pki.home.root)],
+                [sys.executable, "-m", "sluice.cli.main", "run", "ca", "--home", str(pki.home.root)],
                 cwd=ROOT,
                 env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
                 stdout=log,

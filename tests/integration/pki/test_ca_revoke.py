@@ -11,21 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from pki.ca.address import CaAddress
-from pki.ca.client import revoke
-from pki.ca.config import CaConfig
-from pki.ca.errors import CaUnavailable, CertificateUnknown, IssuanceRefused, RateLimited
-from pki.ca.process import online_ca
-from pki.ca.server import REVOCATIONS_PER_IDENTITY
-from pki.crl import Reason
-from pki.crl_files import CRL_FILE
-from pki.errors import CertificateRejected, PeerRefused
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import RevocationStore
-from pki.tls import TlsIdentity
+from sluice.core.errors import CertificateRejected, PeerRefused
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.server import REVOCATIONS_PER_IDENTITY
+from sluice.pki.enrolment.client import revoke
+from sluice.pki.errors import (
+    CaUnavailable,
+    CertificateUnknown,
+    IssuanceRefused,
+    RateLimited,
+)
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl_files import CRL_FILE
+from sluice.pki.revocation.store import RevocationStore
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
@@ -77,12 +82,12 @@ async def test_a_leaf_is_revoked_and_the_list_is_where_processes_look(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     serial = authority.serial
-    with caplog.at_level(logging.WARNING, logger="pki.ca.revoker"):
+    with caplog.at_level(logging.WARNING, logger="sluice.pki.ca.revoker"):
         assert await authority.revoke(by="ada\nrevoked nothing") == (str(WORKER), True)
     assert authority.is_revoked(serial)
     assert (authority.worker / CRL_FILE).read_bytes().startswith(b"-----BEGIN X509 CRL-----")
     assert await authority.revoke(serial) == (str(WORKER), False), "twice changes nothing"
-    (line, _) = [each.getMessage() for each in caplog.records if each.name == "pki.ca.revoker"]
+    (line, _) = [each.getMessage() for each in caplog.records if each.name == "sluice.pki.ca.revoker"]
     assert f"revoked {WORKER}, serial {serial}, key-compromise: {authority.auth.spiffe_id}" in line
     assert "\n" not in line
 

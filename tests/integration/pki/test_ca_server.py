@@ -16,28 +16,41 @@ import msgspec
 import pytest
 from cryptography import x509
 
-from pki.ca import client, server
-from pki.ca.address import CaAddress, read_ca
-from pki.ca.authority import OnlineAuthority
-from pki.ca.client import OnlineIssuer, enrol, renew
-from pki.ca.config import CaConfig
-from pki.ca.enrolment_listener import EnrolmentListener
-from pki.ca.errors import CaUnavailable, EnrolmentRefused, IssuanceRefused, RateLimited
-from pki.ca.ledger import LedgerRecord
-from pki.ca.ledger_file import ledger_path, read_ledger
-from pki.ca.process import online_ca
-from pki.ca.protocol import AUTHORITY_PATH, ENROL_PATH, JOB_PATH, MAX_REQUEST_BYTES, RENEW_PATH, EnrolRequest
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import mint
-from pki.channels import Channel, server_policy
-from pki.csr import new_csr
-from pki.errors import CertificateRejected, PkiError
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
-from pki.tls import TlsIdentity, unverified_client_context
+from sluice.core.errors import CertificateRejected, PkiError
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca import server
+from sluice.pki.ca.address import CaAddress, read_ca
+from sluice.pki.ca.authority import OnlineAuthority
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.enrolment_listener import EnrolmentListener
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.protocol import (
+    AUTHORITY_PATH,
+    ENROL_PATH,
+    JOB_PATH,
+    MAX_REQUEST_BYTES,
+    RENEW_PATH,
+    EnrolRequest,
+)
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.enrolment import client
+from sluice.pki.enrolment.client import OnlineIssuer, enrol, renew
+from sluice.pki.errors import (
+    CaUnavailable,
+    EnrolmentRefused,
+    IssuanceRefused,
+    RateLimited,
+)
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.ledger.file import ledger_path, read_ledger
+from sluice.pki.ledger.records import LedgerRecord
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity, unverified_client_context
+from sluice.pki.x509.csr import new_csr
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import HOSTILE_CLIENTS, HOSTILE_SERVERS, TRUST_DOMAIN, Hostile, TestPki, assert_refused
 
 JOB = "a" * 32

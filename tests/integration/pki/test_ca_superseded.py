@@ -12,28 +12,28 @@ from pathlib import Path
 
 import pytest
 
-from pki.ca import client
-from pki.ca.address import CaAddress
-from pki.ca.authority import OnlineAuthority
-from pki.ca.client import OnlineIssuer
-from pki.ca.errors import CertificateSuperseded
-from pki.ca.join_token import JoinTokenFile
-from pki.ca.ledger_file import ledger_path, read_ledger
-from pki.ca.member import EdgeMemberIssuer, MemberIssuer
-from pki.ca.revoker import Revoker
-from pki.ca.server import CaServer
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import mint
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.errors import StoreError
-from pki.files import write_secret
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CHAIN_FILE, read_certificates, read_identity
-from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
-from pki.tls import TlsIdentity
+from sluice.core.errors import StoreError
+from sluice.core.files import write_secret
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.ca.authority import OnlineAuthority
+from sluice.pki.ca.revoker import Revoker
+from sluice.pki.ca.server import CaServer
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.enrolment import client
+from sluice.pki.enrolment.client import OnlineIssuer
+from sluice.pki.enrolment.join_token_file import JoinTokenFile
+from sluice.pki.enrolment.member import EdgeMemberIssuer, MemberIssuer
+from sluice.pki.errors import CertificateSuperseded
+from sluice.pki.identities.directory import CHAIN_FILE, read_certificates, read_identity
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.ledger.file import ledger_path, read_ledger
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 WORKER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from cli.main import main
-from pki.csr import new_csr
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates, read_identity
-from pki.inspect import inspect_bytes
-from pki.issuer import utc_now
-from pki.keys import key_from_pem, same_public_key
+from sluice.cli.main import main
+from sluice.pki.identities.directory import read_certificates, read_identity
+from sluice.pki.inspect.describe import inspect_bytes
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.csr import new_csr
+from sluice.pki.x509.keys import key_from_pem, same_public_key
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")

@@ -13,23 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main
-from pki.ca.address import CaAddress, publish_ca
-from pki.ca.config import CaConfig
-from pki.ca.process import online_ca
-from pki.channels import Channel, client_policy
-from pki.crl_files import push_crls
-from pki.doctor.examine import Processes, examine
-from pki.doctor.online import announced, peer_time
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.issuer import utc_now
-from pki.listener import MutualTlsListener
-from pki.live.address import Address
-from pki.problem import Problem
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
-from pki.tls import TlsIdentity
+from sluice.cli.main import main
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.address import CaAddress, publish_ca
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.process import online_ca
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.inspect.doctor.examine import Processes, examine
+from sluice.pki.inspect.doctor.online import announced, peer_time
+from sluice.pki.inspect.live.address import Address
+from sluice.pki.inspect.problems import Problem
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.revocation.crl_files import push_crls
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls.listener import MutualTlsListener
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 CA = SpiffeId.process(TRUST_DOMAIN, Role.CA, "ca-1")

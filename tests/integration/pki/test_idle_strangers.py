@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pki.ca.enrolment_listener import EnrolmentListener
-from pki.channels import Channel, server_policy
-from pki.identity import Role
-from pki.tls import unverified_client_context
+from sluice.pki.ca.enrolment_listener import EnrolmentListener
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import unverified_client_context
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.conftest import Echo, StartServer, until
 
@@ -45,7 +45,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 async def test_idle_connections_do_not_keep_a_peer_from_its_handshake(
     start_server: StartServer, pki: TestPki, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pki.listener.MAX_CONCURRENT_HANDSHAKES", PLACES)
+    monkeypatch.setattr("sluice.pki.tls.listener.MAX_CONCURRENT_HANDSHAKES", PLACES)
     server = await start_server(handshake_timeout=FOREVER_SECONDS)
     client = pki.process(Role.TASKMANAGER).client_context(server_policy(Channel.RPC, TRUST_DOMAIN))
     async with idle(server.host, server.port, 3 * PLACES) as strangers:

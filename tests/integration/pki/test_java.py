@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pki.config import PkiConfig
-from pki.export import Format, export_identity
-from pki.files import write_secret
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.keys import ALGORITHMS
-from runtime.spark.java import find_java
+from sluice.core.files import write_secret
+from sluice.pki.config import PkiConfig
+from sluice.pki.export.formats import Format, export_identity
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.keys import ALGORITHMS
+from sluice.runtime.spark.java import find_java
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")

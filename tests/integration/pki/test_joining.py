@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from pki.ca.address import CaAddress
-from pki.ca.config import CaConfig
-from pki.ca.process import online_ca
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import mint
-from pki.files import write_secret
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.conftest import until
 from tests.issued import issued_online
@@ -59,7 +59,7 @@ def run(ca: CaAddress, home: Home, tmp_path: Path) -> Iterator[Run]:
         where = f"{ca.mutual[0]}:{ca.mutual[1]},{ca.enrolment[1]}"
         with (tmp_path / "log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "cli.main", "run", *arguments, "--home", str(home.root), "--ca", where],
+                [sys.executable, "-m", "sluice.cli.main", "run", *arguments, "--home", str(home.root), "--ca", where],
                 cwd=ROOT,
                 env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)} | environment,
                 stdout=log,

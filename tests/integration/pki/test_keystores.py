@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from pki.config import PkiConfig
-from pki.export import Export, Format, export_anchors, export_identity
-from pki.files import write_secret
-from pki.identity import Role, SpiffeId
-from pki.identity_files import IdentityMaterial, read_identity
-from pki.keys import key_from_pem, same_public_key
-from runtime.spark.java import find_java
+from sluice.core.files import write_secret
+from sluice.pki.config import PkiConfig
+from sluice.pki.export.formats import (
+    Export,
+    Format,
+    export_anchors,
+    export_identity,
+)
+from sluice.pki.identities.directory import IdentityMaterial, read_identity
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.keys import key_from_pem, same_public_key
+from sluice.runtime.spark.java import find_java
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")

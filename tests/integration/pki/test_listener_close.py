@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from pki.channels import Channel, server_policy
-from pki.identity import Role
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.spiffe_id import Role
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.conftest import StartServer, until
 

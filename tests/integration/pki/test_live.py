@@ -22,21 +22,21 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from OpenSSL import SSL
 from OpenSSL.crypto import X509StoreFlags
 
-from cli.main import main
-from pki.authority import to_pem
-from pki.errors import CertificateRejected
-from pki.files import write_secret
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.inspect import inspect_bytes
-from pki.keys import key_to_pem
-from pki.live import handshake
-from pki.live.address import Address
-from pki.live.handshake import UNCLEAR, Unreachable
-from pki.live.report import LiveSummary, inspect_live
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
-from pki.trusted import authorities_of_home
+from sluice.cli.main import main
+from sluice.core.errors import CertificateRejected
+from sluice.core.files import write_secret
+from sluice.pki.authorities.signing import to_pem
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.identities.known_authorities import authorities_of_home
+from sluice.pki.inspect.describe import inspect_bytes
+from sluice.pki.inspect.live import handshake
+from sluice.pki.inspect.live.address import Address
+from sluice.pki.inspect.live.handshake import UNCLEAR, Unreachable
+from sluice.pki.inspect.live.report import LiveSummary, inspect_live
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.keys import key_to_pem
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 from tests.integration.pki.conftest import StartServer, until
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from cli.config import Configuration, load
-from cli.identities import issue_due, prepare_authorities
-from pki.ca.authority import OnlineAuthority
-from pki.ca.process import online_ca
-from pki.ca.refusals import needing_attention
-from pki.csr import new_csr
-from pki.due import purposes_of
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind, Purpose
-from pki.store import AuthorityStore
+from sluice.cli.cluster.identities import issue_due, prepare_authorities
+from sluice.cli.config import Configuration, load
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.authority import OnlineAuthority
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.refusals import needing_attention
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.identities.due import purposes_of
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.csr import new_csr
+from sluice.pki.x509.profiles import AuthorityKind, Purpose
 
 BOTH = (Purpose.CLIENT, Purpose.SERVER)
 

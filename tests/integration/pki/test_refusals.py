@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from pki.channels import Channel, client_policy, server_policy
-from pki.errors import PeerRefused
-from pki.identity import Role, SpiffeId
-from pki.tls import peer_of
+from sluice.core.errors import PeerRefused
+from sluice.pki.channels import Channel, client_policy, server_policy
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import peer_of
 from tests.hostile import (
     HOSTILE_CLIENTS,
     HOSTILE_SERVERS,

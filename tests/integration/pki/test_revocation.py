@@ -14,18 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from pki.channels import Channel, client_policy, server_policy
-from pki.connection_guard import ConnectionGuard
-from pki.crl import EXPIRY_GRACE, Reason
-from pki.crl_files import CRL_FILE, install_crls
-from pki.errors import PeerRefused, StoreError
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates
-from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import Target
-from pki.revoked_peers import RevokedPeers
-from pki.tls import TlsIdentity
+from sluice.core.errors import PeerRefused, StoreError
+from sluice.pki.channels import Channel, client_policy, server_policy
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.revocation.crl import EXPIRY_GRACE, Reason
+from sluice.pki.revocation.crl_files import CRL_FILE, install_crls
+from sluice.pki.revocation.revoked_peers import RevokedPeers
+from sluice.pki.revocation.store import Target
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.connection_guard import ConnectionGuard
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki, answer_of, assert_refused
 from tests.integration.pki.conftest import Server, StartServer, until
 
@@ -239,7 +239,7 @@ async def test_bad_list_leaves_the_good_one_in_force(
     bad, good = pki.identity(TASKMANAGER), pki.identity(OTHER)
     revoke(pki, bad, server.identity)
     await until(lambda: server.identity.revoked_peers.look() == 1, "the list is not noticed")
-    with caplog.at_level(logging.WARNING, logger="pki.revoked_peers"):
+    with caplog.at_level(logging.WARNING, logger="sluice.pki.revocation.revoked_peers"):
         (server.identity.directory / CRL_FILE).write_bytes(b"garbage")
         await until(
             lambda: server.identity.revoked_peers.look() == 1 and "still counts" in caplog.text, "nothing was noticed"

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from pki.config import PkiConfig
-from pki.crl_files import CRL_FILE
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates
-from pki.issuer import LocalIssuer
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.revocation.crl_files import CRL_FILE
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.pki.test_command import Command, sluice_pki
 

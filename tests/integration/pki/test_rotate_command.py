@@ -11,21 +11,26 @@ from typing import Any
 
 import pytest
 
-from cli.target import edge_bundle
-from pki.ca.follower_file import FollowerFile
-from pki.ca.protocol import TrustRequest
-from pki.config import PkiConfig
-from pki.edge_client import EdgeTrust
-from pki.errors import StoreError
-from pki.generation import issuer_id, key_id
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CHAIN_FILE, KEY_FILE, read_certificates, read_identity
-from pki.in_use import InUse
-from pki.issuer import LocalIssuer
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
-from pki.tls import TlsIdentity
+from sluice.cli.client.target import edge_bundle
+from sluice.core.errors import StoreError
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.follower_file import FollowerFile
+from sluice.pki.ca.protocol import TrustRequest
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import (
+    CHAIN_FILE,
+    KEY_FILE,
+    read_certificates,
+    read_identity,
+)
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls.edge_client import EdgeTrust
+from sluice.pki.trust.in_use import InUse
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.pki.test_command import Command, sluice_pki
 

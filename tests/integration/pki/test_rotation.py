@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from pki.channels import Channel, server_policy
-from pki.errors import StoreError
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates
-from pki.issuer import write_identity
-from pki.tls import TlsIdentity
+from sluice.core.errors import StoreError
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import write_identity
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki, answer_of, assert_refused
 from tests.integration.pki.conftest import Server, StartServer
 
@@ -66,7 +66,7 @@ async def test_half_written_set_leaves_the_previous_certificate_in_use(
     before = await presented_serial(server, client)
     newer = pki.directory(JOBMANAGER)
     (newer / half).replace(server.identity.directory / half)
-    with caplog.at_level(logging.WARNING, logger="pki.tls"):
+    with caplog.at_level(logging.WARNING, logger="sluice.pki.tls.contexts"):
         assert await presented_serial(server, client) == before
         assert await presented_serial(server, client) == before
     warnings = [record for record in caplog.records if "keeping the certificate" in record.message]

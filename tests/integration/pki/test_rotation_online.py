@@ -10,26 +10,31 @@ from pathlib import Path
 
 import pytest
 
-from cli.config import Configuration, load
-from cli.identities import issue_due, prepare_authorities, renew_superseded
-from pki.ca.address import read_ca
-from pki.ca.client import enrol, renew
-from pki.ca.config import CaConfig
-from pki.ca.errors import CaUnavailable
-from pki.ca.ledger_file import ledger_path, read_ledger
-from pki.ca.process import online_ca
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import mint
-from pki.generation import issuer_id, key_id
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CA_FILE, CHAIN_FILE, read_certificates
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.rotation import Laggard, PeersLag, Phase, Source
-from pki.rotator import Rotator
-from pki.store import AuthorityStore
-from pki.trust import TrustStore, bundle_file
+from sluice.cli.cluster.identities import issue_due, prepare_authorities, renew_superseded
+from sluice.cli.config import Configuration, load
+from sluice.core.home import Home
+from sluice.pki.authorities.rotation_phases import (
+    Laggard,
+    PeersLag,
+    Phase,
+    Source,
+)
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities.trusted_authorities import TrustStore, bundle_file
+from sluice.pki.ca.address import read_ca
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.enrolment.client import enrol, renew
+from sluice.pki.errors import CaUnavailable
+from sluice.pki.identities.directory import CA_FILE, CHAIN_FILE, read_certificates
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.ledger.file import ledger_path, read_ledger
+from sluice.pki.rotation.rotator import Rotator
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.pki.x509.profiles import AuthorityKind
 
 CONFIGURATION: Configuration = load(None, environment={}, flags={"taskmanager.count": 1})
 INTERNAL = AuthorityKind.INTERNAL

@@ -12,27 +12,27 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from cli.main import main
-from pki.agent.policy import ManagedIdentity
-from pki.ca.address import CaAddress
-from pki.ca.config import CaConfig
-from pki.ca.join_token import JoinTokenFile
-from pki.ca.keeper import CaKeeper, Kept
-from pki.ca.member import MemberIssuer
-from pki.ca.process import online_ca
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import mint
-from pki.channels import Channel, client_policy, server_policy
-from pki.files import write_secret
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CA_FILE, CHAIN_FILE, read_certificates
-from pki.issuer import utc_now
-from pki.listener import MutualTlsListener
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
-from pki.tls import TlsIdentity
-from pki.verify import was_issued_by
+from sluice.cli.main import main
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.pki.agent.policy import ManagedIdentity
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.channels import Channel, client_policy, server_policy
+from sluice.pki.enrolment.join_token_file import JoinTokenFile
+from sluice.pki.enrolment.keeper import CaKeeper, Kept
+from sluice.pki.enrolment.member import MemberIssuer
+from sluice.pki.identities.directory import CA_FILE, CHAIN_FILE, read_certificates
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls.listener import MutualTlsListener
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.pki.x509.verification import was_issued_by
 from tests.hostile import TRUST_DOMAIN, TestPki, assert_refused
 from tests.integration.pki.conftest import Echo, until
 
@@ -124,7 +124,7 @@ async def test_a_rotation_reaches_a_machine_that_nobody_brings_anything_to(
 
     async def rotate(verb: str) -> None:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "cli.main", "pki", "rotate", verb, "internal", "--wait", "60"),
+            *(sys.executable, "-m", "sluice.cli.main", "pki", "rotate", verb, "internal", "--wait", "60"),
             *("--home", str(pki.home.root)),
             cwd=Path(__file__).parents[3],
             stdout=asyncio.subprocess.PIPE,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from pki.crl import load_crls
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CHAIN_FILE, read_certificates
-from pki.profiles import ISSUING
-from pki.store import AuthorityStore
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
+from sluice.pki.revocation.crl import load_crls
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import ISSUING
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.test_command import Command, pki, sluice_pki  # noqa: F401  fixtures
 
@@ -143,7 +143,7 @@ def test_certified_by_request_and_kept_in_a_store_are_revoked_by_name(
     sluice_pki: Command,  # noqa: F811
     pki: TestPki,  # noqa: F811
 ) -> None:
-    from pki.csr import new_csr
+    from sluice.pki.x509.csr import new_csr
 
     Path("csr.pem").write_bytes(new_csr(WEB)[1])
     assert sluice_pki("issue", "gateway/web", "--csr", "csr.pem", "--out", "signed").code == 0

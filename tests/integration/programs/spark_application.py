@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pki.identity import Role, SpiffeId
+from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN
 
 SPARK = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "spark")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from runtime.spark.java import find_java, find_spark
+from sluice.runtime.spark.java import find_java, find_spark
 
 LIBRARIES = ("zookeeper-", "netty-", "slf4j-", "log4j-", "metrics-core-", "snappy-java-", "commons-", "jackson-")
 SMALL_JVM = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=INFO")

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from pki.home import Home
+from sluice.core.home import Home
 from tests.assertions import AssertingGateway
 
 DEADLINE_SECONDS = 30.0

@@ -14,23 +14,23 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from cli.client import gateway_client
-from cli.errors import AwayError, CommandError, UnreachableError
-from cli.login import _Form
-from cli.target import Target
-from gateway.connect.rest import RestSessions
-from gateway.connect.sessions import SessionAddress, SessionUnavailable
-from gateway.pass_keys import PassKeys
-from gateway.upstreams import UnixLeg
-from pki import metrics
-from pki.assertions import Asserted
-from pki.channels import Channel, client_policy
-from pki.credential import Credential
-from pki.errors import AssertionRefused
-from pki.identity import Role
-from pki.listener import MutualTlsListener
-from runtime.rest.assertion_keys import fetch
-from runtime.rest.standing import standing_at
+from sluice.cli.client.rest_client import gateway_client
+from sluice.cli.client.target import Target
+from sluice.cli.errors import AwayError, CommandError, UnreachableError
+from sluice.cli.gateway.login import _Form
+from sluice.core import metrics
+from sluice.core.errors import AssertionRefused
+from sluice.gateway.connect.rest import RestSessions
+from sluice.gateway.connect.sessions import SessionAddress, SessionUnavailable
+from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.upstreams import UnixLeg
+from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.listener import MutualTlsListener
+from sluice.runtime.rest.assertion_keys import fetch
+from sluice.runtime.rest.standing import standing_at
 from tests.hostile import TestPki
 
 PIECE_BYTES = 7

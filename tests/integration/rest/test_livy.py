@@ -10,8 +10,8 @@ import fsspec  # type: ignore[import-untyped]  # has no types
 import msgspec
 import pytest
 
-from runtime.blob.store import BlobStore
-from runtime.rest.artifacts import ArtifactRefused, ArtifactStores
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.rest.artifacts import ArtifactRefused, ArtifactStores
 from tests.integration.runtime.conftest import Cluster, eventually
 
 

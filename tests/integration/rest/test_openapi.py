@@ -30,13 +30,13 @@ from schemathesis.specs.openapi.checks import (
 from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool
 
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
-from runtime.config import JobManagerConfig, RuntimeConfig
-from runtime.jobmanager.process import jobmanager
-from runtime.rest.openapi import describe
-from runtime.rest.routes import ROUTES
+from sluice.core.home import Home
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.config import JobManagerConfig, RuntimeConfig
+from sluice.runtime.processes.jobmanager import jobmanager
+from sluice.runtime.rest.openapi import describe
+from sluice.runtime.rest_server.routes import ROUTES
 from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.gateway.conftest import BackgroundLoop

@@ -18,23 +18,23 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from gateway.audit_log import audit_file
-from gateway.config import GatewayConfig, IssuerConfig, OidcConfig
-from gateway.principal import AccessRole
-from gateway.process import route_file, run_auth, run_envoy
-from gateway.revocations import Revocations
-from gateway.session_store import revoke_sessions
-from gateway.standing import standing_in
-from gateway.tokens import TokenStore, create_token
-from gateway.users import UserStore
-from pki.assertions import Asserted
-from pki.edge_client import edge_client_context
-from pki.files import write_secret
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
-from pki.standing import Standing
-from runtime.jobmanager.process import jobmanager
-from runtime.rest.routes import published_routes
+from sluice.core.files import write_secret
+from sluice.gateway.audit_log.log import audit_file
+from sluice.gateway.authn.standing import standing_in
+from sluice.gateway.config import GatewayConfig, IssuerConfig, OidcConfig
+from sluice.gateway.credentials.revocations import Revocations
+from sluice.gateway.credentials.session_store import revoke_sessions
+from sluice.gateway.credentials.token_file import TokenStore, create_token
+from sluice.gateway.credentials.users import UserStore
+from sluice.gateway.principal import AccessRole
+from sluice.gateway.service.processes import route_file, run_auth, run_envoy
+from sluice.pki.assertions.stream_standing import Standing
+from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.edge_client import edge_client_context
+from sluice.runtime.processes.jobmanager import jobmanager
+from sluice.runtime.rest_server.routes import published_routes
 from tests.hostile import TRUST_DOMAIN
 from tests.identity_provider import CLIENT_ID, IdentityProvider, identity_provider, provider_tls
 from tests.integration.gateway.signin.conftest import ORIGIN, Browser, hidden

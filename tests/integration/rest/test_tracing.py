@@ -7,7 +7,12 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from pki.tracing import TRACING, TracingConfig, TracingUnavailable, checked
+from sluice.core.tracing import (
+    TRACING,
+    TracingConfig,
+    TracingUnavailable,
+    checked,
+)
 from tests.assertions import AssertingGateway
 from tests.integration.runtime.conftest import Cluster, eventually
 from tests.otlp import Collector, collecting, stopped

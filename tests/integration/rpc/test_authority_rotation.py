@@ -14,20 +14,25 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from cli.config import load
-from cli.identities import renew_superseded
-from pki.errors import PeerRefused
-from pki.generation import issuer_id, key_id
-from pki.identity import Role, SpiffeId
-from pki.in_use import read_reports
-from pki.in_use_reporter import reporting
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.rotation import Keep, Laggard, PeersLag, Phase
-from pki.rotation_store import RotationStore
-from pki.rotator import Rotator
-from pki.tls import TlsIdentity
-from runtime.rpc import PeerUnreachable, RpcService
+from sluice.cli.cluster.identities import renew_superseded
+from sluice.cli.config import load
+from sluice.core.errors import PeerRefused
+from sluice.pki.authorities.rotation_phases import (
+    Keep,
+    Laggard,
+    PeersLag,
+    Phase,
+)
+from sluice.pki.authorities.rotation_store import RotationStore
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.rotation.rotator import Rotator
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.in_use import read_reports
+from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.runtime.rpc import PeerUnreachable, RpcService
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.rpc.world import Echo, EchoGateway
 
@@ -37,8 +42,8 @@ DEADLINE_SECONDS = 60.0
 REPOSITORY = Path(__file__).resolve().parents[3]
 FOLLOWER = """
 import asyncio, pathlib, sys
-from pki.in_use_reporter import reporting
-from pki.tls import TlsIdentity
+from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.tls.contexts import TlsIdentity
 
 async def main():
     async with reporting(TlsIdentity(pathlib.Path(sys.argv[1])), "follower", interval=0.1):

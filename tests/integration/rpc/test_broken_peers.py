@@ -12,12 +12,18 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
-from pki.channels import Channel, server_policy
-from runtime.rpc import Patience, PeerUnreachable, Terminated
-from runtime.rpc import envelope as wire
-from runtime.rpc.line import MAX_UNSENT_BYTES
-from runtime.rpc.transport import ALPN, CONTENT_TYPE, PATH, GrpcStream, dial
-from runtime.rpc.window import MAX_OPEN_CALLS
+from sluice.pki.channels import Channel, server_policy
+from sluice.runtime.rpc import Patience, PeerUnreachable, Terminated
+from sluice.runtime.rpc import envelope as wire
+from sluice.runtime.rpc.line import MAX_UNSENT_BYTES
+from sluice.runtime.rpc.transport import (
+    ALPN,
+    CONTENT_TYPE,
+    PATH,
+    GrpcStream,
+    dial,
+)
+from sluice.runtime.rpc.window import MAX_OPEN_CALLS
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.rpc.world import Pair, World, eventually, jobmanager, taskmanager
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pki.connections import ConnectionLog
-from pki.identity import Role, SpiffeId
-from runtime.rpc import (
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.runtime.rpc import (
     CallNotPermitted,
     EndpointNotFound,
     EndpointStopped,
@@ -22,10 +22,10 @@ from runtime.rpc import (
     RpcTimeout,
     rpc,
 )
-from runtime.rpc.envelope import MAX_ENVELOPE_BYTES
-from runtime.rpc.peer import SessionPeer
-from runtime.rpc.transport import READ_BUFFER_BYTES, GrpcStream
-from runtime.rpc.window import MAX_OPEN_CALLS
+from sluice.runtime.rpc.envelope import MAX_ENVELOPE_BYTES
+from sluice.runtime.rpc.peer import SessionPeer
+from sluice.runtime.rpc.transport import READ_BUFFER_BYTES, GrpcStream
+from sluice.runtime.rpc.window import MAX_OPEN_CALLS
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.rpc.world import (
     JOB,

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from runtime.rpc import Patience, PeerUnreachable
+from sluice.runtime.rpc import Patience, PeerUnreachable
 from tests.integration.rpc.relay import Relay
 from tests.integration.rpc.world import Echo, EchoGateway, World, eventually, jobmanager, taskmanager
 

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from pki.channels import Channel, server_policy
-from pki.errors import PeerRefused
-from pki.identity import Role, SpiffeId
-from runtime.rpc import PeerUnreachable
-from runtime.rpc.transport import ALPN
+from sluice.core.errors import PeerRefused
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.rpc import PeerUnreachable
+from sluice.runtime.rpc.transport import ALPN
 from tests.hostile import HOSTILE_CLIENTS, HOSTILE_SERVERS, TRUST_DOMAIN, Hostile, answer_of, assert_refused
 from tests.integration.rpc.world import JOB, Pair, World, jobmanager, taskmanager
 

@@ -13,30 +13,35 @@ from pathlib import Path
 
 import pytest
 
-from cli.config import load
-from cli.identities import renew_superseded
-from pki.agent.policy import ManagedIdentity
-from pki.ca.address import CaAddress
-from pki.ca.config import CaConfig
-from pki.ca.follower_file import read_followers
-from pki.ca.join_token import JoinTokenFile
-from pki.ca.keeper import CaKeeper, Kept
-from pki.ca.member import MemberIssuer
-from pki.ca.process import online_ca
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import mint
-from pki.files import write_secret
-from pki.generation import issuer_id, key_id
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.in_use_reporter import reporting
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.rotation import Laggard, PeersLag, Phase, Source
-from pki.rotator import Rotator
-from pki.store import AuthorityStore
-from pki.tls import TlsIdentity
-from runtime.rpc import RpcService
+from sluice.cli.cluster.identities import renew_superseded
+from sluice.cli.config import load
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.pki.agent.policy import ManagedIdentity
+from sluice.pki.authorities.rotation_phases import (
+    Laggard,
+    PeersLag,
+    Phase,
+    Source,
+)
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.follower_file import read_followers
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.enrolment.join_token_file import JoinTokenFile
+from sluice.pki.enrolment.keeper import CaKeeper, Kept
+from sluice.pki.enrolment.member import MemberIssuer
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.rotation.rotator import Rotator
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.in_use_reporter import reporting
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.runtime.rpc import RpcService
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.rpc.test_authority_rotation import until
 from tests.integration.rpc.world import Echo, EchoGateway

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from pki.channels import Channel, server_policy
-from pki.identity import SpiffeId
-from runtime.rpc import Patience, PeerUnreachable, RemotePeer
-from runtime.rpc import envelope as wire
-from runtime.rpc.line import MAX_SESSIONS_PER_PEER
-from runtime.rpc.transport import ALPN, dial
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.rpc import Patience, PeerUnreachable, RemotePeer
+from sluice.runtime.rpc import envelope as wire
+from sluice.runtime.rpc.line import MAX_SESSIONS_PER_PEER
+from sluice.runtime.rpc.transport import ALPN, dial
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.rpc.relay import Relay
 from tests.integration.rpc.test_broken_peers import Raw

@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from pki.crl import Reason
-from pki.crl_files import install_crls
-from pki.errors import PeerRefused
-from pki.identity_files import read_certificates
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import Target
-from runtime.rpc import PeerUnreachable, RpcError
-from runtime.rpc.service import RpcService
+from sluice.core.errors import PeerRefused
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl_files import install_crls
+from sluice.pki.revocation.store import Target
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.runtime.rpc import PeerUnreachable, RpcError
+from sluice.runtime.rpc.service import RpcService
 from tests.hostile import TestPki
 from tests.integration.rpc.world import Pair, eventually, taskmanager
 

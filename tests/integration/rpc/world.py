@@ -9,11 +9,19 @@ from typing import Protocol
 
 import msgspec
 
-from pki.connections import ConnectionLog
-from pki.errors import SluiceError
-from pki.identity import Role, SpiffeId
-from pki.tls import TlsIdentity
-from runtime.rpc import FencedRpcEndpoint, Patience, RemotePeer, RpcEndpoint, RpcService, remotable, rpc
+from sluice.core.errors import SluiceError
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.rpc import (
+    FencedRpcEndpoint,
+    Patience,
+    RemotePeer,
+    RpcEndpoint,
+    RpcService,
+    remotable,
+    rpc,
+)
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 JOB = "0123456789abcdef0123456789abcdef"

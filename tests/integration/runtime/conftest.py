@@ -16,17 +16,17 @@ import aiohttp
 import psutil
 import pytest
 
-from pki.ca.address import CaAddress
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.issuer import Issuer, LocalIssuer
-from runtime.addresses import JobManagerAddress
-from runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
-from runtime.jobmanager.process import jobmanager
-from runtime.messages import ExecutorLaunch
-from runtime.spark.command import Command
-from runtime.taskmanager.launcher import ExecutorPlace
-from runtime.taskmanager.process import taskmanager
+from sluice.core.home import Home
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.issuing.issuer import Issuer, LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
+from sluice.runtime.messages import ExecutorLaunch
+from sluice.runtime.node.addresses import JobManagerAddress
+from sluice.runtime.processes.jobmanager import jobmanager
+from sluice.runtime.processes.taskmanager import taskmanager
+from sluice.runtime.spark.jvm.command import Command
+from sluice.runtime.taskmanager.launcher import ExecutorPlace
 from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN, TestPki
 

@@ -20,12 +20,17 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-from pki.errors import SluiceError
-from pki.identity import Role
-from pki.tls import TlsIdentity
-from runtime.blob.client import fetch_blob
-from runtime.gateways import DRIVER, DriverGateway, JobMasterGateway, jobmaster_endpoint
-from runtime.messages import (
+from sluice.core.errors import SluiceError
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.blob.client import fetch_blob
+from sluice.runtime.gateways import (
+    DRIVER,
+    DriverGateway,
+    JobMasterGateway,
+    jobmaster_endpoint,
+)
+from sluice.runtime.messages import (
     DriverExit,
     Evidence,
     ExecutorExit,
@@ -38,9 +43,9 @@ from runtime.messages import (
     UiPage,
     UiRequest,
 )
-from runtime.rpc import RpcEndpoint, RpcService
-from runtime.spark.driver_spec import DriverSpec
-from runtime.spark.lease import DriverLease
+from sluice.runtime.rpc import RpcEndpoint, RpcService
+from sluice.runtime.spark.driver.lease import DriverLease
+from sluice.runtime.spark.driver.spec import DriverSpec
 
 POLL_SECONDS = 0.02
 BATCHES = 2

@@ -13,17 +13,17 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from pki.channels import Channel, client_policy, server_policy
-from pki.connections import ConnectionLog
-from pki.errors import StoreError
-from pki.identity import Role, SpiffeId
-from pki.listener import MutualTlsListener
-from pki.tls import TlsIdentity
-from runtime.blob.client import fetch_blob
-from runtime.blob.errors import BlobCorrupt, BlobNotFound, BlobUnavailable
-from runtime.blob.server import BlobServer
-from runtime.blob.store import BlobStore
-from runtime.messages import BlobRef
+from sluice.core.errors import StoreError
+from sluice.pki.channels import Channel, client_policy, server_policy
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls.listener import MutualTlsListener
+from sluice.runtime.blob.client import fetch_blob
+from sluice.runtime.blob.errors import BlobCorrupt, BlobNotFound, BlobUnavailable
+from sluice.runtime.blob.server import BlobServer
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.messages import BlobRef
 from tests.hostile import HOSTILE_CLIENTS, OTHER_JOB_ID, TRUST_DOMAIN, Hostile, TestPki, assert_refused
 
 JOB = "0123456789abcdef" * 2

@@ -7,19 +7,19 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from pki.channels import Channel, server_policy
-from pki.crl import Reason
-from pki.crl_files import install_crls
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import Target
-from pki.tls import TlsIdentity
-from runtime.blob.client import fetch_blob
-from runtime.blob.errors import BlobUnavailable
-from runtime.blob.server import BlobServer
-from runtime.blob.store import BlobStore
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl_files import install_crls
+from sluice.pki.revocation.store import Target
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.runtime.blob.client import fetch_blob
+from sluice.runtime.blob.errors import BlobUnavailable
+from sluice.runtime.blob.server import BlobServer
+from sluice.runtime.blob.store import BlobStore
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 JOB = "0123456789abcdef" * 2

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from pki.errors import PeerRefused
-from pki.identity import Role, SpiffeId
-from runtime.gateways import RESOURCE_MANAGER, jobmaster_endpoint
-from runtime.jobmanager.gateways import (
+from sluice.core.errors import PeerRefused
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.gateways import RESOURCE_MANAGER, jobmaster_endpoint
+from sluice.runtime.jobmanager.gateways import (
     DISPATCHER,
     DispatcherGateway,
     JobMasterInternalGateway,
     ResourceManagerInternalGateway,
 )
-from runtime.rpc import CallNotPermitted, RpcService
-from runtime.rpc.contract import gateway_of
-from runtime.taskmanager.leader_finder import AskedLeader
+from sluice.runtime.node.leader_finder import AskedLeader
+from sluice.runtime.rpc import CallNotPermitted, RpcService
+from sluice.runtime.rpc.contract import gateway_of
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.runtime.conftest import JOBMANAGER, Cluster
 

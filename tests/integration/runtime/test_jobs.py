@@ -11,7 +11,7 @@ import aiohttp
 import psutil
 import pytest
 
-from runtime.spark.driver_spec import DriverSpec
+from sluice.runtime.spark.driver.spec import DriverSpec
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
 
 

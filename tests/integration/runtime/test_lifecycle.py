@@ -9,16 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from pki.errors import PeerRefused, StoreError
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
-from pki.tls import TlsIdentity
-from runtime.addresses import AddressUnknown, read_jobmanager
-from runtime.gateways import RESOURCE_MANAGER, JobMasterGateway, ResourceManagerGateway, jobmaster_endpoint
-from runtime.jobmanager import attempt_driver
-from runtime.jobmanager.errors import ExecutorUnknown, NotRegistered
-from runtime.jobmanager.job_master import JobMaster
-from runtime.messages import (
+from sluice.core.errors import PeerRefused, StoreError
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.gateways import (
+    RESOURCE_MANAGER,
+    JobMasterGateway,
+    ResourceManagerGateway,
+    jobmaster_endpoint,
+)
+from sluice.runtime.jobmanager.attempt import driver as attempt_driver
+from sluice.runtime.jobmanager.attempt.job_master import JobMaster
+from sluice.runtime.jobmanager.errors import ExecutorUnknown, NotRegistered
+from sluice.runtime.messages import (
     CsrToSign,
     DriverExit,
     ExecutorExit,
@@ -27,8 +31,14 @@ from runtime.messages import (
     SlotReport,
     TaskManagerRegistration,
 )
-from runtime.rpc import CallNotPermitted, FencingTokenMismatch, RemotePeer, RpcService
-from runtime.spark.driver_spec import DriverSpec
+from sluice.runtime.node.addresses import AddressUnknown, read_jobmanager
+from sluice.runtime.rpc import (
+    CallNotPermitted,
+    FencingTokenMismatch,
+    RemotePeer,
+    RpcService,
+)
+from sluice.runtime.spark.driver.spec import DriverSpec
 from tests.hostile import OTHER_JOB_ID, TRUST_DOMAIN
 from tests.integration.runtime.conftest import Cluster, eventually, until_gone
 

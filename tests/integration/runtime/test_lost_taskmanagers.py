@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from pki.connections import ConnectionLog
-from pki.identity import Role
-from runtime.gateways import RESOURCE_MANAGER, ResourceManagerGateway
-from runtime.jobmanager.gateways import ResourceManagerInternalGateway
-from runtime.jobmanager.resource_manager import ResourceManager
-from runtime.jobmanager.slot_record import AllocationLost
-from runtime.jobmanager.slots import SlotManager
-from runtime.messages import SlotProfile, TaskManagerRegistration
-from runtime.rpc import RemotePeer, RpcEndpoint, RpcService
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.runtime.gateways import RESOURCE_MANAGER, ResourceManagerGateway
+from sluice.runtime.jobmanager.gateways import ResourceManagerInternalGateway
+from sluice.runtime.jobmanager.slots.resource_manager import ResourceManager
+from sluice.runtime.jobmanager.slots.slot_ledger import AllocationLost
+from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
+from sluice.runtime.messages import SlotProfile, TaskManagerRegistration
+from sluice.runtime.rpc import RemotePeer, RpcEndpoint, RpcService
 from tests.hostile import TestPki
 
 NAMES = ("tm-1", "tm-2", "tm-3")

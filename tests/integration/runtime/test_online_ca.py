@@ -6,13 +6,13 @@ import shutil
 
 import pytest
 
-from pki.ca.address import CaAddress, publish_ca
-from pki.ca.config import CaConfig
-from pki.ca.ledger_file import ledger_path, read_ledger
-from pki.ca.process import online_ca
-from pki.files import make_private_directory
-from pki.home import Home
-from pki.identity import Role, SpiffeId
+from sluice.core.files import make_private_directory
+from sluice.core.home import Home
+from sluice.pki.ca.address import CaAddress, publish_ca
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.process import online_ca
+from sluice.pki.ledger.file import ledger_path, read_ledger
+from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.runtime.conftest import JOBMANAGER, Cluster
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from pki.connections import ConnectionLog
-from pki.identity import Role
-from runtime.gateways import RESOURCE_MANAGER, TASK_EXECUTOR, ResourceManagerGateway, TaskExecutorGateway
-from runtime.jobmanager.errors import LogNotFound
-from runtime.jobmanager.gateways import ResourceManagerInternalGateway, SlotRequirement
-from runtime.jobmanager.resource_manager import ResourceManager
-from runtime.messages import (
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.runtime.gateways import (
+    RESOURCE_MANAGER,
+    TASK_EXECUTOR,
+    ResourceManagerGateway,
+    TaskExecutorGateway,
+)
+from sluice.runtime.jobmanager.errors import LogNotFound
+from sluice.runtime.jobmanager.gateways import ResourceManagerInternalGateway, SlotRequirement
+from sluice.runtime.jobmanager.slots.resource_manager import ResourceManager
+from sluice.runtime.messages import (
     ConnectionEvidence,
     ExecutorLaunch,
     LogChunk,
@@ -23,7 +28,7 @@ from runtime.messages import (
     SlotStatus,
     TaskManagerRegistration,
 )
-from runtime.rpc import RpcEndpoint, RpcService
+from sluice.runtime.rpc import RpcEndpoint, RpcService
 from tests.hostile import TestPki
 
 JOB = "0" * 32

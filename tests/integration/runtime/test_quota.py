@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from runtime.config import LimitsConfig
+from sluice.runtime.config import LimitsConfig
 from tests.integration.runtime.conftest import Cluster
 
 

@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from runtime.config import LimitsConfig, ResourcesConfig
+from sluice.runtime.config import LimitsConfig, ResourcesConfig
 from tests.integration.runtime.conftest import DEADLINE_SECONDS, Cluster, eventually
 
 

@@ -12,16 +12,16 @@ import aiohttp
 import msgspec
 import pytest
 
-from pki.channels import Channel, server_policy
-from pki.errors import StoreError
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
-from pki.tls import TlsIdentity
-from runtime.addresses import JobManagerAddress, read_jobmanager
-from runtime.config import JobManagerConfig, RuntimeConfig
-from runtime.ha.config import HaConfig
-from runtime.jobmanager.process import jobmanager
+from sluice.core.errors import StoreError
+from sluice.core.home import Home
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.config import JobManagerConfig, RuntimeConfig
+from sluice.runtime.ha.config import HaConfig
+from sluice.runtime.node.addresses import JobManagerAddress, read_jobmanager
+from sluice.runtime.processes.jobmanager import jobmanager
 from tests.assertions import AssertingGateway
 from tests.hostile import HOSTILE_CLIENTS, TRUST_DOMAIN, Hostile, TestPki, assert_refused
 from tests.integration.runtime.conftest import JOBMANAGER, fake_driver_argv

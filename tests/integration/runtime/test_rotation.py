@@ -7,15 +7,15 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cli.config import load
-from cli.identities import renew_superseded
-from pki.errors import StoreError
-from pki.generation import issuer_id, key_id
-from pki.identity_files import read_identity
-from pki.profiles import AuthorityKind
-from pki.rotation import Laggard
-from pki.rotator import Rotator
-from pki.trust import TrustStore
+from sluice.cli.cluster.identities import renew_superseded
+from sluice.cli.config import load
+from sluice.core.errors import StoreError
+from sluice.pki.authorities.rotation_phases import Laggard
+from sluice.pki.authorities.trusted_authorities import TrustStore
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.rotation.rotator import Rotator
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.integration.runtime.conftest import Cluster
 
 CONFIGURATION = load(None, environment={}, flags={})

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pki.home import Home
-from runtime.addresses import AddressUnknown, AddressUnusable, read_jobmanager
-from runtime.jobmanager.process import jobmanager
-from runtime.taskmanager.process import taskmanager
+from sluice.core.home import Home
+from sluice.runtime.node.addresses import AddressUnknown, AddressUnusable, read_jobmanager
+from sluice.runtime.processes.jobmanager import jobmanager
+from sluice.runtime.processes.taskmanager import taskmanager
 from tests.integration.runtime.conftest import JOBMANAGER, Cluster, FakeLauncher, eventually
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pki.identity import Role, SpiffeId
-from pki.tls import TlsIdentity
-from runtime.shuffle.client import ShuffleClient, WorkerAddress
-from runtime.shuffle.worker.config import MIN_MEMORY_BYTES, WorkerConfig
-from runtime.shuffle.worker.worker import ShuffleWorker
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.client import ShuffleClient, WorkerAddress
+from sluice.runtime.shuffle.worker.config import MIN_MEMORY_BYTES, WorkerConfig
+from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 JOB = "a" * 32

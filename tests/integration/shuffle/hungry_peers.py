@@ -6,8 +6,15 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import SEGMENT_ENTRY, FrameType, Header, Produced, Share, pack_share
+from sluice.runtime.shuffle.integrity import SegmentChecks
+from sluice.runtime.shuffle.wire import (
+    SEGMENT_ENTRY,
+    FrameType,
+    Header,
+    Produced,
+    Share,
+    pack_share,
+)
 from tests.integration.shuffle.raw_peer import commit_frame, fetch_frame
 
 SEGMENTS = 4096

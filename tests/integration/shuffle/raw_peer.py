@@ -10,10 +10,17 @@ from typing import Self
 
 import numpy as np
 
-from pki.channels import Channel, server_policy
-from pki.tls import TlsIdentity
-from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import HEADER_BYTES, SEGMENT_ENTRY, FrameType, Header, pack_hello, parse_header
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.integrity import SegmentChecks
+from sluice.runtime.shuffle.wire import (
+    HEADER_BYTES,
+    SEGMENT_ENTRY,
+    FrameType,
+    Header,
+    pack_hello,
+    parse_header,
+)
 from tests.hostile import TRUST_DOMAIN
 
 TIMEOUT_SECONDS = 20.0

@@ -11,11 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from pki.files import SECRET_MODE
-from pki.tls import TlsIdentity
-from runtime.shuffle.client import ShuffleClient, WorkerAddress
-from runtime.shuffle.errors import Draining, MapUnknown, QuotaExceeded, SegmentCorrupt, ShuffleUnavailable
-from runtime.shuffle.worker.statistics import WorkerStatistics
+from sluice.core.files import SECRET_MODE
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.client import ShuffleClient, WorkerAddress
+from sluice.runtime.shuffle.errors import (
+    Draining,
+    MapUnknown,
+    QuotaExceeded,
+    SegmentCorrupt,
+    ShuffleUnavailable,
+)
+from sluice.runtime.shuffle.statistics import WorkerStatistics
 from tests.integration.shuffle.conftest import JOB, KEY, StartWorker, client
 
 SHUFFLE = 3
@@ -34,7 +40,7 @@ async def process(
     running = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "runtime.shuffle.worker",
+        "sluice.runtime.shuffle.worker",
         *argv,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

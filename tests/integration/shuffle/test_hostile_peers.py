@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import pytest
 
-from pki.identity import Role, SpiffeId
-from pki.tls import TlsIdentity
-from runtime.shuffle.errors import ErrorCode, JobNotAllowed, MapUnknown
-from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import (
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.errors import ErrorCode, JobNotAllowed, MapUnknown
+from sluice.runtime.shuffle.integrity import SegmentChecks
+from sluice.runtime.shuffle.wire import (
     HEADER_BYTES,
     MAX_PUSH_PAYLOAD_BYTES,
     MAX_SEGMENT_BYTES,
@@ -24,8 +24,8 @@ from runtime.shuffle.wire import (
     Header,
     pack_hello,
 )
-from runtime.shuffle.worker.config import MIN_MEMORY_BYTES, SLAB_BYTES
-from runtime.shuffle.worker.server import KEEPALIVE, DataServer
+from sluice.runtime.shuffle.worker.config import MIN_MEMORY_BYTES, SLAB_BYTES
+from sluice.runtime.shuffle.worker.server import KEEPALIVE, DataServer
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.shuffle.conftest import KEY, Running, StartWorker, client
 from tests.integration.shuffle.raw_peer import TIMEOUT_SECONDS, RawPeer, commit_frame, fetch_frame, push_frame
@@ -367,7 +367,7 @@ async def test_idle_connections_keep_no_executor_waiting(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They end when others need their places, long before their time is over."""
-    monkeypatch.setattr("runtime.shuffle.worker.server.MAX_HANDSHAKES", 8)
+    monkeypatch.setattr("sluice.runtime.shuffle.worker.server.MAX_HANDSHAKES", 8)
     worker = await start_worker(handshake_seconds=3600.0)
 
     def connect() -> None:
@@ -443,12 +443,12 @@ async def test_a_job_that_sends_slowly_leaves_memory_to_others(
 async def test_a_revoked_executor_loses_its_connection(
     start_worker: StartWorker, pki: TestPki, identities: dict[str, TlsIdentity]
 ) -> None:
-    from pki.crl import Reason
-    from pki.crl_files import install_crls
-    from pki.identity_files import read_certificates
-    from pki.issuer import utc_now
-    from pki.profiles import AuthorityKind
-    from pki.revocation_store import Target
+    from sluice.pki.identities.directory import read_certificates
+    from sluice.pki.issuing.issuer import utc_now
+    from sluice.pki.revocation.crl import Reason
+    from sluice.pki.revocation.crl_files import install_crls
+    from sluice.pki.revocation.store import Target
+    from sluice.pki.x509.profiles import AuthorityKind
 
     worker = await start_worker()
     revoked = pki.identity(SpiffeId.executor(TRUST_DOMAIN, "a" * 32, 99))

@@ -14,13 +14,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pki.files import SECRET_MODE
-from pki.identity import SpiffeId
-from pki.tls import TlsIdentity
-from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import FrameType, Header
-from runtime.shuffle.worker.config import MIN_MEMORY_BYTES, MIN_METADATA_BYTES
-from runtime.shuffle.worker.statistics import JobStatistics, WorkerStatistics
+from sluice.core.files import SECRET_MODE
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.integrity import SegmentChecks
+from sluice.runtime.shuffle.statistics import JobStatistics, WorkerStatistics
+from sluice.runtime.shuffle.wire import FrameType, Header
+from sluice.runtime.shuffle.worker.config import MIN_MEMORY_BYTES, MIN_METADATA_BYTES
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.shuffle.conftest import KEY as TEST_KEY
 from tests.integration.shuffle.conftest import StartWorker
@@ -71,7 +71,7 @@ def worker_process(identity: TlsIdentity, folder: Path, *options: str) -> Iterat
     jobs.chmod(SECRET_MODE)
     argv = ["--identity", str(identity.directory), "--directory", str(folder / "data"), "--jobs", str(jobs), *options]
     process = subprocess.Popen(
-        [sys.executable, "-m", "runtime.shuffle.worker", *argv],
+        [sys.executable, "-m", "sluice.runtime.shuffle.worker", *argv],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from pki.bulk_tls import Engine
-from pki.tls import TlsIdentity
-from runtime.shuffle.client import Segment, ShuffleClient, WorkerAddress
-from runtime.shuffle.errors import MapUnknown, ShuffleUnavailable
-from runtime.shuffle.wire import MAX_SEGMENT_BYTES, FrameType
-from runtime.shuffle.worker.config import Layout
+from sluice.pki.tls.bulk import Engine
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.client import Segment, ShuffleClient, WorkerAddress
+from sluice.runtime.shuffle.errors import MapUnknown, ShuffleUnavailable
+from sluice.runtime.shuffle.wire import MAX_SEGMENT_BYTES, FrameType
+from sluice.runtime.shuffle.worker.config import Layout
 from tests.integration.shuffle.conftest import StartWorker, client
 from tests.integration.shuffle.raw_peer import RawPeer, fetch_frame
 

@@ -11,17 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.tls import TlsIdentity
-from runtime.config import RuntimeConfig
-from runtime.rpc import RpcService
-from runtime.shuffle.config import ShuffleConfig
-from runtime.shuffle.finder import shuffle_manager_finder
-from runtime.shuffle.manager.process import shuffle_manager
-from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.messages import HandOver, JobReport, ShuffleOverview, WorkerReport, WorkerState
-from runtime.shuffle.worker_process import registered_worker
+from sluice.core.home import Home
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.processes.shuffle_manager import shuffle_manager
+from sluice.runtime.processes.shuffle_worker import registered_worker
+from sluice.runtime.rpc import RpcService
+from sluice.runtime.shuffle.config import ShuffleConfig
+from sluice.runtime.shuffle.finder import shuffle_manager_finder
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.messages import (
+    HandOver,
+    JobReport,
+    ShuffleOverview,
+    WorkerReport,
+    WorkerState,
+)
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 DEADLINE_SECONDS = 40.0

@@ -5,14 +5,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from pki.errors import PeerRefused
-from pki.identity import Role
-from runtime.addresses import read_shuffle_manager
-from runtime.rpc import CallNotPermitted, FencingTokenMismatch, RpcService
-from runtime.shuffle.gateways import SHUFFLE_MANAGER, ShuffleManagerGateway
-from runtime.shuffle.manager.workers import Worker, WorkerTable
-from runtime.shuffle.messages import ShuffleRequest, WorkerRegistration, WorkerReport, WorkerState
-from runtime.shuffle.service_errors import (
+from sluice.core.errors import PeerRefused
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.node.addresses import read_shuffle_manager
+from sluice.runtime.rpc import CallNotPermitted, FencingTokenMismatch, RpcService
+from sluice.runtime.shuffle.gateways import SHUFFLE_MANAGER, ShuffleManagerGateway
+from sluice.runtime.shuffle.manager.workers import Worker, WorkerTable
+from sluice.runtime.shuffle.messages import (
+    ShuffleRequest,
+    WorkerRegistration,
+    WorkerReport,
+    WorkerState,
+)
+from sluice.runtime.shuffle.service_errors import (
     ForeignJob,
     JobUnknown,
     NoShuffleService,

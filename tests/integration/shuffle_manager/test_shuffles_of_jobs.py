@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import msgspec
 import pytest
 
-from runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
+from sluice.runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.runtime.conftest import Cluster
 from tests.integration.runtime.conftest import eventually as eventually_async

@@ -11,9 +11,9 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from runtime.messages import ConnectionEvidence
-from runtime.spark.command import SparkRuntime, find_spark_runtime
-from runtime.spark.evidence import read_evidence
+from sluice.runtime.messages import ConnectionEvidence
+from sluice.runtime.spark.evidence import read_evidence
+from sluice.runtime.spark.jvm.command import SparkRuntime, find_spark_runtime
 from tests.hostile import TestPki
 from tests.integration.spark.small_cluster import RunningJob, Work, running_job
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[import-untyped]
 
-from runtime.spark.command import SparkRuntime
+from sluice.runtime.spark.jvm.command import SparkRuntime
 
 
 @contextlib.contextmanager

@@ -13,16 +13,16 @@ from typing import Any
 import psutil
 from cryptography import x509
 
-from pki.authority import to_pem
-from pki.crl import Reason, Revocation, sign_crl
-from pki.files import write_public
-from pki.identity import SpiffeId
-from pki.identity_files import read_identity, write_identity
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
-from pki.tls import TlsIdentity
-from runtime.spark.evidence import read_evidence
+from sluice.core.files import write_public
+from sluice.pki.authorities.signing import to_pem
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.identities.directory import read_identity, write_identity
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.revocation.crl import Reason, Revocation, sign_crl
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.runtime.spark.evidence import read_evidence
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import ACCEPT, JOB_ID

@@ -16,13 +16,18 @@ from pathlib import Path
 
 import psutil
 
-from pki.files import make_private_directory
-from pki.identity import Role, SpiffeId
-from pki.tls import TlsIdentity
-from runtime.blob.server import BlobServer
-from runtime.blob.store import BlobStore
-from runtime.gateways import DRIVER, DriverGateway, JobMasterGateway, jobmaster_endpoint
-from runtime.messages import (
+from sluice.core.files import make_private_directory
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.blob.server import BlobServer
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.gateways import (
+    DRIVER,
+    DriverGateway,
+    JobMasterGateway,
+    jobmaster_endpoint,
+)
+from sluice.runtime.messages import (
     BlobRef,
     CsrToSign,
     DriverAssignment,
@@ -39,12 +44,12 @@ from runtime.messages import (
     StreamingState,
     TaskFailure,
 )
-from runtime.process import ChildProcess
-from runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
-from runtime.shuffle.service_errors import NoShuffleService
-from runtime.spark.command import SparkRuntime, TlsEngine, executor_command
-from runtime.spark.driver_spec import DriverSpec
-from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
+from sluice.runtime.node.child_process import ChildProcess
+from sluice.runtime.rpc import PermanentlyFencedRpcEndpoint, RemotePeer, RpcService
+from sluice.runtime.shuffle.service_errors import NoShuffleService
+from sluice.runtime.spark.driver.spec import DriverSpec
+from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine, executor_command
+from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 JOB_ID = "0123456789abcdef0123456789abcdef"
@@ -314,7 +319,7 @@ async def running_job(
     path = spec.write(directory / "driver.json")
     with (directory / "agent.log").open("wb") as log:
         agent = await ChildProcess.start(
-            [sys.executable, "-m", "runtime.spark.driver_main", str(path)],
+            [sys.executable, "-m", "sluice.runtime.spark.driver.main", str(path)],
             env={"PATH": "/usr/bin:/bin", "HOME": str(Path.home())},
             cwd=Path.cwd(),
             stdout=log.fileno(),

@@ -16,8 +16,8 @@ import psutil
 import pytest
 from cryptography import x509
 
-from pki.channels import PeerPolicy
-from pki.identity import Role, SpiffeId
+from sluice.pki.channels import PeerPolicy
+from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki, answer_of, assert_refused
 from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import HOST, JOB_ID

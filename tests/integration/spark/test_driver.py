@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runtime.rpc import RpcService
-from runtime.spark.command import SparkRuntime
+from sluice.runtime.rpc import RpcService
+from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TestPki
 from tests.integration.spark.conftest import PIPELINES
 from tests.integration.spark.small_cluster import RunningJob, Work, running_job

@@ -12,10 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from pki.identity import SpiffeId
-from runtime.messages import ExecutorLaunch
-from runtime.process import ChildProcess
-from runtime.spark.command import IDENTITY_EXIT_CODE, Command, SparkRuntime, TlsEngine, executor_command
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.messages import ExecutorLaunch
+from sluice.runtime.node.child_process import ChildProcess
+from sluice.runtime.spark.jvm.command import (
+    IDENTITY_EXIT_CODE,
+    Command,
+    SparkRuntime,
+    TlsEngine,
+    executor_command,
+)
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import HOST, JOB_ID

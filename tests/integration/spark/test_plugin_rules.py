@@ -13,15 +13,21 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from pki.authority import Authority, authority_key_identifier, create_intermediate, create_root, to_pem
-from pki.config import PkiConfig
-from pki.identity import SpiffeId
-from pki.identity_files import read_certificates
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
-from runtime.spark.command import SparkRuntime
-from runtime.spark.evidence import MAX_EVIDENCE_LINES, read_evidence
+from sluice.pki.authorities.signing import (
+    Authority,
+    authority_key_identifier,
+    create_intermediate,
+    create_root,
+    to_pem,
+)
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.runtime.spark.evidence import MAX_EVIDENCE_LINES, read_evidence
+from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.spark.plugin_jvm import plugin_jvm
 from tests.integration.spark.small_cluster import JOB_ID

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from pki.crl import Reason, Revocation, sign_crl
-from pki.crl_files import CRL_FILE, install_crls
-from pki.identity import SpiffeId
-from pki.identity_files import read_certificates
-from pki.issuer import utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import Target
-from pki.store import AuthorityStore
-from pki.tls import TlsIdentity
-from runtime.spark.command import IDENTITY_EXIT_CODE, SparkRuntime
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.revocation.crl import Reason, Revocation, sign_crl
+from sluice.pki.revocation.crl_files import CRL_FILE, install_crls
+from sluice.pki.revocation.store import Target
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.runtime.spark.jvm.command import IDENTITY_EXIT_CODE, SparkRuntime
 from tests.hostile import TRUST_DOMAIN, TestPki, answer_of, assert_refused
 from tests.integration.spark.conftest import Rounds
 from tests.integration.spark.small_cluster import HOST, JOB_ID

@@ -16,12 +16,12 @@ import pytest_asyncio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from pki.config import PkiConfig
-from pki.crl_files import install_crls
-from pki.files import write_public
-from pki.identity_files import previous_certificates, read_certificates
-from pki.issuer import utc_now
-from runtime.spark.command import SparkRuntime
+from sluice.core.files import write_public
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import previous_certificates, read_certificates
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.revocation.crl_files import install_crls
+from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TRUST_DOMAIN, Hostile, HostileIdentity, TestPki, answer_of, assert_refused
 from tests.integration.spark.conftest import PIPELINES
 from tests.integration.spark.rotating import (

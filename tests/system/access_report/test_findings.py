@@ -12,10 +12,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from gateway.audit_chain import AccessPosition, AuditRecord
-from gateway.audit_log import AuditLog, Limits
-from pipelines import access_report
-from pipelines.access_report import ROW_SCHEMA, LogError, Report, Row
+from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord
+from sluice.gateway.audit_log.log import AuditLog, Limits
+from sluice.pipelines import access_report
+from sluice.pipelines.access_report import (
+    ROW_SCHEMA,
+    LogError,
+    Report,
+    Row,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 

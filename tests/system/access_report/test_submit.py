@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.audit_log import audit_directory
-from pki.home import Home
+from sluice.core.home import Home
+from sluice.gateway.audit_log.log import audit_directory
 from tests.integration.cluster.conftest import REPOSITORY, LocalCluster, start_cluster
 
 PIPELINE = REPOSITORY / "pipelines" / "access_report.py"

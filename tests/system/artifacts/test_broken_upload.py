@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cli.errors import CommandError
-from cli.target import edge_bundle
-from cli.uploads import PIECE_BYTES
-from pki.home import Home
+from sluice.cli.client.target import edge_bundle
+from sluice.cli.client.uploads import PIECE_BYTES
+from sluice.cli.errors import CommandError
+from sluice.core.home import Home
 from tests.integration.cluster.conftest import COMMAND, REPOSITORY, LocalCluster, eventually, start_cluster
 from tests.integration.cluster.conftest import without_shuffle as home_without_shuffle
 from tests.system.artifacts.broken_line import Break, BrokenLine

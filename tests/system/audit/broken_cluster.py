@@ -19,13 +19,13 @@ from typing import Any
 
 import psutil
 
-from audit.catalogue import CHECKS
-from audit.check import Check
-from audit.model import Kind, Outcome, Report
-from audit.runner import examine
-from audit.subject import Options
-from cli.audit import home_subjects
-from pki.home import Home
+from sluice.audit.catalogue import CHECKS
+from sluice.audit.check import Check
+from sluice.audit.model import Kind, Outcome, Report
+from sluice.audit.runner import examine
+from sluice.audit.subject import Options
+from sluice.cli.audit.commands import home_subjects
+from sluice.core.home import Home
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DEADLINE_SECONDS = 60.0
@@ -168,7 +168,7 @@ class BrokenCluster:
         return json.loads((self.home.run / "cluster.json").read_text())
 
     def _sluice(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "cli.main", *arguments]
+        command = [sys.executable, "-m", "sluice.cli.main", *arguments]
         environment = os.environ | {"SLUICE_HOME": str(self.home.root)}
         done = subprocess.run(
             command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=200, check=False

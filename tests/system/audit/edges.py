@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gateway.xds.filters import open_route
+from sluice.gateway.envoy_config.filters import open_route
 
 _GOOD_TLS12 = ["ECDHE-ECDSA-AES128-GCM-SHA256"]
 
@@ -14,7 +14,7 @@ def configured(change: Callable[[Any], None]) -> Callable[[], None]:
     """``change`` is given Envoy's configuration before the auth service publishes it."""
 
     def apply() -> None:
-        from gateway.xds import publisher
+        from sluice.gateway.proxy import xds_publisher as publisher
 
         original: Any = vars(publisher)["edge_documents"]
 

@@ -14,14 +14,14 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-import pki.peer
-import pki.tls
-from audit import rogue
-from audit.wire.codec import Reader
-from pki.channels import Channel
-from pki.identity import Role, SpiffeId
-from pki.listener import MutualTlsListener
-from pki.tls import TlsIdentity, check_application_protocol
+import sluice.pki.tls.contexts
+import sluice.pki.x509.peer_identity
+from sluice.audit import rogue
+from sluice.audit.wire.codec import Reader
+from sluice.pki.channels import Channel
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity, check_application_protocol
+from sluice.pki.tls.listener import MutualTlsListener
 from tests.system.audit import libssl
 from tests.wire_server import compressing
 
@@ -158,7 +158,7 @@ def _overlooks(*errors: int, depth: int | None = None) -> Weakness:
 
 def _wrong_purpose() -> None:
     _overlooks(*WRONG_PURPOSE)()
-    pki.peer.check_purpose = lambda *_: None
+    sluice.pki.x509.peer_identity.check_purpose = lambda *_: None
 
 
 def _foreign_domain() -> None:
@@ -182,11 +182,11 @@ def _first_of_two() -> None:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return SpiffeId.parse(names.get_values_for_type(x509.UniformResourceIdentifier)[0])
 
-    pki.peer.certified_identity = first
+    sluice.pki.x509.peer_identity.certified_identity = first
 
 
 def _any_protocol() -> None:
-    pki.tls.check_application_protocol = lambda *_: None
+    sluice.pki.tls.contexts.check_application_protocol = lambda *_: None
 
 
 def _every_role(listening: MutualTlsListener) -> None:

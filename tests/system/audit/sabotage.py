@@ -13,15 +13,16 @@ from typing import Any
 
 from aiohttp import web
 
-from gateway.principal import AccessRole, Principal
-from gateway.token_book import TokenBook, Unauthenticated
-from pki.assertions import Asserted
-from pki.channels import Channel, PeerPolicy
-from pki.credential import Credential
-from pki.identity import Role
-from pki.listener import MutualTlsListener
-from pki.tls import TlsIdentity
-from runtime.rest import assertion, route, server
+from sluice.gateway.credentials.api_tokens import TokenBook, Unauthenticated
+from sluice.gateway.principal import AccessRole, Principal
+from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.channels import Channel, PeerPolicy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls.listener import MutualTlsListener
+from sluice.runtime.rest import assertion, route
+from sluice.runtime.rest_server import server
 from tests.system.audit import edges, listeners
 
 
@@ -95,7 +96,7 @@ def main() -> None:
         other_jobs(*sys.argv[1:])
         return
     WEAKNESSES[weakness]()
-    from cli.main import main as sluice
+    from sluice.cli.main import main as sluice
 
     sluice()
 

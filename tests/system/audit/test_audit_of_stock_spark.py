@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from audit.model import Kind, Listener, Report
-from audit.runner import examine
-from audit.subject import Options, Subject
-from pki.identity import Role
-from runtime.spark.java import find_java, find_spark
+from sluice.audit.model import Kind, Listener, Report
+from sluice.audit.runner import examine
+from sluice.audit.subject import Options, Subject
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.spark.java import find_java, find_spark
 from tests.hostile import TestPki
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from audit.catalogue import CHECKS
-from pki.config import PkiConfig
-from pki.crl import sign_crl
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
+from sluice.audit.catalogue import CHECKS
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.revocation.crl import sign_crl
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.system.audit.broken_cluster import BrokenCluster, poll
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from audit.catalogue import CHECKS
+from sluice.audit.catalogue import CHECKS
 from tests.system.audit.broken_cluster import BrokenCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

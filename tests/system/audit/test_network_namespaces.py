@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from audit.containers import Container, listeners_of
-from audit.errors import AuditError
-from audit.model import Kind, Listener
-from audit.network import in_network_of
-from audit.proc_net import namespace_sockets
-from audit.runner import examine
-from audit.subject import Options, Subject
-from pki.home import Home
+from sluice.audit.containers import Container, listeners_of
+from sluice.audit.errors import AuditError
+from sluice.audit.model import Kind, Listener
+from sluice.audit.network import in_network_of
+from sluice.audit.proc_net import namespace_sockets
+from sluice.audit.runner import examine
+from sluice.audit.subject import Options, Subject
+from sluice.core.home import Home
 
 LISTENER = """
 import json, os, socket, sys, subprocess

@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from audit.catalogue import by_id
-from audit.model import Kind, Listener, Outcome
-from audit.runner import examine
-from audit.subject import Options, Subject
+from sluice.audit.catalogue import by_id
+from sluice.audit.model import Kind, Listener, Outcome
+from sluice.audit.runner import examine
+from sluice.audit.subject import Options, Subject
 from tests.integration.programs.ports import exchange, free_ports, is_open, running, tail, until
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import GatewayConfig, OidcConfig
-from pki.files import write_secret
-from pki.home import Home
-from pki.identity import Role
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.gateway.config import GatewayConfig, OidcConfig
+from sluice.pki.spiffe_id import Role
 from tests.identity_provider import CLIENT_ID, IdentityProvider, identity_provider, provider_tls
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway
 

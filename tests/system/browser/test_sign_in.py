@@ -6,8 +6,8 @@ import time
 
 from aiohttp import web
 
-from gateway.passes import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
-from gateway.session_store import revoke_sessions
+from sluice.gateway.credentials.access_tokens import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+from sluice.gateway.credentials.session_store import revoke_sessions
 
 from .chromium import DEADLINE_SECONDS
 from .conftest import Scene

@@ -17,11 +17,11 @@ from typing import Any
 import psutil
 import pytest
 
-from gateway.tokens import TokenStore, create_token
-from pki.channels import Channel, client_policy, server_policy
-from pki.home import Home
-from pki.identity import Role
-from pki.tls import TlsIdentity
+from sluice.core.home import Home
+from sluice.gateway.credentials.token_file import TokenStore, create_token
+from sluice.pki.channels import Channel, client_policy, server_policy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
 from tests.hostile import assert_refused
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import GatewayConfig
-from gateway.process import route_file
-from pki.assertion_keys import AssertionKeys, assertion_keys_file
-from pki.files import write_secret
-from pki.home import Home
-from pki.identity import Role
-from runtime.rest.routes import published_routes
-from runtime.rest.server import RestServer, make_application
-from runtime.rest.serving import handler_of
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.service.processes import route_file
+from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.rest.serving import handler_of
+from sluice.runtime.rest_server.routes import published_routes
+from sluice.runtime.rest_server.server import RestServer, make_application
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway
 from tests.simulated_cluster import SimulatedDispatcher, SimulatedResourceManager, simulated
 from tests.system.browser.chromium import Tab, chromium, pin

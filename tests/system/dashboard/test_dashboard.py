@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from gateway.principal import AccessRole
-from runtime.messages import JobState
+from sluice.gateway.principal import AccessRole
+from sluice.runtime.messages import JobState
 
 from .conftest import Stage, sign_in
 

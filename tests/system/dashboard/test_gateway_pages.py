@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 
-from gateway.principal import AccessRole
-from gateway.tokens import TokenStore
-from pki.ca.config import CaConfig
-from pki.ca.process import online_ca
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates
-from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import RevocationStore
+from sluice.gateway.credentials.token_file import TokenStore
+from sluice.gateway.principal import AccessRole
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.process import online_ca
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.store import RevocationStore
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.integration.gateway.conftest import TRUST_DOMAIN
 
 from .conftest import Stage, sign_in

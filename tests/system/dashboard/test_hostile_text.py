@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from gateway.principal import AccessRole
-from runtime.jobmanager.views import ExecutorView, Failure
-from runtime.messages import JobState
+from sluice.gateway.principal import AccessRole
+from sluice.runtime.jobmanager.views import ExecutorView, Failure
+from sluice.runtime.messages import JobState
 
 from .conftest import WATCH, Stage, settled, sign_in
 from .test_quality import PAGES

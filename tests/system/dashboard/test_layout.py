@@ -8,12 +8,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gateway.audit_log import audit_file
-from gateway.principal import AccessRole
-from pki.config import PkiConfig
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
-from runtime.messages import JobState
+from sluice.gateway.audit_log.log import audit_file
+from sluice.gateway.principal import AccessRole
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.messages import JobState
 from tests.integration.gateway.conftest import TRUST_DOMAIN
 from tests.system.browser.chromium import Tab
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.principal import AccessRole
+from sluice.gateway.principal import AccessRole
 
 from .conftest import Stage, settled, sign_in
 from .test_quality import looks

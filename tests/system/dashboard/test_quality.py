@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gateway.principal import AccessRole
+from sluice.gateway.principal import AccessRole
 from tests.system.browser.chromium import Tab
 
 from .conftest import WATCH, Stage, settled, sign_in

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pki.home import Home
-from pki.identity import Role
+from sluice.core.home import Home
+from sluice.pki.spiffe_id import Role
 from tests.integration.cluster.conftest import LocalCluster, start_cluster
 from tests.system.browser.chromium import chromium, pin
 

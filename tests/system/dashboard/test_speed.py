@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.principal import AccessRole
+from sluice.gateway.principal import AccessRole
 
 from .conftest import sign_in, stage
 

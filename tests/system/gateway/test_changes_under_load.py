@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Self
 
-from gateway.pass_keys import PassKeys
-from gateway.revocations import Revocations
-from pki.files import write_secret
+from sluice.core.files import write_secret
+from sluice.gateway.credentials.revocations import Revocations
+from sluice.gateway.credentials.signing_keys import PassKeys
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.test_passes_at_the_door import pass_of
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from gateway.config import GatewayConfig
-from gateway.principal import AccessRole
-from pki.home import Home
-from pki.tracing import TRACING, TracingConfig
+from sluice.core.home import Home
+from sluice.core.tracing import TRACING, TracingConfig
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.principal import AccessRole
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway, foreign_authority, short_home
 from tests.integration.gateway.test_passes_at_the_door import pass_of
 from tests.otlp import Collector, serving, stopped

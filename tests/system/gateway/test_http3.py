@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from aioquic.tls import SessionTicket
 
-from gateway.config import GatewayConfig
-from gateway.principal import AccessRole
-from gateway.revocations import Revocations
-from pki.home import Home
+from sluice.core.home import Home
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.credentials.revocations import Revocations
+from sluice.gateway.principal import AccessRole
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, BackgroundLoop, EdgeAuthority, Gateway
 from tests.integration.gateway.test_passes_at_the_door import pass_of
 from tests.system.gateway.http3_client import Http3, http3

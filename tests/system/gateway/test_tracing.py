@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.principal import AccessRole
+from sluice.gateway.principal import AccessRole
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.test_passes_at_the_door import pass_of
 from tests.otlp import collecting, stopped

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pki.home import Home
-from runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
-from runtime.ha.config import HaConfig
+from sluice.core.home import Home
+from sluice.runtime.config import JobManagerConfig, RuntimeConfig, TaskManagerConfig
+from sluice.runtime.ha.config import HaConfig
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.programs.ports import free_ports
 from tests.system.ha.ensemble import Ensemble

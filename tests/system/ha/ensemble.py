@@ -7,9 +7,9 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pki.identity import Role, SpiffeId
-from pki.issuer import utc_now
-from pki.programs.catalogue import Program, export_for
+from sluice.pki.export.programs.catalogue import Program, export_for
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.programs.ports import client_context, exchange, free_ports, tail, until
 from tests.integration.programs.zookeeper import command

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from pki.config import PkiConfig
-from pki.home import Home
-from pki.issuer import LocalIssuer
-from runtime.config import RuntimeConfig
-from runtime.jobmanager.process import driver_argv, jobmanager
+from sluice.core.home import Home
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.processes.jobmanager import driver_argv, jobmanager
 
 FAKE_DRIVER = Path(__file__).resolve().parents[2] / "integration" / "runtime" / "fake_driver.py"
 

@@ -11,19 +11,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.tls import TlsIdentity
-from runtime.config import RuntimeConfig
-from runtime.ha.config import HaConfig
-from runtime.ha.zookeeper_client import ZooKeeperSession
-from runtime.rpc import RpcService
-from runtime.shuffle.config import ShuffleConfig
-from runtime.shuffle.finder import shuffle_manager_finder
-from runtime.shuffle.manager.process import shuffle_ha, shuffle_manager
-from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.service_errors import ShuffleMisconfigured
-from runtime.shuffle.worker_process import run_shuffle_worker
+from sluice.core.home import Home
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.ha.config import HaConfig
+from sluice.runtime.ha.zookeeper_client import ZooKeeperSession
+from sluice.runtime.processes.shuffle_manager import shuffle_ha, shuffle_manager
+from sluice.runtime.processes.shuffle_worker import run_shuffle_worker
+from sluice.runtime.rpc import RpcService
+from sluice.runtime.shuffle.config import ShuffleConfig
+from sluice.runtime.shuffle.finder import shuffle_manager_finder
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.service_errors import ShuffleMisconfigured
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.programs.ports import free_ports
 from tests.system.ha.ensemble import Ensemble

@@ -13,12 +13,12 @@ import pytest
 from kazoo.exceptions import NoAuthError  # type: ignore[import-untyped]  # has no types
 from kazoo.security import OPEN_ACL_UNSAFE  # type: ignore[import-untyped]
 
-from pki.identity import Role, SpiffeId
-from runtime.ha.config import HaConfig
-from runtime.ha.errors import LeadershipLost, PointerConflict, PointerExists
-from runtime.ha.leadership import LeaderInformation, Leadership
-from runtime.ha.zookeeper import ZooKeeperElection, ZooKeeperLeadership
-from runtime.ha.zookeeper_client import ZooKeeperSession
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.ha.config import HaConfig
+from sluice.runtime.ha.errors import LeadershipLost, PointerConflict, PointerExists
+from sluice.runtime.ha.leadership import LeaderInformation, Leadership
+from sluice.runtime.ha.zookeeper import ZooKeeperElection, ZooKeeperLeadership
+from sluice.runtime.ha.zookeeper_client import ZooKeeperSession
 from tests.hostile import TRUST_DOMAIN, Hostile
 from tests.system.ha.ensemble import Ensemble
 from tests.system.ha.world import eventually

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CHAIN_FILE, KEY_FILE
-from runtime.ha.zookeeper_server import ELECTION_PORT, QUORUM_PORT
-from runtime.spark.plugin_build import ensure_plugin
+from sluice.core.home import Home
+from sluice.pki.identities.directory import CHAIN_FILE, KEY_FILE
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.processes.zookeeper import ELECTION_PORT, QUORUM_PORT
+from sluice.runtime.spark.plugin_build import ensure_plugin
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 pytestmark = [pytest.mark.timeout(300)]
@@ -63,7 +63,7 @@ def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Home]]
             identity = SpiffeId.process(TRUST_DOMAIN, Role.ZOOKEEPER, name)
             pki.issuer.issue_to(home.identity(Role.ZOOKEEPER, name), identity, ips=[host])
             log = stack.enter_context((home.root / "server.log").open("wb"))
-            argv = [sys.executable, "-m", "cli.main", "run", "zookeeper", "--name", name, "--host", host]
+            argv = [sys.executable, "-m", "sluice.cli.main", "run", "zookeeper", "--name", name, "--host", host]
             environment = {"PATH": os.environ["PATH"], "HOME": str(home.root), "XDG_CACHE_HOME": compiled}
             running = subprocess.Popen(
                 [*argv, "--home", str(home.root)], stdout=log, stderr=subprocess.STDOUT, env=environment
@@ -87,7 +87,7 @@ def test_one_of_them_leads_and_the_audit_finds_nothing(tmp_path: Path) -> None:
     places = [(host, port) for host in SERVERS.values() for port in (CLIENT_PORT, ELECTION_PORT)]
     targets = tmp_path / "targets.toml"
     targets.write_text("".join(target(host, port) for host, port in (*places, (leading, QUORUM_PORT))))
-    argv = [sys.executable, "-m", "cli.main", "audit", "--targets", str(targets), "--fail-on", "info", "--json"]
+    argv = [sys.executable, "-m", "sluice.cli.main", "audit", "--targets", str(targets), "--fail-on", "info", "--json"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stdout, done.stderr
     results = json.loads(done.stdout)["results"]

@@ -18,13 +18,13 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from pki.assertion_keys import assertion_keys_file
-from pki.channels import Channel, server_policy
-from pki.files import make_private_directory, write_public
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from runtime.config import RuntimeConfig
-from runtime.taskmanager.process import taskmanager
+from sluice.core.files import make_private_directory, write_public
+from sluice.core.home import Home
+from sluice.pki.assertions.keys import assertion_keys_file
+from sluice.pki.channels import Channel, server_policy
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.processes.taskmanager import taskmanager
 from tests.assertions import AssertingGateway
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.runtime.conftest import FakeLauncher

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from pki.config import PkiConfig
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
+from sluice.core.home import Home
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.cluster.conftest import COMMAND, REPOSITORY, eventually
 

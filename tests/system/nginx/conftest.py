@@ -17,14 +17,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.access_tail import access_file
-from gateway.bootstrap import EnvoyPaths, legs_of
-from gateway.config import ENVOY_NAME, GatewayConfig
-from gateway.nginx import CONFIGURATION, NginxPaths, render
-from gateway.process import route_file
-from pki.files import make_private_directory, write_secret
-from pki.home import Home
-from pki.identity import Role
+from sluice.core.files import make_private_directory, write_secret
+from sluice.core.home import Home
+from sluice.gateway.audit_log.access_tail import access_file
+from sluice.gateway.config import ENVOY_NAME, GatewayConfig
+from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
+from sluice.gateway.proxy.nginx import CONFIGURATION, NginxPaths, render
+from sluice.gateway.service.processes import route_file
+from sluice.pki.spiffe_id import Role
 from tests.integration.gateway.conftest import (
     ROUTES,
     BackgroundLoop,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.main import app
-from gateway.config import EDGE_NAME
-from pki.home import Home
-from pki.identity import Role
+from sluice.cli.main import app
+from sluice.core.home import Home
+from sluice.gateway.config import EDGE_NAME
+from sluice.pki.spiffe_id import Role
 from tests.integration.gateway.conftest import EdgeAuthority
 
 

@@ -8,10 +8,10 @@ import json
 
 import pytest
 
-from gateway.audit_chain import AuditRecord
-from gateway.audit_log import audit_file
-from gateway.audit_verify import read_records
-from gateway.principal import AccessRole
+from sluice.gateway.audit_log.chain import AuditRecord
+from sluice.gateway.audit_log.log import audit_file
+from sluice.gateway.audit_log.verification import read_records
+from sluice.gateway.principal import AccessRole
 from tests.integration.gateway.conftest import DEADLINE_SECONDS, Gateway, eventually
 from tests.integration.gateway.test_door import (
     test_expired_token_is_401_and_says_so,

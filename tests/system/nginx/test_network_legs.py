@@ -12,19 +12,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.access_tail import access_file
-from gateway.bootstrap import EnvoyPaths, legs_of
-from gateway.config import AUTH_NAME, ENVOY_NAME, GatewayConfig
-from gateway.nginx import CONFIGURATION, TRUST_FILE, NginxPaths, render
-from gateway.principal import AccessRole
-from gateway.process import route_file, run_auth
-from pki.config import PkiConfig
-from pki.files import make_private_directory, write_public, write_secret
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.issuer import LocalIssuer
-from pki.openssl_trust import trusted_pem
+from sluice.core.files import make_private_directory, write_public, write_secret
+from sluice.core.home import Home
+from sluice.gateway.audit_log.access_tail import access_file
+from sluice.gateway.config import AUTH_NAME, ENVOY_NAME, GatewayConfig
+from sluice.gateway.principal import AccessRole
+from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
+from sluice.gateway.proxy.nginx import (
+    CONFIGURATION,
+    TRUST_FILE,
+    NginxPaths,
+    render,
+)
+from sluice.gateway.service.processes import route_file, run_auth
+from sluice.pki.authorities.openssl_anchors import trusted_pem
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.integration.gateway.conftest import (
     ROUTES,
     TRUST_DOMAIN,

@@ -9,12 +9,12 @@ from functools import partial
 
 import pytest
 
-from pki.identity import Role, SpiffeId
-from pki.tls import TlsIdentity
-from runtime.messages import ShuffleAllocation
-from runtime.shuffle.client import ShuffleClient, WorkerAddress
-from runtime.shuffle.connection import WorkerConnection
-from runtime.shuffle.errors import (
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.messages import ShuffleAllocation
+from sluice.runtime.shuffle.client import ShuffleClient, WorkerAddress
+from sluice.runtime.shuffle.connection import WorkerConnection
+from sluice.runtime.shuffle.errors import (
     AttemptLost,
     AttemptSuperseded,
     FrameRefused,
@@ -24,11 +24,17 @@ from runtime.shuffle.errors import (
     ShuffleError,
     ShuffleUnavailable,
 )
-from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.pipelined import AnnouncedWriter, Producer
-from runtime.shuffle.wire import FrameType, Header, Produced, Share, pack_share
-from runtime.shuffle.worker.config import Policy
-from runtime.shuffle.worker.worker import ShuffleWorker
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.pipelined import AnnouncedWriter, Producer
+from sluice.runtime.shuffle.wire import (
+    FrameType,
+    Header,
+    Produced,
+    Share,
+    pack_share,
+)
+from sluice.runtime.shuffle.worker.config import Policy
+from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 from tests.hostile import TRUST_DOMAIN
 from tests.integration.shuffle.conftest import JOB, Running, StartWorker, client, config
 from tests.system.pipelined.test_follow import BOUND_SECONDS, PARTITIONS, SHUFFLE, Written, fill, reading, write
@@ -38,7 +44,7 @@ from tests.system.shuffle_service.conftest import SETTINGS, ShuffleWorld, eventu
 @pytest.fixture(autouse=True)
 def signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     """Producers hear sooner that a shuffle has moved."""
-    monkeypatch.setattr("runtime.shuffle.pipelined.SIGN_OF_LIFE_SECONDS", 0.5)
+    monkeypatch.setattr("sluice.runtime.shuffle.pipelined.SIGN_OF_LIFE_SECONDS", 0.5)
 
 
 # Real processes and their manager
@@ -184,7 +190,7 @@ async def test_who_pretends_to_be_the_successor_is_not_spoken_to(
     world: ShuffleWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker of the same service, which even knows the job, listens where the successor was."""
-    monkeypatch.setattr("runtime.shuffle.successors.TRIES", 4)
+    monkeypatch.setattr("sluice.runtime.shuffle.successors.TRIES", 4)
     link, allocation = await started(world, 1, 1)
     async with world.client(JOB, allocation) as writing:
         producer = Producer(writing, SHUFFLE)
@@ -265,7 +271,7 @@ async def test_what_was_begun_and_commits_late_is_announced_at_the_successor_alo
 async def test_writers_that_never_pause_are_slowed_down_until_it_has_moved(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.shuffle.worker.hand_over.HELD_SECONDS", 0.1)
+    monkeypatch.setattr("sluice.runtime.shuffle.worker.hand_over.HELD_SECONDS", 0.1)
     first, second = [await start_worker(name, policy=Policy.PIPELINED) for name in ("w-1", "w-2")]
     async with client(identities, first) as job, reading(job) as (reader,):
         async with Producer(job, SHUFFLE) as producer:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from pki.tls import TlsIdentity
-from runtime.shuffle.client import Segment, ShuffleClient
-from runtime.shuffle.errors import (
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.shuffle.client import Segment, ShuffleClient
+from sluice.runtime.shuffle.errors import (
     AttemptLost,
     AttemptSuperseded,
     ErrorCode,
@@ -24,9 +24,15 @@ from runtime.shuffle.errors import (
     ShuffleError,
     ShuffleUnavailable,
 )
-from runtime.shuffle.pipelined import AnnouncedWriter, Producer, follow
-from runtime.shuffle.wire import FrameType, Header, Produced, Share, pack_share
-from runtime.shuffle.worker.config import Layout, Policy
+from sluice.runtime.shuffle.pipelined import AnnouncedWriter, Producer, follow
+from sluice.runtime.shuffle.wire import (
+    FrameType,
+    Header,
+    Produced,
+    Share,
+    pack_share,
+)
+from sluice.runtime.shuffle.worker.config import Layout, Policy
 from tests.integration.shuffle.conftest import JOB, OTHER_JOB, Running, StartWorker, client
 from tests.integration.shuffle.raw_peer import RawPeer
 
@@ -240,8 +246,8 @@ async def test_a_writer_that_vanishes_and_a_shuffle_that_nobody_writes_end_in_bo
 async def test_a_producer_that_lives_is_waited_for(
     start_worker: StartWorker, identities: dict[str, TlsIdentity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtime.shuffle.pipelined.SIGN_OF_LIFE_SECONDS", 0.2)
-    monkeypatch.setattr("runtime.shuffle.connection.ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr("sluice.runtime.shuffle.pipelined.SIGN_OF_LIFE_SECONDS", 0.2)
+    monkeypatch.setattr("sluice.runtime.shuffle.connection.ANSWER_SECONDS", 2.0)
     worker = await start_worker(follow_seconds=1.5)
     async with client(identities, worker) as job, reading(job) as (reader,):
         async with Producer(job, SHUFFLE):

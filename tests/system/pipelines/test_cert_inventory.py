@@ -15,7 +15,7 @@ import certifi
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from pipelines import cert_inventory
+from sluice.pipelines import cert_inventory
 from tests.unit.pipelines import certificates as made
 from tests.unit.pipelines.certificates import make, pem
 

@@ -16,17 +16,17 @@ from pathlib import Path
 
 import aiohttp
 
-from cli.target import resolve_target
-from pki.edge_client import edge_client_context
-from pki.errors import PeerRefused
-from pki.home import Home
-from pki.identity import Role
-from pki.tls import TlsIdentity
-from runtime.addresses import read_jobmanager
-from runtime.blob.client import fetch_blob
-from runtime.gateways import RESOURCE_MANAGER, ResourceManagerGateway
-from runtime.messages import BlobRef, SlotProfile, TaskManagerRegistration
-from runtime.rpc import RemotePeer, RpcService
+from sluice.cli.client.target import resolve_target
+from sluice.core.errors import PeerRefused
+from sluice.core.home import Home
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls.edge_client import edge_client_context
+from sluice.runtime.blob.client import fetch_blob
+from sluice.runtime.gateways import RESOURCE_MANAGER, ResourceManagerGateway
+from sluice.runtime.messages import BlobRef, SlotProfile, TaskManagerRegistration
+from sluice.runtime.node.addresses import read_jobmanager
+from sluice.runtime.rpc import RemotePeer, RpcService
 
 LOADER = "loader"
 PAUSE_SECONDS = 0.1

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pki.generation import issuer_id, key_id
-from pki.home import Home
-from pki.identity import Role
-from pki.identity_files import CHAIN_FILE, read_certificates
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
+from sluice.pki.spiffe_id import Role
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.integration.cluster import pipelines
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster, without_shuffle
 from tests.system.rotation.load import LOADER, Load

@@ -12,8 +12,8 @@ from typing import Any
 
 from benchmarks.shuffle_workers import ShuffleWorkers
 from benchmarks.spark_job import Channels, Job
-from runtime.spark.command import SparkRuntime, TlsEngine
-from runtime.spark.conf import DriverShape
+from sluice.runtime.spark.jvm.command import SparkRuntime, TlsEngine
+from sluice.runtime.spark.jvm.conf import DriverShape
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 SERVE = Path(__file__).parent / "pipelines" / "serve.py"

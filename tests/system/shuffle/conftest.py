@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.spark.command import SparkRuntime, find_spark_runtime
+from sluice.runtime.spark.jvm.command import SparkRuntime, find_spark_runtime
 from tests.hostile import TestPki
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.spark.evidence import EVIDENCE_FILE, read_evidence
+from sluice.runtime.spark.evidence import EVIDENCE_FILE, read_evidence
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pki.files import make_private_directory
+from sluice.core.files import make_private_directory
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 from tests.system.shuffle.pipelines.rests import MAPS
 

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from benchmarks.shuffle_workers import ShuffleWorkers
-from runtime.spark.command import SparkRuntime
+from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TestPki
 from tests.system.shuffle.cluster import Cluster, cluster
 from tests.system.shuffle.pipelines.faults import MAPS

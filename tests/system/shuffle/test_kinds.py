@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from runtime.spark.command import SparkRuntime
-from runtime.spark.evidence import read_evidence
+from sluice.runtime.spark.evidence import read_evidence
+from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TestPki
 from tests.system.shuffle.cluster import Cluster, cluster
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from pki.identity import Role, SpiffeId
-from runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
-from runtime.spark.command import SparkRuntime
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 from tests.system.shuffle.cluster import Cluster, cluster
 

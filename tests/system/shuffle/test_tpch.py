@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
-from runtime.spark.command import SparkRuntime
+from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TestPki
 from tests.system.shuffle.cluster import Cluster, cluster
 from tests.system.shuffle.tpch import QUERIES, TABLES, Answers, generate, same

@@ -15,18 +15,18 @@ from typing import TypeVar
 
 import pytest
 
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.tls import TlsIdentity
-from runtime.messages import ShuffleAllocation
-from runtime.process import ChildProcess
-from runtime.rpc import RpcService
-from runtime.shuffle.client import ShuffleClient, WorkerAddress
-from runtime.shuffle.config import ShuffleConfig
-from runtime.shuffle.finder import shuffle_manager_finder
-from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.messages import WorkerView
-from runtime.shuffle.service_errors import NoShuffleService
+from sluice.core.home import Home
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.messages import ShuffleAllocation
+from sluice.runtime.node.child_process import ChildProcess
+from sluice.runtime.rpc import RpcService
+from sluice.runtime.shuffle.client import ShuffleClient, WorkerAddress
+from sluice.runtime.shuffle.config import ShuffleConfig
+from sluice.runtime.shuffle.finder import shuffle_manager_finder
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.messages import WorkerView
+from sluice.runtime.shuffle.service_errors import NoShuffleService
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 DEADLINE_SECONDS = 60.0
@@ -76,7 +76,7 @@ class ShuffleWorld:
             sys.executable,
             "-P",
             "-m",
-            "cli.main",
+            "sluice.cli.main",
             "run",
             role.value,
             "--name",

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from pki.identity import Role, SpiffeId
-from runtime.messages import ShuffleWorkerAddress
-from runtime.shuffle.client import WorkerAddress
-from runtime.shuffle.connection import WorkerConnection
-from runtime.shuffle.errors import FrameRefused, JobNotAllowed, ShuffleError
-from runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.messages import ShuffleWorkerAddress
+from sluice.runtime.shuffle.client import WorkerAddress
+from sluice.runtime.shuffle.connection import WorkerConnection
+from sluice.runtime.shuffle.errors import FrameRefused, JobNotAllowed, ShuffleError
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
 from tests.hostile import TRUST_DOMAIN
 from tests.system.shuffle_service.conftest import ShuffleWorld, eventually
 from tests.system.shuffle_service.test_shuffle_processes import DATA, JOB, OTHER, read, write

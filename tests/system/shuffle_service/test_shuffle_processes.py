@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pki.identity import Role
-from runtime.messages import ShuffleAllocation
-from runtime.shuffle.client import WorkerAddress
-from runtime.shuffle.errors import ShuffleError
-from runtime.shuffle.service_errors import ForeignJob
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.messages import ShuffleAllocation
+from sluice.runtime.shuffle.client import WorkerAddress
+from sluice.runtime.shuffle.errors import ShuffleError
+from sluice.runtime.shuffle.service_errors import ForeignJob
 from tests.system.shuffle_service.conftest import ShuffleWorld, eventually
 
 JOB, OTHER = "a" * 32, "b" * 32

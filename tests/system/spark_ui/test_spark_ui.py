@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from cli.target import resolve_target
-from gateway.passes import PASS_COOKIE
-from gateway.tokens import create_token
-from pki.edge_client import edge_client_context
-from pki.home import Home
-from pki.identity import Role
+from sluice.cli.client.target import resolve_target
+from sluice.core.home import Home
+from sluice.gateway.credentials.access_tokens import PASS_COOKIE
+from sluice.gateway.credentials.token_file import create_token
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.edge_client import edge_client_context
 from tests.integration.cluster.conftest import LocalCluster, eventually, start_cluster
 from tests.system.browser.chromium import chromium, pin
 

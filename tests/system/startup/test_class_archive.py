@@ -9,9 +9,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runtime.spark.class_archive import find_class_archive, make_class_archive
-from runtime.spark.command import CLASSES_LOG, SparkRuntime, find_spark_runtime
-from runtime.spark.evidence import read_evidence
+from sluice.runtime.spark.evidence import read_evidence
+from sluice.runtime.spark.jvm.class_archive import find_class_archive, make_class_archive
+from sluice.runtime.spark.jvm.command import CLASSES_LOG, SparkRuntime, find_spark_runtime
 from tests.hostile import TestPki
 from tests.integration.spark.conftest import PIPELINES
 from tests.integration.spark.small_cluster import RunningJob, Work, running_job

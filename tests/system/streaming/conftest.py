@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from cli.errors import AwayError
+from sluice.cli.errors import AwayError
 from tests.integration.cluster.conftest import REPOSITORY, LocalCluster, eventually, start_cluster
 from tests.system.streaming.certificates import Incoming, in_database, in_files
 

@@ -13,14 +13,22 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from audit.catalogue import CHECKS as ALL
-from audit.checks.certificates import CHECKS
-from audit.model import Kind, Listener, Outcome
-from audit.rogue import BOTH_USAGES, Signer, Wish, foreign_authority, forge, leaf_as_authority, self_signed
-from audit.runner import run_check
-from audit.subject import Options, Subject
-from audit.wire.client import Handshake
-from pki.channels import Channel
+from sluice.audit.catalogue import CHECKS as ALL
+from sluice.audit.checks.certificates import CHECKS
+from sluice.audit.model import Kind, Listener, Outcome
+from sluice.audit.rogue import (
+    BOTH_USAGES,
+    Signer,
+    Wish,
+    foreign_authority,
+    forge,
+    leaf_as_authority,
+    self_signed,
+)
+from sluice.audit.runner import run_check
+from sluice.audit.subject import Options, Subject
+from sluice.audit.wire.client import Handshake
+from sluice.pki.channels import Channel
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 JOB = "0123456789abcdef" * 2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from audit.discovery import declared, reconcile
-from audit.model import Kind, Listener
-from audit.sockets import KernelSocket
-from pki.channels import Channel
-from pki.home import Home
-from runtime.addresses import (
+from sluice.audit.discovery import declared, reconcile
+from sluice.audit.model import Kind, Listener
+from sluice.audit.sockets import KernelSocket
+from sluice.core.home import Home
+from sluice.pki.channels import Channel
+from sluice.runtime.node.addresses import (
     JobManagerAddress,
     ZooKeeperAddress,
     listening_jobmanager,

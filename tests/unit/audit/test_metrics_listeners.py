@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from audit.discovery import declared
-from audit.model import Kind
-from pki.home import Home
-from pki.identity import Role
-from pki.metrics import socket_of
+from sluice.audit.discovery import declared
+from sluice.audit.model import Kind
+from sluice.core.home import Home
+from sluice.core.metrics import socket_of
+from sluice.pki.spiffe_id import Role
 
 
 def test_one_socket_for_each_identity_and_no_other(tmp_path: Path) -> None:

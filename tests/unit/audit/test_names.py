@@ -14,13 +14,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from audit.catalogue import by_id
-from audit.checks.names import expected_name, name_matches
-from audit.model import Kind, Listener, Outcome, Result
-from audit.runner import run_check
-from audit.subject import Options, Subject
-from audit.wire.client import Handshake
-from pki.channels import Channel
+from sluice.audit.catalogue import by_id
+from sluice.audit.checks.names import expected_name, name_matches
+from sluice.audit.model import (
+    Kind,
+    Listener,
+    Outcome,
+    Result,
+)
+from sluice.audit.runner import run_check
+from sluice.audit.subject import Options, Subject
+from sluice.audit.wire.client import Handshake
+from sluice.pki.channels import Channel
 
 NOW = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 

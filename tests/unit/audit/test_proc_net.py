@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from audit.containers import Container, decode_inspected
-from audit.errors import AuditError
-from audit.proc_net import Entry, parse_inet, parse_unix
+from sluice.audit.containers import Container, decode_inspected
+from sluice.audit.errors import AuditError
+from sluice.audit.proc_net import Entry, parse_inet, parse_unix
 
 HEADER = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 UNIX_HEADER = "Num       RefCount Protocol Flags    Type St Inode Path\n"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from audit.discovery import reconcile
-from audit.model import Kind, Listener
-from audit.sockets import KernelSocket
-from pki.channels import Channel
+from sluice.audit.discovery import reconcile
+from sluice.audit.model import Kind, Listener
+from sluice.audit.sockets import KernelSocket
+from sluice.pki.channels import Channel
 
 RPC = Listener(name="rpc", kind=Kind.MUTUAL, channel=Channel.RPC, host="127.0.0.1", port=1000)
 AUTH = Listener(name="auth", kind=Kind.SOCKET, path="/home/run/sock/auth.sock")

@@ -14,8 +14,8 @@ import pytest
 from jsonschema import Draft4Validator, Draft202012Validator, FormatChecker
 from jsonschema.protocols import Validator
 
-from audit.catalogue import CHECKS
-from audit.model import (
+from sluice.audit.catalogue import CHECKS
+from sluice.audit.model import (
     Accepted,
     CertificateFacts,
     Kind,
@@ -27,8 +27,8 @@ from audit.model import (
     Result,
     Severity,
 )
-from audit.reports import RENDERERS, Format, json_schema
-from pki.channels import Channel
+from sluice.audit.reports import RENDERERS, Format, json_schema
+from sluice.pki.channels import Channel
 
 SARIF_SCHEMA = Path(__file__).parents[2] / "schemas" / "sarif-2.1.0-rtm.5.json"
 NOW = dt.datetime(2026, 11, 21, 8, 30, tzinfo=dt.UTC)

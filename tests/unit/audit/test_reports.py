@@ -11,12 +11,21 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from audit.baseline import Entry, apply_baseline, read_baseline
-from audit.catalogue import by_id
-from audit.errors import InputError
-from audit.model import Accepted, Kind, Listener, ListenerReport, Outcome, Report, Result, Severity
-from audit.reports import RENDERERS, Format, json_schema
-from audit.targets import read_targets
+from sluice.audit.baseline import Entry, apply_baseline, read_baseline
+from sluice.audit.catalogue import by_id
+from sluice.audit.errors import InputError
+from sluice.audit.model import (
+    Accepted,
+    Kind,
+    Listener,
+    ListenerReport,
+    Outcome,
+    Report,
+    Result,
+    Severity,
+)
+from sluice.audit.reports import RENDERERS, Format, json_schema
+from sluice.audit.targets import read_targets
 
 TODAY = dt.date(2026, 11, 21)
 EVIL = "<script>alert(1)</script>\x00\x1b[31m]]>&"

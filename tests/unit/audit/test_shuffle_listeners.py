@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from audit.discovery import declared
-from audit.errors import AuditError
-from audit.model import Kind, Listener
-from pki.channels import Channel
-from pki.home import Home
-from runtime.addresses import (
+from sluice.audit.discovery import declared
+from sluice.audit.errors import AuditError
+from sluice.audit.model import Kind, Listener
+from sluice.core.home import Home
+from sluice.pki.channels import Channel
+from sluice.runtime.node.addresses import (
     ShuffleManagerAddress,
     ShuffleRegistration,
     publish_registration,

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from audit.check import Check
-from audit.model import Evidence, Kind, Listener, Outcome, Severity, finding, passed
-from audit.runner import examine
-from audit.subject import Options, Subject
-from audit.wire.client import Verdict
-from audit.wire.connection import Alert, Closed, Silent
-from audit.wire.numbers import ALERTS
+from sluice.audit.check import Check
+from sluice.audit.model import (
+    Evidence,
+    Kind,
+    Listener,
+    Outcome,
+    Severity,
+    finding,
+    passed,
+)
+from sluice.audit.runner import examine
+from sluice.audit.subject import Options, Subject
+from sluice.audit.wire.client import Verdict
+from sluice.audit.wire.connection import Alert, Closed, Silent
+from sluice.audit.wire.numbers import ALERTS
 
 LISTENER = Listener(name="home", kind=Kind.HOME, path="/nowhere")
 

@@ -9,13 +9,25 @@ from cryptography.hazmat.primitives import hashes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from audit.errors import WireError
-from audit.wire.client import Verdict
-from audit.wire.codec import Reader, number, vector
-from audit.wire.connection import Alert, Closed, MessageReader, Silent, alert_of, printable
-from audit.wire.hello import RETRY_RANDOM, ClientHello, parse_server_hello
-from audit.wire.numbers import WEAK_GROUPS, Version
-from audit.wire.schedule import SUITES, KeySchedule, Protection, expand_label
+from sluice.audit.errors import WireError
+from sluice.audit.wire.client import Verdict
+from sluice.audit.wire.codec import Reader, number, vector
+from sluice.audit.wire.connection import (
+    Alert,
+    Closed,
+    MessageReader,
+    Silent,
+    alert_of,
+    printable,
+)
+from sluice.audit.wire.hello import RETRY_RANDOM, ClientHello, parse_server_hello
+from sluice.audit.wire.numbers import WEAK_GROUPS, Version
+from sluice.audit.wire.schedule import (
+    SUITES,
+    KeySchedule,
+    Protection,
+    expand_label,
+)
 
 
 def server_hello(

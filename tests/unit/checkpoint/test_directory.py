@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.checkpoint.directory import CheckpointDirectory, Folder
-from runtime.checkpoint.errors import CheckpointsUnavailable, StreamingMisconfigured
+from sluice.runtime.checkpoint.directory import CheckpointDirectory, Folder
+from sluice.runtime.checkpoint.errors import CheckpointsUnavailable, StreamingMisconfigured
 
 JOB = "0123456789abcdef0123456789abcdef"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoint.ledger import (
+from sluice.runtime.checkpoint.ledger import (
     HISTORY,
     Checkpoint,
     CheckpointLedger,
@@ -15,7 +15,7 @@ from runtime.checkpoint.ledger import (
     encode,
     missing_batches,
 )
-from runtime.messages import StreamingQuery, StreamingState
+from sluice.runtime.messages import StreamingQuery, StreamingState
 
 
 def state(**batches: int) -> StreamingState:

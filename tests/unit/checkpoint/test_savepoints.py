@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.checkpoint.directory import CheckpointDirectory, Folder
-from runtime.checkpoint.errors import CheckpointsUnavailable, SavepointFailed, SavepointNotFound
-from runtime.checkpoint.ledger import Checkpoint, QueryCheckpoint
-from runtime.checkpoint.savepoints import Savepoint, Savepoints, files_to_copy, new_savepoint_id, savepoint_id_of
+from sluice.runtime.checkpoint.directory import CheckpointDirectory, Folder
+from sluice.runtime.checkpoint.errors import CheckpointsUnavailable, SavepointFailed, SavepointNotFound
+from sluice.runtime.checkpoint.ledger import Checkpoint, QueryCheckpoint
+from sluice.runtime.checkpoint.savepoints import (
+    Savepoint,
+    Savepoints,
+    files_to_copy,
+    new_savepoint_id,
+    savepoint_id_of,
+)
 
 JOB = "0123456789abcdef0123456789abcdef"
 OTHER = "f" * 32

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.acts import operator
-from cli.main import app
-from gateway.audit_chain import AuditRecord
-from gateway.audit_log import AuditLog, audit_directory, audit_file
-from gateway.errors import AuditLogError
-from pki.home import Home
+from sluice.cli.main import app
+from sluice.cli.recorded_acts import operator
+from sluice.core.home import Home
+from sluice.gateway.audit_log.chain import AuditRecord
+from sluice.gateway.audit_log.log import AuditLog, audit_directory, audit_file
+from sluice.gateway.errors import AuditLogError
 
 RECORDS = [
     AuditRecord(

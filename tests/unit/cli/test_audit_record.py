@@ -6,11 +6,21 @@ import datetime as dt
 import stat
 from pathlib import Path
 
-from audit.model import Accepted, Kind, Listener, ListenerReport, Negotiated, Outcome, Report, Result, Severity
-from cli.audit_record import keep_summary, summary_of
-from pki.channels import Channel
-from pki.home import Home
-from runtime.ui.audit_summary import Examined, read_summary, summary_file
+from sluice.audit.model import (
+    Accepted,
+    Kind,
+    Listener,
+    ListenerReport,
+    Negotiated,
+    Outcome,
+    Report,
+    Result,
+    Severity,
+)
+from sluice.cli.audit.record import keep_summary, summary_of
+from sluice.core.home import Home
+from sluice.pki.channels import Channel
+from sluice.runtime.rest.audit_summary import Examined, read_summary, summary_file
 
 BEGAN = dt.datetime(2026, 11, 21, 12, tzinfo=dt.UTC)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from cli.errors import UsageError
-from cli.main import app
+from sluice.cli.errors import UsageError
+from sluice.cli.main import app
 
 
 def test_a_set_is_written_once_and_replaced_only_by_force(tmp_path: Path) -> None:

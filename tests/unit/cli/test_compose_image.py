@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.compose_image import INSTRUCTIONS, image_files, pack_wheel
-from cli.errors import CommandError
+from sluice.cli.compose.image_context import INSTRUCTIONS, image_files, pack_wheel
+from sluice.cli.errors import CommandError
 
 ROOT = Path(__file__).parents[3]
 FILES = {
@@ -82,7 +82,10 @@ def test_a_checkout_has_no_wheel_to_pack() -> None:
 
 
 def test_what_a_wheel_brings_is_what_the_source_tree_builds_with() -> None:
-    kept = {name: (ROOT / "cli" / "image" / name).resolve().relative_to(ROOT).as_posix() for name in INSTRUCTIONS}
+    kept = {
+        name: (ROOT / "cli" / "compose" / "image" / name).resolve().relative_to(ROOT).as_posix()
+        for name in INSTRUCTIONS
+    }
     assert kept == {
         "Dockerfile": "compose/Dockerfile",
         "Dockerfile.envoy": "compose/Dockerfile.envoy",

@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
-from cli.compose_set import ComposeSet, render_compose, render_environment, render_settings
-from cli.config import load
-from cli.errors import UsageError
+from sluice.cli.compose.files import (
+    ComposeSet,
+    render_compose,
+    render_environment,
+    render_settings,
+)
+from sluice.cli.config import load
+from sluice.cli.errors import UsageError
 
 ROOT = Path(__file__).parents[3]
 

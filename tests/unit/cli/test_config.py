@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli import config
-from cli.errors import UsageError
-from cli.main import app
+from sluice.cli import config
+from sluice.cli.errors import UsageError
+from sluice.cli.main import app
 
 
 def load(text: str, tmp_path: Path, **environment: str) -> config.Configuration:

@@ -10,10 +10,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli.machine.checks import MEBIBYTE, Demand, machine_problems
-from cli.machine.facts import Directory, MachineFacts, Port, Program, read_machine
-from cli.main import app
-from pki.problem import Severity
+from sluice.cli.doctor.machine_checks import MEBIBYTE, Demand, machine_problems
+from sluice.cli.doctor.machine_facts import (
+    Directory,
+    MachineFacts,
+    Port,
+    Program,
+    read_machine,
+)
+from sluice.cli.main import app
+from sluice.pki.inspect.problems import Severity
 
 NOON = 1_800_000_000.0
 DEMAND = Demand(processes=8, slots=4, slot_memory=768 * MEBIBYTE, driver_memory=768 * MEBIBYTE, slot_cores=1)

@@ -9,10 +9,10 @@ import os
 import pytest
 from rich.console import Console
 
-import cli.main
-from cli.errors import EXIT_INTERNAL
-from cli.failure import causes, of_the_system, tell
-from pki.errors import SluiceError, StoreError
+import sluice.cli.main
+from sluice.cli.errors import EXIT_INTERNAL
+from sluice.cli.failure import causes, of_the_system, tell
+from sluice.core.errors import SluiceError, StoreError
 
 
 def told(error: SluiceError) -> list[str]:
@@ -72,9 +72,9 @@ def test_a_fault_of_ours_does_not_look_like_an_answer(
     def broken() -> None:
         raise ZeroDivisionError("of the inside")
 
-    monkeypatch.setattr(cli.main, "app", broken)
+    monkeypatch.setattr(sluice.cli.main, "app", broken)
     with pytest.raises(SystemExit) as ended:
-        cli.main.main()
+        sluice.cli.main.main()
     assert ended.value.code == EXIT_INTERNAL
     said = capsys.readouterr().err
     assert "Traceback" in said

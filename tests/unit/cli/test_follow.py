@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.errors import AwayError, UnreachableError
-from cli.follow import OUTAGE_SECONDS, STOPPED_SECONDS, Follower
+from sluice.cli.errors import AwayError, UnreachableError
+from sluice.cli.jobs.follow import OUTAGE_SECONDS, STOPPED_SECONDS, Follower
 
 JOB = "/v1/jobs/ab"
 LOGS = f"{JOB}/logs"

@@ -10,7 +10,7 @@ from typing import Any
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from cli.main import app
+from sluice.cli.main import app
 
 PROSE = {"demo"}
 """Shows somebody what happens."""

@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from cli.client import GatewayClient
-from cli.errors import RefusedError, UnreachableError
-from cli.held_pass import MARGIN_SECONDS, HeldPass
-from cli.target import Target
+from sluice.cli.client.held_access_token import MARGIN_SECONDS, HeldPass
+from sluice.cli.client.rest_client import GatewayClient
+from sluice.cli.client.target import Target
+from sluice.cli.errors import RefusedError, UnreachableError
 
 
 class Gateway:

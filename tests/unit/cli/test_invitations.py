@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.errors import UsageError
-from cli.invitations import Invitation, invite, joined_already
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import JoinToken
-from pki.errors import CertificateRejected, PkiError
-from pki.issuer import utc_now
+from sluice.cli.compose.invitations import Invitation, invite, joined_already
+from sluice.cli.errors import UsageError
+from sluice.core.errors import CertificateRejected, PkiError
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.identities.join_tokens import JoinToken
+from sluice.pki.issuing.issuer import utc_now
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 

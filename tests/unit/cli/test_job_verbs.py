@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.errors import EXIT_USAGE, RefusedError, UsageError
-from cli.job_ids import whole_id
-from cli.job_list import some_jobs, wanted_states
-from cli.job_logs import TAIL_BLOCK_BYTES, JobLog
-from runtime.log_files import _whole_characters
+from sluice.cli.errors import EXIT_USAGE, RefusedError, UsageError
+from sluice.cli.jobs.ids import whole_id
+from sluice.cli.jobs.list import some_jobs, wanted_states
+from sluice.cli.jobs.logs import TAIL_BLOCK_BYTES, JobLog
+from sluice.runtime.node.log_files import _whole_characters
 
 JOB = "a" * 32
 
@@ -113,7 +113,7 @@ def test_state_that_is_none_is_wrong_usage() -> None:
 
 @dataclass
 class Logs:
-    """REST's logs of one job: as :func:`runtime.log_files.read_log` cuts them."""
+    """REST's logs of one job: as :func:`sluice.runtime.node.log_files.read_log` cuts them."""
 
     logs: dict[str, bytes]
     job: dict[str, Any] = field(default_factory=lambda: {"state": "FINISHED", "attempt": 1})

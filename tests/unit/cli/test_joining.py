@@ -6,15 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from cli.errors import UsageError
-from cli.joining import agent_tokens, gateway_identities, joining, own_identity
-from pki.agent.policy import AgentPolicy, ManagedIdentity
-from pki.ca.client import parse_ca
-from pki.config import PkiConfig
-from pki.errors import StoreError
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.profiles import AuthorityKind
+from sluice.cli.errors import UsageError
+from sluice.cli.run.joining import (
+    agent_tokens,
+    gateway_identities,
+    joining,
+    own_identity,
+)
+from sluice.core.errors import StoreError
+from sluice.core.home import Home
+from sluice.pki.agent.policy import AgentPolicy, ManagedIdentity
+from sluice.pki.config import PkiConfig
+from sluice.pki.enrolment.client import parse_ca
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 
 CONFIG = PkiConfig(trust_domain="td")
 WORKERS = [SpiffeId.process("td", Role.TASKMANAGER, f"tm-{number}") for number in (1, 2)]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.errors import CommandError
-from cli.kubernetes_submit import Kubectl, submit_with_files
+from sluice.cli.errors import CommandError
+from sluice.cli.jobs.kubernetes import Kubectl, submit_with_files
 
 KUBECTL = """
 import json, pathlib, sys

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from cli.progress import MAX_WORDS, bar, with_bar
+from sluice.cli.progress import MAX_WORDS, bar, with_bar
 
 
 def terminal() -> tuple[Console, io.StringIO]:

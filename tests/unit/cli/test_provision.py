@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cli.provision import free_names, to_start
+from sluice.cli.cluster.provision import free_names, to_start
 
 
 @pytest.mark.parametrize(

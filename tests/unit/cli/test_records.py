@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.errors import CommandError
-from cli.records import (
+from sluice.cli.cluster.records import (
     ClusterRecord,
     ProcessRecord,
     end_survivors,
@@ -22,7 +21,8 @@ from cli.records import (
     watch_for_stop,
     write_record,
 )
-from pki.home import Home
+from sluice.cli.errors import CommandError
+from sluice.core.home import Home
 
 SLEEPER = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); \
 print('up', flush=True); time.sleep(600)"

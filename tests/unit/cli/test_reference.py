@@ -9,11 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from cli.config import SECTIONS
-from cli.config_reference import configuration_reference
-from cli.metrics_reference import metrics_in, metrics_reference
-from cli.rest_reference import rest_reference
-from runtime.rest.routes import ROUTES
+from sluice.cli.config import SECTIONS
+from sluice.cli.reference.config import configuration_reference
+from sluice.cli.reference.metrics import metrics_in, metrics_reference
+from sluice.cli.reference.rest import rest_reference
+from sluice.runtime.rest_server.routes import ROUTES
 
 ROOT = Path(__file__).parents[3]
 

@@ -13,7 +13,8 @@ AGAIN_AFTERWARDS = "serving.serve(work())\nos.kill(os.getpid(), signal.SIGTERM)\
 
 PROGRAM = """
 import asyncio, os, signal
-from cli import run, serving
+from sluice.cli.run import commands as run
+from sluice.cli import serving
 
 async def work():
     os.kill(os.getpid(), signal.SIGTERM)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.artifacts import parts_of
-from cli.errors import UsageError
-from cli.restart_options import restart_wish
-from runtime.restart_config import RestartStrategy
+from sluice.cli.errors import UsageError
+from sluice.cli.jobs.artifacts import parts_of
+from sluice.cli.jobs.restart_options import restart_wish
+from sluice.runtime.restart_config import RestartStrategy
 
 
 def test_what_is_not_said_is_not_sent() -> None:

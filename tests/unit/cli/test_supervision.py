@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli.supervision import Member, Supervisor
-from runtime.process import ChildProcess
-from runtime.taskmanager.errors import DRAINED_EXIT_CODE
+from sluice.cli.cluster.supervision import Member, Supervisor
+from sluice.runtime.node.child_process import ChildProcess
+from sluice.runtime.taskmanager.errors import DRAINED_EXIT_CODE
 
 DEADLINE_SECONDS = 30.0
 DEVNULL = asyncio.subprocess.DEVNULL

@@ -12,15 +12,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cli import credentials
-from cli.connect import connection_string
-from cli.errors import UsageError
-from cli.main import app
-from cli.target import held_credential, resolve_target
-from cli.token_binding import addresses, binding_file, fingerprints, gateway_url, read_binding
-from gateway.config import GatewayConfig
-from pki.errors import StoreError
-from pki.home import Home
+from sluice.cli.client import credentials
+from sluice.cli.client.target import held_credential, resolve_target
+from sluice.cli.client.token_binding import (
+    addresses,
+    binding_file,
+    fingerprints,
+    gateway_url,
+    read_binding,
+)
+from sluice.cli.errors import UsageError
+from sluice.cli.jobs.connect import connection_string
+from sluice.cli.main import app
+from sluice.core.errors import StoreError
+from sluice.core.home import Home
+from sluice.gateway.config import GatewayConfig
 from tests.hostile import TestPki
 
 URL = "https://127.0.0.1:8443"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cli import uploads as module
-from cli.errors import AwayError, RefusedError
-from cli.uploads import PATIENCE, upload
+from sluice.cli.client import uploads as module
+from sluice.cli.client.uploads import PATIENCE, upload
+from sluice.cli.errors import AwayError, RefusedError
 
 CONTENT = bytes(range(250)) * 10
 

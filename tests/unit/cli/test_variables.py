@@ -8,8 +8,8 @@ from typing import Any
 
 import typer.main
 
-from cli.compose_set import ComposeSet, render_compose
-from cli.main import app
+from sluice.cli.compose.files import ComposeSet, render_compose
+from sluice.cli.main import app
 
 
 def _options(command: Any) -> Iterator[Any]:

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.connect.proto import base_pb2 as proto
 
-from gateway.connect.messages import METHODS, SERVICE, USER_CONTEXT_FIELD, MalformedMessage, bind_user, user_context
+from sluice.gateway.connect.messages import (
+    METHODS,
+    SERVICE,
+    USER_CONTEXT_FIELD,
+    MalformedMessage,
+    bind_user,
+    user_context,
+)
 
 REQUESTS: dict[str, Any] = {
     method.name: method.input_type for method in proto.DESCRIPTOR.services_by_name["SparkConnectService"].methods

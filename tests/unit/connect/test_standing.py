@@ -13,19 +13,24 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gateway.config import GatewayConfig
-from gateway.errors import TokenStoreError
-from gateway.revocations import RevocationKind, Revocations
-from gateway.session_store import FLUSH_SECONDS, SessionStore
-from gateway.sessions import Limits, SessionRecord, SignedIn
-from gateway.standing import answer, standing_in, stands_in
-from gateway.token_book import TokenBook, TokenRecord
-from gateway.tokens import TokenStore, create_token, token_file
-from pki.assertions import Asserted
-from pki.credential import Credential, CredentialKind
-from pki.files import write_secret
-from pki.home import Home
-from pki.standing import MAX_ASKED, Cut, Holder, OpenStreams
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.gateway.authn.standing import answer, standing_in, stands_in
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.credentials.api_tokens import TokenBook, TokenRecord
+from sluice.gateway.credentials.revocations import RevocationKind, Revocations
+from sluice.gateway.credentials.session_store import FLUSH_SECONDS, SessionStore
+from sluice.gateway.credentials.sessions import Limits, SessionRecord, SignedIn
+from sluice.gateway.credentials.token_file import TokenStore, create_token, token_file
+from sluice.gateway.errors import TokenStoreError
+from sluice.pki.assertions.credential import Credential, CredentialKind
+from sluice.pki.assertions.stream_standing import (
+    MAX_ASKED,
+    Cut,
+    Holder,
+    OpenStreams,
+)
+from sluice.pki.assertions.tokens import Asserted
 
 CONFIG = GatewayConfig(session_lifetime=1000.0, session_idle=100.0)
 

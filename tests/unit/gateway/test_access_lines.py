@@ -10,9 +10,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.access_lines import MALFORMED, MAX_ACCESS_LINE_BYTES, record_of, records_of
-from gateway.audit_chain import MAX_LINE_BYTES, AuditRecord, ChainState, seal
-from gateway.audit_scrub import scrubbed
+from sluice.gateway.audit_log.access_lines import (
+    MALFORMED,
+    MAX_ACCESS_LINE_BYTES,
+    record_of,
+    records_of,
+)
+from sluice.gateway.audit_log.chain import (
+    MAX_LINE_BYTES,
+    AuditRecord,
+    ChainState,
+    seal,
+)
+from sluice.gateway.audit_log.scrubbing import scrubbed
 
 LINE = {
     "time": "2026-03-01T12:00:00.000Z",

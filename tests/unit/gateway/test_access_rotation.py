@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access_rotation import AccessRotation, make_access_log
-from gateway.errors import EnvoyFailed
+from sluice.gateway.audit_log.access_rotation import AccessRotation, make_access_log
+from sluice.gateway.errors import EnvoyFailed
 
 
 class Proxy:

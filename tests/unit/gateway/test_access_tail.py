@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway import access_tail
-from gateway.access_lines import MALFORMED
-from gateway.access_tail import AccessTail
-from gateway.audit_chain import AuditRecord
-from gateway.audit_log import AuditLog
-from gateway.audit_verify import read_records, verify_log
-from gateway.errors import AuditLogError
+from sluice.gateway.audit_log import access_tail
+from sluice.gateway.audit_log.access_lines import MALFORMED
+from sluice.gateway.audit_log.access_tail import AccessTail
+from sluice.gateway.audit_log.chain import AuditRecord
+from sluice.gateway.audit_log.log import AuditLog
+from sluice.gateway.audit_log.verification import read_records, verify_log
+from sluice.gateway.errors import AuditLogError
 
 
 class World:

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from gateway.audit_chain import MAX_LINE_BYTES, AccessPosition, AuditRecord
-from gateway.audit_keys import SIGNING_KEY, VERIFICATION_KEY
-from gateway.audit_log import AuditLog, Limits
-from gateway.audit_segments import CHECKPOINT, segments
-from gateway.audit_verify import read_records, verify_file, verify_log
-from gateway.errors import AuditLogError
+from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AccessPosition, AuditRecord
+from sluice.gateway.audit_log.keys import SIGNING_KEY, VERIFICATION_KEY
+from sluice.gateway.audit_log.log import AuditLog, Limits
+from sluice.gateway.audit_log.segments import CHECKPOINT, segments
+from sluice.gateway.audit_log.verification import read_records, verify_file, verify_log
+from sluice.gateway.errors import AuditLogError
 
 
 def decision(path: str = "/v1/jobs") -> AuditRecord:
@@ -171,7 +171,7 @@ def test_several_writers_continue_one_chain(path: Path) -> None:
 
 def test_writer_that_waits_too_long_for_another_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = AuditLog(path), AuditLog(path)
-    monkeypatch.setattr("gateway.audit_segments.LOCK_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("sluice.gateway.audit_log.segments.LOCK_TIMEOUT_SECONDS", 0.01)
     with one._writing(), pytest.raises(AuditLogError, match="another process has been writing"):
         other.append(decision())
     other.append(decision())

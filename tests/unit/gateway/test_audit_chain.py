@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gateway.audit_chain import (
+from sluice.gateway.audit_log.chain import (
     GENESIS,
     MAX_UNSIGNED_RECORDS,
     AuditRecord,
@@ -18,8 +18,8 @@ from gateway.audit_chain import (
     seal_checkpoint,
     verify,
 )
-from gateway.audit_keys import SigningKey, VerificationKey
-from gateway.errors import AuditLogError
+from sluice.gateway.audit_log.keys import SigningKey, VerificationKey
+from sluice.gateway.errors import AuditLogError
 
 
 def key() -> SigningKey:

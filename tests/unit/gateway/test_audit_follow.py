@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.audit_chain import AuditRecord
-from gateway.audit_follow import Filter, follow
-from gateway.audit_log import AuditLog, Limits
-from gateway.audit_segments import segments
-from gateway.audit_verify import read_records
-from gateway.errors import AuditLogError
+from sluice.gateway.audit_log.chain import AuditRecord
+from sluice.gateway.audit_log.follow import Filter, follow
+from sluice.gateway.audit_log.log import AuditLog, Limits
+from sluice.gateway.audit_log.segments import segments
+from sluice.gateway.audit_log.verification import read_records
+from sluice.gateway.errors import AuditLogError
 
 
 class Enough(Exception):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.access_lines import records_of
-from gateway.audit_chain import AuditRecord
+from sluice.gateway.audit_log.access_lines import records_of
+from sluice.gateway.audit_log.chain import AuditRecord
 
 
 def test_records_that_one_line_stands_for_are_numbered() -> None:

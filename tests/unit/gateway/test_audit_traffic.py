@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway import audit_traffic
-from gateway.audit_chain import AccessPosition, AuditRecord
-from gateway.audit_log import AuditDisk, AuditLog
-from gateway.audit_traffic import MAX_TRAFFIC_BYTES, TrafficWriter
-from gateway.audit_verify import read_records, verify_log
-from gateway.errors import AuditLogError
+from sluice.gateway.audit_log import traffic as audit_traffic
+from sluice.gateway.audit_log.chain import AccessPosition, AuditRecord
+from sluice.gateway.audit_log.log import AuditDisk, AuditLog
+from sluice.gateway.audit_log.traffic import MAX_TRAFFIC_BYTES, TrafficWriter
+from sluice.gateway.audit_log.verification import read_records, verify_log
+from sluice.gateway.errors import AuditLogError
 
 NOWHERE = AccessPosition("", 0)
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.audit_chain import AuditRecord
-from gateway.audit_keys import SIGNING_KEY, VERIFICATION_KEY, VerificationKey
-from gateway.audit_log import AuditLog, Limits
-from gateway.audit_segments import CHECKPOINT, CURRENT, segments
-from gateway.audit_verify import verify_log
-from gateway.errors import AuditLogError
-from pki.errors import SluiceError
+from sluice.core.errors import SluiceError
+from sluice.gateway.audit_log.chain import AuditRecord
+from sluice.gateway.audit_log.keys import SIGNING_KEY, VERIFICATION_KEY, VerificationKey
+from sluice.gateway.audit_log.log import AuditLog, Limits
+from sluice.gateway.audit_log.segments import CHECKPOINT, CURRENT, segments
+from sluice.gateway.audit_log.verification import verify_log
+from sluice.gateway.errors import AuditLogError
 
 RECORDS = 40
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.audit_chain import MAX_LINE_BYTES, AuditRecord
-from gateway.audit_log import AuditDisk, AuditLog, audit_file
-from gateway.audit_segments import LOCK
-from gateway.audit_verify import verify_log
-from gateway.audit_writer import AuditWriter
-from gateway.errors import AuditLogError
-from gateway.token_use import TokenUse, read_token_use
-from pki.home import Home
+from sluice.core.home import Home
+from sluice.gateway.audit_log.chain import MAX_LINE_BYTES, AuditRecord
+from sluice.gateway.audit_log.log import AuditDisk, AuditLog, audit_file
+from sluice.gateway.audit_log.segments import LOCK
+from sluice.gateway.audit_log.verification import verify_log
+from sluice.gateway.audit_log.writer import AuditWriter
+from sluice.gateway.credentials.token_use import TokenUse, read_token_use
+from sluice.gateway.errors import AuditLogError
 
 DEADLINE_SECONDS = 30.0
 

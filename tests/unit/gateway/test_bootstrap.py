@@ -9,21 +9,26 @@ from typing import Any
 
 import pytest
 
-from gateway.bootstrap import SOURCE, EnvoyPaths, legs_of, render
-from gateway.config import GatewayConfig
-from gateway.errors import BootstrapError
-from gateway.passes import role_pass_prefix
-from gateway.routes import Route
-from gateway.service import OPERATION_HEADER, REQUEST_ID_HEADER
-from gateway.xds.clusters import edge_clusters
-from gateway.xds.headers import REMOVED_HEADERS, REMOVED_PREFIXES
-from gateway.xds.listeners import SOURCE as LISTENER_SOURCE
-from gateway.xds.listeners import edge_listener
-from gateway.xds.replies import LOCAL_DETAILS, local_replies
-from gateway.xds.routes import Grants, domains, route_configuration
-from gateway.xds.source import fill, load_source
-from pki.assertions import HEADER
-from pki.home import Home
+from sluice.core.home import Home
+from sluice.gateway.authz.routes import Route
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.credentials.access_tokens import role_pass_prefix
+from sluice.gateway.envoy_config.clusters import edge_clusters
+from sluice.gateway.envoy_config.headers import REMOVED_HEADERS, REMOVED_PREFIXES
+from sluice.gateway.envoy_config.listeners import SOURCE as LISTENER_SOURCE
+from sluice.gateway.envoy_config.listeners import edge_listener
+from sluice.gateway.envoy_config.replies import LOCAL_DETAILS, local_replies
+from sluice.gateway.envoy_config.routes import Grants, domains, route_configuration
+from sluice.gateway.envoy_config.templates import fill, load_source
+from sluice.gateway.errors import BootstrapError
+from sluice.gateway.proxy.bootstrap import (
+    SOURCE,
+    EnvoyPaths,
+    legs_of,
+    render,
+)
+from sluice.gateway.service.ext_authz import OPERATION_HEADER, REQUEST_ID_HEADER
+from sluice.pki.assertions.tokens import HEADER
 
 PATHS = EnvoyPaths.of(Home(Path("/home/of/cluster")))
 

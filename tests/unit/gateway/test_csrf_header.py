@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from gateway.passes import CSRF_HEADER
-from gateway.xds.headers import header_mutations
+from sluice.gateway.credentials.access_tokens import CSRF_HEADER
+from sluice.gateway.envoy_config.headers import header_mutations
 
 
 def removed(name: str) -> bool:

@@ -6,15 +6,15 @@ import datetime as dt
 
 import pytest
 
-from gateway.authenticator import Authenticated
-from gateway.decision import CheckRequest, Decision, decide
-from gateway.operations import known_operations
-from gateway.policy_file import DEFAULT_POLICY, read_policy
-from gateway.principal import AccessRole, Principal
-from gateway.routes import Route, RouteTable
-from gateway.token_book import Refusal, TokenBook, Unauthenticated
-from pki.credential import Credential
-from runtime.rest.routes import published_routes
+from sluice.gateway.authn.authenticator import Authenticated
+from sluice.gateway.authz.operations import known_operations
+from sluice.gateway.authz.policy_file import DEFAULT_POLICY, read_policy
+from sluice.gateway.authz.routes import Route, RouteTable
+from sluice.gateway.credentials.api_tokens import Refusal, TokenBook, Unauthenticated
+from sluice.gateway.decision import CheckRequest, Decision, decide
+from sluice.gateway.principal import AccessRole, Principal
+from sluice.pki.assertions.credential import Credential
+from sluice.runtime.rest_server.routes import published_routes
 
 NOW = 1_800_000_000.0
 ROUTES = RouteTable(

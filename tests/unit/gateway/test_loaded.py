@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from gateway.loaded import has_loaded, report_of
-from gateway.secret_feed import Given, Side
-from pki.authority import to_pem
-from pki.config import PkiConfig
-from pki.generation import key_id
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.issuer import LocalIssuer
-from pki.profiles import AuthorityKind
+from sluice.gateway.proxy.envoy_status import has_loaded, report_of
+from sluice.gateway.proxy.secret_feed import Given, Side
+from sluice.pki.authorities.signing import to_pem
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.key_identifiers import key_id
+from sluice.pki.x509.profiles import AuthorityKind
 
 NOW = dt.datetime(2027, 1, 1, tzinfo=dt.UTC)
 

@@ -9,13 +9,18 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from gateway.config import GatewayConfig
-from gateway.errors import BootstrapError
-from gateway.nginx import PROBLEM_HEADER, STATUS_HEADER, NginxPaths, render
-from gateway.problem import CONTENT_TYPE, problem_body
-from gateway.service import for_nginx
-from gateway.upstreams import Legs, TlsLeg, UnixLeg
-from pki.identity import Role
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.errors import BootstrapError
+from sluice.gateway.problem import CONTENT_TYPE, problem_body
+from sluice.gateway.proxy.nginx import (
+    PROBLEM_HEADER,
+    STATUS_HEADER,
+    NginxPaths,
+    render,
+)
+from sluice.gateway.service.ext_authz import for_nginx
+from sluice.gateway.upstreams import Legs, TlsLeg, UnixLeg
+from sluice.pki.spiffe_id import Role
 
 PATHS = NginxPaths(Path("/srv/nginx"), Path("/srv/edge"), Path("/srv/envoy"), Path("/srv/access.jsonl"))
 RELAY = UnixLeg(Path("/run/connect.sock"))

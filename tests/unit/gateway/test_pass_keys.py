@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import PassKeyError
-from gateway.pass_keys import PUBLISH_AHEAD, RETAIN, ROTATE_AFTER, PassKeys, plan
+from sluice.gateway.credentials.signing_keys import (
+    PUBLISH_AHEAD,
+    RETAIN,
+    ROTATE_AFTER,
+    PassKeys,
+    plan,
+)
+from sluice.gateway.errors import PassKeyError
 
 NOW = 1_800_000_000.0
 AHEAD, KEPT, DAY = PUBLISH_AHEAD.total_seconds(), RETAIN.total_seconds(), ROTATE_AFTER.total_seconds()

@@ -15,11 +15,16 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gateway.pass_keys import PassKeys
-from gateway.passes import InvalidPass, issue, role_pass_prefix, verify
-from gateway.policy import Policy, RoleRules
-from gateway.principal import Principal
-from pki.credential import Credential
+from sluice.gateway.authz.policy import Policy, RoleRules
+from sluice.gateway.credentials.access_tokens import (
+    InvalidPass,
+    issue,
+    role_pass_prefix,
+    verify,
+)
+from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.principal import Principal
+from sluice.pki.assertions.credential import Credential
 
 NOW = 1_800_000_000.0
 POLICY = Policy(

@@ -12,17 +12,23 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from typer.testing import CliRunner, Result
 
-from cli import pki, policy, session, token, user
-from cli.errors import RefusedError, UsageError
-from gateway.errors import PolicyError, UserFileError
-from gateway.operations import OWNED_OPERATIONS
-from gateway.policy_file import DEFAULT_POLICY
-from gateway.revocations import Revocations
-from gateway.session_store import SessionStore
-from gateway.sessions import Limits, SignedIn
-from gateway.token_use import TokenUse
-from gateway.users import UserStore
-from pki.home import Home
+from sluice.cli.errors import RefusedError, UsageError
+from sluice.cli.gateway import (
+    policy,
+    session,
+    token,
+    user,
+)
+from sluice.cli.pki import commands as pki
+from sluice.core.home import Home
+from sluice.gateway.authz.operations import OWNED_OPERATIONS
+from sluice.gateway.authz.policy_file import DEFAULT_POLICY
+from sluice.gateway.credentials.revocations import Revocations
+from sluice.gateway.credentials.session_store import SessionStore
+from sluice.gateway.credentials.sessions import Limits, SignedIn
+from sluice.gateway.credentials.token_use import TokenUse
+from sluice.gateway.credentials.users import UserStore
+from sluice.gateway.errors import PolicyError, UserFileError
 
 PASSWORD = "correct horse battery"  # noqa: S105  of the tests' own users
 TABLE = """

@@ -9,14 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.operations import GATEWAY_OPERATIONS, OWNED_OPERATIONS, is_pattern, known_operations, matches
-from gateway.passes import role_pass_prefix
-from gateway.policy import DIGEST_CHARACTERS, Policy, RoleRules, Verdict
-from gateway.policy_file import DEFAULT_POLICY, parse, read_policy
-from gateway.principal import AccessRole, Principal
-from gateway.routes import Route
-from pki.credential import Credential
-from runtime.rest.routes import ROUTES
+from sluice.gateway.authz.operations import (
+    GATEWAY_OPERATIONS,
+    OWNED_OPERATIONS,
+    is_pattern,
+    known_operations,
+    matches,
+)
+from sluice.gateway.authz.policy import (
+    DIGEST_CHARACTERS,
+    Policy,
+    RoleRules,
+    Verdict,
+)
+from sluice.gateway.authz.policy_file import DEFAULT_POLICY, parse, read_policy
+from sluice.gateway.authz.routes import Route
+from sluice.gateway.credentials.access_tokens import role_pass_prefix
+from sluice.gateway.principal import AccessRole, Principal
+from sluice.pki.assertions.credential import Credential
+from sluice.runtime.rest_server.routes import ROUTES
 
 OPERATIONS = known_operations(Route(each.method, each.path, each.operation) for each in ROUTES)
 DEFAULT = read_policy(DEFAULT_POLICY, OPERATIONS)

@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import PolicyError
-from gateway.policy import Verdict
-from gateway.policy_file import DEFAULT_POLICY, PolicyFile, parse, policy_file, read_policy
-from gateway.principal import Principal
-from pki.credential import Credential
-from pki.home import Home
+from sluice.core.home import Home
+from sluice.gateway.authz.policy import Verdict
+from sluice.gateway.authz.policy_file import (
+    DEFAULT_POLICY,
+    PolicyFile,
+    parse,
+    policy_file,
+    read_policy,
+)
+from sluice.gateway.errors import PolicyError
+from sluice.gateway.principal import Principal
+from sluice.pki.assertions.credential import Credential
 
 OPERATIONS = frozenset({"jobs.list", "jobs.read", "jobs.cancel", "jobs.submit"})
 GOOD = """

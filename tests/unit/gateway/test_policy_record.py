@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.audit_keys import SIGNING_KEY
-from gateway.audit_log import AuditLog
-from gateway.audit_verify import read_records
-from gateway.errors import AuditLogError
-from gateway.policy_record import RecordedPolicy
+from sluice.gateway.audit_log.keys import SIGNING_KEY
+from sluice.gateway.audit_log.log import AuditLog
+from sluice.gateway.audit_log.policy_record import RecordedPolicy
+from sluice.gateway.audit_log.verification import read_records
+from sluice.gateway.errors import AuditLogError
 
 POLICY = 'version = 1\n[roles.viewer]\nallow = ["jobs.list"]\n'
 OPERATIONS = frozenset({"jobs.list", "jobs.submit"})

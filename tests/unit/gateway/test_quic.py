@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from gateway.bootstrap import EnvoyPaths, legs_of
-from gateway.config import GatewayConfig
-from gateway.xds.api import LISTENER, ROUTES, from_json
-from gateway.xds.edge import EdgeInputs, edge_documents
-from gateway.xds.listeners import SOURCE
-from gateway.xds.quic import alternative_service
-from gateway.xds.routes import Grants
-from gateway.xds.source import load_source
-from pki.home import Home
+from sluice.core.home import Home
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.envoy_config.edge import EdgeInputs, edge_documents
+from sluice.gateway.envoy_config.http3 import alternative_service
+from sluice.gateway.envoy_config.listeners import SOURCE
+from sluice.gateway.envoy_config.routes import Grants
+from sluice.gateway.envoy_config.templates import load_source
+from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
+from sluice.gateway.xds.api import LISTENER, ROUTES, from_json
 
 OFF = GatewayConfig()
 ON = GatewayConfig(http3=True)

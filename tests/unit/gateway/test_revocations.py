@@ -9,10 +9,16 @@ from typing import get_args
 
 import pytest
 
-import gateway.revocations as module
-from gateway.errors import RevocationError
-from gateway.revocations import FOREVER, KINDS, Revocations, RevocationSet, decode
-from pki.credential import Credential, CredentialKind
+import sluice.gateway.credentials.revocations as module
+from sluice.gateway.credentials.revocations import (
+    FOREVER,
+    KINDS,
+    Revocations,
+    RevocationSet,
+    decode,
+)
+from sluice.gateway.errors import RevocationError
+from sluice.pki.assertions.credential import Credential, CredentialKind
 
 NOW = 1_800_000_000.0
 

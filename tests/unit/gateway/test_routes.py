@@ -8,11 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import RouteListError
-from gateway.operations import known_operations
-from gateway.policy_file import DEFAULT_POLICY, read_policy
-from gateway.routes import MAX_ROUTES, Route, RouteTable, UnsafePath, split_target
-from runtime.rest.routes import published_routes
+from sluice.gateway.authz.operations import known_operations
+from sluice.gateway.authz.policy_file import DEFAULT_POLICY, read_policy
+from sluice.gateway.authz.routes import (
+    MAX_ROUTES,
+    Route,
+    RouteTable,
+    UnsafePath,
+    split_target,
+)
+from sluice.gateway.errors import RouteListError
+from sluice.runtime.rest_server.routes import published_routes
 
 ROUTES = [
     Route("GET", "/", "overview.read"),

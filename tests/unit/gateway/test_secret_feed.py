@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import EnvoyIdentityError
-from gateway.secret_feed import Given, SecretFeed, Side
-from gateway.xds.api import to_json
-from pki.authority import to_pem
-from pki.config import PkiConfig
-from pki.crl_files import install_crls
-from pki.errors import StoreError
-from pki.files import write_public
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
+from sluice.core.errors import StoreError
+from sluice.core.files import write_public
+from sluice.gateway.errors import EnvoyIdentityError
+from sluice.gateway.proxy.secret_feed import Given, SecretFeed, Side
+from sluice.gateway.xds.api import to_json
+from sluice.pki.authorities.signing import to_pem
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.revocation.crl_files import install_crls
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 
 NOW = dt.datetime(2027, 1, 1, tzinfo=dt.UTC)
 GATEWAY = SpiffeId.process("test", Role.GATEWAY, "envoy")

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import InvalidTokenRequest, TokenNotFound, TokenStoreError
-from gateway.principal import AccessRole, Principal
-from gateway.token_book import (
+from sluice.gateway.credentials.api_tokens import (
     FORGET_AFTER,
     MAX_NAME_CHARACTERS,
     MAX_TOKENS,
@@ -22,7 +20,9 @@ from gateway.token_book import (
     Unauthenticated,
     redact,
 )
-from pki.credential import Credential
+from sluice.gateway.errors import InvalidTokenRequest, TokenNotFound, TokenStoreError
+from sluice.gateway.principal import AccessRole, Principal
+from sluice.pki.assertions.credential import Credential
 
 NOW = 1_800_000_000.0
 HOUR = dt.timedelta(hours=1)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from cli.errors import UsageError
-from cli.token import app, parse_lifetime
-from gateway.errors import InvalidTokenRequest, TokenNotFound
-from gateway.tokens import TokenStore
-from pki.home import Home
+from sluice.cli.errors import UsageError
+from sluice.cli.gateway.token import app, parse_lifetime
+from sluice.core.home import Home
+from sluice.gateway.credentials.token_file import TokenStore
+from sluice.gateway.errors import InvalidTokenRequest, TokenNotFound
 
 
 @pytest.fixture

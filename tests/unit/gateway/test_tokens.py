@@ -9,12 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import InvalidTokenRequest, TokenStoreError
-from gateway.token_book import TokenBook
-from gateway.tokens import TokenStore, create_token, token_file, token_snapshot
-from pki.errors import SluiceError, StoreError
-from pki.files import write_secret
-from pki.home import Home
+from sluice.core.errors import SluiceError, StoreError
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.gateway.credentials.api_tokens import TokenBook
+from sluice.gateway.credentials.token_file import (
+    TokenStore,
+    create_token,
+    token_file,
+    token_snapshot,
+)
+from sluice.gateway.errors import InvalidTokenRequest, TokenStoreError
 
 NOW_FAR_FROM_EXPIRY = 0.0
 

@@ -12,17 +12,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from cli.main import app
-from gateway.errors import XdsError
-from gateway.xds.api import CLUSTER, EXTENSION, ROUTES, SECRET, decode, from_json, message_class, to_json
-from gateway.xds.revocations import revocation_filter
-from gateway.xds.service import _admits
-from gateway.xds.snapshot import Resources, SnapshotBoard
-from gateway.xds.status import XdsStatus, read_status, status_file
-from gateway.xds.subscription import MAX_REASON_CHARACTERS, REQUEST, RESPONSE, Heard, Subscription, readable
-from pki.agent.grpc_server import Caller
-from pki.home import Home
-from pki.identity import Role, SpiffeId
+from sluice.cli.main import app
+from sluice.core.home import Home
+from sluice.gateway.envoy_config.revocations import revocation_filter
+from sluice.gateway.errors import XdsError
+from sluice.gateway.xds.api import (
+    CLUSTER,
+    EXTENSION,
+    ROUTES,
+    SECRET,
+    decode,
+    from_json,
+    message_class,
+    to_json,
+)
+from sluice.gateway.xds.service import _admits
+from sluice.gateway.xds.snapshot import Resources, SnapshotBoard
+from sluice.gateway.xds.status import XdsStatus, read_status, status_file
+from sluice.gateway.xds.subscription import (
+    MAX_REASON_CHARACTERS,
+    REQUEST,
+    RESPONSE,
+    Heard,
+    Subscription,
+    readable,
+)
+from sluice.pki.agent.grpc_server import Caller
+from sluice.pki.spiffe_id import Role, SpiffeId
 
 
 def clusters(*names: str) -> Resources:

@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
-from gateway.xds.api import CLUSTER, from_json, to_json
-from gateway.xds.tracing import Collector, collector_clusters, collector_of, tracer
-from pki.tracing import TracingConfig, TracingUnavailable
+from sluice.core.tracing import TracingConfig, TracingUnavailable
+from sluice.gateway.envoy_config.tracing import (
+    Collector,
+    collector_clusters,
+    collector_of,
+    tracer,
+)
+from sluice.gateway.xds.api import CLUSTER, from_json, to_json
 
 PEM = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runtime.ha.errors import (
+from sluice.runtime.ha.errors import (
     EntryMissing,
     LeadershipLost,
     OutcomeUnknown,
@@ -17,7 +17,7 @@ from runtime.ha.errors import (
     PointerExists,
     StorageUnavailable,
 )
-from runtime.ha.pointers import Pointer, check_pointer
+from sluice.runtime.ha.pointers import Pointer, check_pointer
 
 Operation = Callable[[], None]
 
@@ -110,7 +110,7 @@ class Lines:
 
 
 class SimulatedPointers:
-    """See :class:`~runtime.ha.pointers.PointerStore`."""
+    """See :class:`~sluice.runtime.ha.pointers.PointerStore`."""
 
     def __init__(self, service: Service, lines: Lines, latch: int, check: Callable[[], None]) -> None:
         self._service = service
@@ -163,7 +163,7 @@ class SimulatedPointers:
 
 @dataclass
 class MemoryStorage:
-    """See :class:`~runtime.ha.storage.HaStorage`; ``away`` makes it unavailable."""
+    """See :class:`~sluice.runtime.ha.storage.HaStorage`; ``away`` makes it unavailable."""
 
     entries: dict[str, bytes] = field(default_factory=dict)
     away: bool = False

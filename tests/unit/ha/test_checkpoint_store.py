@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.ha.errors import EntryDamaged, HaError, LeadershipLost
-from runtime.ha.pointers import Pointer
-from runtime.jobmanager.checkpoint_store import KEPT, MAX_CHECKPOINT_BYTES, CheckpointStore
+from sluice.runtime.ha.errors import EntryDamaged, HaError, LeadershipLost
+from sluice.runtime.ha.pointers import Pointer
+from sluice.runtime.jobmanager.store.checkpoint_store import KEPT, MAX_CHECKPOINT_BYTES, CheckpointStore
 from tests.unit.ha.simulated import Lines, MemoryStorage, Service, SimulatedPointers
 
 JOB = "1" * 32

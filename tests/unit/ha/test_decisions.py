@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runtime.ha.belief import Belief
-from runtime.ha.config import HaConfig, check_ha
-from runtime.ha.errors import HaMisconfigured
-from runtime.jobmanager.job_store import Attempt
-from runtime.jobmanager.remains import LEASE_MARGIN_SECONDS, end_remains, wait_for
-from runtime.spark.lease import DriverLease
+from sluice.runtime.ha.config import HaConfig, check_ha
+from sluice.runtime.ha.errors import HaMisconfigured
+from sluice.runtime.ha.leadership_belief import Belief
+from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import LEASE_MARGIN_SECONDS, end_remains, wait_for
+from sluice.runtime.jobmanager.store.job_store import Attempt
+from sluice.runtime.spark.driver.lease import DriverLease
 
 
 class Clock:

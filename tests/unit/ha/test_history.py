@@ -10,15 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.ha.errors import StorageUnavailable
-from runtime.jobmanager.chronicle import LOST, Chronicle
-from runtime.jobmanager.history import HISTORY, MAX_HISTORY_BYTES, HistoryKeeper, HistoryStore, JobHistory, encoded
-from runtime.jobmanager.job_store import AcceptedJob, Attempt, JobStore
-from runtime.jobmanager.records import accepted_detail, interrupted_record
-from runtime.jobmanager.restart import RestartMemory, restarts
-from runtime.jobmanager.views import AttemptView, ExceptionEntry, ExecutorView, JobRecord
-from runtime.messages import BlobRef, JobState, JobSubmission
-from runtime.restart_config import RestartConfig, RestartStrategy
+from sluice.runtime.ha.errors import StorageUnavailable
+from sluice.runtime.jobmanager.attempt.history_log import LOST, Chronicle
+from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail, interrupted_record
+from sluice.runtime.jobmanager.restart_strategies import RestartMemory, restarts
+from sluice.runtime.jobmanager.store.job_history import (
+    HISTORY,
+    MAX_HISTORY_BYTES,
+    HistoryKeeper,
+    HistoryStore,
+    JobHistory,
+    encoded,
+)
+from sluice.runtime.jobmanager.store.job_store import AcceptedJob, Attempt, JobStore
+from sluice.runtime.jobmanager.views import (
+    AttemptView,
+    ExceptionEntry,
+    ExecutorView,
+    JobRecord,
+)
+from sluice.runtime.messages import BlobRef, JobState, JobSubmission
+from sluice.runtime.restart_config import RestartConfig, RestartStrategy
 from tests.unit.ha.simulated import Lines, MemoryStorage, Service, SimulatedPointers
 
 ONE = "1" * 32

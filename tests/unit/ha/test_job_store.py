@@ -7,17 +7,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.ha.embedded import EmbeddedElection
-from runtime.ha.errors import EntryDamaged, LeadershipLost, StorageUnavailable
-from runtime.ha.leadership import Leadership
-from runtime.ha.pointers import Pointer
-from runtime.ha.storage import LocalStorage
-from runtime.ha.storage_identity import check_storage
-from runtime.jobmanager.history import JobHistory
-from runtime.jobmanager.job_store import JobStore
-from runtime.jobmanager.records import accepted_detail, ended_record, interrupted_record
-from runtime.jobmanager.views import JobRecord
-from runtime.messages import BlobRef, JobState, JobSubmission
+from sluice.runtime.ha.embedded import EmbeddedElection
+from sluice.runtime.ha.errors import EntryDamaged, LeadershipLost, StorageUnavailable
+from sluice.runtime.ha.leadership import Leadership
+from sluice.runtime.ha.pointers import Pointer
+from sluice.runtime.ha.storage import LocalStorage
+from sluice.runtime.ha.storage_identity import check_storage
+from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail, ended_record, interrupted_record
+from sluice.runtime.jobmanager.store.job_history import JobHistory
+from sluice.runtime.jobmanager.store.job_store import JobStore
+from sluice.runtime.jobmanager.views import JobRecord
+from sluice.runtime.messages import BlobRef, JobState, JobSubmission
 from tests.unit.ha.simulated import Lines, MemoryStorage, Service, SimulatedPointers
 
 ONE, TWO, THREE = "1" * 32, "2" * 32, "3" * 32

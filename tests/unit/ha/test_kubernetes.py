@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pki.identity import Role, SpiffeId
-from runtime.ha.errors import (
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.ha.errors import (
     ElectionUnavailable,
     LeadershipLost,
     OutcomeUnknown,
@@ -21,11 +21,17 @@ from runtime.ha.errors import (
     PointersFull,
     StorageUnavailable,
 )
-from runtime.ha.kubernetes import KubernetesElection, KubernetesLeadership
-from runtime.ha.kubernetes_client import LEASES, KubernetesClient, ObjectConflict, ObjectMissing, RequestUnsettled
-from runtime.ha.kubernetes_pointers import MAX_TOTAL_BYTES, RESERVED_BYTES_PER_JOB, TERM
-from runtime.ha.leadership import LeaderInformation
-from runtime.ha.pointers import MAX_POINTER_BYTES, PointerStore
+from sluice.runtime.ha.kubernetes import KubernetesElection, KubernetesLeadership
+from sluice.runtime.ha.kubernetes_client import (
+    LEASES,
+    KubernetesClient,
+    ObjectConflict,
+    ObjectMissing,
+    RequestUnsettled,
+)
+from sluice.runtime.ha.kubernetes_pointers import MAX_TOTAL_BYTES, RESERVED_BYTES_PER_JOB, TERM
+from sluice.runtime.ha.leadership import LeaderInformation
+from sluice.runtime.ha.pointers import MAX_POINTER_BYTES, PointerStore
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.unit.ha.kubernetes_api import TOKEN, ApiServer
 

@@ -16,14 +16,14 @@ import msgspec
 from hypothesis import Phase, settings, strategies
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from runtime.ha.belief import Belief
-from runtime.ha.errors import HaError, LeadershipLost, OutcomeUnknown
-from runtime.jobmanager.job_store import JobStore
-from runtime.jobmanager.records import accepted_detail
-from runtime.jobmanager.remains import wait_for
-from runtime.jobmanager.views import JobRecord
-from runtime.messages import BlobRef, JobState, JobSubmission
-from runtime.spark.lease import DriverLease
+from sluice.runtime.ha.errors import HaError, LeadershipLost, OutcomeUnknown
+from sluice.runtime.ha.leadership_belief import Belief
+from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
+from sluice.runtime.jobmanager.dispatcher.orphan_cleanup import wait_for
+from sluice.runtime.jobmanager.store.job_store import JobStore
+from sluice.runtime.jobmanager.views import JobRecord
+from sluice.runtime.messages import BlobRef, JobState, JobSubmission
+from sluice.runtime.spark.driver.lease import DriverLease
 from tests.unit.ha.simulated import Lines, MemoryStorage, Service, SimulatedPointers
 
 TIMEOUT = 10.0
@@ -249,7 +249,8 @@ class Leadership(RuleBasedStateMachine):
         pointers = SimulatedPointers(self.service, candidate.lines, candidate.latch, check)
         store = JobStore(pointers, self.storage, epoch=candidate.latch, origin=candidate.name)
         candidate.granted_at, candidate.store, candidate.waiting = self.service.now, store, {}
-        # Its own machine is cleared when a term begins (runtime.jobmanager.remains.end_remains).
+        # Its own machine is cleared when a term begins
+        # (sluice.runtime.jobmanager.dispatcher.orphan_cleanup.end_remains).
         own = {number for number, name in self.latches.items() if name == candidate.name}
         self.drivers = [driver for driver in self.drivers if driver.latch not in own]
         self.latches[candidate.latch] = candidate.name

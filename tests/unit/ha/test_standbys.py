@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runtime.ha.embedded import EmbeddedElection
-from runtime.ha.standbys import StandbyFiles
+from sluice.runtime.ha.embedded import EmbeddedElection
+from sluice.runtime.ha.standbys import StandbyFiles
 
 STANDING_BY = """
 import sys
 from pathlib import Path
-from runtime.ha.standbys import StandbyFiles
+from sluice.runtime.ha.standbys import StandbyFiles
 
 mark = StandbyFiles(Path(sys.argv[1])).show("jm-9")
 print(mark is not None, flush=True)

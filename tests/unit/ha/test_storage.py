@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from runtime.ha.errors import EntryDamaged, EntryMissing, HaError, HaMisconfigured
-from runtime.ha.fsspec_storage import FsspecStorage
-from runtime.ha.storage import HaStorage, LocalStorage, StoredEntry
+from sluice.runtime.ha.errors import (
+    EntryDamaged,
+    EntryMissing,
+    HaError,
+    HaMisconfigured,
+)
+from sluice.runtime.ha.fsspec_storage import FsspecStorage
+from sluice.runtime.ha.storage import HaStorage, LocalStorage, StoredEntry
 
 
 @pytest.fixture(params=["local", "fsspec", "fsspec of files"])

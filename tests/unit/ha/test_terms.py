@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pki.errors import StoreError
-from runtime.ha.embedded import EmbeddedElection
-from runtime.ha.errors import HaError, LeadershipLost, StorageUnavailable
-from runtime.ha.leadership import Leadership
-from runtime.ha.storage import LocalStorage
-from runtime.ha.storage_identity import check_storage
-from runtime.ha.terms import Ready, terms
+from sluice.core.errors import StoreError
+from sluice.runtime.ha.embedded import EmbeddedElection
+from sluice.runtime.ha.errors import HaError, LeadershipLost, StorageUnavailable
+from sluice.runtime.ha.leadership import Leadership
+from sluice.runtime.ha.storage import LocalStorage
+from sluice.runtime.ha.storage_identity import check_storage
+from sluice.runtime.ha.terms import Ready, terms
 
 
 class Leading:

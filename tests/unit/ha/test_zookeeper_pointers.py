@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError  # type: ignore[import-untyped]  # has no types
 
-from runtime.ha.errors import StorageUnavailable
-from runtime.ha.zookeeper_pointers import ZooKeeperPointers
+from sluice.runtime.ha.errors import StorageUnavailable
+from sluice.runtime.ha.zookeeper_pointers import ZooKeeperPointers
 
 
 class Transaction:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.ha.errors import HaMisconfigured
-from runtime.ha.zookeeper_server import quorum_settings, server_settings
+from sluice.runtime.ha.errors import HaMisconfigured
+from sluice.runtime.processes.zookeeper import quorum_settings, server_settings
 
 HOSTS = ("zk1.internal:2281", "zk2.internal:2291", "zk3.internal:2281")
 EXPORTED = "secureClientPort=2281\nsslQuorum=true\n"

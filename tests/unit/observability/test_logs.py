@@ -8,8 +8,8 @@ import logging
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pki.logs import JsonFormatter
-from runtime.log_tail import LogTail
+from sluice.core.logs import JsonFormatter
+from sluice.runtime.node.log_tail import LogTail
 
 JOB = "0123456789abcdef" * 2
 

@@ -7,10 +7,17 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from pki.home import Home
-from pki.metrics import collecting, directory, fetch, merge, render, serving
-from runtime.jobmanager.observation import Observation
-from runtime.metrics import MetricsRegistry, RegistryCollector, Sample
+from sluice.core.home import Home
+from sluice.core.metric_exposition import MetricsRegistry, RegistryCollector, Sample
+from sluice.core.metrics import (
+    collecting,
+    directory,
+    fetch,
+    merge,
+    render,
+    serving,
+)
+from sluice.runtime.jobmanager.dispatcher.observation import Observation
 
 
 def values(text: str, name: str) -> dict[str, float]:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.access_lines import MALFORMED
-from gateway.audit_log import AuditLog
-from gateway.audit_segments import CURRENT
-from gateway.audit_verify import verify_log
-from pipelines import access_report as report
-from pipelines.access_report import LogError
-from pki.errors import SluiceError
+from sluice.core.errors import SluiceError
+from sluice.gateway.audit_log.access_lines import MALFORMED
+from sluice.gateway.audit_log.log import AuditLog
+from sluice.gateway.audit_log.segments import CURRENT
+from sluice.gateway.audit_log.verification import verify_log
+from sluice.pipelines import access_report as report
+from sluice.pipelines.access_report import LogError
 from tests.unit.gateway.test_audit_traffic import TAMPERED, Kept
 from tests.unit.gateway.test_audit_verify import HARM, write_log
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import access_report as report
-from pipelines.access_report import Report, Section
+from sluice.pipelines import access_report as report
+from sluice.pipelines.access_report import Report, Section
 
 REPORT = Report(
     lines=100,

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from pipelines import cert_inventory as inventory
-from pipelines.cert_inventory import Row
+from sluice.pipelines import cert_inventory as inventory
+from sluice.pipelines.cert_inventory import Row
 from tests.unit.pipelines import certificates as made
 from tests.unit.pipelines.certificates import AS_OF, CA, END_ENTITY, SERIAL, make, name, usage
 

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines import cert_inventory as inventory
-from pipelines.cert_inventory import Block
+from sluice.pipelines import cert_inventory as inventory
+from sluice.pipelines.cert_inventory import Block
 from tests.unit.pipelines import certificates as made
 from tests.unit.pipelines.certificates import AS_OF, make, pem
 

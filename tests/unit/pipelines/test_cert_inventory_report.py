@@ -9,8 +9,8 @@ from pathlib import Path
 import certifi
 import pytest
 
-from pipelines import cert_inventory as inventory
-from pipelines.cert_inventory import Report, Section
+from sluice.pipelines import cert_inventory as inventory
+from sluice.pipelines.cert_inventory import Report, Section
 
 REPORT = Report(
     as_of="2026-06-01T00:00:00+00:00",

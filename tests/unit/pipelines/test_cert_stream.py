@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cert_stream import COLUMNS, MAX_FILE_BYTES, certificates_of, store_batch
+from sluice.pipelines.cert_stream import (
+    COLUMNS,
+    MAX_FILE_BYTES,
+    certificates_of,
+    store_batch,
+)
 from tests.system.streaming.certificates import Incoming, in_database
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pki.agent.endpoint import bind_socket
-from pki.errors import StoreError
+from sluice.core.errors import StoreError
+from sluice.pki.agent.endpoint import bind_socket
 
 
 def _modes(path: Path) -> tuple[int, int]:

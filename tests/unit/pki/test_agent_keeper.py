@@ -11,23 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from pki.agent.board import Board
-from pki.agent.keeper import Keeper
-from pki.agent.policy import ManagedIdentity
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.errors import CertificateRejected
-from pki.generation import key_id
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.in_use import read_reports
-from pki.in_use_reporter import Reporter
-from pki.issuer import LocalIssuer, SignedChain
-from pki.profiles import AuthorityKind
-from pki.revocation_store import Target
-from pki.rotation import Keep
-from pki.rotation_store import RotationStore
-from pki.trust_files import install_trust, sides_of
+from sluice.core.errors import CertificateRejected
+from sluice.pki.agent.board import Board
+from sluice.pki.agent.keeper import Keeper
+from sluice.pki.agent.policy import ManagedIdentity
+from sluice.pki.authorities.rotation_phases import Keep
+from sluice.pki.authorities.rotation_store import RotationStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.issuing.issuer import LocalIssuer, SignedChain
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.store import Target
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.trust.anchor_files import install_trust, sides_of
+from sluice.pki.trust.in_use import read_reports
+from sluice.pki.trust.in_use_reporter import Reporter
+from sluice.pki.x509.key_identifiers import key_id
+from sluice.pki.x509.profiles import AuthorityKind
 
 ME = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-1")
 
@@ -52,7 +52,7 @@ class FlakyIssuer:
         lifetime: dt.timedelta | None = None,
         accept: Sequence[str] = (),
     ) -> None:
-        """See :meth:`pki.issuer.Issuer.issue_to`."""
+        """See :meth:`sluice.pki.issuing.issuer.Issuer.issue_to`."""
         self.asked += 1
         assert self.answers.wait(30)
         if self.failure is not None:
@@ -68,7 +68,7 @@ class FlakyIssuer:
         ips: Sequence[str] = (),
         lifetime: dt.timedelta | None = None,
     ) -> SignedChain:
-        """See :meth:`pki.issuer.Issuer.sign_csr`."""
+        """See :meth:`sluice.pki.issuing.issuer.Issuer.sign_csr`."""
         return self._issuer.sign_csr(csr_pem, spiffe_id, dns=dns, ips=ips, lifetime=lifetime)
 
 

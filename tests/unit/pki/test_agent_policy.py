@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pki.agent.policy import AgentPolicy, PolicyError, load_policy
-from pki.config import PkiConfig
-from pki.errors import PkiError
+from sluice.core.errors import PkiError
+from sluice.pki.agent.policy import AgentPolicy, PolicyError, load_policy
+from sluice.pki.config import PkiConfig
 
 GOOD = """
 jwt_minutes = 10

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pki.agent.schedule import FIRST_RETRY, LONGEST_RETRY, Urgency, is_due, renew_at, retry_at, urgency
-from pki.profiles import Validity
+from sluice.pki.agent.schedule import (
+    FIRST_RETRY,
+    LONGEST_RETRY,
+    Urgency,
+    is_due,
+    renew_at,
+    retry_at,
+    urgency,
+)
+from sluice.pki.x509.profiles import Validity
 
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 DAY = Validity(START, START + dt.timedelta(hours=24))

@@ -8,20 +8,30 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from pki.bulk import Action, DirectoryTarget, Outcome, Signer, StoreTarget, Target, issue_all, prepare, wish_like
-from pki.config import PkiConfig
-from pki.crl import Reason, load_crls
-from pki.crl_files import CRL_FILE
-from pki.errors import CertificateRejected, StoreError
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import previous_certificates, read_identity
-from pki.identity_store import IdentityStore
-from pki.inventory import Wish, parse_inventory
-from pki.profiles import AuthorityKind, Purpose
-from pki.revocation_store import Target as Revoked
-from pki.store import AuthorityStore
-from pki.verify import verify_chain
+from sluice.core.errors import CertificateRejected, StoreError
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.database import IdentityStore
+from sluice.pki.identities.directory import previous_certificates, read_identity
+from sluice.pki.issuing.bulk import (
+    Action,
+    DirectoryTarget,
+    Outcome,
+    Signer,
+    StoreTarget,
+    Target,
+    issue_all,
+    prepare,
+    wish_like,
+)
+from sluice.pki.issuing.inventory import Wish, parse_inventory
+from sluice.pki.revocation.crl import Reason, load_crls
+from sluice.pki.revocation.crl_files import CRL_FILE
+from sluice.pki.revocation.store import Target as Revoked
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind, Purpose
+from sluice.pki.x509.verification import verify_chain
 from tests.hostile import TRUST_DOMAIN
 
 CONFIG = PkiConfig()

@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from pki.ca.authority import OnlineAuthority
-from pki.ca.errors import EnrolmentRefused, LedgerError
-from pki.ca.ledger import LedgerRecord, read_chain
-from pki.ca.ledger_file import SystemDisk, ledger_path, read_ledger
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import fingerprint, mint
-from pki.config import PkiConfig
-from pki.csr import new_csr
-from pki.errors import CertificateRejected, StoreError
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer, SignedChain, utc_now
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
-from pki.tls import TlsIdentity
+from sluice.core.errors import CertificateRejected, StoreError
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.authority import OnlineAuthority
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.errors import EnrolmentRefused, LedgerError
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.issuing.issuer import LocalIssuer, SignedChain, utc_now
+from sluice.pki.ledger.file import SystemDisk, ledger_path, read_ledger
+from sluice.pki.ledger.records import LedgerRecord, read_chain
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.csr import new_csr
+from sluice.pki.x509.key_identifiers import fingerprint
+from sluice.pki.x509.profiles import AuthorityKind
 
 CONFIG = PkiConfig(trust_domain="td")
 WORKER = SpiffeId.process("td", Role.TASKMANAGER, "tm-1")

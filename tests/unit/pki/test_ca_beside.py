@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from pki.ca.beside import run_beside
-from pki.errors import StoreError
+from sluice.core.companion_tasks import run_beside
+from sluice.core.errors import StoreError
 
 
 async def forever(ended: list[str], name: str) -> None:

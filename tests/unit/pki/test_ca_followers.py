@@ -10,25 +10,36 @@ import msgspec
 import pytest
 from cryptography import x509
 
-from pki.ca.follower_file import WRITE_SECONDS, FollowerFile, followers_path, read_followers
-from pki.ca.followers import Followers
-from pki.ca.ledger import IssuanceKind, LedgerRecord, NotedKind
-from pki.ca.ledger_file import Ledger, ledger_path, rfc3339
-from pki.ca.protocol import MAX_TOLD, MAX_TRUST_REQUEST_BYTES, TrustRequest
-from pki.ca.trust_follower import question
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.errors import PeerRefused, StoreError
-from pki.files import make_private_directory, write_public, write_secret
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CHAIN_FILE, read_certificates
-from pki.in_use import DIRECTORY, MAX_REPORTS, InUse, is_running, write_report
-from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import RevocationStore, Target
-from pki.rotation import PeersLag, Source
-from pki.rotator import Rotator
+from sluice.core.errors import PeerRefused, StoreError
+from sluice.core.files import make_private_directory, write_public, write_secret
+from sluice.core.home import Home
+from sluice.pki.authorities.rotation_phases import PeersLag, Source
+from sluice.pki.ca.follower_file import (
+    WRITE_SECONDS,
+    FollowerFile,
+    followers_path,
+    read_followers,
+)
+from sluice.pki.ca.followers import Followers
+from sluice.pki.ca.protocol import MAX_TOLD, MAX_TRUST_REQUEST_BYTES, TrustRequest
+from sluice.pki.config import PkiConfig
+from sluice.pki.enrolment.trust_follower import question
+from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.ledger.file import Ledger, ledger_path, rfc3339
+from sluice.pki.ledger.records import IssuanceKind, LedgerRecord, NotedKind
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.rotation.rotator import Rotator
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.trust.in_use import (
+    DIRECTORY,
+    MAX_REPORTS,
+    InUse,
+    is_running,
+    write_report,
+)
+from sluice.pki.x509.profiles import AuthorityKind
 
 CONFIG = PkiConfig()
 HOUR = dt.timedelta(hours=1)

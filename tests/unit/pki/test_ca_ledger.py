@@ -12,9 +12,22 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pki.ca.errors import LedgerError
-from pki.ca.ledger import MAX_LINE_BYTES, ChainState, LedgerRecord, read_chain, seal, state_after, verify
-from pki.ca.ledger_file import Ledger, SystemDisk, read_ledger, verify_ledger
+from sluice.pki.errors import LedgerError
+from sluice.pki.ledger.file import (
+    Ledger,
+    SystemDisk,
+    read_ledger,
+    verify_ledger,
+)
+from sluice.pki.ledger.records import (
+    MAX_LINE_BYTES,
+    ChainState,
+    LedgerRecord,
+    read_chain,
+    seal,
+    state_after,
+    verify,
+)
 
 NOW = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
 

@@ -10,22 +10,32 @@ import msgspec
 import pytest
 from cryptography import x509
 
-from pki.bulk import DirectoryTarget, Signer, StoreTarget, issue_all
-from pki.ca.authority import OnlineAuthority
-from pki.ca.issued import living
-from pki.ca.ledger import LedgerRecord
-from pki.ca.ledger_file import Ledger, SystemDisk, ledger_path, read_ledger
-from pki.ca.notes import Notes, note_of
-from pki.ca.tokens import fingerprint
-from pki.config import PkiConfig
-from pki.errors import StoreError
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.identity_store import IdentityStore
-from pki.inventory import Wish
-from pki.issuer import LocalIssuer, new_csr, utc_now
-from pki.profiles import AuthorityKind, Names, workload_profile
+from sluice.core.errors import StoreError
+from sluice.core.home import Home
+from sluice.pki.ca.authority import OnlineAuthority
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.database import IdentityStore
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.issuing.bulk import (
+    DirectoryTarget,
+    Signer,
+    StoreTarget,
+    issue_all,
+)
+from sluice.pki.issuing.inventory import Wish
+from sluice.pki.issuing.issuer import LocalIssuer, new_csr, utc_now
+from sluice.pki.ledger.file import (
+    Ledger,
+    SystemDisk,
+    ledger_path,
+    read_ledger,
+)
+from sluice.pki.ledger.issued import living
+from sluice.pki.ledger.offline_issuance import Notes, note_of
+from sluice.pki.ledger.records import LedgerRecord
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.key_identifiers import fingerprint
+from sluice.pki.x509.profiles import AuthorityKind, Names, workload_profile
 
 CONFIG = PkiConfig(trust_domain="td")
 WORKER = SpiffeId.process("td", Role.TASKMANAGER, "tm-1")

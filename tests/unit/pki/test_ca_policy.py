@@ -11,18 +11,24 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pki.authority import Authority, create_intermediate, create_root, sign_leaf
-from pki.ca.errors import EnrolmentRefused, IssuanceRefused
-from pki.ca.policy import grant_enrolment, grant_job, grant_renewal
-from pki.ca.rate_limit import MAX_REQUESTERS, RateLimiter
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import ENROLLABLE, MAX_TTL, JoinToken, TokenRecord, check_token, fingerprint, mint
-from pki.config import PkiConfig
-from pki.csr import load_csr, new_csr
-from pki.errors import CertificateRejected, PkiError, StoreError
-from pki.identity import NAMED_ROLES, Role, SpiffeId
-from pki.keys import PublicKey, same_public_key
-from pki.profiles import AuthorityKind, Names, workload_profile
+from sluice.core.errors import CertificateRejected, PkiError, StoreError
+from sluice.pki.authorities.signing import (
+    Authority,
+    create_intermediate,
+    create_root,
+    sign_leaf,
+)
+from sluice.pki.ca.policy import grant_enrolment, grant_job, grant_renewal
+from sluice.pki.ca.rate_limit import MAX_REQUESTERS, RateLimiter
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.errors import EnrolmentRefused, IssuanceRefused
+from sluice.pki.identities.join_tokens import ENROLLABLE, MAX_TTL, JoinToken, TokenRecord, check_token, mint
+from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
+from sluice.pki.x509.csr import load_csr, new_csr
+from sluice.pki.x509.key_identifiers import fingerprint
+from sluice.pki.x509.keys import PublicKey, same_public_key
+from sluice.pki.x509.profiles import AuthorityKind, Names, workload_profile
 
 NOW = dt.datetime(2026, 5, 1, 12, tzinfo=dt.UTC)
 CONFIG = PkiConfig(trust_domain="td")

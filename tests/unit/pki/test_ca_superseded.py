@@ -13,29 +13,36 @@ from cryptography import x509
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.ui.certificates import pki_view
-from pki.ca.authority import REFUSED, OnlineAuthority
-from pki.ca.errors import CertificateSuperseded, IssuanceRefused
-from pki.ca.generations import DEFAULT_OVERLAP, Generations, overlap_for
-from pki.ca.ledger import LedgerRecord
-from pki.ca.ledger_file import ledger_path, read_ledger
-from pki.ca.refusals import ATTENTION, MAX_REFUSALS, Refusal, Refusals, needing_attention, refusals_path
-from pki.ca.token_store import TokenStore
-from pki.ca.tokens import mint
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.csr import new_csr
-from pki.doctor.examine import judge
-from pki.doctor.scan import read_home
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer, SignedChain
-from pki.profiles import AuthorityKind
-from pki.revocation_store import RevocationStore, Target
-from pki.store import AuthorityStore
-from runtime.ui.trust_concerns import trust_concerns
-from runtime.ui.trust_facts import trust_facts
-from runtime.ui.trust_map import TrustMap
+from sluice.core.home import Home
+from sluice.gateway.ui.certificates import pki_view
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.authority import REFUSED, OnlineAuthority
+from sluice.pki.ca.refusals import (
+    ATTENTION,
+    MAX_REFUSALS,
+    Refusal,
+    Refusals,
+    needing_attention,
+    refusals_path,
+)
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.errors import CertificateSuperseded, IssuanceRefused
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.inspect.doctor.examine import judge
+from sluice.pki.inspect.doctor.scan import read_home
+from sluice.pki.issuing.issuer import LocalIssuer, SignedChain
+from sluice.pki.ledger.file import ledger_path, read_ledger
+from sluice.pki.ledger.generations import DEFAULT_OVERLAP, Generations, overlap_for
+from sluice.pki.ledger.records import LedgerRecord
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.csr import new_csr
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.runtime.rest.trust_facts import trust_facts
+from sluice.runtime.ui.trust_concerns import trust_concerns
+from sluice.runtime.ui.trust_map import TrustMap
 from tests.integration.pki.test_command import Command, sluice_pki  # noqa: F401  a fixture
 
 CONFIG = PkiConfig(trust_domain="td")

@@ -7,16 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from pki.authority import Authority, create_intermediate, create_root, to_pem
-from pki.ca.trust_push import TrustBundle, TrustPusher, install_trust
-from pki.config import PkiConfig
-from pki.crl import sign_crl
-from pki.crl_files import CRL_FILE
-from pki.errors import CrlRejected, StoreError
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CA_FILE, read_certificates
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
+from sluice.core.errors import CrlRejected, StoreError
+from sluice.pki.authorities.signing import (
+    Authority,
+    create_intermediate,
+    create_root,
+    to_pem,
+)
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import CA_FILE, read_certificates
+from sluice.pki.revocation.crl import sign_crl
+from sluice.pki.revocation.crl_files import CRL_FILE
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.trust.distribution import TrustBundle, TrustPusher, install_trust
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 JOB = "a" * 32

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 import msgspec
 import pytest
 
-from pki.ca.errors import RateLimited
-from pki.ca.protocol import TrustAnswer, TrustSide
-from pki.ca.trust_watch import TrustWatch, View
-from pki.errors import StoreError
+from sluice.core.errors import StoreError
+from sluice.pki.ca.protocol import TrustAnswer, TrustSide
+from sluice.pki.ca.trust_watch import TrustWatch, View
+from sluice.pki.errors import RateLimited
 
 LONG = 60.0
 

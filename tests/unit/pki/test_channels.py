@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pki.channels import Channel, client_policy, server_policy
-from pki.errors import PeerRefused
-from pki.identity import Role, SpiffeId
+from sluice.core.errors import PeerRefused
+from sluice.pki.channels import Channel, client_policy, server_policy
+from sluice.pki.spiffe_id import Role, SpiffeId
 
 DOMAIN = "sluice.local"
 JOB, OTHER_JOB = "a" * 32, "b" * 32

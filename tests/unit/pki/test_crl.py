@@ -14,13 +14,21 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pki.authority import Authority, create_intermediate, create_root
-from pki.config import PkiConfig
-from pki.crl import MAX_LISTS, Reason, Revocation, RevocationList, check_crl, load_crls, sign_crl
-from pki.crl_files import take_newer
-from pki.errors import CrlRejected
-from pki.keys import ALGORITHMS
-from pki.profiles import AuthorityKind
+from sluice.core.errors import CrlRejected
+from sluice.pki.authorities.signing import Authority, create_intermediate, create_root
+from sluice.pki.config import PkiConfig
+from sluice.pki.revocation.crl import (
+    MAX_LISTS,
+    Reason,
+    Revocation,
+    RevocationList,
+    check_crl,
+    load_crls,
+    sign_crl,
+)
+from sluice.pki.revocation.crl_files import take_newer
+from sluice.pki.x509.keys import ALGORITHMS
+from sluice.pki.x509.profiles import AuthorityKind
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 DAY = dt.timedelta(days=1)

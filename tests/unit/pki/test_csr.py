@@ -16,14 +16,14 @@ from cryptography.x509.oid import AttributeOID, ExtendedKeyUsageOID, NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pki.config import PkiConfig
-from pki.csr import MAX_CSR_BYTES, check_csr, new_csr
-from pki.errors import CertificateRejected, PkiError
-from pki.identity import Role, SpiffeId
-from pki.identity_files import parse_identity
-from pki.issuer import LocalIssuer
-from pki.keys import ALGORITHMS, describe_key
-from pki.profiles import Names, authority_key_usage
+from sluice.core.errors import CertificateRejected, PkiError
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import parse_identity
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.csr import MAX_CSR_BYTES, check_csr, new_csr
+from sluice.pki.x509.keys import ALGORITHMS, describe_key
+from sluice.pki.x509.profiles import Names, authority_key_usage
 
 DOMAIN = "sluice.local"
 SPIFFE_ID = SpiffeId.process(DOMAIN, Role.TASKMANAGER, "tm-1")

@@ -14,23 +14,38 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pki import delta_lists
-from pki.agent.board import Board
-from pki.agent.keeper import Keeper
-from pki.agent.policy import ManagedIdentity
-from pki.authority import Authority, create_intermediate, create_root
-from pki.config import PkiConfig
-from pki.crl import EXPIRY_GRACE, Reason, Revocation, RevocationList, is_delta, load_crls, sign_crl
-from pki.crl_files import COMPLETE_LISTS_FILE, CRL_FILE, applies_deltas, install_crls, push_crls, take_newer
-from pki.delta_lists import BASE_FILE, DELTA_FILE, DELTA_THRESHOLD_BYTES
-from pki.errors import CrlRejected, PeerRefused
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates
-from pki.issuer import LocalIssuer
-from pki.profiles import AuthorityKind
-from pki.revocation_store import RevocationStore, Target
-from pki.revoked_peers import RevokedPeers
+from sluice.core.errors import CrlRejected, PeerRefused
+from sluice.core.home import Home
+from sluice.pki.agent.board import Board
+from sluice.pki.agent.keeper import Keeper
+from sluice.pki.agent.policy import ManagedIdentity
+from sluice.pki.authorities.signing import Authority, create_intermediate, create_root
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.revocation import delta_crl as delta_lists
+from sluice.pki.revocation.crl import (
+    EXPIRY_GRACE,
+    Reason,
+    Revocation,
+    RevocationList,
+    is_delta,
+    load_crls,
+    sign_crl,
+)
+from sluice.pki.revocation.crl_files import (
+    COMPLETE_LISTS_FILE,
+    CRL_FILE,
+    applies_deltas,
+    install_crls,
+    push_crls,
+    take_newer,
+)
+from sluice.pki.revocation.delta_crl import BASE_FILE, DELTA_FILE, DELTA_THRESHOLD_BYTES
+from sluice.pki.revocation.revoked_peers import RevokedPeers
+from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 
 INTERNAL = AuthorityKind.INTERNAL
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)

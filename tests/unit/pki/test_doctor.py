@@ -19,30 +19,45 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-import pki as package
-from cli.main import main
-from cli.records import ClusterRecord, ProcessRecord, record_path, write_record
-from pki import keystore
-from pki.authority import Authority, authority_key_identifier, create_intermediate, to_pem
-from pki.ca.address import CaAddress, publish_ca
-from pki.ca.authority import OnlineAuthority
-from pki.ca.ledger_file import ledger_path
-from pki.crl import sign_crl
-from pki.crl_files import push_crls
-from pki.doctor.examine import judge
-from pki.doctor.facts import ListenerFact
-from pki.doctor.online import clock_problems, listener_problems, process_problems
-from pki.doctor.scan import read_home
-from pki.files import PUBLIC_MODE, SECRET_MODE, replace_set, write_public
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates, read_identity
-from pki.issuer import LocalIssuer
-from pki.keys import generate_key, key_to_pem
-from pki.problem import Problem, Severity, worst_first
-from pki.profiles import AuthorityKind, leaf_key_usage
-from pki.rotator import Rotator
-from pki.store import AuthorityStore
+import sluice.pki as package
+from sluice.cli.cluster.records import (
+    ClusterRecord,
+    ProcessRecord,
+    record_path,
+    write_record,
+)
+from sluice.cli.main import main
+from sluice.core.files import (
+    PUBLIC_MODE,
+    SECRET_MODE,
+    replace_set,
+    write_public,
+)
+from sluice.core.home import Home
+from sluice.pki.authorities.signing import (
+    Authority,
+    authority_key_identifier,
+    create_intermediate,
+    to_pem,
+)
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.address import CaAddress, publish_ca
+from sluice.pki.ca.authority import OnlineAuthority
+from sluice.pki.identities.directory import read_certificates, read_identity
+from sluice.pki.inspect.doctor.examine import judge
+from sluice.pki.inspect.doctor.facts import ListenerFact
+from sluice.pki.inspect.doctor.online import clock_problems, listener_problems, process_problems
+from sluice.pki.inspect.doctor.scan import read_home
+from sluice.pki.inspect.problems import Problem, Severity, worst_first
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.ledger.file import ledger_path
+from sluice.pki.revocation.crl import sign_crl
+from sluice.pki.revocation.crl_files import push_crls
+from sluice.pki.rotation.rotator import Rotator
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509 import pkcs12 as keystore
+from sluice.pki.x509.keys import generate_key, key_to_pem
+from sluice.pki.x509.profiles import AuthorityKind, leaf_key_usage
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")
@@ -460,7 +475,7 @@ TESTED_ELSEWHERE = {
 
 def _codes_in_the_source() -> Iterator[str]:
     root = Path(package.__file__).parent
-    for path in [root / "chain_problems.py", *(root / "doctor").glob("*.py")]:
+    for path in [root / "inspect" / "chain_problems.py", *(root / "inspect" / "doctor").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue
@@ -474,7 +489,7 @@ def _codes_in_the_source() -> Iterator[str]:
 def test_every_code_has_its_broken_home_and_its_line_in_the_guide() -> None:
     in_source = set(_codes_in_the_source())
     assert {row[0] for row in BROKEN} | TESTED_ELSEWHERE == in_source
-    guide = (Path(package.__file__).parents[1] / "docs" / "pki.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs" / "pki.md").read_text()
     assert [code for code in sorted(in_source) if f"`{code}`" not in guide] == []
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pki import files
-from pki.errors import StoreError
-from pki.files import (
+from sluice.core import files
+from sluice.core.errors import StoreError
+from sluice.core.files import (
     MAX_MATERIAL_BYTES,
     locked,
     make_private_directory,

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from pki.http_body import BodyTooLarge, read_body
+from sluice.core.http_body import BodyTooLarge, read_body
 
 PIECE = b"0123456789abcdef"
 CONTENT = PIECE * 40

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pki.errors import InvalidIdentity
-from pki.identity import NAMED_ROLES, Role, SpiffeId
+from sluice.core.errors import InvalidIdentity
+from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
 
 JOB_ID = "0123456789abcdef" * 2
 

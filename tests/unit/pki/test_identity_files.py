@@ -11,14 +11,19 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
-from pki.config import PkiConfig
-from pki.errors import StoreError
-from pki.identity import Role, SpiffeId
-from pki.identity_files import MAX_PEER_PATTERNS, read_certificates, read_identity, write_identity
-from pki.identity_files import previous_certificates as earlier
-from pki.issuer import LocalIssuer
-from pki.keys import public_key_der
-from pki.renewal import renewal_reason
+from sluice.core.errors import StoreError
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import (
+    MAX_PEER_PATTERNS,
+    read_certificates,
+    read_identity,
+    write_identity,
+)
+from sluice.pki.identities.directory import previous_certificates as earlier
+from sluice.pki.identities.renewal import renewal_reason
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.keys import public_key_der
 from tests.unit.pki.test_files import disk_full_beyond
 
 DOMAIN = "sluice.local"

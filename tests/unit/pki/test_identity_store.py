@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from pki.bulk import Certified, Signer
-from pki.config import PkiConfig
-from pki.errors import StoreError
-from pki.identity import Role, SpiffeId
-from pki.identity_store import IdentityStore
-from pki.inventory import parse_inventory
-from pki.issuer import utc_now
-from pki.store import AuthorityStore
+from sluice.core.errors import StoreError
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.database import IdentityStore
+from sluice.pki.issuing.bulk import Certified, Signer
+from sluice.pki.issuing.inventory import parse_inventory
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.unit.pki.test_files import disk_full_beyond
 
 ROOT = Path(__file__).parents[3]
@@ -114,8 +114,8 @@ def test_killed_at_work_it_is_as_it_was(file: Path) -> None:
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from pki.identity import Role, SpiffeId\n"
-        "from pki.identity_store import IdentityStore\n"
+        "from sluice.pki.spiffe_id import Role, SpiffeId\n"
+        "from sluice.pki.identities.database import IdentityStore\n"
         "store = IdentityStore(Path(sys.argv[1]), create=True)\n"
         f"for number in range({MANY}):\n"
         "    name = SpiffeId.process('sluice.local', Role.TASKMANAGER, f'tm-{number}')\n"

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from pki.errors import StoreError
-from pki.in_use import (
+from sluice.core.errors import StoreError
+from sluice.pki.trust.in_use import (
     DIRECTORY,
     MAX_REPORT_BYTES,
     MAX_REPORTS,

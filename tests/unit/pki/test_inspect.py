@@ -12,12 +12,10 @@ from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pki.csr import new_csr
-from pki.errors import CertificateRejected, PkiError, StoreError
-from pki.export import Format, export_anchors, export_identity
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.inspect import (
+from sluice.core.errors import CertificateRejected, PkiError, StoreError
+from sluice.pki.export.formats import Format, export_anchors, export_identity
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.inspect.describe import (
     MAX_ITEMS,
     CertificateSummary,
     KeystoreSummary,
@@ -26,7 +24,9 @@ from pki.inspect import (
     inspect_bytes,
     inspect_path,
 )
-from pki.keys import key_from_pem
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.csr import new_csr
+from sluice.pki.x509.keys import key_from_pem
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")

@@ -9,14 +9,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from pki.authority import Authority, create_intermediate, create_root
-from pki.config import PkiConfig
-from pki.crl import Reason, Revocation, sign_crl
-from pki.errors import CertificateRejected
-from pki.inspect import inspect_bytes
-from pki.inspect_crl import CrlSummary
-from pki.profiles import AuthorityKind
-from pki.trusted import Known
+from sluice.core.errors import CertificateRejected
+from sluice.pki.authorities.signing import Authority, create_intermediate, create_root
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.known_authorities import Known
+from sluice.pki.inspect.describe import inspect_bytes
+from sluice.pki.inspect.describe_crl import CrlSummary
+from sluice.pki.revocation.crl import Reason, Revocation, sign_crl
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN
 
 NOW = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)

@@ -8,10 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pki.config import PkiConfig
-from pki.errors import PkiError
-from pki.inventory import MAX_INVENTORY_BYTES, InventoryError, Wish, parse_inventory
-from pki.profiles import AuthorityKind, Purpose
+from sluice.core.errors import PkiError
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.inventory import (
+    MAX_INVENTORY_BYTES,
+    InventoryError,
+    Wish,
+    parse_inventory,
+)
+from sluice.pki.x509.profiles import AuthorityKind, Purpose
 
 CONFIG = PkiConfig()
 

@@ -11,10 +11,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pki.authority import create_root
-from pki.config import PkiConfig
-from pki.damaged import DAMAGED
-from pki.jks import MAGIC, VERSION, jks_key_store, jks_trust_store, read_jks
+from sluice.pki.authorities.signing import create_root
+from sluice.pki.config import PkiConfig
+from sluice.pki.x509.jks import (
+    MAGIC,
+    VERSION,
+    jks_key_store,
+    jks_trust_store,
+    read_jks,
+)
+from sluice.pki.x509.parse_errors import DAMAGED
 
 ROOT = create_root(PkiConfig(), dt.datetime(2030, 1, 1, tzinfo=dt.UTC))
 PASSWORD = b"password of a test"

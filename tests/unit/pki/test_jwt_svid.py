@@ -16,8 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pki.agent.jwt_keys import LocalJwtAuthority
-from pki.agent.jwt_svid import (
+from sluice.core.errors import PkiError, StoreError
+from sluice.pki.agent.jwt_keys import LocalJwtAuthority
+from sluice.pki.agent.jwt_svid import (
     KEY_LIFETIME,
     MAX_LIFETIME,
     MAX_TOKEN_BYTES,
@@ -31,8 +32,7 @@ from pki.agent.jwt_svid import (
     signing_key,
     validate_token,
 )
-from pki.errors import PkiError, StoreError
-from pki.identity import Role, SpiffeId
+from sluice.pki.spiffe_id import Role, SpiffeId
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 ME = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm-1")

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pki.live.address import MAX_ADDRESS_CHARACTERS, Address, InvalidAddress, looks_like_address
+from sluice.pki.inspect.live.address import (
+    MAX_ADDRESS_CHARACTERS,
+    Address,
+    InvalidAddress,
+    looks_like_address,
+)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pki.authority import create_root
-from pki.config import PkiConfig
-from pki.damaged import DAMAGED
-from pki.errors import CertificateRejected
-from pki.inspect import inspect_bytes
-from pki.load import load_certificate, load_certificate_block
+from sluice.core.errors import CertificateRejected
+from sluice.pki.authorities.signing import create_root
+from sluice.pki.config import PkiConfig
+from sluice.pki.inspect.describe import inspect_bytes
+from sluice.pki.x509.loading import load_certificate, load_certificate_block
+from sluice.pki.x509.parse_errors import DAMAGED
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 CERTIFICATE = create_root(PkiConfig(), NOW).certificate

@@ -18,7 +18,9 @@ from cryptography.x509.verification import ExtensionPolicy, PolicyBuilder, Store
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pki.authority import (
+from sluice.core.errors import CertificateRejected
+from sluice.pki.authorities.offline import check_signed, request_authority, sign_authority
+from sluice.pki.authorities.signing import (
     Authority,
     authority_key_identifier,
     create_intermediate,
@@ -26,17 +28,25 @@ from pki.authority import (
     sign_leaf,
     to_pem,
 )
-from pki.config import PkiConfig
-from pki.errors import CertificateRejected
-from pki.identity import Role, SpiffeId
-from pki.inspect import summarize_certificate
-from pki.issuer import LocalIssuer
-from pki.keys import generate_key, signature_hash
-from pki.name_constraints import MAX_SUBTREES, check_names, constraints_for, constraints_of
-from pki.offline import check_signed, request_authority, sign_authority
-from pki.profiles import AuthorityKind, Names, leaf_key_usage, workload_profile
-from pki.store import AuthorityStore
-from pki.verify import verify_chain
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.inspect.describe import summarize_certificate
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.keys import generate_key, signature_hash
+from sluice.pki.x509.name_constraints import (
+    MAX_SUBTREES,
+    check_names,
+    constraints_for,
+    constraints_of,
+)
+from sluice.pki.x509.profiles import (
+    AuthorityKind,
+    Names,
+    leaf_key_usage,
+    workload_profile,
+)
+from sluice.pki.x509.verification import verify_chain
 
 INTERNAL = AuthorityKind.INTERNAL
 NOW = dt.datetime.now(dt.UTC)

@@ -12,15 +12,31 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from pki.authority import authority_name, create_intermediate, create_root, sign_leaf
-from pki.config import PkiConfig
-from pki.errors import CertificateRejected, PkiError, StoreError
-from pki.identity import Role, SpiffeId
-from pki.keys import ALGORITHMS, PrivateKey, describe_key, generate_key, signature_hash
-from pki.offline import check_signed, request_authority, sign_authority
-from pki.profiles import AuthorityKind, Names, Purpose, workload_profile
-from pki.store import AuthorityStore
-from pki.verify import verify_chain
+from sluice.core.errors import CertificateRejected, PkiError, StoreError
+from sluice.pki.authorities.offline import check_signed, request_authority, sign_authority
+from sluice.pki.authorities.signing import (
+    authority_name,
+    create_intermediate,
+    create_root,
+    sign_leaf,
+)
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.keys import (
+    ALGORITHMS,
+    PrivateKey,
+    describe_key,
+    generate_key,
+    signature_hash,
+)
+from sluice.pki.x509.profiles import (
+    AuthorityKind,
+    Names,
+    Purpose,
+    workload_profile,
+)
+from sluice.pki.x509.verification import verify_chain
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 CONFIG = PkiConfig()

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from pki.config import PkiConfig
-from pki.errors import StoreError
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CHAIN_FILE, read_certificates
-from pki.issuer import LocalIssuer, utc_now
-from pki.outside import OUTSIDE_FILE, Outside
-from pki.profiles import AuthorityKind
+from sluice.core.errors import StoreError
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.revocation.outside import OUTSIDE_FILE, Outside
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 
 CONFIG = PkiConfig(trust_domain="td")
 WORKER = SpiffeId.process("td", Role.TASKMANAGER, "tm-1")

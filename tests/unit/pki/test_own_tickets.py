@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from pki.openssl_settings import NO_TICKETS, VARIABLE, no_tickets_environment
+from sluice.pki.tls.openssl_settings import NO_TICKETS, VARIABLE, no_tickets_environment
 
-LOOK = "from pki.bulk_tls import serving_engine; print(serving_engine())"
+LOOK = "from sluice.pki.tls.bulk import serving_engine; print(serving_engine())"
 RESTART = (
-    "import os; from pki.openssl_settings import restart_without_tickets; first = os.getpid();"
-    "restart_without_tickets(); import sys; from pki.own_tickets import sends_tickets;"
+    "import os; from sluice.pki.tls.openssl_settings import restart_without_tickets; first = os.getpid();"
+    "restart_without_tickets(); import sys; from sluice.pki.tls.session_tickets import sends_tickets;"
     "print(os.environ['OPENSSL_CONF'], sends_tickets(), sys.argv[1:])"
 )
 

@@ -7,10 +7,15 @@ import pkgutil
 
 import pytest
 
-import pki
-from pki.errors import SluiceError
+import sluice.core
+import sluice.pki
+from sluice.core.errors import SluiceError
 
-MODULES = [module.name for module in pkgutil.walk_packages(pki.__path__, "pki.")]
+MODULES = [
+    module.name
+    for package in (sluice.core, sluice.pki)
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

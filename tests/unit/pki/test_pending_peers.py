@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pki.pending_peers import PendingPeers, network_of
+from sluice.pki.tls.pending_peers import PendingPeers, network_of
 
 
 def test_a_flood_displaces_itself() -> None:

@@ -9,14 +9,19 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from pki.config import PkiConfig
-from pki.errors import CertificateRejected
-from pki.identity import Role, SpiffeId
-from pki.identity_files import IdentityMaterial, read_identity
-from pki.issuer import LocalIssuer
-from pki.keys import ALGORITHMS, describe_key, public_key_der
-from pki.profiles import MAX_NAMES, AuthorityKind, Names, leaf_validity
-from pki.store import AuthorityStore
+from sluice.core.errors import CertificateRejected
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import IdentityMaterial, read_identity
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.keys import ALGORITHMS, describe_key, public_key_der
+from sluice.pki.x509.profiles import (
+    MAX_NAMES,
+    AuthorityKind,
+    Names,
+    leaf_validity,
+)
 
 DOMAIN = "sluice.local"
 JOB_ID = "0123456789abcdef" * 2

@@ -10,16 +10,26 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.errors import CertificateRejected, InvalidIdentity, SluiceError, StoreError
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.issuer import utc_now
-from pki.openssl_trust import trusted_pem
-from pki.profiles import AuthorityKind
-from pki.programs.catalogue import CATALOGUE, MAX_PEERS, Program, export_for
-from pki.revocation_store import RevocationStore, Target
+from sluice.core.errors import (
+    CertificateRejected,
+    InvalidIdentity,
+    SluiceError,
+    StoreError,
+)
+from sluice.pki.authorities.openssl_anchors import trusted_pem
+from sluice.pki.config import PkiConfig
+from sluice.pki.export.programs.catalogue import (
+    CATALOGUE,
+    MAX_PEERS,
+    Program,
+    export_for,
+)
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")

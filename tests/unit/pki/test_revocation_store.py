@@ -7,19 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.crl_files import CRL_FILE, identity_directories, install_crls, push_crls
-from pki.errors import CertificateRejected, CrlRejected, StoreError
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates
-from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import RevocationStore, Target
-from pki.tls import TlsIdentity
-from runtime.messages import CsrToSign, ExecutorLaunch, SignedIdentity
-from runtime.taskmanager.executor import ExecutorProcess
+from sluice.core.errors import CertificateRejected, CrlRejected, StoreError
+from sluice.core.home import Home
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl_files import (
+    CRL_FILE,
+    identity_directories,
+    install_crls,
+    push_crls,
+)
+from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.runtime.messages import CsrToSign, ExecutorLaunch, SignedIdentity
+from sluice.runtime.taskmanager.executor import ExecutorProcess
 
 INTERNAL, EDGE, ROOT = AuthorityKind.INTERNAL, AuthorityKind.EDGE, AuthorityKind.ROOT
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)

@@ -8,13 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from pki.config import PkiConfig
-from pki.encrypted_key import encrypt_key
-from pki.errors import StoreError
-from pki.keys import ALGORITHMS, generate_key, key_from_pem, same_public_key
-from pki.passphrase import read_passphrase
-from pki.profiles import ISSUING, AuthorityKind
-from pki.store import AuthorityStore
+from sluice.core.errors import StoreError
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.x509.encrypted_key import encrypt_key
+from sluice.pki.x509.keys import (
+    ALGORITHMS,
+    generate_key,
+    key_from_pem,
+    same_public_key,
+)
+from sluice.pki.x509.passphrase import read_passphrase
+from sluice.pki.x509.profiles import ISSUING, AuthorityKind
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 CONFIG = PkiConfig()

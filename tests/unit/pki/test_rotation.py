@@ -6,8 +6,7 @@ import datetime as dt
 
 import pytest
 
-from pki.profiles import AuthorityKind
-from pki.rotation import (
+from sluice.pki.authorities.rotation_phases import (
     Generations,
     Holder,
     Keep,
@@ -24,6 +23,7 @@ from pki.rotation import (
     trusting,
     unknown_names,
 )
+from sluice.pki.x509.profiles import AuthorityKind
 
 A, B, EDGE, STRANGER = "aa", "bb", "ee", "ff"
 SIDE = Generations(old=A, new=B)

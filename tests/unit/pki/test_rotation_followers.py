@@ -6,10 +6,19 @@ import datetime as dt
 
 import pytest
 
-from pki.ca.followers import Follower, FollowerRecord
-from pki.in_use import InUse
-from pki.rotation import Generations, Holder, Keep, Laggard, Source, lacking, presenting, trusting
-from pki.rotation_followers import SILENCE, follower_holders
+from sluice.pki.authorities.rotation_phases import (
+    Generations,
+    Holder,
+    Keep,
+    Laggard,
+    Source,
+    lacking,
+    presenting,
+    trusting,
+)
+from sluice.pki.ca.followers import Follower, FollowerRecord
+from sluice.pki.rotation.followers import SILENCE, follower_holders
+from sluice.pki.trust.in_use import InUse
 
 A, B = "aa", "bb"
 SIDE = Generations(old=A, new=B)

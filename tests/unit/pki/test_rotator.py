@@ -10,24 +10,34 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from pki.authority import to_pem
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.crl_files import CRL_FILE
-from pki.errors import StoreError
-from pki.generation import issuer_id, key_id
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import CA_FILE, CHAIN_FILE, read_certificates, read_identity
-from pki.in_use import DIRECTORY, InUse, write_report
-from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import ISSUING, AuthorityKind
-from pki.revocation_store import RevocationStore, Target
-from pki.rotation import Laggard, PeersLag, Phase, RotationRefused
-from pki.rotation_store import RotationStore, rotation_directory
-from pki.rotator import Rotator
-from pki.store import AuthorityStore
-from pki.trust import TrustStore, bundle_file
+from sluice.core.errors import StoreError
+from sluice.core.home import Home
+from sluice.pki.authorities.rotation_phases import (
+    Laggard,
+    PeersLag,
+    Phase,
+    RotationRefused,
+)
+from sluice.pki.authorities.rotation_store import RotationStore, rotation_directory
+from sluice.pki.authorities.signing import to_pem
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities.trusted_authorities import TrustStore, bundle_file
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import (
+    CA_FILE,
+    CHAIN_FILE,
+    read_certificates,
+    read_identity,
+)
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.crl_files import CRL_FILE
+from sluice.pki.revocation.store import RevocationStore, Target
+from sluice.pki.rotation.rotator import Rotator
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.trust.in_use import DIRECTORY, InUse, write_report
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.pki.x509.profiles import ISSUING, AuthorityKind
 
 CONFIG = PkiConfig()
 INTERNAL, EDGE, ROOT = AuthorityKind.INTERNAL, AuthorityKind.EDGE, AuthorityKind.ROOT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pki.server_name import matches
+from sluice.pki.x509.server_name import matches
 
 
 @pytest.mark.parametrize(

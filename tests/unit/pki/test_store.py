@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pki.authority import to_pem
-from pki.config import PkiConfig
-from pki.errors import StoreError
-from pki.keys import generate_key, key_to_pem
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
+from sluice.core.errors import StoreError
+from sluice.pki.authorities.signing import to_pem
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.x509.keys import generate_key, key_to_pem
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.unit.pki.test_files import disk_full_beyond
 
 NOW = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-import cli.pki_trust
-from pki.config import PkiConfig
-from pki.home import Home
-from pki.identity_files import read_certificates
-from pki.issuer import LocalIssuer
-from pki.profiles import AuthorityKind
-from pki.store import AuthorityStore
-from pki.system_trust import (
+import sluice.cli.pki.trust
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.trust.system_store import (
     Machine,
     StoreKind,
     TrustPlace,
@@ -28,6 +27,7 @@ from pki.system_trust import (
     plan_removal,
     this_machine,
 )
+from sluice.pki.x509.profiles import AuthorityKind
 from tests.integration.pki.test_command import Command, sluice_pki  # noqa: F401  a fixture
 
 DEBIAN = "usr/local/share/ca-certificates"
@@ -157,7 +157,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tools:
     """A Debian machine of the test's own, in place of the real one."""
     (tmp_path / "root" / DEBIAN).mkdir(parents=True)
     tools = Tools("update-ca-certificates")
-    monkeypatch.setattr(cli.pki_trust, "this_machine", lambda: machine(tmp_path, tools))
+    monkeypatch.setattr(sluice.cli.pki.trust, "this_machine", lambda: machine(tmp_path, tools))
     return tools
 
 

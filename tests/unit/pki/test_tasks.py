@@ -7,11 +7,11 @@ import logging
 
 import pytest
 
-from pki.connection_guard import ConnectionGuard
-from pki.errors import StoreError
-from pki.identity import Role
-from pki.revoked_peers import RevokedPeers
-from pki.tasks import end_tasks, repeat
+from sluice.core.errors import StoreError
+from sluice.core.tasks import end_tasks, repeat
+from sluice.pki.revocation.revoked_peers import RevokedPeers
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.connection_guard import ConnectionGuard
 from tests.hostile import TestPki
 
 

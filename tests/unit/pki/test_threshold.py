@@ -6,9 +6,14 @@ import datetime as dt
 
 import pytest
 
-from pki.authority import create_root
-from pki.config import PkiConfig
-from pki.threshold import HALF, InvalidThreshold, Threshold, needs_renewal
+from sluice.pki.authorities.signing import create_root
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.threshold import (
+    HALF,
+    InvalidThreshold,
+    Threshold,
+    needs_renewal,
+)
 
 START = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
 ROOT = create_root(PkiConfig(root_days=100, backdate_minutes=0), START).certificate

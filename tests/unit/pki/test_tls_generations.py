@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from pki.channels import PeerPolicy
-from pki.config import PkiConfig
-from pki.identity import Role, SpiffeId
-from pki.issuer import LocalIssuer
-from pki.tls import TlsIdentity
+from sluice.pki.channels import PeerPolicy
+from sluice.pki.config import PkiConfig
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
 
 CONFIG = PkiConfig(trust_domain="td")
 WORKER = SpiffeId.process("td", Role.TASKMANAGER, "tm-1")

@@ -14,14 +14,14 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pki.channels import Channel, client_policy
-from pki.errors import PeerRefused, PkiError
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates, read_identity
-from pki.peer import MAX_PEER_CERTIFICATE_BYTES, check_peer
-from pki.profiles import AuthorityKind, Purpose
-from pki.store import AuthorityStore
-from pki.verify import MAX_CANDIDATES, Verified, verify_chain
+from sluice.core.errors import PeerRefused, PkiError
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.identities.directory import read_certificates, read_identity
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.peer_identity import MAX_PEER_CERTIFICATE_BYTES, check_peer
+from sluice.pki.x509.profiles import AuthorityKind, Purpose
+from sluice.pki.x509.verification import MAX_CANDIDATES, Verified, verify_chain
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 
 TASKMANAGER = SpiffeId.process(TRUST_DOMAIN, Role.TASKMANAGER, "tm-1")

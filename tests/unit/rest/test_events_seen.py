@@ -9,17 +9,17 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from pki.assertions import Asserted
-from pki.credential import Credential
-from runtime.jobmanager.errors import JobNotFound
-from runtime.jobmanager.job_feed import JobFeed
-from runtime.rest.assertion import ASSERTED
-from runtime.rest.cluster import Cluster
-from runtime.rest.resources import events
-from runtime.rest.resources.events import EventsQuery, stream_cluster
-from runtime.rest.resources.savepoints import list_savepoints
-from runtime.rest.route import Call, NoQuery
-from runtime.rest.streams import EventStream, Produce
+from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.tokens import Asserted
+from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.rest.assertion import ASSERTED
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.resources import events
+from sluice.runtime.rest.resources.events import EventsQuery, stream_cluster
+from sluice.runtime.rest.resources.savepoints import list_savepoints
+from sluice.runtime.rest.route import Call, NoQuery
+from sluice.runtime.rest.streams import EventStream, Produce
 
 ADAS, EVES, LATE = "a" * 32, "e" * 32, "c" * 32
 

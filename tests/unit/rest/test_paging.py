@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.rest.paging import PageQuery, Position, paginate
-from runtime.rest.problems import BadRequest
+from sluice.runtime.rest.paging import PageQuery, Position, paginate
+from sluice.runtime.rest.problems import BadRequest
 
 positions = st.sets(st.tuples(st.integers(0, 5), st.text("abc", max_size=2)), max_size=30)
 

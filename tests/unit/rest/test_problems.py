@@ -8,8 +8,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from runtime.ha.errors import LeadershipLost, OutcomeUnknown, PointersFull, StorageUnavailable
-from runtime.rest.problems import problems
+from sluice.runtime.ha.errors import (
+    LeadershipLost,
+    OutcomeUnknown,
+    PointersFull,
+    StorageUnavailable,
+)
+from sluice.runtime.rest.problems import problems
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,7 @@ async def test_only_faults_are_errors_in_the_log(
     async def fail(_: web.Request) -> web.StreamResponse:
         raise error
 
-    with caplog.at_level(logging.INFO, "runtime.rest.problems"):
+    with caplog.at_level(logging.INFO, "sluice.runtime.rest.problems"):
         answer = await problems(make_mocked_request("GET", "/v1/jobs"), fail)
     assert answer.status == status
     (record,) = caplog.records

@@ -9,10 +9,10 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from jsonschema import Draft202012Validator
 
-from runtime.rest.openapi import PARAMETERS, describe
-from runtime.rest.problems import EVERYWHERE, STATUS, TYPE_PREFIX
-from runtime.rest.route import Query, Route
-from runtime.rest.routes import HEALTH, ROUTES
+from sluice.runtime.rest.openapi import PARAMETERS, describe
+from sluice.runtime.rest.problems import EVERYWHERE, STATUS, TYPE_PREFIX
+from sluice.runtime.rest.route import Query, Route
+from sluice.runtime.rest_server.routes import HEALTH, ROUTES
 
 DOCUMENTATION = (Path(__file__).parents[3] / "docs" / "rest.md").read_text(encoding="utf-8")
 DESCRIPTION: Any = describe(ROUTES, "1.2.3")

@@ -13,20 +13,20 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from pki.assertions import Asserted
-from pki.credential import Credential
-from pki.standing import OpenStreams
-from runtime.blob.store import BlobStore
-from runtime.config import ConnectConfig
-from runtime.jobmanager.connect_sessions import ConnectSessions
-from runtime.jobmanager.errors import TooManyJobs
-from runtime.jobmanager.gateways import DispatcherGateway
-from runtime.messages import JobKind, JobState, JobSubmission
-from runtime.rest import streams
-from runtime.rest.assertion import ASSERTED
-from runtime.rest.problems import TooManyStreams
-from runtime.rest.route import Call, NoQuery
-from runtime.rest.streams import EventStream, Streams
+from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.stream_standing import OpenStreams
+from sluice.pki.assertions.tokens import Asserted
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.config import ConnectConfig
+from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
+from sluice.runtime.jobmanager.errors import TooManyJobs
+from sluice.runtime.jobmanager.gateways import DispatcherGateway
+from sluice.runtime.messages import JobKind, JobState, JobSubmission
+from sluice.runtime.rest import streams
+from sluice.runtime.rest.assertion import ASSERTED
+from sluice.runtime.rest.problems import TooManyStreams
+from sluice.runtime.rest.route import Call, NoQuery
+from sluice.runtime.rest.streams import EventStream, Streams
 
 
 async def everybody_stays(everybody: AbstractSet[Asserted]) -> AbstractSet[Asserted]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from pki.identity import Role
-from pki.tls import TlsIdentity
-from runtime.rpc import RpcEndpoint, RpcService
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.rpc import RpcEndpoint, RpcService
 from tests.hostile import TestPki
 
 

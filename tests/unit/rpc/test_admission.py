@@ -6,13 +6,19 @@ from typing import Any, Protocol
 
 import pytest
 
-from pki.identity import Role, SpiffeId
-from runtime import gateways
-from runtime.jobmanager import gateways as internal
-from runtime.rpc import CallNotPermitted, ContractError, FencingTokenMismatch, MethodNotFound, rpc
-from runtime.rpc.admission import check_caller, check_token, find_method
-from runtime.rpc.call import Caller
-from runtime.rpc.contract import Method, gateway_of
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime import gateways
+from sluice.runtime.jobmanager import gateways as internal
+from sluice.runtime.rpc import (
+    CallNotPermitted,
+    ContractError,
+    FencingTokenMismatch,
+    MethodNotFound,
+    rpc,
+)
+from sluice.runtime.rpc.admission import check_caller, check_token, find_method
+from sluice.runtime.rpc.call import Caller
+from sluice.runtime.rpc.contract import Method, gateway_of
 
 TD = "sluice.local"
 JOB = "a" * 32

@@ -10,10 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pki.identity import Role
-from runtime import gateways
-from runtime.rpc import ContractError, InvalidArguments, RemoteFailure, RpcEndpoint, rpc
-from runtime.rpc.contract import gateway_of
+from sluice.pki.spiffe_id import Role
+from sluice.runtime import gateways
+from sluice.runtime.rpc import (
+    ContractError,
+    InvalidArguments,
+    RemoteFailure,
+    RpcEndpoint,
+    rpc,
+)
+from sluice.runtime.rpc.contract import gateway_of
 
 TASKMANAGERS = frozenset({Role.TASKMANAGER})
 

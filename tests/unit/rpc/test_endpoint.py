@@ -9,9 +9,9 @@ from typing import Protocol
 
 import pytest
 
-from pki.errors import SluiceError
-from pki.identity import Role
-from runtime.rpc import (
+from sluice.core.errors import SluiceError
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.rpc import (
     Caller,
     CallNotPermitted,
     EndpointNotFound,

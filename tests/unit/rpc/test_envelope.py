@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.rpc import MessageTooLarge, ProtocolViolation
-from runtime.rpc import envelope as wire
-from runtime.rpc.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS
+from sluice.runtime.rpc import MessageTooLarge, ProtocolViolation
+from sluice.runtime.rpc import envelope as wire
+from sluice.runtime.rpc.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS
 
 counts = st.integers(0, (1 << 62) - 1)
 names = st.text(max_size=wire.MAX_NAME_CHARS)

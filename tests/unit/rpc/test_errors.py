@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from pki.errors import CertificateRejected, SluiceError
-from runtime.rpc import FencingTokenMismatch, PeerUnreachable, RemoteFailure, RpcTimeout, remotable
-from runtime.rpc.errors import MAX_MESSAGE_CHARS, MAX_TRACEBACK_CHARS, ErrorText, describe, rebuild
+from sluice.core.errors import CertificateRejected, SluiceError
+from sluice.runtime.rpc import (
+    FencingTokenMismatch,
+    PeerUnreachable,
+    RemoteFailure,
+    RpcTimeout,
+    remotable,
+)
+from sluice.runtime.rpc.errors import (
+    MAX_MESSAGE_CHARS,
+    MAX_TRACEBACK_CHARS,
+    ErrorText,
+    describe,
+    rebuild,
+)
 
 
 @remotable
@@ -73,7 +85,7 @@ def test_a_class_unknown_here_is_named() -> None:
     assert str(arrived) == "DiskFull: no room (buy a disk)"
 
 
-@pytest.mark.parametrize("name", ["os.system", "builtins.SystemExit", "pki.errors.SluiceError", ""])
+@pytest.mark.parametrize("name", ["os.system", "builtins.SystemExit", "sluice.core.errors.SluiceError", ""])
 def test_only_registered_classes_are_ever_rebuilt(name: str) -> None:
     assert type(rebuild(ErrorText(name, "x", "", ""))) is RemoteFailure
 

@@ -8,15 +8,26 @@ from typing import Any, Protocol
 
 import pytest
 
-from pki.identity import Role, SpiffeId
-from runtime.rpc import MailboxFull, Patience, PeerUnreachable, RpcTimeout, rpc
-from runtime.rpc import envelope as wire
-from runtime.rpc.call import Answer, Caller, Invocation, Request
-from runtime.rpc.contract import gateway_of
-from runtime.rpc.exchange import Exchange
-from runtime.rpc.line import MAX_UNSENT_BYTES, Leg
-from runtime.rpc.proxy import make_proxy
-from runtime.rpc.window import MAX_OPEN_CALLS
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.rpc import (
+    MailboxFull,
+    Patience,
+    PeerUnreachable,
+    RpcTimeout,
+    rpc,
+)
+from sluice.runtime.rpc import envelope as wire
+from sluice.runtime.rpc.call import (
+    Answer,
+    Caller,
+    Invocation,
+    Request,
+)
+from sluice.runtime.rpc.contract import gateway_of
+from sluice.runtime.rpc.exchange import Exchange
+from sluice.runtime.rpc.line import MAX_UNSENT_BYTES, Leg
+from sluice.runtime.rpc.proxy import make_proxy
+from sluice.runtime.rpc.window import MAX_OPEN_CALLS
 
 LOCAL = SpiffeId.process("sluice.local", Role.JOBMANAGER, "jm")
 PEER = SpiffeId.process("sluice.local", Role.TASKMANAGER, "tm")
@@ -216,7 +227,7 @@ async def test_a_refusal_is_answered_at_once() -> None:
     fixture.receive(wire.Call(5, "things", "full", None, b""))
     await eventually(lambda: fixture.sent(wire.Failure) != [])
     (failure,) = fixture.sent(wire.Failure)
-    assert (failure.id, failure.error, failure.what) == (5, "runtime.rpc.errors.MailboxFull", "no room")
+    assert (failure.id, failure.error, failure.what) == (5, "sluice.runtime.rpc.errors.MailboxFull", "no room")
     fixture.exchange.line.end(PeerUnreachable("done"))
 
 

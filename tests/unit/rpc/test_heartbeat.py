@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.rpc import HeartbeatMonitor
+from sluice.runtime.rpc import HeartbeatMonitor
 
 
 class Clock:

@@ -9,7 +9,7 @@ from h2.events import DataReceived, Event, RequestReceived, ResponseReceived, St
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.rpc.http2 import (
+from sluice.runtime.rpc.http2 import (
     MAX_CONTINUATIONS,
     MAX_FRAME_BYTES,
     PREFACE,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.rpc import envelope as wire
-from runtime.rpc.deadlines import Deadlines, Expired
-from runtime.rpc.errors import ProtocolViolation
-from runtime.rpc.outbox import Outbox
+from sluice.runtime.rpc import envelope as wire
+from sluice.runtime.rpc.deadlines import Deadlines, Expired
+from sluice.runtime.rpc.errors import ProtocolViolation
+from sluice.runtime.rpc.outbox import Outbox
 
 
 def numbered(number: int) -> bytes:

@@ -10,10 +10,10 @@ from typing import Protocol
 import pytest
 import pytest_asyncio
 
-from pki.identity import Role
-from pki.tls import TlsIdentity
-from runtime.metrics import MetricsRegistry
-from runtime.rpc import (
+from sluice.core.metric_exposition import MetricsRegistry
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.rpc import (
     Directive,
     EndpointNotFound,
     EndpointRestarting,
@@ -25,9 +25,14 @@ from runtime.rpc import (
     Terminated,
     rpc,
 )
-from runtime.rpc.dead_letters import LOG_EVERY_SECONDS, MAX_KEPT, MAX_KINDS, DeadLetters
-from runtime.rpc.guardian import Guardian
-from runtime.rpc.supervision import Restarts, always
+from sluice.runtime.rpc.dead_letters import (
+    LOG_EVERY_SECONDS,
+    MAX_KEPT,
+    MAX_KINDS,
+    DeadLetters,
+)
+from sluice.runtime.rpc.guardian import Guardian
+from sluice.runtime.rpc.supervision import Restarts, always
 
 OWN = frozenset({Role.JOBMANAGER})
 

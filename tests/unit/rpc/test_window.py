@@ -7,8 +7,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from runtime.rpc import MailboxFull, RpcError
-from runtime.rpc.window import MAX_OPEN_BYTES, MAX_OPEN_CALLS, MAX_WAITING_CALLS, SendWindow, Waiting, has_room
+from sluice.runtime.rpc import MailboxFull, RpcError
+from sluice.runtime.rpc.window import (
+    MAX_OPEN_BYTES,
+    MAX_OPEN_CALLS,
+    MAX_WAITING_CALLS,
+    SendWindow,
+    Waiting,
+    has_room,
+)
 
 
 def nothing() -> None:

@@ -19,11 +19,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from yarl import URL
 
-from gateway.assertion import publish_keys
-from gateway.pass_keys import PUBLISH_AHEAD, RETAIN, ROTATE_AFTER
-from gateway.principal import Principal
-from pki.assertion_keys import AssertionKeys, assertion_keys_file
-from pki.assertions import (
+from sluice.core.errors import AssertionRefused
+from sluice.core.home import Home
+from sluice.gateway.credentials.assertion import publish_keys
+from sluice.gateway.credentials.signing_keys import PUBLISH_AHEAD, RETAIN, ROTATE_AFTER
+from sluice.gateway.principal import Principal
+from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
+from sluice.pki.assertions.tokens import (
     CONNECT_AUDIENCE,
     HEADER,
     LEEWAY_SECONDS,
@@ -33,13 +36,15 @@ from pki.assertions import (
     decode_jwks,
     query_digest,
 )
-from pki.credential import Credential
-from pki.errors import AssertionRefused
-from pki.home import Home
-from runtime.rest.assertion import AUDIENCES, asserted, for_operation, require_assertion
-from runtime.rest.problems import problems
-from runtime.rest.routes import HEALTH_PATH
-from runtime.rest.server import RestServer
+from sluice.runtime.rest.assertion import (
+    AUDIENCES,
+    asserted,
+    for_operation,
+    require_assertion,
+)
+from sluice.runtime.rest.problems import problems
+from sluice.runtime.rest_server.routes import HEALTH_PATH
+from sluice.runtime.rest_server.server import RestServer
 from tests.assertions import AssertingGateway
 
 

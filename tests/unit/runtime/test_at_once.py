@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from runtime.jobmanager.at_once import AtOnce
+from sluice.runtime.jobmanager.slots.concurrency_limit import AtOnce
 
 
 def test_work_starts_in_order_and_never_more_at_a_time_than_allowed() -> None:

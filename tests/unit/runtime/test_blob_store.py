@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from pki.errors import PeerRefused
-from pki.identity import Role, SpiffeId
-from runtime.blob.access import check_read
-from runtime.blob.errors import BlobCorrupt, BlobNotFound, BlobTooLarge, InvalidBlobName
-from runtime.blob.store import MAX_BLOBS_PER_JOB, BlobStore
+from sluice.core.errors import PeerRefused
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.runtime.blob.access import check_read
+from sluice.runtime.blob.errors import (
+    BlobCorrupt,
+    BlobNotFound,
+    BlobTooLarge,
+    InvalidBlobName,
+)
+from sluice.runtime.blob.store import MAX_BLOBS_PER_JOB, BlobStore
 
 JOB = "0123456789abcdef" * 2
 OTHER = "f" * 32

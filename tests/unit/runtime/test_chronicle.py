@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.jobmanager.chronicle import MAX_ATTEMPTS_KEPT, Chronicle
-from runtime.jobmanager.exceptions import MAX_EXCEPTIONS, judged, root_cause
-from runtime.messages import JobState
+from sluice.runtime.jobmanager.attempt.history_log import MAX_ATTEMPTS_KEPT, Chronicle
+from sluice.runtime.jobmanager.exceptions import MAX_EXCEPTIONS, judged, root_cause
+from sluice.runtime.messages import JobState
 
 JAVA = """py4j.protocol.Py4JJavaError: An error occurred while calling o54.collect
 : org.apache.spark.SparkException: Job aborted due to stage failure

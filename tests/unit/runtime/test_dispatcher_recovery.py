@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from runtime.blob.store import BlobStore, BlobWriter
-from runtime.jobmanager.dispatcher import Dispatcher
-from runtime.jobmanager.history import JobHistory
-from runtime.jobmanager.job_store import AcceptedJob, Recovered
-from runtime.messages import BlobRef, JobSubmission
-from runtime.restart_config import RestartConfig
+from sluice.runtime.blob.store import BlobStore, BlobWriter
+from sluice.runtime.jobmanager.dispatcher.endpoint import Dispatcher
+from sluice.runtime.jobmanager.store.job_history import JobHistory
+from sluice.runtime.jobmanager.store.job_store import AcceptedJob, Recovered
+from sluice.runtime.messages import BlobRef, JobSubmission
+from sluice.runtime.restart_config import RestartConfig
 
 CONTENT = b"print(1)"
 PIPELINE = BlobRef(sha256=hashlib.sha256(CONTENT).hexdigest(), name="p.py", size=len(CONTENT))

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from pki.identity import Role
-from pki.tls import TlsIdentity
-from runtime.blob.store import BlobStore
-from runtime.ha.errors import (
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.ha.errors import (
     EntryDamaged,
     HaError,
     LeadershipLost,
@@ -27,20 +27,26 @@ from runtime.ha.errors import (
     PointersFull,
     StorageUnavailable,
 )
-from runtime.jobmanager.dispatcher import Dispatcher
-from runtime.jobmanager.durable import CONFLICT_TRIES, persistently
-from runtime.jobmanager.errors import JobNotFound
-from runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway
-from runtime.jobmanager.history import HistoryStore, JobHistory
-from runtime.jobmanager.job_master import JobMaster
-from runtime.jobmanager.job_queue import JobLimits
-from runtime.jobmanager.job_store import JobStore
-from runtime.jobmanager.records import accepted_detail
-from runtime.jobmanager.submitting import submit_with_blobs
-from runtime.jobmanager.views import JobRecord
-from runtime.messages import BlobRef, Evidence, JobState, JobSubmission, SlotProfile
-from runtime.restart_config import RestartConfig, RestartStrategy
-from runtime.rpc import EndpointStopped, MailboxFull, RpcService
+from sluice.runtime.jobmanager.attempt.job_master import JobMaster
+from sluice.runtime.jobmanager.dispatcher.durable_writes import CONFLICT_TRIES, persistently
+from sluice.runtime.jobmanager.dispatcher.endpoint import Dispatcher
+from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
+from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
+from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway
+from sluice.runtime.jobmanager.store.job_history import HistoryStore, JobHistory
+from sluice.runtime.jobmanager.store.job_store import JobStore
+from sluice.runtime.jobmanager.views import JobRecord
+from sluice.runtime.messages import (
+    BlobRef,
+    Evidence,
+    JobState,
+    JobSubmission,
+    SlotProfile,
+)
+from sluice.runtime.restart_config import RestartConfig, RestartStrategy
+from sluice.runtime.rpc import EndpointStopped, MailboxFull, RpcService
 from tests.hostile import TestPki
 from tests.unit.ha.simulated import Lines, MemoryStorage, Service, SimulatedPointers
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from runtime.gateways import JobMasterGateway
-from runtime.jobmanager.executors import (
+from sluice.runtime.gateways import JobMasterGateway
+from sluice.runtime.jobmanager.attempt.executor_pool import (
     FAILURES_COUNT_SECONDS,
     MAX_EXECUTORS_WANTED,
     MAX_TARGETS,
@@ -15,7 +15,7 @@ from runtime.jobmanager.executors import (
     ExecutorState,
     FailureBudget,
 )
-from runtime.messages import (
+from sluice.runtime.messages import (
     MAX_EXECUTOR_CORES,
     MAX_EXECUTOR_MEMORY_MB,
     ExecutorExit,
@@ -26,8 +26,8 @@ from runtime.messages import (
     SlotProfile,
     SparkRegistration,
 )
-from runtime.rpc import InvalidArguments
-from runtime.rpc.contract import gateway_of
+from sluice.runtime.rpc import InvalidArguments
+from sluice.runtime.rpc.contract import gateway_of
 
 SLOT = SlotProfile(cores=1, memory_mb=768)
 NOW = 1000.0

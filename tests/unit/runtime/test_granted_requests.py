@@ -16,23 +16,28 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from gateway.operations import known_operations
-from gateway.passes import issue
-from gateway.policy import Policy
-from gateway.policy_file import DEFAULT_POLICY, parse, read_policy
-from gateway.principal import Principal
-from gateway.routes import RouteTable
-from pki.assertion_keys import AssertionKeys, assertion_keys_file
-from pki.assertions import HEADER, PASS_SCHEME
-from pki.credential import Credential
-from pki.home import Home
-from runtime.jobmanager.errors import JobNotFound
-from runtime.jobmanager.views import SlotView, TaskManagerView
-from runtime.messages import ConnectionEvidence, Evidence, LogChunk, SlotState
-from runtime.rest.cluster import Cluster
-from runtime.rest.routes import PUBLISHED
-from runtime.rest.server import RestServer, make_application
-from runtime.rest.serving import handler_of
+from sluice.core.home import Home
+from sluice.gateway.authz.operations import known_operations
+from sluice.gateway.authz.policy import Policy
+from sluice.gateway.authz.policy_file import DEFAULT_POLICY, parse, read_policy
+from sluice.gateway.authz.routes import RouteTable
+from sluice.gateway.credentials.access_tokens import issue
+from sluice.gateway.principal import Principal
+from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
+from sluice.pki.assertions.tokens import HEADER, PASS_SCHEME
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.jobmanager.views import SlotView, TaskManagerView
+from sluice.runtime.messages import (
+    ConnectionEvidence,
+    Evidence,
+    LogChunk,
+    SlotState,
+)
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.serving import handler_of
+from sluice.runtime.rest_server.routes import PUBLISHED
+from sluice.runtime.rest_server.server import RestServer, make_application
 from tests.assertions import AssertingGateway, operation_of
 
 ADAS, EVES = "a" * 32, "e" * 32

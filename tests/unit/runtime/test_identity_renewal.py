@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pki.authority import create_intermediate, create_root, to_pem
-from pki.errors import StoreError
-from pki.identity import SpiffeId
-from pki.identity_files import read_certificates
-from pki.profiles import AuthorityKind
-from runtime.identity_renewal import SHORTEST_RENEWAL_SECONDS, RenewalWatch, seconds_until_renewal
+from sluice.core.errors import StoreError
+from sluice.pki.authorities.signing import create_intermediate, create_root, to_pem
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
+from sluice.runtime.node.identity_renewal import SHORTEST_RENEWAL_SECONDS, RenewalWatch, seconds_until_renewal
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 

@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from runtime.jobmanager.driver_attempt import LOG_FILES, clean_attempt_directory
-from runtime.log_files import LogUnreadable, open_log, read_log, shorten_log
-from runtime.messages import CsrToSign, ExecutorLaunch, SignedIdentity
-from runtime.process import Exit
-from runtime.taskmanager.executor import STREAMS, ExecutorProcess, clean_executor_directory
+from sluice.runtime.jobmanager.attempt.driver_process import LOG_FILES, clean_attempt_directory
+from sluice.runtime.messages import CsrToSign, ExecutorLaunch, SignedIdentity
+from sluice.runtime.node.child_process import Exit
+from sluice.runtime.node.log_files import (
+    LogUnreadable,
+    open_log,
+    read_log,
+    shorten_log,
+)
+from sluice.runtime.taskmanager.executor import STREAMS, ExecutorProcess, clean_executor_directory
 
 TEXT = "PRIVATE KEY of the JobManager"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.jobmanager.errors import TooManyJobs
-from runtime.jobmanager.job_queue import JobLimits, JobQueue
+from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits, JobQueue
+from sluice.runtime.jobmanager.errors import TooManyJobs
 
 
 def waits(queue: JobQueue, *jobs: str) -> list[str]:

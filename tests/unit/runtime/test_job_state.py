@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
-from runtime.jobmanager.errors import IllegalTransition
-from runtime.jobmanager.job_state import TRANSITIONS, JobLifecycle, judge_attempt
-from runtime.messages import DriverExit, JobState
+from sluice.runtime.jobmanager.errors import IllegalTransition
+from sluice.runtime.jobmanager.job_state import TRANSITIONS, JobLifecycle, judge_attempt
+from sluice.runtime.messages import DriverExit, JobState
 
 S = JobState
 

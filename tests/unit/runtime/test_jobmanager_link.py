@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from runtime.messages import SlotProfile, SlotReport, TaskManagerRegistration
-from runtime.rpc import PeerUnreachable, RemotePeer
-from runtime.taskmanager.jobmanager_link import JobManagerLink
+from sluice.runtime.messages import SlotProfile, SlotReport, TaskManagerRegistration
+from sluice.runtime.rpc import PeerUnreachable, RemotePeer
+from sluice.runtime.taskmanager.jobmanager_link import JobManagerLink
 
 REGISTRATION = TaskManagerRegistration(
     name="tm", host="127.0.0.1", slots=1, profile=SlotProfile(cores=1, memory_mb=1), python="", version=""

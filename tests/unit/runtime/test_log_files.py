@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.log_files import open_log, read_log, shorten_log
+from sluice.runtime.node.log_files import open_log, read_log, shorten_log
 
 
 def read_all(path: Path, limit: int) -> str:

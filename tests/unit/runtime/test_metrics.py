@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.metrics import MAX_LABEL_CHARS, MetricsRegistry, Sample
+from sluice.core.metric_exposition import MAX_LABEL_CHARS, MetricsRegistry, Sample
 
 
 def test_samples_of_a_metric_stand_together_and_labels_are_escaped() -> None:

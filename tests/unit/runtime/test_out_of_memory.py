@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.out_of_memory import KernelKills, end_of
-from runtime.process import Exit
+from sluice.runtime.node.child_process import Exit
+from sluice.runtime.out_of_memory import KernelKills, end_of
 
 
 @pytest.mark.parametrize("code", [3, 52])

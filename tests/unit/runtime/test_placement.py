@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.jobmanager.placement import Placement, missing_taskmanagers, rank
-from runtime.messages import SlotProfile
+from sluice.runtime.messages import SlotProfile
+from sluice.runtime.placement import Placement, missing_taskmanagers, rank
 
 
 def size(cores: int, memory_mb: int) -> SlotProfile:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from runtime.messages import JobState, StageReport, StageState
-from runtime.ui.plan_picture import HEIGHT, MAX_DRAWN, WIDTH, draw_plan, view_of
+from sluice.runtime.messages import JobState, StageReport, StageState
+from sluice.runtime.ui.plan_picture import (
+    HEIGHT,
+    MAX_DRAWN,
+    WIDTH,
+    draw_plan,
+    view_of,
+)
 from tests.simulated_cluster import job, stage
 
 DETAIL = job(1, JobState.RUNNING, 1_800_000_000.0)

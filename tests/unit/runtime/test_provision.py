@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from runtime.jobmanager.provision import Provided, Provision, ProvisionLimits
-from runtime.jobmanager.slot_record import Requirement
-from runtime.jobmanager.slots import SlotManager
-from runtime.messages import SlotCount, SlotProfile
+from sluice.runtime.jobmanager.slots.provision import Provided, Provision, ProvisionLimits
+from sluice.runtime.jobmanager.slots.slot_ledger import Requirement
+from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
+from sluice.runtime.messages import SlotCount, SlotProfile
 
 SLOT = SlotProfile(cores=1, memory_mb=512)
 TASKMANAGER = SlotProfile(cores=2, memory_mb=1024)

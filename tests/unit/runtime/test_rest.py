@@ -15,31 +15,31 @@ from typing import Any
 import aiohttp
 import pytest
 
-from gateway.principal import Principal
-from pki.assertion_keys import AssertionKeys, assertion_keys_file
-from pki.assertions import HEADER
-from pki.credential import Credential
-from pki.home import Home
-from pki.standing import OpenStreams
-from runtime.blob.store import BlobStore
-from runtime.checkpoint.errors import NotStreaming, SavepointNotFound
-from runtime.checkpoint.ledger import Checkpoint, CheckpointsView
-from runtime.checkpoint.savepoints import Savepoint
-from runtime.config import ConnectConfig, RuntimeConfig, SparkConfig
-from runtime.jobmanager.connect_sessions import ConnectSessions
-from runtime.jobmanager.errors import (
+from sluice.core.home import Home
+from sluice.gateway.principal import Principal
+from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
+from sluice.pki.assertions.stream_standing import OpenStreams
+from sluice.pki.assertions.tokens import HEADER
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.checkpoint.errors import NotStreaming, SavepointNotFound
+from sluice.runtime.checkpoint.ledger import Checkpoint, CheckpointsView
+from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.runtime.config import ConnectConfig, RuntimeConfig, SparkConfig
+from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
+from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
+from sluice.runtime.jobmanager.dispatcher.observation import Observation
+from sluice.runtime.jobmanager.dispatcher.submission_checks import check_submission
+from sluice.runtime.jobmanager.errors import (
     JobAlreadyTerminal,
     JobNotFound,
     LogNotFound,
     TaskManagerLeaves,
     TaskManagerNotFound,
 )
-from runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
-from runtime.jobmanager.history import JobHistory
-from runtime.jobmanager.job_feed import JobFeed
-from runtime.jobmanager.observation import Observation
-from runtime.jobmanager.submission_checks import check_submission
-from runtime.jobmanager.views import (
+from sluice.runtime.jobmanager.gateways import ExecutorLogRequest, ServiceCounts, SlotRequirement
+from sluice.runtime.jobmanager.store.job_history import JobHistory
+from sluice.runtime.jobmanager.views import (
     ExceptionEntry,
     ExecutorView,
     Failure,
@@ -51,7 +51,7 @@ from runtime.jobmanager.views import (
     SlotView,
     TaskManagerView,
 )
-from runtime.messages import (
+from sluice.runtime.messages import (
     ConnectionEvidence,
     Evidence,
     JobProgress,
@@ -69,13 +69,13 @@ from runtime.messages import (
     UiPage,
     UiRequest,
 )
-from runtime.rest.artifacts import ArtifactStores
-from runtime.rest.cluster import Cluster, ClusterFacts, Term
-from runtime.rest.routes import ROUTES, published_routes
-from runtime.rest.server import RestServer, make_application
-from runtime.rest.serving import handler_of
-from runtime.rest.standing import whoever_was_let_in
-from runtime.rest.streams import Streams
+from sluice.runtime.rest.artifacts import ArtifactStores
+from sluice.runtime.rest.cluster import Cluster, ClusterFacts, Term
+from sluice.runtime.rest.serving import handler_of
+from sluice.runtime.rest.standing import whoever_was_let_in
+from sluice.runtime.rest.streams import Streams
+from sluice.runtime.rest_server.routes import ROUTES, published_routes
+from sluice.runtime.rest_server.server import RestServer, make_application
 from tests.assertions import AssertingGateway, operation_of
 
 JOB = "0123456789abcdef" * 2

@@ -8,22 +8,22 @@ from typing import Any, cast
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from pki.assertions import Asserted
-from pki.credential import Credential
-from runtime.jobmanager.errors import JobNotFound
-from runtime.jobmanager.gateways import DispatcherGateway
-from runtime.rest.assertion import ASSERTED
-from runtime.rest.cluster import Cluster
-from runtime.rest.problems import NotYours
-from runtime.rest.resources.shuffle import (
+from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.tokens import Asserted
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.jobmanager.gateways import DispatcherGateway
+from sluice.runtime.rest.assertion import ASSERTED
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.problems import NotYours
+from sluice.runtime.rest.resources.shuffle import (
     drain_shuffle_worker,
     get_job_shuffle,
     get_shuffle,
     resume_shuffle_worker,
 )
-from runtime.rest.route import Call, NoQuery
-from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.messages import (
+from sluice.runtime.rest.route import Call, NoQuery
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.messages import (
     NOTHING_MEASURED,
     JobReport,
     ShuffleJobView,
@@ -33,8 +33,8 @@ from runtime.shuffle.messages import (
     WorkerView,
     sum_of,
 )
-from runtime.shuffle.service_errors import ShuffleNotEnabled, WorkerUnknown
-from runtime.shuffle.worker.statistics import Histogram
+from sluice.runtime.shuffle.service_errors import ShuffleNotEnabled, WorkerUnknown
+from sluice.runtime.shuffle.statistics import Histogram
 
 JOB, QUIET = "a" * 32, "b" * 32
 SHOWN = ShuffleJobView(

@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.jobmanager.restart import ExponentialDelay, FailureRate, Restarts, restarts
-from runtime.restart_config import RestartConfig, RestartStrategy, RestartWish, settle
+from sluice.runtime.jobmanager.restart_strategies import (
+    ExponentialDelay,
+    FailureRate,
+    Restarts,
+    restarts,
+)
+from sluice.runtime.restart_config import (
+    RestartConfig,
+    RestartStrategy,
+    RestartWish,
+    settle,
+)
 
 
 def of(*, checkpointed: bool = False, **settings: object) -> Restarts:

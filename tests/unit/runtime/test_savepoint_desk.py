@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.checkpoint.errors import NotStreaming, SavepointFailed
-from runtime.checkpoint.ledger import Checkpoint, CheckpointsView
-from runtime.checkpoint.savepoints import Savepoint
-from runtime.jobmanager.savepoint_desk import MAX_REQUESTS, SavepointDesk
-from runtime.jobmanager.views import SavepointState
-from runtime.messages import JobState, StreamingQuery
+from sluice.runtime.checkpoint.errors import NotStreaming, SavepointFailed
+from sluice.runtime.checkpoint.ledger import Checkpoint, CheckpointsView
+from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.runtime.jobmanager.attempt.savepoint_requests import MAX_REQUESTS, SavepointDesk
+from sluice.runtime.jobmanager.views import SavepointState
+from sluice.runtime.messages import JobState, StreamingQuery
 
 CHECKPOINT = Checkpoint(number=1, attempt=1, completed_at=1, queries=())
 

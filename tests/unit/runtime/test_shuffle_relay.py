@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from runtime.jobmanager.shuffle_relay import ATTEMPT_SHIFT, ShuffleRelay
-from runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
-from runtime.shuffle.manager_link import ShuffleManagerLink
-from runtime.shuffle.service_errors import NoShuffleService
+from sluice.runtime.jobmanager.attempt.shuffle_relay import ATTEMPT_SHIFT, ShuffleRelay
+from sluice.runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.service_errors import NoShuffleService
 
 JOB = "a" * 32
 

@@ -10,8 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from runtime.jobmanager.placement import Placement
-from runtime.jobmanager.slot_record import (
+from sluice.runtime.jobmanager.slots.slot_ledger import (
     MAX_DOUBTED_REPORTS,
     AllocationLost,
     Release,
@@ -20,10 +19,18 @@ from runtime.jobmanager.slot_record import (
     Slot,
     TaskManagerSlots,
 )
-from runtime.jobmanager.slots import SlotManager
-from runtime.messages import SlotCount, SlotProfile, SlotReport, SlotRequest, SlotState, SlotStatus
-from runtime.taskmanager.errors import SlotNotAvailable
-from runtime.taskmanager.slot_table import SlotTable
+from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
+from sluice.runtime.messages import (
+    SlotCount,
+    SlotProfile,
+    SlotReport,
+    SlotRequest,
+    SlotState,
+    SlotStatus,
+)
+from sluice.runtime.placement import Placement
+from sluice.runtime.taskmanager.errors import SlotNotAvailable
+from sluice.runtime.taskmanager.slot_table import SlotTable
 
 SMALL = SlotProfile(cores=1, memory_mb=512)
 LARGE = SlotProfile(cores=4, memory_mb=8192)

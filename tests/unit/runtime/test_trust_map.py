@@ -9,21 +9,31 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pki.config import PkiConfig
-from pki.connections import describe_certificate
-from pki.generation import key_id
-from pki.home import Home
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_identity
-from pki.issuer import LocalIssuer
-from runtime.messages import ConnectionEvidence
-from runtime.spark.evidence import EVIDENCE_FILE, read_evidence
-from runtime.ui.audit_summary import AuditSummary, Examined, read_summary, summary_file
-from runtime.ui.trust_concerns import MAX_CONCERNS, trust_concerns
-from runtime.ui.trust_facts import Anchor, TrustFacts, anchor_tone, trust_facts
-from runtime.ui.trust_map import Link, TrustMap, trust_map
-from runtime.ui.trust_members import ended_of, of_living_jobs, registered
-from runtime.ui.trust_picture import Picture, draw
+from sluice.core.home import Home
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.connections import describe_certificate
+from sluice.pki.x509.key_identifiers import key_id
+from sluice.runtime.messages import ConnectionEvidence
+from sluice.runtime.rest.audit_summary import (
+    AuditSummary,
+    Examined,
+    read_summary,
+    summary_file,
+)
+from sluice.runtime.rest.trust_facts import (
+    Anchor,
+    TrustFacts,
+    anchor_tone,
+    trust_facts,
+)
+from sluice.runtime.spark.evidence import EVIDENCE_FILE, read_evidence
+from sluice.runtime.ui.trust_concerns import MAX_CONCERNS, trust_concerns
+from sluice.runtime.ui.trust_map import Link, TrustMap, trust_map
+from sluice.runtime.ui.trust_members import ended_of, of_living_jobs, registered
+from sluice.runtime.ui.trust_picture import Picture, draw
 from tests.simulated_cluster import (
     HOUR,
     SimulatedDispatcher,

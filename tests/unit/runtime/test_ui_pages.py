@@ -12,13 +12,13 @@ import aiohttp
 import msgspec
 import pytest
 
-from pki.assertion_keys import AssertionKeys, assertion_keys_file
-from pki.home import Home
-from runtime.messages import JobState
-from runtime.rest.routes import ROUTES
-from runtime.rest.server import RestServer, make_application
-from runtime.rest.serving import handler_of
-from runtime.ui.pages import PAGES
+from sluice.core.home import Home
+from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
+from sluice.runtime.messages import JobState
+from sluice.runtime.rest.serving import handler_of
+from sluice.runtime.rest_server.routes import ROUTES
+from sluice.runtime.rest_server.server import RestServer, make_application
+from sluice.runtime.ui.pages import PAGES
 from tests.assertions import AssertingGateway
 from tests.simulated_cluster import SimulatedDispatcher, SimulatedResourceManager, simulated
 

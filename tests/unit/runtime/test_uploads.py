@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.blob import uploads as module
-from runtime.blob.errors import (
+from sluice.runtime.blob import uploads as module
+from sluice.runtime.blob.errors import (
     BlobCorrupt,
     BlobTooLarge,
     InvalidBlobName,
@@ -18,8 +18,8 @@ from runtime.blob.errors import (
     UploadConflict,
     UploadNotFound,
 )
-from runtime.blob.store import BlobStore
-from runtime.blob.uploads import KEPT_SECONDS, Upload, UploadStore
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.blob.uploads import KEPT_SECONDS, Upload, UploadStore
 
 CONTENT = bytes(range(256)) * 10
 DIGEST = hashlib.sha256(CONTENT).hexdigest()

@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.shuffle.errors import FrameRefused
-from runtime.shuffle.worker.attempts import PAGE_BYTES, PAGE_SEQUENCES, SEQUENCE_SLACK, MapAttempt
+from sluice.runtime.shuffle.errors import FrameRefused
+from sluice.runtime.shuffle.worker.attempts import (
+    PAGE_BYTES,
+    PAGE_SEQUENCES,
+    SEQUENCE_SLACK,
+    MapAttempt,
+)
 
 FRAMES = st.lists(
     st.lists(st.integers(0, 3 * PAGE_SEQUENCES), min_size=1, max_size=8)

@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.shuffle.errors import ErrorCode, QuotaExceeded
-from runtime.shuffle.worker.budget import Account, Budget, Holding, NoRoomYet
+from sluice.runtime.shuffle.errors import ErrorCode, QuotaExceeded
+from sluice.runtime.shuffle.worker.budget import (
+    Account,
+    Budget,
+    Holding,
+    NoRoomYet,
+)
 
 CAPACITY = 128_000
 LITTLE = 1_000

@@ -9,11 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.shuffle.errors import AttemptSuperseded, DiskFailed, MapUnknown, ProducerAborted
-from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import FrameType, Header, Share
-from runtime.shuffle.worker.config import Layout, Policy
-from runtime.shuffle.worker.follow import FollowingFetch
+from sluice.runtime.shuffle.errors import (
+    AttemptSuperseded,
+    DiskFailed,
+    MapUnknown,
+    ProducerAborted,
+)
+from sluice.runtime.shuffle.integrity import SegmentChecks
+from sluice.runtime.shuffle.wire import FrameType, Header, Share
+from sluice.runtime.shuffle.worker.config import Layout, Policy
+from sluice.runtime.shuffle.worker.follow import FollowingFetch
 from tests.unit.shuffle.test_storage import NAME, Entry, Store
 
 PARTITIONS = 3

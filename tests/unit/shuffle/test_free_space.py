@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runtime.shuffle.messages import DiskReport, free_space
-from runtime.shuffle.worker.statistics import DiskStatistics
-from runtime.shuffle.worker_process import _disk
+from sluice.runtime.processes.shuffle_worker import _disk
+from sluice.runtime.shuffle.messages import DiskReport, free_space
+from sluice.runtime.shuffle.statistics import DiskStatistics
 
 
 def disk(free: int, device: str = "", *, usable: bool = True) -> DiskReport:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.ha.embedded import FilePointers
-from runtime.ha.errors import LeadershipLost
-from runtime.shuffle.manager.job_store import ShuffleJobStore
-from runtime.shuffle.manager.jobs import Job, Shuffle
+from sluice.runtime.ha.embedded import FilePointers
+from sluice.runtime.ha.errors import LeadershipLost
+from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
+from sluice.runtime.shuffle.manager.jobs import Job, Shuffle
 
 JOB, OTHER = "a" * 32, "b" * 32
 HANDED_OVER = Shuffle(4, ("w-1", "w-2"), {"w-1": "w-3"})

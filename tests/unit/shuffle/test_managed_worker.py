@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
-from pki.home import Home
-from pki.identity import Role
-from runtime.shuffle.config import ShuffleConfig, check_shuffle
-from runtime.shuffle.service_errors import ShuffleMisconfigured
-from runtime.shuffle.worker.worker import ShuffleWorker
-from runtime.shuffle.worker_process import ManagedWorker, last_port, remember_port, worker_config
+from sluice.core.home import Home
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.processes.shuffle_worker import (
+    ManagedWorker,
+    last_port,
+    remember_port,
+    worker_config,
+)
+from sluice.runtime.shuffle.config import ShuffleConfig, check_shuffle
+from sluice.runtime.shuffle.service_errors import ShuffleMisconfigured
+from sluice.runtime.shuffle.worker.worker import ShuffleWorker
 from tests.hostile import TestPki
 
 JOB = "a" * 32

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.shuffle.errors import DiskFailed, ShuffleUnavailable
-from runtime.shuffle.worker.config import MIN_MEMORY_BYTES, SLAB_BYTES
-from runtime.shuffle.worker.memory import Lease, SlabPool
+from sluice.runtime.shuffle.errors import DiskFailed, ShuffleUnavailable
+from sluice.runtime.shuffle.worker.config import MIN_MEMORY_BYTES, SLAB_BYTES
+from sluice.runtime.shuffle.worker.memory import Lease, SlabPool
 
 DEADLINE_SECONDS = 20.0
 

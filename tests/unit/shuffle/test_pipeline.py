@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.shuffle.errors import AttemptLost, AttemptSuperseded, MapUnknown, ProducerAborted, ProducerSilent
-from runtime.shuffle.wire import MAX_MAPS_PER_BATCH, Share
-from runtime.shuffle.worker.pipeline import Follower, Pipeline
+from sluice.runtime.shuffle.errors import (
+    AttemptLost,
+    AttemptSuperseded,
+    MapUnknown,
+    ProducerAborted,
+    ProducerSilent,
+)
+from sluice.runtime.shuffle.wire import MAX_MAPS_PER_BATCH, Share
+from sluice.runtime.shuffle.worker.pipeline import Follower, Pipeline
 
 ALL = Share(1, 0)
 PATIENCE = 60.0

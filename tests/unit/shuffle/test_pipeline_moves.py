@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.shuffle.errors import AttemptLost, AttemptSuperseded, MapUnknown, Moved, ProducerAborted, ShuffleError
-from runtime.shuffle.wire import Share
-from runtime.shuffle.worker.pipeline import Follower, Pipeline
+from sluice.runtime.shuffle.errors import (
+    AttemptLost,
+    AttemptSuperseded,
+    MapUnknown,
+    Moved,
+    ProducerAborted,
+    ShuffleError,
+)
+from sluice.runtime.shuffle.wire import Share
+from sluice.runtime.shuffle.worker.pipeline import Follower, Pipeline
 from tests.unit.shuffle.test_pipeline import ALL, PATIENCE, Clock, follow, write
 
 THERE = ("w-2", "h", 7)

@@ -9,18 +9,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from runtime.shuffle.manager.allocation import Candidate, choose
-from runtime.shuffle.manager.hand_over import kept_by, successor
-from runtime.shuffle.manager.jobs import Job, JobTable, Quotas, Shuffle
-from runtime.shuffle.manager.workers import (
+from sluice.runtime.shuffle.manager.allocation import Candidate, choose
+from sluice.runtime.shuffle.manager.hand_over import kept_by, successor
+from sluice.runtime.shuffle.manager.jobs import (
+    Job,
+    JobTable,
+    Quotas,
+    Shuffle,
+)
+from sluice.runtime.shuffle.manager.workers import (
     FORGET_LOST_SECONDS,
     HINT_SECONDS,
     RETURNS,
     RETURNS_SECONDS,
     WorkerTable,
 )
-from runtime.shuffle.messages import DiskReport, JobReport, WorkerRegistration, WorkerReport, WorkerState
-from runtime.shuffle.service_errors import ForeignJob, JobUnknown, ShuffleQuotaExceeded, WorkerUnknown
+from sluice.runtime.shuffle.messages import (
+    DiskReport,
+    JobReport,
+    WorkerRegistration,
+    WorkerReport,
+    WorkerState,
+)
+from sluice.runtime.shuffle.service_errors import (
+    ForeignJob,
+    JobUnknown,
+    ShuffleQuotaExceeded,
+    WorkerUnknown,
+)
 
 GIB = 1 << 30
 TIMEOUT = 10.0

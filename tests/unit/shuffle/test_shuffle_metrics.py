@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pki.metrics import exposition, merge
-from runtime.shuffle.messages import (
+from sluice.core.metrics import exposition, merge
+from sluice.runtime.shuffle.messages import (
     NOTHING_MEASURED,
     DiskReport,
     JobReport,
@@ -12,8 +12,8 @@ from runtime.shuffle.messages import (
     WorkerState,
     WorkerView,
 )
-from runtime.shuffle.metrics import shuffle_metrics
-from runtime.shuffle.worker.statistics import LatencyCounter
+from sluice.runtime.shuffle.metrics import shuffle_metrics
+from sluice.runtime.shuffle.statistics import LatencyCounter
 
 JOB = "a" * 32
 

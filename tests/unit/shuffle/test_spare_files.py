@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.shuffle.worker.spare import SpareFiles, remove_left_over
+from sluice.runtime.shuffle.worker.spare import SpareFiles, remove_left_over
 
 JOB, OTHER = "a" * 32, "b" * 32
 

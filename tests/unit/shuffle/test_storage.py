@@ -15,16 +15,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runtime.shuffle.errors import DiskFailed, FrameRefused, MapUnknown, SegmentCorrupt
-from runtime.shuffle.wire import SEGMENT_ENTRY
-from runtime.shuffle.worker import volume
-from runtime.shuffle.worker.at_rest import SegmentCipher
-from runtime.shuffle.worker.config import SLAB_BYTES, Layout, Policy
-from runtime.shuffle.worker.disks import Disk, Disks
-from runtime.shuffle.worker.memory import SlabPool
-from runtime.shuffle.worker.shuffle_data import ShuffleData
-from runtime.shuffle.worker.spare import SpareFiles
-from runtime.shuffle.worker.volume import Volume
+from sluice.runtime.shuffle.errors import (
+    DiskFailed,
+    FrameRefused,
+    MapUnknown,
+    SegmentCorrupt,
+)
+from sluice.runtime.shuffle.wire import SEGMENT_ENTRY
+from sluice.runtime.shuffle.worker import volume
+from sluice.runtime.shuffle.worker.at_rest import SegmentCipher
+from sluice.runtime.shuffle.worker.config import SLAB_BYTES, Layout, Policy
+from sluice.runtime.shuffle.worker.disks import Disk, Disks
+from sluice.runtime.shuffle.worker.memory import SlabPool
+from sluice.runtime.shuffle.worker.shuffle_data import ShuffleData
+from sluice.runtime.shuffle.worker.spare import SpareFiles
+from sluice.runtime.shuffle.worker.volume import Volume
 
 NAME = "a" * 32 + "/3"
 SECRET = bytes(range(32))
@@ -188,7 +193,7 @@ def test_small_segments_of_many_maps_lie_together_by_partition(store: Store) -> 
 
 
 def test_a_read_of_very_many_segments_comes_in_parts(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.shuffle.worker.planning.PLAN_ROWS", 10)
+    monkeypatch.setattr("sluice.runtime.shuffle.worker.planning.PLAN_ROWS", 10)
     store.push(1, [(sequence % 13, sequence, bytes([sequence])) for sequence in range(100)])
     store.commit(1)
     assert dict(store.read(0, 13, [1])) == store.expected(0, 13, [1])

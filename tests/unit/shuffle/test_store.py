@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runtime.shuffle.wire import SEGMENT_ENTRY
-from runtime.shuffle.worker.config import WorkerConfig
-from runtime.shuffle.worker.shuffle_data import ShuffleData
-from runtime.shuffle.worker.store import ShuffleStore
+from sluice.runtime.shuffle.wire import SEGMENT_ENTRY
+from sluice.runtime.shuffle.worker.config import WorkerConfig
+from sluice.runtime.shuffle.worker.shuffle_data import ShuffleData
+from sluice.runtime.shuffle.worker.store import ShuffleStore
 
 JOB, OTHER = "a" * 32, "b" * 32
 KEY = bytes(8)
@@ -88,7 +88,7 @@ def test_a_stop_leaves_what_counts_alone(store: ShuffleStore, disk: Path) -> Non
 
 
 def test_a_spill_that_fails_is_not_the_last_one(store: ShuffleStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.shuffle.worker.store._RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("sluice.runtime.shuffle.worker.store._RETRY_SECONDS", 0.01)
     tried, done = threading.Semaphore(0), ShuffleData.spill
 
     def fail(_: ShuffleData) -> int:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from runtime.messages import ShuffleWorkerAddress
-from runtime.shuffle import successors
-from runtime.shuffle.connection import WorkerAddress
-from runtime.shuffle.errors import AttemptSuperseded, Moved, ShuffleUnavailable
-from runtime.shuffle.successors import TRIES, Successors
+from sluice.runtime.messages import ShuffleWorkerAddress
+from sluice.runtime.shuffle import successors
+from sluice.runtime.shuffle.connection import WorkerAddress
+from sluice.runtime.shuffle.errors import AttemptSuperseded, Moved, ShuffleUnavailable
+from sluice.runtime.shuffle.successors import TRIES, Successors
 
 A, B, C = (WorkerAddress(name, "h", number) for number, name in enumerate("abc", 1))
 

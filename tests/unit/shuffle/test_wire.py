@@ -10,9 +10,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runtime.shuffle.errors import BY_CODE, ErrorCode, FrameRefused, MapUnknown, SegmentCorrupt, ShuffleError
-from runtime.shuffle.integrity import SegmentChecks
-from runtime.shuffle.wire import (
+from sluice.runtime.shuffle.errors import (
+    BY_CODE,
+    ErrorCode,
+    FrameRefused,
+    MapUnknown,
+    SegmentCorrupt,
+    ShuffleError,
+)
+from sluice.runtime.shuffle.integrity import SegmentChecks
+from sluice.runtime.shuffle.wire import (
     DATA_ENTRY,
     FROM_CLIENT,
     HEADER_BYTES,

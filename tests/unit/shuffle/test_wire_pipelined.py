@@ -9,8 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.shuffle.errors import ErrorCode, FrameRefused, Moved, ShuffleUnavailable
-from runtime.shuffle.wire import (
+from sluice.runtime.shuffle.errors import (
+    ErrorCode,
+    FrameRefused,
+    Moved,
+    ShuffleUnavailable,
+)
+from sluice.runtime.shuffle.wire import (
     HEADER_BYTES,
     MAP_ENTRY,
     MAX_ERROR_TEXT_BYTES,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pki.home import Home
-from runtime.shuffle.config import ShuffleConfig
-from runtime.shuffle.worker.config import Layout, Policy
-from runtime.shuffle.worker_process import worker_config
+from sluice.core.home import Home
+from sluice.runtime.processes.shuffle_worker import worker_config
+from sluice.runtime.shuffle.config import ShuffleConfig
+from sluice.runtime.shuffle.worker.config import Layout, Policy
 
 
 def test_a_worker_encrypts_only_when_told_to(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from runtime.messages import (
+from sluice.runtime.messages import (
     ExecutorExit,
     ExecutorTarget,
     ExecutorTargets,
@@ -20,7 +20,7 @@ from runtime.messages import (
     ShuffleWorkerAddress,
     SparkRegistration,
 )
-from runtime.spark.bridge import (
+from sluice.runtime.spark.driver.bridge import (
     MAX_LINE_BYTES,
     Bridge,
     BridgeEvent,
@@ -32,8 +32,8 @@ from runtime.spark.bridge import (
     UnregisterShuffle,
     decode_event,
 )
-from runtime.spark.errors import BridgeProtocolError, SparkError
-from runtime.spark.tempdir import make_temp_dir, remove_temp_dir
+from sluice.runtime.spark.errors import BridgeProtocolError, SparkError
+from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
 
 STARTED = {
     "type": "started", "app_id": "a-1", "driver_url": "spark://d", "startup_conf": {"spark.rpc.x": "1"},

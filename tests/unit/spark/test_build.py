@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.spark import command, conf
-from runtime.spark.errors import JavaNotFound, PluginBuildFailed
-from runtime.spark.java import MINIMUM_JAVA, find_java, find_spark
-from runtime.spark.plugin_build import (
+from sluice.runtime.spark.errors import JavaNotFound, PluginBuildFailed
+from sluice.runtime.spark.java import MINIMUM_JAVA, find_java, find_spark
+from sluice.runtime.spark.jvm import command, conf
+from sluice.runtime.spark.plugin_build import (
     AGENT_CLASS,
     CLUSTER_MANAGER_CLASS,
     ensure_plugin,
@@ -94,7 +94,7 @@ def test_built_plugin_is_used_again(tmp_path: Path) -> None:
 def test_compiler_errors_reach_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "Broken.scala"
     source.write_text("object Broken { val number: Int = nothingThere }")
-    monkeypatch.setattr("runtime.spark.plugin_build.PLUGIN_SOURCES", tmp_path)
+    monkeypatch.setattr("sluice.runtime.spark.plugin_build.PLUGIN_SOURCES", tmp_path)
     with pytest.raises(PluginBuildFailed, match="nothingThere"):
         ensure_plugin(cache=tmp_path / "cache")
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["plugin.lock"]

@@ -8,10 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.jobmanager.exceptions import headline, root_cause
-from runtime.process import Exit
-from runtime.spark.causes import HEADING, MAX_CAUSE_CHARACTERS, cause, last_line, last_traceback
-from runtime.spark.verdict import Ending, judge
+from sluice.runtime.jobmanager.exceptions import headline, root_cause
+from sluice.runtime.node.child_process import Exit
+from sluice.runtime.spark.causes import (
+    HEADING,
+    MAX_CAUSE_CHARACTERS,
+    cause,
+    last_line,
+    last_traceback,
+)
+from sluice.runtime.spark.driver.verdict import Ending, judge
 
 PARSE_ERROR = (
     "pyspark.errors.exceptions.captured.ParseException: [PARSE_SYNTAX_ERROR] Syntax error at or near 'SELEC'. "

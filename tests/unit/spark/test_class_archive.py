@@ -12,11 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from runtime.spark import class_archive, code_cache
-from runtime.spark.class_archive import archive_name, find_class_archive, has_class_archive, make_class_archive
-from runtime.spark.class_training import class_names
-from runtime.spark.errors import ClassArchiveFailed
-from runtime.spark.java import Java, SparkDistribution
+from sluice.runtime.spark import code_cache
+from sluice.runtime.spark.errors import ClassArchiveFailed
+from sluice.runtime.spark.java import Java, SparkDistribution
+from sluice.runtime.spark.jvm import class_archive
+from sluice.runtime.spark.jvm.class_archive import (
+    archive_name,
+    find_class_archive,
+    has_class_archive,
+    make_class_archive,
+)
+from sluice.runtime.spark.jvm.class_training import class_names
 
 JAVA = Java(Path("/opt/java/bin/java"), 17, "openjdk 17.0.1")
 

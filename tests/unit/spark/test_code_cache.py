@@ -11,12 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from pki.errors import StoreError
-from runtime.spark import code_cache, plugin_build
-from runtime.spark.code_cache import note_of, prepare_directory, record, why_unusable
-from runtime.spark.errors import PluginBuildFailed
-from runtime.spark.java import Java, SparkDistribution
-from runtime.spark.plugin_build import ensure_plugin, plugin_sources, source_digest
+from sluice.core.errors import StoreError
+from sluice.runtime.spark import code_cache, plugin_build
+from sluice.runtime.spark.code_cache import (
+    note_of,
+    prepare_directory,
+    record,
+    why_unusable,
+)
+from sluice.runtime.spark.errors import PluginBuildFailed
+from sluice.runtime.spark.java import Java, SparkDistribution
+from sluice.runtime.spark.plugin_build import ensure_plugin, plugin_sources, source_digest
 
 JAVA = Java(Path("/opt/java/bin/java"), 17, "openjdk 17.0.1")
 SPARK = SparkDistribution(Path("/opt/spark"), "4.3.0", ())

@@ -10,8 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from runtime.messages import ExecutorLaunch
-from runtime.spark.command import (
+from sluice.runtime.messages import ExecutorLaunch
+from sluice.runtime.spark.errors import ForbiddenSparkConf
+from sluice.runtime.spark.java import Java, SparkDistribution, find_java
+from sluice.runtime.spark.jvm.command import (
     SERIAL_GC_BELOW_MB,
     Command,
     SparkRuntime,
@@ -20,9 +22,7 @@ from runtime.spark.command import (
     engine_for,
     executor_command,
 )
-from runtime.spark.errors import ForbiddenSparkConf
-from runtime.spark.java import Java, SparkDistribution, find_java
-from runtime.spark.jvm_options import MODULE_OPTIONS
+from sluice.runtime.spark.jvm.options import MODULE_OPTIONS
 
 SECRET = "5ec2e7" * 8
 SPARK = SparkRuntime(

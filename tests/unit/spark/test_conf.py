@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.spark.conf import (
+from sluice.runtime.spark.driver.process import driver_conf
+from sluice.runtime.spark.driver.spec import DriverSpec
+from sluice.runtime.spark.errors import ForbiddenSparkConf
+from sluice.runtime.spark.jvm.conf import (
     MAX_CONF_ENTRIES,
     MAX_CONF_VALUE_CHARACTERS,
     RULES,
@@ -21,10 +24,7 @@ from runtime.spark.conf import (
     security_conf,
     shuffle_conf,
 )
-from runtime.spark.driver_process import driver_conf
-from runtime.spark.driver_spec import DriverSpec
-from runtime.spark.errors import ForbiddenSparkConf
-from runtime.spark.plugin_build import plugin_sources
+from sluice.runtime.spark.plugin_build import plugin_sources
 
 TOKEN = b"token"
 SHAPE = DriverShape(executors=3, executor_cores=1, executor_memory_mb=768, driver_memory_mb=512)

@@ -13,15 +13,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pki.errors import SluiceError, StoreError
-from runtime.evidence import MAX_EVIDENCE_ENTRIES, merge
-from runtime.messages import ConnectionEvidence, Evidence
-from runtime.spark.driver_agent import safe_name
-from runtime.spark.driver_gateway import MAX_GATEWAY_SECRET_BYTES, Gateway, read_gateway
-from runtime.spark.driver_spec import DriverSpec
-from runtime.spark.errors import DriverFailed, SparkError
-from runtime.spark.evidence import EARLIER_FILE, EVIDENCE_FILE, MAX_EVIDENCE_LINES, read_evidence
-from runtime.spark.tempdir import MAX_TEMP_DIRECTORY_BYTES, make_temp_dir, remove_temp_dir
+from sluice.core.errors import SluiceError, StoreError
+from sluice.runtime.messages import ConnectionEvidence, Evidence
+from sluice.runtime.node.evidence import MAX_EVIDENCE_ENTRIES, merge
+from sluice.runtime.spark.driver.agent import safe_name
+from sluice.runtime.spark.driver.spec import DriverSpec
+from sluice.runtime.spark.errors import DriverFailed, SparkError
+from sluice.runtime.spark.evidence import (
+    EARLIER_FILE,
+    EVIDENCE_FILE,
+    MAX_EVIDENCE_LINES,
+    read_evidence,
+)
+from sluice.runtime.spark.jvm.gateway_port import MAX_GATEWAY_SECRET_BYTES, Gateway, read_gateway
+from sluice.runtime.spark.jvm.tempdir import MAX_TEMP_DIRECTORY_BYTES, make_temp_dir, remove_temp_dir
 
 TOKEN = b"\x01\x02fencing"
 SPEC = DriverSpec(

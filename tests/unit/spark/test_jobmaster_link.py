@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from pki.errors import PeerRefused
-from runtime.gateways import JobMasterGateway
-from runtime.messages import (
+from sluice.core.errors import PeerRefused
+from sluice.runtime.gateways import JobMasterGateway
+from sluice.runtime.messages import (
     BlobRef,
     DriverAssignment,
     DriverExit,
@@ -22,12 +22,12 @@ from runtime.messages import (
     SparkRegistration,
     StageTable,
 )
-from runtime.rpc import FencingTokenMismatch, MailboxFull, PeerUnreachable
-from runtime.shuffle.service_errors import NoShuffleService
-from runtime.spark.driver_main import run_linked
-from runtime.spark.errors import DriverFailed
-from runtime.spark.jobmaster_link import JobMasterLink, JobMasterPeer
-from runtime.spark.lease import DriverLease
+from sluice.runtime.rpc import FencingTokenMismatch, MailboxFull, PeerUnreachable
+from sluice.runtime.shuffle.service_errors import NoShuffleService
+from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, JobMasterPeer
+from sluice.runtime.spark.driver.lease import DriverLease
+from sluice.runtime.spark.driver.main import run_linked
+from sluice.runtime.spark.errors import DriverFailed
 
 SECRET = b"secret"
 ASSIGNMENT = DriverAssignment(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.messages import BlobRef, DriverAssignment, JobKind
-from runtime.spark.conf import connect_conf, shuffle_conf
-from runtime.spark.driver_agent import kind_conf
+from sluice.runtime.messages import BlobRef, DriverAssignment, JobKind
+from sluice.runtime.spark.driver.agent import kind_conf
+from sluice.runtime.spark.jvm.conf import connect_conf, shuffle_conf
 
 
 def assignment(*, shuffle: bool, kind: JobKind = JobKind.PIPELINE) -> DriverAssignment:

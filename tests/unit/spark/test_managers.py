@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.messages import SlotProfile
-from runtime.spark.errors import ForbiddenSparkConf, SparkError
-from runtime.spark.managers.kubernetes import (
+from sluice.runtime.messages import SlotProfile
+from sluice.runtime.spark.errors import ForbiddenSparkConf, SparkError
+from sluice.runtime.spark.managers.kubernetes import (
     IDENTITY_DIRECTORY,
     KubernetesConfig,
     KubernetesJob,
     render_kubernetes,
     secret_manifests,
 )
-from runtime.spark.managers.submission import ForeignJob, properties
-from runtime.spark.managers.yarn import YarnConfig, hadoop_configuration, render_yarn
+from sluice.runtime.spark.managers.submission import ForeignJob, properties
+from sluice.runtime.spark.managers.yarn import YarnConfig, hadoop_configuration, render_yarn
 
 CONFIG = KubernetesConfig(
     api="https://kube.internal:6443",

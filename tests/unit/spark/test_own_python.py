@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from runtime.jobmanager.errors import SubmissionRejected
-from runtime.jobmanager.submission_checks import check_submission
-from runtime.messages import Archive, BlobRef, JobSubmission
-from runtime.spark import own_python
-from runtime.spark.errors import DriverFailed, ForbiddenSparkConf, PackageRefused
-from runtime.spark.java import find_spark
-from runtime.spark.own_python import SETTING, bring, check_python, own_environment, pyspark_path, unpack
+from sluice.runtime.jobmanager.dispatcher.submission_checks import check_submission
+from sluice.runtime.jobmanager.errors import SubmissionRejected
+from sluice.runtime.messages import Archive, BlobRef, JobSubmission
+from sluice.runtime.spark import own_python
+from sluice.runtime.spark.errors import DriverFailed, ForbiddenSparkConf, PackageRefused
+from sluice.runtime.spark.java import find_spark
+from sluice.runtime.spark.own_python import (
+    SETTING,
+    bring,
+    check_python,
+    own_environment,
+    pyspark_path,
+    unpack,
+)
 
 
 def ref(name: str) -> BlobRef:

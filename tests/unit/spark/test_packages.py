@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from runtime.messages import Archive, BlobRef, JobSubmission
-from runtime.spark.errors import DriverFailed, PackageRefused
-from runtime.spark.packages import Packages, check_packages, directory_name, importable
+from sluice.runtime.messages import Archive, BlobRef, JobSubmission
+from sluice.runtime.spark.errors import DriverFailed, PackageRefused
+from sluice.runtime.spark.jvm.packages import (
+    Packages,
+    check_packages,
+    directory_name,
+    importable,
+)
 
 
 def ref(name: str) -> BlobRef:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runtime.messages import UiPage, UiRequest
-from runtime.spark import ui_client
-from runtime.spark.ui_client import ask, parse
+from sluice.runtime.messages import UiPage, UiRequest
+from sluice.runtime.spark.driver import ui_client
+from sluice.runtime.spark.driver.ui_client import ask, parse
 
 Serve = Callable[[bytes], Awaitable[Path]]
 ASKED = UiRequest(path="/jobs/", query="id=1", base="/v1/jobs/7/ui")

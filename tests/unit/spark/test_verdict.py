@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from runtime.process import Exit
-from runtime.spark.causes import MAX_CAUSE_CHARACTERS, last_traceback
-from runtime.spark.verdict import MAX_TRACEBACK_CHARACTERS, Ending, judge
+from sluice.runtime.node.child_process import Exit
+from sluice.runtime.spark.causes import MAX_CAUSE_CHARACTERS, last_traceback
+from sluice.runtime.spark.driver.verdict import MAX_TRACEBACK_CHARACTERS, Ending, judge
 
 WELL = Exit(0)
 

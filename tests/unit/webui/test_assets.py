@@ -7,9 +7,14 @@ import re
 
 import pytest
 
-from webui.assets import PREFIX, asset_path, assets, find_asset
-from webui.navigation import NAVIGATION
-from webui.rendering import CONTENT_SECURITY_POLICY, Pages
+from sluice.core.pages.assets import (
+    PREFIX,
+    asset_path,
+    assets,
+    find_asset,
+)
+from sluice.core.pages.navigation import NAVIGATION
+from sluice.core.pages.rendering import CONTENT_SECURITY_POLICY, Pages
 
 
 @pytest.mark.parametrize("name", sorted(assets()))
@@ -36,7 +41,7 @@ def test_the_style_sheet_loads_nothing() -> None:
 
 
 def test_every_licence_is_there() -> None:
-    from webui import assets as module
+    from sluice.core.pages import assets as module
 
     directory = module._DIRECTORY
     for script in ("htmx", "idiomorph"):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from runtime.jobmanager.views import JobSummary
-from runtime.messages import JobState
-from runtime.ui.job_pages import recent
+from sluice.runtime.jobmanager.views import JobSummary
+from sluice.runtime.messages import JobState
+from sluice.runtime.ui.job_pages import recent
 
 
 def job(name: str, state: JobState, start: int, end: int | None = None) -> JobSummary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from webui import words
+from sluice.core.pages import formatting as words
 
 HOUR = 3600.0
 

@@ -15,7 +15,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.spark.internal.Logging
 
-/** The line to the driver agent: JSON objects, one a line, over a unix socket (`runtime/spark/bridge.py`).
+/** The line to the driver agent: JSON objects, one a line, over a unix socket (`runtime/spark/driver/bridge.py`).
   *
   * Messages leave in the order they were sent: a kill never overtakes the lower total that goes with it. No thread of
   * Spark's waits for the agent.
@@ -122,7 +122,7 @@ private[sluice] object Bridge {
   val Json = new ObjectMapper()
 
   private val MaxQueued = 10000
-  private val MaxLineBytes = 1 << 20 // MAX_LINE_BYTES in runtime/spark/bridge.py
+  private val MaxLineBytes = 1 << 20 // MAX_LINE_BYTES in runtime/spark/driver/bridge.py
   private val ReadBytes = 8192
   private val CloseSeconds = 5L
 }

@@ -9,7 +9,7 @@ import org.apache.spark.util.Utils
 
 /** Runs Spark on the slots of a Sluice cluster: `spark.master=sluice://JOB_ID`.
   *
-  * Found through META-INF/services. The driver's JVM is started by the driver agent (`runtime/spark/driver_main.py`), which is the
+  * Found through META-INF/services. The driver's JVM is started by the driver agent (`runtime/spark/driver/main.py`), which is the
   * other end of the [[Bridge]].
   */
 class SluiceClusterManager extends ExternalClusterManager {
@@ -30,7 +30,7 @@ class SluiceClusterManager extends ExternalClusterManager {
 
 /** Refuses a SparkContext whose code changed what only the launcher may decide.
   *
-  * The patterns are those of `runtime/spark/conf.py`, handed over in a system property.
+  * The patterns are those of `runtime/spark/jvm/conf.py`, handed over in a system property.
   */
 private[sluice] object LauncherSettings {
   private val Property = "sluice.forbidden"

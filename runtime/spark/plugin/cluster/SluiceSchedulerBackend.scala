@@ -192,7 +192,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
 }
 
 private[sluice] object SluiceSchedulerBackend {
-  /** Exit code of a driver whose agent is gone (`FENCED_EXIT_CODE` in `runtime/spark/bridge.py`). */
+  /** Exit code of a driver whose agent is gone (`FENCED_EXIT_CODE` in `runtime/spark/driver/bridge.py`). */
   private val FencedExitCode = 58
   private val LossGraceMillis = 3000L
 

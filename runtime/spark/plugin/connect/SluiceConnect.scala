@@ -2,7 +2,7 @@ package org.apache.spark.sql.connect.service
 
 import org.apache.spark.SparkContext
 
-/** What `runtime/spark/connect_session.py` needs of a Spark Connect server.
+/** What `runtime/spark/driver/connect_session.py` needs of a Spark Connect server.
   *
   * How that listens is decided in `io.sluice.tls.ConnectTls`.
   */

@@ -3,7 +3,7 @@ package org.apache.spark.shuffle.sluice
 import org.apache.spark.SparkConf
 import org.apache.spark.internal.config
 
-/** The settings that the plugin reads; those of our own are the launcher's (`runtime/spark/conf.py`). */
+/** The settings that the plugin reads; those of our own are the launcher's (`runtime/spark/jvm/conf.py`). */
 private[sluice] final class Settings(conf: SparkConf) {
   import Settings._
 

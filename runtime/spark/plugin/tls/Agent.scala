@@ -15,7 +15,7 @@ import scala.util.control.NonFatal
   */
 object Agent {
 
-  /** Exit code of a JVM that was stopped here (`IDENTITY_EXIT_CODE` in `runtime/spark/command.py`). */
+  /** Exit code of a JVM that was stopped here (`IDENTITY_EXIT_CODE` in `runtime/spark/jvm/command.py`). */
   val ExitCode = 97
 
   /** Those of RFC 8446 (4.2.3) without SHA-1; the `rsa_pkcs1` ones are for certificates alone there. */

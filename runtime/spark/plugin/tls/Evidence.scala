@@ -70,7 +70,7 @@ private[tls] object Evidence {
   private val MaxLines = 1000
   private val AuthorityKeyIdentifier = "2.5.29.35"
 
-  /** What a certificate says of itself, as `pki.connections.PeerCertificate`; digits and letters alone. */
+  /** What a certificate says of itself, as `sluice.pki.tls.connections.PeerCertificate`; digits and letters alone. */
   def describe(shown: X509Certificate): String = {
     val key = shown.getPublicKey match {
       case ec: ECPublicKey => s"EC P-${ec.getParams.getOrder.bitLength}"

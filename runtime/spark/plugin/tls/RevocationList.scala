@@ -38,7 +38,7 @@ private[tls] object RevocationList {
     found.asScala.map(_.asInstanceOf[X509CRL]).toSeq
   }
 
-  /** Judges a list from outside; the rules are those of `pki/crl.py`. */
+  /** Judges a list from outside; the rules are those of `pki/revocation/crl.py`. */
   def judge(crl: X509CRL, anchors: Seq[X509Certificate], now: Date): RevocationList = {
     val issuer = crl.getIssuerX500Principal.getName
     // 1. Signed by an authority we trust that may sign lists.

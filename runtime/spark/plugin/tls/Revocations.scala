@@ -8,7 +8,7 @@ import javax.security.auth.x500.X500Principal
 import scala.jdk.CollectionConverters._
 import scala.util.Try
 
-/** The revocation lists in use, by issuer; the rules are those of `pki/crl.py`. */
+/** The revocation lists in use, by issuer; the rules are those of `pki/revocation/crl.py`. */
 private[tls] final class Revocations private (lists: Map[X500Principal, Revocations.InUse]) {
   import Revocations._
 

@@ -22,7 +22,7 @@ private[tls] final class SluiceProvider(identity: Identity, engines: Engines, ev
 }
 
 object SluiceProvider {
-  /** `TLS_PROTOCOL` in `runtime/spark/conf.py`. */
+  /** `TLS_PROTOCOL` in `runtime/spark/jvm/conf.py`. */
   val Algorithm = "SluiceTLSv1.3"
 
   /** For the listeners of Spark Connect: admits gateways, not the job's own processes. */

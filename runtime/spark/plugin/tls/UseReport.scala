@@ -11,7 +11,7 @@ import java.util.HexFormat
 
 import scala.util.control.NonFatal
 
-/** Tells in `in-use/<pid>.json` of the identity directory what this process has in memory (`pki/in_use.py`).
+/** Tells in `in-use/<pid>.json` of the identity directory what this process has in memory (`pki/trust/in_use.py`).
   *
   * Whether a rotation may go on depends on it, the job does not: what cannot be written is said once and tried again.
   */

@@ -19,14 +19,14 @@ import org.apache.spark.SparkConf
 /** Spark's UI without a listener: what Spark would serve on a TCP port is asked for over a private unix socket.
   *
   * The guard (`io.sluice.tls.Guard`) makes `JettyUtils.startJettyServer` end here, whoever calls it. The other end is the
-  * driver agent (`runtime/spark/ui_client.py`), which asks in the JobMaster's name. The socket is beside the bridge, in
+  * driver agent (`runtime/spark/driver/ui_client.py`), which asks in the JobMaster's name. The socket is beside the bridge, in
   * a directory that only this user can enter.
   */
 object SluiceUi {
   private val Threads = 4
   private val IdleSeconds = 30L
   private val AnswerSeconds = 10L
-  private val MaxRequestBytes = 8 << 10 // MAX_REQUEST_BYTES in runtime/spark/ui_client.py
+  private val MaxRequestBytes = 8 << 10 // MAX_REQUEST_BYTES in runtime/spark/driver/ui_client.py
   private val MaxAnswerBytes = 3 << 20 // MAX_ANSWER_BYTES there
   private val Unavailable = "HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n".getBytes(ISO_8859_1)
   private val TooLarge = "HTTP/1.0 507 Insufficient Storage\r\nContent-Length: 0\r\n\r\n".getBytes(ISO_8859_1)
@@ -62,7 +62,7 @@ object SluiceUi {
 
   private def listen(): ServerSocketChannel = {
     val bridge = Option(System.getenv("SLUICE_BRIDGE")).getOrElse(throw new IOException("SLUICE_BRIDGE is not set"))
-    val path = Path.of(bridge).resolveSibling("ui") // SOCKET_NAME in runtime/spark/ui_client.py
+    val path = Path.of(bridge).resolveSibling("ui") // SOCKET_NAME in runtime/spark/driver/ui_client.py
     Files.deleteIfExists(path)
     val channel = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
     channel.bind(UnixDomainSocketAddress.of(path))

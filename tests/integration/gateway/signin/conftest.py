@@ -16,13 +16,13 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from gateway.assembly import auth_service, route_file
-from gateway.audit_log import audit_file
-from gateway.config import GatewayConfig, IssuerConfig, OidcConfig
-from gateway.process import MAX_CHECK_LINE_BYTES
-from gateway.service import AuthService
-from pki.files import write_secret
-from pki.home import Home
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.gateway.audit_log.log import audit_file
+from sluice.gateway.config import GatewayConfig, IssuerConfig, OidcConfig
+from sluice.gateway.service.assembly import auth_service, route_file
+from sluice.gateway.service.ext_authz import AuthService
+from sluice.gateway.service.processes import MAX_CHECK_LINE_BYTES
 from tests.identity_provider import CLIENT_ID, IdentityProvider, identity_provider, provider_tls
 
 TRUST_DOMAIN = "signin.test"

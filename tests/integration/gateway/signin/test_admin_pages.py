@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from gateway.audit_log import audit_file
-from gateway.passes import CSRF_COOKIE
-from gateway.tokens import TokenStore
-from pki.ca.config import CaConfig
-from pki.ca.process import online_ca
-from pki.config import PkiConfig
-from pki.crl import Reason
-from pki.files import write_secret
-from pki.identity import Role, SpiffeId
-from pki.identity_files import read_certificates
-from pki.issuer import LocalIssuer, utc_now
-from pki.profiles import AuthorityKind
-from pki.revocation_store import RevocationStore
+from sluice.core.files import write_secret
+from sluice.gateway.audit_log.log import audit_file
+from sluice.gateway.credentials.access_tokens import CSRF_COOKIE
+from sluice.gateway.credentials.token_file import TokenStore
+from sluice.pki.ca.config import CaConfig
+from sluice.pki.ca.process import online_ca
+from sluice.pki.config import PkiConfig
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.revocation.crl import Reason
+from sluice.pki.revocation.store import RevocationStore
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
 
 from .conftest import Browser, House, Start
 from .test_token_sign_in import submit

@@ -16,10 +16,10 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 
-from gateway.jwks import UNKNOWN_KEY_SECONDS
-from gateway.passes import PASS_COOKIE
-from gateway.token_use import read_token_use
-from gateway.tokens import TokenStore
+from sluice.gateway.credentials.access_tokens import PASS_COOKIE
+from sluice.gateway.credentials.token_file import TokenStore
+from sluice.gateway.credentials.token_use import read_token_use
+from sluice.gateway.jwt.jwks import UNKNOWN_KEY_SECONDS
 from tests.identity_provider import IdentityProvider, Signer
 
 from .conftest import TRUST_DOMAIN, House, Start

@@ -7,13 +7,13 @@ import datetime as dt
 import fcntl
 import os
 
-from gateway.audit_log import audit_file
-from gateway.audit_segments import LOCK
-from gateway.session_store import read_sessions
-from gateway.sessions import SignedIn
-from gateway.tokens import create_token
+from sluice.core.pages.assets import asset_path
+from sluice.gateway.audit_log.log import audit_file
+from sluice.gateway.audit_log.segments import LOCK
+from sluice.gateway.credentials.session_store import read_sessions
+from sluice.gateway.credentials.sessions import SignedIn
+from sluice.gateway.credentials.token_file import create_token
 from tests.integration.gateway.signin.conftest import House
-from webui.assets import asset_path
 
 
 async def test_held_lock_delays_no_answer_that_needs_no_record(house: House) -> None:

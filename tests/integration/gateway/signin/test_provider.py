@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from aiohttp import web
 
-from gateway.passes import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
-from gateway.signin.cookies import LOGIN_COOKIE
+from sluice.gateway.credentials.access_tokens import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+from sluice.gateway.signin.cookies import LOGIN_COOKIE
 from tests.identity_provider import Signer
 
 from .conftest import ORIGIN, Browser, House, hidden

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from gateway.audit_log import audit_file
-from gateway.passes import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
-from gateway.session_store import read_sessions
-from gateway.signin.device import GRANT_TYPE
-from gateway.tokens import TokenStore
-from pki.errors import SluiceError
-from webui.assets import CACHE_FOR_EVER, asset_path, assets
+from sluice.core.errors import SluiceError
+from sluice.core.pages.assets import CACHE_FOR_EVER, asset_path, assets
+from sluice.gateway.audit_log.log import audit_file
+from sluice.gateway.credentials.access_tokens import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+from sluice.gateway.credentials.session_store import read_sessions
+from sluice.gateway.credentials.token_file import TokenStore
+from sluice.gateway.signin.device import GRANT_TYPE
 
 from .conftest import Browser, House, Reply, Start, hidden
 
@@ -96,7 +96,7 @@ async def test_a_revoked_token_ends_sessions_even_when_nobody_told_of_them(
     def fails(*_: object) -> None:
         raise SluiceError("the session file cannot be read")
 
-    monkeypatch.setattr("gateway.tokens.revoke_sessions", fails)
+    monkeypatch.setattr("sluice.gateway.credentials.token_file.revoke_sessions", fails)
     with pytest.raises(SluiceError):
         TokenStore(local.home).revoke(record.id)
     browser.cookies.pop(PASS_COOKIE)

@@ -7,16 +7,16 @@ import time
 
 import pytest
 
-from gateway.audit_log import audit_file
-from gateway.passes import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
-from gateway.session_store import SessionStore, revoke_sessions
-from gateway.sessions import MAX_SESSIONS_PER_NAME, Limits, SignedIn
-from gateway.signin.cookies import LOGIN_COOKIE
-from gateway.signin.device import GRANT_TYPE
-from gateway.signin.device_codes import MAX_OPEN_PER_ADDRESS
-from gateway.signin.throttle import FREE_FAILURES
-from gateway.tokens import TokenStore
-from gateway.users import UserStore
+from sluice.gateway.audit_log.log import audit_file
+from sluice.gateway.credentials.access_tokens import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
+from sluice.gateway.credentials.session_store import SessionStore, revoke_sessions
+from sluice.gateway.credentials.sessions import MAX_SESSIONS_PER_NAME, Limits, SignedIn
+from sluice.gateway.credentials.token_file import TokenStore
+from sluice.gateway.credentials.users import UserStore
+from sluice.gateway.signin.cookies import LOGIN_COOKIE
+from sluice.gateway.signin.device import GRANT_TYPE
+from sluice.gateway.signin.device_codes import MAX_OPEN_PER_ADDRESS
+from sluice.gateway.signin.throttle import FREE_FAILURES
 
 from .conftest import Browser, House, Start, hidden
 

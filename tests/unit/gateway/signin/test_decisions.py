@@ -6,15 +6,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.authenticator import parse_cookies
-from gateway.client_certificate import NoClientCertificate, parse
-from gateway.sessions import Limits, NoSession, SessionBook, SignedIn
-from gateway.signin.attempts import LIFETIME_SECONDS, MAX_ATTEMPTS_PER_ADDRESS, Attempts
-from gateway.signin.desk import return_path
-from gateway.signin.device_codes import INTERVAL_SECONDS, MAX_OPEN_PER_ADDRESS, Answer, DeviceCodes, normalized
-from gateway.signin.device_codes import LIFETIME_SECONDS as CODE_SECONDS
-from gateway.signin.throttle import FORGET_SECONDS, FREE_FAILURES, MAX_KEYS, MAX_WAIT_SECONDS, Throttle
-from gateway.signin.waiting import TooManyWait, Waiting
+from sluice.gateway.authn.authenticator import parse_cookies
+from sluice.gateway.authn.client_certificate import NoClientCertificate, parse
+from sluice.gateway.credentials.sessions import (
+    Limits,
+    NoSession,
+    SessionBook,
+    SignedIn,
+)
+from sluice.gateway.signin.attempts import LIFETIME_SECONDS, MAX_ATTEMPTS_PER_ADDRESS, Attempts
+from sluice.gateway.signin.desk import return_path
+from sluice.gateway.signin.device_codes import (
+    INTERVAL_SECONDS,
+    MAX_OPEN_PER_ADDRESS,
+    Answer,
+    DeviceCodes,
+    normalized,
+)
+from sluice.gateway.signin.device_codes import LIFETIME_SECONDS as CODE_SECONDS
+from sluice.gateway.signin.throttle import (
+    FORGET_SECONDS,
+    FREE_FAILURES,
+    MAX_KEYS,
+    MAX_WAIT_SECONDS,
+    Throttle,
+)
+from sluice.gateway.signin.waiting import TooManyWait, Waiting
 
 NOW = 1_800_000_000.0
 HOST = "198.51.100.7"

@@ -1,0 +1,1 @@
+"""``sluice audit``: examine a live cluster from outside."""

@@ -1,0 +1,288 @@
+"""``sluice audit``: examine a live cluster from outside, with real handshakes."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import SplitResult, urlsplit
+
+import typer
+from cryptography import x509
+from rich.console import Console
+
+from sluice.audit.baseline import apply_baseline, read_baseline
+from sluice.audit.catalogue import CHECKS
+from sluice.audit.discovery import find, process_id
+from sluice.audit.errors import AuditError, InputError
+from sluice.audit.identities import HomeIdentities
+from sluice.audit.intrusion import paused
+from sluice.audit.model import (
+    Kind,
+    Listener,
+    Report,
+    Severity,
+)
+from sluice.audit.reports import RENDERERS, Format, json_schema
+from sluice.audit.reports.text import print_report
+from sluice.audit.runner import applicable, examine
+from sluice.audit.subject import EdgeAccess, Options, Subject
+from sluice.audit.targets import read_anchors, read_targets
+from sluice.audit.wire.probe import speaks_tls
+from sluice.cli.audit.compose import examine_project
+from sluice.cli.audit.record import keep_summary
+from sluice.cli.errors import EXIT_NO, UnreachableError, UsageError
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    load_configuration,
+)
+from sluice.cli.progress import bar
+from sluice.cli.tables import print_table
+from sluice.core.errors import StoreError
+from sluice.core.files import write_public
+from sluice.core.home import Home
+from sluice.pki.authorities.trusted_authorities import TrustStore
+from sluice.pki.channels import Channel
+from sluice.pki.x509.profiles import AuthorityKind
+
+TOKEN_LIFETIME = dt.timedelta(minutes=10)
+"""Of the token with which the audit tries what a viewer may not do."""
+
+
+def audit(
+    format_: Annotated[Format, typer.Option("--format", help="How to write the report.")] = Format.TEXT,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write it to this file.")] = None,
+    fail_on: Annotated[Severity, typer.Option(help="Exit code 1 with findings of this severity or worse.")] = (
+        Severity.LOW
+    ),
+    patience: Annotated[
+        float, typer.Option(min=0.1, max=60, help="Seconds within which a listener must have refused a client.")
+    ] = 2.0,
+    handshake_limit: Annotated[
+        float, typer.Option(min=0.5, max=300, help="Seconds after which a listener must have ended a handshake.")
+    ] = 15.0,
+    max_leaf_days: Annotated[float, typer.Option(min=0.01, help="Longest lifetime of a listener's certificate.")] = 7.0,
+    with_identities: Annotated[
+        bool,
+        typer.Option(
+            help="Have the home's authorities certify identities that are wrong in one way each; "
+            "they are logged and expire in minutes."
+        ),
+    ] = True,
+    intrusive: Annotated[
+        bool,
+        typer.Option(
+            "--intrusive", help="Also take the auth service away for some seconds, during which requests are refused."
+        ),
+    ] = False,
+    targets: Annotated[
+        Path | None, typer.Option(help="Examine the listeners in this file (TOML) instead of those of a home.")
+    ] = None,
+    compose: Annotated[
+        Path | None,
+        typer.Option(
+            help="Examine the containers that were started from the compose file in this directory (as root)."
+        ),
+    ] = None,
+    project: Annotated[str, typer.Option(help="With --compose: the project, when several run from there.")] = "",
+    baseline: Annotated[
+        Path | None, typer.Option(help="Known findings (TOML), each with a reason and an end, that count no more.")
+    ] = None,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of the report.")] = False,
+    list_checks: Annotated[bool, typer.Option("--list-checks", help="Show what is checked, and examine nothing.")] = (
+        False
+    ),
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Examine the cluster's listeners: plaintext, handshakes, certificates, and everybody who must be refused.
+
+    Exit codes: 0 no finding, 1 findings, 2 wrong usage, 3 no cluster to examine.
+    """
+    if list_checks:
+        print_checks()
+        return
+    if schema:
+        typer.echo(json_schema())
+        return
+    options = Options(
+        patience=patience, handshake_limit=handshake_limit, max_leaf_lifetime=dt.timedelta(days=max_leaf_days)
+    )
+    try:
+        if compose is not None:
+            report = examine_project(compose, project, options)
+        else:
+            report = _examine(home, config, targets, options, with_identities=with_identities, intrusive=intrusive)
+        if baseline is not None:
+            report = _apply(baseline, report)
+        if targets is None and compose is None:
+            keep_summary(Home.at(home), report)
+    except InputError as error:
+        raise UsageError(error.what, error.remedy) from error
+    except AuditError as error:
+        raise UnreachableError(error.what, error.remedy) from error
+    write_report(report, Format.JSON if as_json else format_, output)
+    if report.failed(fail_on):
+        raise typer.Exit(EXIT_NO)
+
+
+def _examine(
+    home: Path,
+    config: Path | None,
+    targets: Path | None,
+    options: Options,
+    *,
+    with_identities: bool,
+    intrusive: bool,
+) -> Report:
+    if targets is not None:
+        return examine_shown(str(targets), _targets(targets, options))
+    with home_subjects(home, config, options, with_identities=with_identities, intrusive=intrusive) as subjects:
+        return examine_shown(f"the cluster in {home}", subjects)
+
+
+def examine_shown(name: str, subjects: Sequence[Subject]) -> Report:
+    """Examine ``subjects`` under a bar that counts the checks."""
+    with bar("checks") as shown:
+        shown.expect(len(applicable(subjects)))
+        return examine(name, subjects, progress=lambda result: shown.advance(f"{result.listener}: {result.check}"))
+
+
+@contextlib.contextmanager
+def subjects_of(where: str, options: Options) -> Iterator[list[Subject]]:
+    """What to examine at a home, at the URL of an edge, or by a target file."""
+    url = urlsplit(where)
+    if url.scheme in {"http", "https"}:
+        try:
+            yield [_edge_at(url, options)]
+        except ValueError as error:
+            raise UsageError(f"{where} is no address: {error}", "https://HOST:PORT") from error
+    elif Path(where).is_file():
+        yield _targets(Path(where), options)
+    else:
+        with home_subjects(Path(where), None, options, with_identities=True) as subjects:
+            yield subjects
+
+
+def _targets(path: Path, options: Options) -> list[Subject]:
+    anchors = read_anchors(path)
+    return [Subject(each, options, anchors=anchors.get(each.name, ())) for each in read_targets(path)]
+
+
+def _edge_at(url: SplitResult, options: Options) -> Subject:
+    from sluice.runtime.rest_server.routes import PUBLISHED
+
+    host = url.hostname or ""
+    secure = url.scheme == "https"
+    listener = Listener(
+        name="edge",
+        kind=Kind.SERVER if secure else Kind.HTTP,
+        channel=Channel.EDGE,
+        host=host,
+        port=url.port or (443 if secure else 80),
+        server_name="" if host.replace(".", "").isdigit() or ":" in host else host,
+    )
+    return Subject(listener, options, edge=EdgeAccess(operations=PUBLISHED))
+
+
+@contextlib.contextmanager
+def home_subjects(
+    home: Path, config: Path | None, options: Options, *, with_identities: bool, intrusive: bool = False
+) -> Iterator[list[Subject]]:
+    """Everything that listens for the cluster in ``home``, and the home itself.
+
+    Args:
+        home: of a cluster that is up.
+        config: its configuration file, if it is not where it is looked for.
+        options: how patient, and how strict.
+        with_identities: whether the home's authorities certify identities for the audit.
+        intrusive: whether the auth service may be taken away for some seconds.
+    """
+    located, configuration = load_configuration(home, config)
+    found = find(located, speaks_tls)
+    try:
+        identities = HomeIdentities(located, configuration.pki) if with_identities else None
+    except StoreError as error:
+        raise UsageError(error.what, "leave out what needs the authorities' keys: --no-with-identities") from error
+    files = Listener(name="home", kind=Kind.HOME, path=str(located.root))
+    with edge_access(located, with_token=with_identities) as edge:
+        if intrusive and (auth := process_id(located, "auth")) is not None:
+            edge = replace(edge, without_auth=partial(paused, auth))  # noqa: PLW2901  the same, and more
+        subjects = [
+            Subject(listener, options, identities, edge, anchors=anchors_of(located, listener))
+            for listener in found.listeners
+        ]
+        yield [*subjects, Subject(files, options, unreadable=found.unreadable)]
+
+
+def anchors_of(home: Home, listener: Listener) -> tuple[x509.Certificate, ...]:
+    """Who may vouch for ``listener``: the authority of its side, of which the home has the certificate."""
+    kind = AuthorityKind.EDGE if listener.channel is Channel.EDGE else AuthorityKind.INTERNAL
+    try:
+        return TrustStore(home.pki).anchors(kind)
+    except StoreError:
+        return ()
+
+
+@contextlib.contextmanager
+def edge_access(home: Home, *, with_token: bool) -> Iterator[EdgeAccess]:
+    """The published operations, and a viewer's token that is revoked again afterwards."""
+    from sluice.cli.published_routes import effective_policy
+    from sluice.gateway.credentials.token_file import TokenStore
+    from sluice.gateway.principal import AccessRole
+    from sluice.runtime.rest_server.routes import PUBLISHED
+
+    edge = EdgeAccess(operations=PUBLISHED, ca_file=home.pki / "authorities" / "edge" / "cert.pem")
+    if not with_token:
+        yield edge
+        return
+    store = TokenStore(home)
+    policy = effective_policy(home)
+    beyond = policy.operations - policy.role_grants().get(AccessRole.VIEWER, frozenset())
+    try:
+        record, token = store.create("audit", AccessRole.VIEWER, TOKEN_LIFETIME)
+    except StoreError:  # what is wrong with the store is a finding about the home
+        yield edge
+        return
+    try:
+        yield replace(edge, weak_token=token, beyond_weak=beyond)
+    finally:
+        store.revoke(record.id)
+
+
+def _apply(baseline: Path, report: Report) -> Report:
+    today = dt.datetime.now(dt.UTC).date()
+    applied = apply_baseline(report, read_baseline(baseline, today), today)
+    for line in applied.idle:
+        typer.echo(f"{baseline}: {line}; take it out", err=True)
+    return applied.report
+
+
+def write_report(report: Report, format_: Format, output: Path | None) -> None:
+    """To ``output``, or to the screen."""
+    if output is not None:
+        if not output.parent.is_dir():
+            raise UsageError(f"there is no directory {output.parent}", "create it, or choose another --output")
+        write_public(output, RENDERERS[format_](report).encode() + b"\n")
+    elif format_ is Format.TEXT:
+        console = Console()
+        print_report(report, console if console.is_terminal else Console(width=140))
+    else:
+        typer.echo(RENDERERS[format_](report))
+
+
+def print_checks() -> None:
+    """The catalogue, for people."""
+    rows = [
+        (each.id, each.severity, each.title, ", ".join(sorted(each.kinds)), "; ".join(each.references))
+        for each in CHECKS
+    ]
+    print_table(("ID", "SEVERITY", "WHAT MUST BE SO", "ON", "SOURCES"), rows)

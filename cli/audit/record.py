@@ -1,0 +1,42 @@
+"""What the dashboard shows of the last audit: kept in the home that was examined."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from sluice.audit.model import Report
+from sluice.core.files import make_private_directory, write_secret
+from sluice.core.home import Home
+from sluice.runtime.rest.audit_summary import AuditSummary, Examined, summary_file
+
+
+def keep_summary(home: Home, report: Report) -> None:
+    """Write the summary of ``report`` beside the cluster that it is about."""
+    path = summary_file(home)
+    make_private_directory(path.parent)
+    write_secret(path, msgspec.json.encode(summary_of(report)))
+
+
+def summary_of(report: Report) -> AuditSummary:
+    """``report`` in a few words: what each listener negotiates, and how many findings there are."""
+    findings = report.findings()
+    by_listener = Counter(result.listener for result in findings)
+    return AuditSummary(
+        at=report.started_at.timestamp() + report.seconds,
+        checks=len(report.results),
+        findings=dict(Counter(str(result.severity) for result in findings)),
+        listeners=tuple(
+            Examined(
+                name=each.listener.name,
+                channel="" if each.listener.channel is None else str(each.listener.channel),
+                process=each.listener.process,
+                version="" if each.negotiated is None else each.negotiated.version,
+                suite="" if each.negotiated is None else each.negotiated.suite,
+                group="" if each.negotiated is None else each.negotiated.group,
+                findings=by_listener[each.listener.name],
+            )
+            for each in report.listeners
+        ),
+    )

@@ -1,0 +1,1 @@
+"""The client of REST that the verbs share."""

@@ -1,0 +1,239 @@
+"""A client of the cluster's REST API as outsiders see it: HTTPS through the gateway, with an API token."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from cryptography import x509
+
+from sluice.cli.client.held_access_token import EXCHANGE_PATH, HeldPass
+from sluice.cli.client.target import Target
+from sluice.cli.client.uploads import LARGE_BYTES, upload
+from sluice.cli.errors import (
+    AwayError,
+    CommandError,
+    RefusedError,
+    UnreachableError,
+)
+from sluice.cli.failure import unconnected
+from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.pki.tls.contexts import tls_object_of
+from sluice.pki.tls.edge_client import EdgeTrust, edge_client_context
+from sluice.pki.x509.peer_identity import certified_identity
+
+MAX_ANSWER_BYTES = 16 << 20
+REQUEST_TIMEOUT_SECONDS = 60.0
+HANDSHAKE_TIMEOUT_SECONDS = 10.0
+REFUSED = frozenset({401, 403})
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeConnection:
+    """A connection to the gateway: the SPIFFE ID in its certificate, TLS version and cipher suite."""
+
+    peer: str
+    protocol: str
+    cipher: str
+
+
+class GatewayClient:
+    """REST calls through the gateway; answers are plain decoded JSON.
+
+    Raises:
+        AwayError: no connection, or a part of the cluster is away (502 to 504).
+        UnreachableError: not the gateway's certificate, or the token is not accepted (401).
+        RefusedError: the token may not do this (403), or the cluster refuses the request (4xx).
+        CommandError: the cluster failed (5xx).
+    """
+
+    def __init__(self, target: Target, session: aiohttp.ClientSession) -> None:
+        self._target = target
+        self._session = session
+        self._trust = EdgeTrust(target.ca_file)
+        self._pass = HeldPass()
+
+    async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
+        """GET ``path``."""
+        return await self._call("GET", path, query)
+
+    async def patch(self, path: str, **query: str | int) -> Any:  # noqa: ANN401
+        """PATCH ``path``."""
+        return await self._call("PATCH", path, query)
+
+    async def post(self, path: str, document: object = None) -> Any:  # noqa: ANN401
+        """POST ``path``, with ``document`` as its body unless that is None."""
+        return await self._call("POST", path, {}, document=document)
+
+    async def delete(self, path: str) -> Any:  # noqa: ANN401
+        """DELETE ``path``."""
+        return await self._call("DELETE", path, {})
+
+    async def submit(
+        self, pipeline: Path, request: Mapping[str, object], files: Sequence[tuple[str, Path]] = ()
+    ) -> str:
+        """Upload ``pipeline`` and ``files`` (name of the part, and file) with the ``request``; returns the job id.
+
+        Large files go first and in pieces, so that one that breaks goes on where it broke.
+        """
+        large = [(part, file) for part, file in files if file.stat().st_size >= LARGE_BYTES]
+        files = [each for each in files if each not in large]
+        if large:
+            uploaded = [{"part": part, "upload_id": await self._upload(file)} for part, file in large]
+            request = {**request, "uploads": uploaded}
+        handles = [pipeline.open("rb"), *(file.open("rb") for _, file in files)]
+        try:
+            form = aiohttp.FormData()
+            form.add_field("request", json.dumps(request), content_type="application/json")
+            form.add_field("pipeline", handles[0], filename=pipeline.name, content_type="text/x-python")
+            for (part, file), handle in zip(files, handles[1:], strict=True):
+                form.add_field(part, handle, filename=file.name, content_type="application/octet-stream")
+            answer = await self._call("POST", "/v1/jobs", {}, data=form)
+        finally:
+            for handle in handles:
+                handle.close()
+        return str(answer["job_id"])
+
+    async def _upload(self, file: Path) -> str:
+        async def send(upload_id: str, offset: int, piece: bytes) -> Any:  # noqa: ANN401
+            return await self._call("PATCH", f"/v1/uploads/{upload_id}", {"offset": offset}, data=piece)
+
+        return await upload(
+            file,
+            announce=lambda order: self.post("/v1/uploads", order),
+            stands=lambda upload_id: self.get(f"/v1/uploads/{upload_id}"),
+            send=send,
+        )
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int],
+        *,
+        data: aiohttp.FormData | bytes | None = None,
+        document: object = None,
+    ) -> Any:  # noqa: ANN401
+        """Ask with a pass, which the gateway checks without asking anybody; the first time with the credential.
+
+        A single call is not worth an exchange. What cannot be sent again (``data``) comes with the credential.
+        """
+        what = f"{method} {path}"
+        shown = None if data is not None else await self._shown()
+        status, body = await self._send(method, path, query, data=data, document=document, bearer=shown)
+        if shown is not None and status in REFUSED:
+            # The pass may have been revoked, or know less than the credential, whose refusal says why.
+            self._pass.drop()
+            status, body = await self._send(method, path, query, document=document)
+        return _decode(status, body, what)
+
+    async def _shown(self) -> str | None:
+        """The pass to show; None: the credential itself."""
+        shown = self._pass.current(time.monotonic())
+        if shown is None and self._pass.is_due():
+            status, body = await self._send("POST", EXCHANGE_PATH, {})
+            shown = self._pass.take(status, body, time.monotonic())
+        return shown
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int],
+        *,
+        data: aiohttp.FormData | bytes | None = None,
+        document: object = None,
+        bearer: str | None = None,
+    ) -> tuple[int, bytes]:
+        headers = {} if bearer is None else {"authorization": f"Bearer {bearer}"}
+        if isinstance(data, bytes):
+            headers["content-type"] = "application/octet-stream"
+        try:
+            url, context = self._target.url + path, self._trust.context()
+            async with self._session.request(
+                method,
+                url,
+                params=query,
+                data=data,
+                json=document,
+                headers=headers,
+                ssl=context,
+                allow_redirects=False,  # a credential goes to this gateway, wherever else one is led
+            ) as answer:
+                if 300 <= answer.status < 400:
+                    raise CommandError(f"{method} {path}: the gateway leads elsewhere", "is it a gateway of Sluice?")
+                return answer.status, await read_body(answer.content, MAX_ANSWER_BYTES)
+        except BodyTooLarge as error:
+            raise CommandError(
+                f"{method} {path}: the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB", "ask for less at once"
+            ) from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise UnreachableError(
+                f"{self._target.url} did not prove to be the gateway: {unconnected(error)}",
+                "check --ca: it must be the edge authority's certificate",
+            ) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise AwayError(
+                f"cannot reach the gateway at {self._target.url}: {unconnected(error)}",
+                "is the cluster running? see `sluice status`",
+            ) from error
+
+
+@asynccontextmanager
+async def gateway_client(target: Target) -> AsyncIterator[GatewayClient]:
+    """A connected client; closes its connections at the end."""
+    connector = aiohttp.TCPConnector()
+    timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=REQUEST_TIMEOUT_SECONDS)
+    headers = {"authorization": f"Bearer {target.token}"}
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
+        yield GatewayClient(target, session)
+
+
+async def edge_connection(target: Target) -> EdgeConnection:
+    """Open a connection to the gateway as a client would, and tell what was negotiated and who answered."""
+    address = urlsplit(target.url)
+    try:
+        _, writer = await asyncio.wait_for(
+            asyncio.open_connection(address.hostname, address.port or 443, ssl=edge_client_context(target.ca_file)),
+            HANDSHAKE_TIMEOUT_SECONDS,
+        )
+    except (OSError, TimeoutError) as error:
+        raise AwayError(
+            f"cannot reach the gateway at {target.url}: {unconnected(error)}",
+            "is the cluster running? see `sluice status`",
+        ) from error
+    tls = tls_object_of(writer)
+    try:
+        peer = certified_identity(x509.load_der_x509_certificate(tls.getpeercert(binary_form=True) or b""))
+        return EdgeConnection(str(peer), tls.version() or "", (tls.cipher() or ("",))[0])
+    finally:
+        writer.close()
+
+
+def _decode(status: int, body: bytes, what: str) -> Any:  # noqa: ANN401
+    try:
+        document = json.loads(body) if body else {}
+    except ValueError as error:
+        raise CommandError(f"{what}: the answer ({status}) is not JSON") from error
+    if status < 400:
+        return document
+    detail = document.get("detail") or document.get("title") or f"status {status}"
+    match status:
+        case 401:
+            raise UnreachableError(f"{what}: {detail}", "the token is unknown, revoked or expired: make a new one")
+        case 403:
+            raise RefusedError(f"{what}: {detail}", "this token's role does not allow it")
+        case 502 | 503 | 504:
+            raise AwayError(f"{what}: {detail}", "a part of the cluster is away: see `sluice status`")
+        case _ if status < 500:
+            raise RefusedError(f"{what}: {detail}")
+        case _:
+            raise CommandError(f"{what}: {detail}", "see the logs of the JobManager")

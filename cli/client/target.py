@@ -1,0 +1,195 @@
+"""Which gateway a verb talks to, who vouches for it, and the credential that belongs to it and is sent nowhere else."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.cli.client import credentials
+from sluice.cli.client.token_binding import fingerprints, gateway_url, read_binding
+from sluice.cli.errors import UnreachableError, UsageError
+from sluice.core.errors import StoreError
+from sluice.core.files import read_secret
+from sluice.core.home import Home
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities.trusted_authorities import bundle_file
+from sluice.pki.x509.profiles import AuthorityKind
+
+TOKEN_VARIABLE = "SLUICE_TOKEN"  # noqa: S105  the name of a variable, not a token
+SERVER_VARIABLE = "SLUICE_SERVER"
+MAX_TOKEN_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the gateway is, which authority vouches for it, and the token to show."""
+
+    url: str
+    ca_file: Path | None
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Target({self.url!r}, {self.ca_file!r})"
+
+
+class Source(enum.Enum):
+    """Where a credential comes from."""
+
+    FILE = "file"
+    VARIABLE = "variable"
+    LOGIN = "login"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A credential for one gateway; ``file`` when it is in one."""
+
+    source: Source
+    secret: str
+    file: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"Held({self.source}, {self.file!r})"
+
+
+def resolve_target(
+    home: Home, *, server: str | None = None, ca_file: Path | None = None, token_file: Path | None = None
+) -> Target:
+    """Fill in what the command line left out from the local cluster in ``home`` and the environment.
+
+    Raises ``UsageError`` when ``server`` is no https URL, or no credential belongs to that gateway.
+    """
+    url, ca = locate_gateway(home, server, ca_file)
+    return Target(url, ca, held_credential(home, url, ca, token_file).secret)
+
+
+def locate_gateway(home: Home, server: str | None, ca_file: Path | None) -> tuple[str, Path | None]:
+    """URL and authorities (None: the system's) of the gateway that was named, or of the one in ``home``.
+
+    Raises :class:`~sluice.cli.errors.UsageError` when ``server`` is no https URL, or ``ca_file`` holds no certificate.
+    """
+    if ca_file is not None:
+        try:
+            fingerprints(ca_file)
+        except StoreError as error:
+            raise UsageError(error.what, error.remedy) from error
+    if server:
+        return gateway_url(server), ca_file
+    return local_url(home), ca_file or edge_bundle(home)
+
+
+def edge_bundle(home: Home) -> Path:
+    """What vouches for the gateway of ``home``: the trusted edge authorities, or the only one of an older home."""
+    bundle = bundle_file(home.pki, AuthorityKind.EDGE)
+    return bundle if bundle.exists() else AuthorityStore(home.pki).certificate_file(AuthorityKind.EDGE)
+
+
+def local_url(home: Home) -> str:
+    """The URL of the gateway of the cluster that runs in ``home``."""
+    found = announced_url(home)
+    if found is None:
+        raise UnreachableError(
+            f"no cluster is running in {home.root}", "start one with `sluice up`, or name the gateway with --server"
+        )
+    return found
+
+
+def announced_url(home: Home) -> str | None:
+    """The same; None: no cluster runs in ``home``."""
+    try:
+        address = json.loads((home.run / "endpoints" / "envoy.json").read_text())
+    except (OSError, ValueError):
+        return None
+    host = f"[{address['host']}]" if ":" in address["host"] else address["host"]
+    return gateway_url(f"https://{host}:{address['port']}")
+
+
+def held_credential(home: Home, url: str, ca_file: Path | None, token_file: Path | None) -> Held:
+    """The credential that belongs to the gateway at ``url``, for which ``ca_file`` vouches.
+
+    In this order: ``token_file``, which goes wherever it is told to; ``SLUICE_TOKEN``, which belongs to
+    ``SLUICE_SERVER``, or else to the cluster of ``home``; what ``sluice login`` got there; the token in ``home``, which
+    belongs to the gateway that it was made for (:mod:`sluice.cli.client.token_binding`).
+
+    Raises :class:`~sluice.cli.errors.UsageError` when there is none.
+    """
+    if token_file is not None:
+        return _read(token_file)
+    gateway = _Gateway(home, url, ca_file)
+    refused: list[str] = []
+    if secret := os.environ.get(TOKEN_VARIABLE, "").strip():
+        if gateway.is_that_of_the_environment():
+            return Held(Source.VARIABLE, secret)
+        refused.append(f"{TOKEN_VARIABLE} belongs to {os.environ.get(SERVER_VARIABLE) or 'the local cluster'}")
+    if (signed_in := credentials.find(url)) is not None:
+        if gateway.is_vouched_for_by(signed_in.authorities):
+            return Held(Source.LOGIN, signed_in.secret)
+        refused.append("`sluice login` was at a gateway for which another authority vouches")
+    path = home.root / "token"
+    if path.exists():
+        if gateway.owns(path):
+            return _read(path)
+        refused.append(f"{path} belongs to {_owner(path)}")
+    raise _no_credential(home, url, refused)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gateway:
+    home: Home
+    url: str
+    ca_file: Path | None
+
+    def is_local(self) -> bool:
+        return self.url == announced_url(self.home)
+
+    def is_that_of_the_environment(self) -> bool:
+        """Whether a token in the environment belongs to it."""
+        named = os.environ.get(SERVER_VARIABLE, "").strip()
+        return self.url == gateway_url(named) if named else self.is_local()
+
+    def owns(self, token_file: Path) -> bool:
+        """Whether the token in a file of the home belongs to it."""
+        binding = read_binding(token_file)
+        if binding is None:
+            return self.is_local() and self.is_vouched_for_by(())
+        return (self.is_local() or self.url in binding.servers) and self.is_vouched_for_by(binding.authorities)
+
+    def is_vouched_for_by(self, authorities: tuple[str, ...] | None) -> bool:
+        """Whether nobody else can vouch for it than these (None: the system's) and the edge authorities of the home.
+
+        The latter are those that a rotation in the home has put into their place.
+        """
+        if self.ca_file is None or authorities is None:
+            return self.ca_file is None and authorities is None
+        own = edge_bundle(self.home)
+        trusted = frozenset(authorities) | (fingerprints(own) if own.exists() else frozenset())
+        return fingerprints(self.ca_file) <= trusted
+
+
+def _read(path: Path) -> Held:
+    if not path.exists():
+        raise UsageError(f"there is no token file {path}", "see `sluice token create --output`")
+    secret = read_secret(path, MAX_TOKEN_BYTES).decode("ascii", errors="replace").strip()
+    return Held(Source.FILE, secret, path)
+
+
+def _owner(path: Path) -> str:
+    binding = read_binding(path)
+    return "the local cluster" if binding is None else " ".join(binding.servers) or "the local cluster"
+
+
+def _no_credential(home: Home, url: str, refused: list[str]) -> UsageError:
+    if refused:
+        return UsageError(
+            f"no API token for {url}: {'; '.join(refused)}",
+            f"sign in there with `sluice login --server {url}`, or name its token with --token-file",
+        )
+    path = home.root / "token"
+    return UsageError(
+        f"no API token: neither {TOKEN_VARIABLE} nor {path}",
+        "sign in with `sluice login`, or make one: "
+        f"sluice token create {os.environ.get('USER', 'me')} --role submitter --home {home.root} --output {path}",
+    )

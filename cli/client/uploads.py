@@ -1,0 +1,76 @@
+"""Uploading a large file in pieces: a piece that broke is continued where the cluster says that it stands."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sluice.cli.errors import AwayError, RefusedError
+
+LARGE_BYTES = 8 << 20
+"""Files from this size on are uploaded in pieces, before their job."""
+PIECE_BYTES = 4 << 20
+PATIENCE = 10
+"""Tries in a row that bring nothing."""
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 10.0
+
+
+async def upload(
+    file: Path,
+    *,
+    announce: Callable[[dict[str, object]], Awaitable[Any]],
+    stands: Callable[[str], Awaitable[Any]],
+    send: Callable[[str, int, bytes], Awaitable[Any]],
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> str:
+    """Upload ``file``; its id.
+
+    Args:
+        file: changes of it meanwhile are noticed by its digest.
+        announce: begins an upload with a name, a size and a digest.
+        stands: says how an upload stands.
+        send: sends a piece that begins at an offset; answers how the upload stands then.
+        pause: waits.
+
+    Raises:
+        AwayError: nothing came through for :data:`PATIENCE` tries in a row.
+        RefusedError: the cluster does not take it.
+    """
+    order = await asyncio.to_thread(_order, file)
+    with file.open("rb") as opened:
+        state = await announce(order)
+        failures = 0
+        while not state["complete"]:
+            try:
+                piece = await asyncio.to_thread(_read, opened, state["offset"])
+                state, failures = await send(state["id"], state["offset"], piece), 0
+            except (AwayError, RefusedError) as error:
+                before, failures = state["offset"], failures + 1
+                if failures >= PATIENCE:
+                    raise
+                if isinstance(error, AwayError):
+                    await pause(min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LONGEST_PAUSE_SECONDS))
+                try:
+                    state = await stands(state["id"])
+                except AwayError:
+                    continue
+                except RefusedError:
+                    raise error from None  # which says why there is no upload any more
+                if isinstance(error, RefusedError) and state["offset"] == before and not state["complete"]:
+                    raise  # it was not about the offset
+    return str(state["id"])
+
+
+def _order(file: Path) -> dict[str, object]:
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+        return {"name": file.name, "size": opened.tell(), "sha256": digest}
+
+
+def _read(opened: BinaryIO, offset: int) -> bytes:
+    opened.seek(offset)
+    return opened.read(PIECE_BYTES)

@@ -1,0 +1,1 @@
+"""``sluice up``, ``status``, ``down``: the whole cluster on this machine."""

@@ -1,0 +1,192 @@
+"""``sluice up``, ``status`` and ``down``: the whole cluster on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+import typer
+from rich.console import Console
+
+from sluice.cli.cluster.records import (
+    ClusterRecord,
+    end_survivors,
+    read_record,
+    record_path,
+)
+from sluice.cli.errors import EXIT_NO, CommandError
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    load_configuration,
+)
+from sluice.core.home import Home
+
+DETACH_TIMEOUT_SECONDS = 150.0
+DOWN_TIMEOUT_SECONDS = 60.0
+
+
+def up(
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when the cluster is ready.")] = False,
+    taskmanagers: Annotated[int | None, typer.Option(min=1, max=64, help="TaskManagers to start.")] = None,
+    jobmanagers: Annotated[int | None, typer.Option(min=1, max=8, help="JobManagers to start; one leads.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, max=256, help="Slots of each TaskManager.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="HTTPS port of the gateway; 0: any free.")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start the cluster: CA, Envoy, auth service, JobManager, TaskManagers, each with its own certificate.
+
+    In the foreground it stops with Ctrl-C; with --detach use `sluice down`.
+    """
+    from sluice.cli.cluster.launcher import Launcher, run_until_signal
+    from sluice.cli.config import find_config_file
+    from sluice.core.logs import configure_logging
+
+    located, configuration = load_configuration(
+        home,
+        config,
+        jobmanager__count=jobmanagers,
+        taskmanager__count=taskmanagers,
+        taskmanager__slots=slots,
+        gateway__port=port,
+    )
+    if detach:
+        _up_detached(located, as_json=as_json)
+        return
+    configure_logging()
+    console = Console(stderr=True)
+
+    def report(line: str) -> None:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    launcher = Launcher(located, configuration, find_config_file(config, located.root), report)
+    asyncio.run(run_until_signal(launcher, lambda: _say_ready(located, console, as_json=as_json)))
+    console.print("the cluster is down", highlight=False)
+
+
+def _say_ready(home: Home, console: Console, *, as_json: bool) -> None:
+    address = json.loads((home.run / "endpoints" / "envoy.json").read_text())
+    record = read_record(home)
+    seconds = record.ready_at - record.started_at if record else 0.0
+    if as_json:
+        ready = {"gateway": f"https://{address['host']}:{address['port']}", "home": str(home.root), "seconds": seconds}
+        print(json.dumps(ready), flush=True)
+        return
+    console.print(
+        f"ready after {seconds:.1f} s: https://{address['host']}:{address['port']}", highlight=False, soft_wrap=True
+    )
+    if not (home.root / "token").exists():
+        console.print(
+            f"make a token:  sluice token create {os.environ.get('USER', 'me')} --role submitter "
+            f"--home {home.root} --output {home.root / 'token'}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _up_detached(home: Home, *, as_json: bool) -> None:
+    """Start this same command without --detach in a session of its own and wait until it says ready."""
+    home.create()
+    log = home.logs / "launcher.log"
+    argv = [argument for argument in sys.argv[1:] if argument not in {"--detach", "-d", "--json"}]
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "sluice.cli.main", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            start_new_session=True,
+        )
+    finally:
+        os.close(descriptor)
+    deadline = time.monotonic() + DETACH_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise CommandError("the cluster did not start", f"{log} says:\n{log.read_text(errors='replace').strip()}")
+        record = read_record(home)
+        if record is not None and record.ready and record.launcher.pid == process.pid:
+            _say_ready(home, Console(stderr=True), as_json=as_json)
+            return
+        time.sleep(0.1)
+    process.terminate()
+    raise CommandError(f"the cluster was not ready within {DETACH_TIMEOUT_SECONDS:.0f} s", f"see {home.logs}")
+
+
+def down(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """Stop the cluster: running jobs are ended, nothing stays behind."""
+    located = Home.at(home)
+    record = read_record(located)
+    ended = 0
+    if record is not None:
+        ended = _stop(record)
+        record_path(located).unlink(missing_ok=True)
+    if as_json:
+        print(json.dumps({"stopped": ended > 0}))
+    else:
+        print("the cluster is down" if ended else f"no cluster is running in {located.root}")
+
+
+def _stop(record: ClusterRecord) -> int:
+    """Ask the launcher to stop in order; end whatever is left."""
+    launcher = record.launcher.find()
+    stopped = 0
+    if launcher is not None:
+        with contextlib.suppress(psutil.Error):
+            launcher.terminate()
+            stopped = 1
+            launcher.wait(DOWN_TIMEOUT_SECONDS)
+    return stopped + end_survivors(record)
+
+
+def status(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """Which processes run, and where the gateway listens. Exit code 1 when the cluster is not up."""
+    located = Home.at(home)
+    record = read_record(located)
+    alive = record is not None and record.launcher.find() is not None
+    members = [] if record is None else [(entry, entry.find()) for entry in record.children]
+    gateway = None
+    with contextlib.suppress(OSError, ValueError):
+        address = json.loads((located.run / "endpoints" / "envoy.json").read_text())
+        gateway = f"https://{address['host']}:{address['port']}"
+    document = {
+        "home": str(located.root),
+        "running": alive,
+        "ready": bool(alive and record and record.ready),
+        "gateway": gateway if alive else None,
+        "startup_seconds": record.ready_at - record.started_at if alive and record and record.ready else None,
+        "processes": [
+            {"name": entry.name, "pid": entry.pid, "running": process is not None} for entry, process in members
+        ],
+    }
+    if as_json:
+        print(json.dumps(document))
+    elif not alive:
+        print(f"no cluster is running in {located.root}")
+    else:
+        print(f"cluster in {located.root}: {'ready' if document['ready'] else 'starting'}")
+        print(f"gateway: {gateway or 'not up yet'}")
+        for entry, process in members:
+            print(f"  {entry.name:<16} pid {entry.pid:<8} {'running' if process else 'gone'}")
+    raise typer.Exit(0 if document["ready"] else EXIT_NO)
+
+
+def stop_quietly(home: Path) -> None:
+    """Stop a cluster if there is one (for tests, benchmarks and the demo)."""
+    located = Home.at(home)
+    record = read_record(located)
+    if record is not None:
+        _stop(record)
+        record_path(located).unlink(missing_ok=True)

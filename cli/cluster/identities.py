@@ -1,0 +1,317 @@
+"""The identities of a local cluster: got from the online authority, first by join token, then by renewal.
+
+Only the gateway's public certificate is signed here, by the edge authority. It is ``gateway/edge``; what Envoy shows
+inside is ``gateway/envoy``. In homes of earlier versions the public one was there: it is replaced.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+
+from sluice.cli.config import Configuration
+from sluice.core.errors import CertificateRejected, PkiError, StoreError
+from sluice.core.home import Home
+from sluice.gateway.config import (
+    AUTH_NAME,
+    CONNECT_NAME,
+    EDGE_NAME,
+    ENVOY_NAME,
+)
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities.trusted_authorities import TrustStore
+from sluice.pki.ca.address import CaAddress, read_ca
+from sluice.pki.ca.policy import names_of
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.enrolment.client import enrol, renew
+from sluice.pki.errors import CertificateSuperseded
+from sluice.pki.identities.directory import (
+    CHAIN_FILE,
+    read_certificates,
+    read_identity,
+    read_peers,
+)
+from sluice.pki.identities.due import purposes_of
+from sluice.pki.identities.join_tokens import ENROLLABLE, mint
+from sluice.pki.identities.renewal import renewal_reason
+from sluice.pki.issuing.bulk import (
+    Action,
+    DirectoryTarget,
+    Signer,
+    issue_all,
+    wish_like,
+)
+from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.revocation.crl_files import identity_directories, push_crls
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.trust.anchor_files import push_trust
+from sluice.pki.trust.in_use import is_running
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
+from sluice.pki.x509.peer_identity import certified_identity
+from sluice.pki.x509.profiles import (
+    ISSUING,
+    AuthorityKind,
+    Names,
+    Purpose,
+    changed_lifetime,
+)
+from sluice.runtime.shuffle.config import ShuffleConfig
+
+_LOG = logging.getLogger(__name__)
+
+JOBMANAGER_NAME = "jobmanager-1"
+
+
+def jobmanager_names(count: int) -> list[str]:
+    """The names of the JobManagers that ``sluice up`` starts, the first of which is :data:`JOBMANAGER_NAME`."""
+    return [f"jobmanager-{number}" for number in range(1, count + 1)]
+
+
+def taskmanager_names(count: int) -> list[str]:
+    """The names of the TaskManagers that ``sluice up`` starts."""
+    return [f"taskmanager-{number}" for number in range(1, count + 1)]
+
+
+def shuffle_manager_names(shuffle: ShuffleConfig) -> list[str]:
+    """The names of the ShuffleManagers that ``sluice up`` starts."""
+    return [f"shuffle-manager-{number}" for number in range(1, shuffle.manager_count + 1)] if shuffle.local else []
+
+
+def shuffle_worker_names(shuffle: ShuffleConfig) -> list[str]:
+    """The names of the ShuffleWorkers that ``sluice up`` starts."""
+    return [f"shuffle-worker-{number}" for number in range(1, shuffle.workers + 1)] if shuffle.local else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    role: Role
+    name: str
+    edge: bool = False
+
+
+def _wanted(configuration: Configuration, taskmanagers: Iterable[str]) -> list[_Wanted]:
+    """The edge first: it does not need the online authority."""
+    return [
+        _Wanted(Role.GATEWAY, EDGE_NAME, edge=True),
+        _Wanted(Role.GATEWAY, ENVOY_NAME),
+        _Wanted(Role.GATEWAY, CONNECT_NAME),
+        _Wanted(Role.AUTH, AUTH_NAME),
+        *(_Wanted(Role.JOBMANAGER, name) for name in jobmanager_names(configuration.jobmanager.count)),
+        *(_Wanted(Role.TASKMANAGER, name) for name in taskmanagers),
+        *(_Wanted(Role.SHUFFLE_MANAGER, name) for name in shuffle_manager_names(configuration.shuffle)),
+        *(_Wanted(Role.SHUFFLE_WORKER, name) for name in shuffle_worker_names(configuration.shuffle)),
+    ]
+
+
+def prepare_authorities(home: Home, configuration: Configuration) -> list[str]:
+    """Create the authorities that are missing, and sign the revocation lists that are due; says what it did.
+
+    The lists come before any process: none starts with one that has expired.
+    """
+    issuer = LocalIssuer(home.pki, configuration.pki)
+    lines = [f"created the {name} authority" for name in issuer.ensure_authorities()]
+    return lines + refresh_lists(home, configuration)
+
+
+def refresh_lists(home: Home, configuration: Configuration) -> list[str]:
+    """Sign the revocation lists that are due, and give them to every identity directory, those of jobs included."""
+    revocations = LocalIssuer(home.pki, configuration.pki).revocations
+    signed, problems = revocations.refresh_all()
+    TrustStore(home.pki).publish()
+    problems += push_trust(home)[1]  # before the lists: one is taken only of an issuer that is trusted
+    _, failed = push_crls(home, revocations.lists(), utc_now())
+    lines = [f"signed the revocation list of the {kind} authority" for kind in signed]
+    return lines + [f"revocation lists: {each}" for each in (*problems, *failed)]
+
+
+def _due(home: Home, directory: Path, spiffe_id: SpiffeId, kind: AuthorityKind, issuer: LocalIssuer) -> str:
+    """Why an identity is to be issued now; empty when it is good, or was revoked and stays so."""
+    if directory.exists() and issuer.revocations.barred(kind, spiffe_id) is not None:
+        return ""
+    if reason := renewal_reason(directory, spiffe_id, utc_now()):
+        return reason
+    leaf = read_certificates(directory / CHAIN_FILE)[0]
+    if issuer_id(leaf) != key_id(AuthorityStore(home.pki).certificate(kind)):
+        return f"it is not of today's {kind} authority"
+    return "it was revoked" if issuer.revocations.is_revoked(kind, leaf.serial_number) else ""
+
+
+def issue_due(home: Home, configuration: Configuration, taskmanagers: Iterable[str] | None = None) -> list[str]:
+    """Make the identities that are missing, renew what is past half of its life; says what it did.
+
+    ``taskmanagers``: the names of those that run; by default as many as ``taskmanager.count``.
+
+    Running processes pick the new files up by themselves. The online authority must be running.
+    """
+    issuer = LocalIssuer(home.pki, configuration.pki)
+    lines = []
+    names = taskmanager_names(configuration.taskmanager.count) if taskmanagers is None else taskmanagers
+    for wanted in _wanted(configuration, names):
+        directory = home.identity(wanted.role, wanted.name)
+        spiffe_id = SpiffeId.process(configuration.pki.trust_domain, wanted.role, wanted.name)
+        existed = directory.exists()
+        before = _leaf_in(directory)
+        kind = AuthorityKind.EDGE if wanted.edge else AuthorityKind.INTERNAL
+        reason = _due(home, directory, spiffe_id, kind, issuer)
+        if not reason:
+            continue
+        if wanted.edge:
+            host = configuration.gateway.host
+            dns_names = [name for name in (*configuration.gateway.server_names, host) if not _is_ip(name)]
+            addresses = sorted({host, "127.0.0.1"} if _is_ip(host) else {"127.0.0.1"})
+            issuer.issue_edge_server(directory, spiffe_id, dns=dns_names, ips=addresses)
+        else:
+            host = _host_of(wanted.role, configuration)
+            dns, ips = ((), (host,)) if _is_ip(host) else ((host,) if host else (), ())
+            _certify(home, configuration, directory, Names.checked(spiffe_id, dns, ips), issuer)
+        note = "" if before is None else changed_lifetime(before, read_certificates(directory / CHAIN_FILE)[0])
+        told = f"renewed {spiffe_id}: {reason}" if existed else f"issued {spiffe_id}"
+        lines.append(f"{told}; {note}" if note else told)
+    return lines
+
+
+def _leaf_in(directory: Path) -> x509.Certificate | None:
+    try:
+        return read_certificates(directory / CHAIN_FILE)[0]
+    except StoreError:
+        return None
+
+
+def _host_of(role: Role, configuration: Configuration) -> str:
+    """Where a process of ``role`` is reached; empty when nothing connects to it by name."""
+    match role:
+        case Role.JOBMANAGER:
+            return configuration.jobmanager.host
+        case Role.TASKMANAGER:
+            return configuration.taskmanager.host
+        case Role.SHUFFLE_MANAGER | Role.SHUFFLE_WORKER:
+            return configuration.shuffle.host
+        case Role.AUTH:
+            return configuration.gateway.auth_host
+        case _:
+            return ""
+
+
+def renew_superseded(home: Home, configuration: Configuration) -> list[str]:
+    """Renew what another authority has certified than the one that signs today; says what it did.
+
+    The online authority signs when it runs, and looks after its own identity by itself; otherwise the authorities of
+    the home do. Drivers and executors are renewed by their JobManager and TaskManagers.
+    """
+    authorities = AuthorityStore(home.pki)
+    bundles = [TrustStore(home.pki).anchors(kind) for kind in ISSUING if authorities.exists(kind)]
+    today = {key_id(bundle[0]) for bundle in bundles}
+    trusted = {key_id(anchor) for bundle in bundles for anchor in bundle}
+    address = _running_ca(home)
+    lines = []
+    for directory in identity_directories(home):
+        if not directory.is_relative_to(home.pki):
+            continue
+        try:
+            leaf = read_certificates(directory / CHAIN_FILE)[0]
+            spiffe_id, whole = certified_identity(leaf), _is_whole(directory)
+            if issuer_id(leaf) not in trusted or (whole and issuer_id(leaf) in today):
+                continue  # what another home has certified is not ours to renew
+            if spiffe_id.role is Role.CA and address is not None:
+                continue
+            internal = purposes_of(leaf) != (Purpose.SERVER,)
+            if address is not None and whole and internal and spiffe_id.role in ENROLLABLE:
+                renew(directory, address.mutual)
+            else:
+                _renew_here(home, configuration, directory, leaf)
+        except PkiError as error:
+            lines.append(f"cannot renew {directory}: {error}")
+        else:
+            lines.append(f"renewed {spiffe_id}: another authority signs today")
+    return lines
+
+
+def _is_whole(directory: Path) -> bool:
+    """Whether key and certificate belong together; not when whoever wrote them was killed in between."""
+    try:
+        read_identity(directory)
+    except StoreError:
+        return False
+    return True
+
+
+def _renew_here(home: Home, configuration: Configuration, directory: Path, leaf: x509.Certificate) -> None:
+    wish = wish_like(leaf, read_peers(directory), configuration.pki)
+    target = DirectoryTarget(home, directory)
+    (outcome,) = issue_all((wish,), target, Signer(home.pki, configuration.pki, utc_now))
+    if outcome.action is Action.REFUSED:
+        raise CertificateRejected(outcome.reason, "admit it again with `sluice pki issue`")
+
+
+def _running_ca(home: Home) -> CaAddress | None:
+    try:
+        address = read_ca(home)
+    except PkiError:
+        return None
+    return address if is_running(address.pid) else None
+
+
+def _certify(home: Home, configuration: Configuration, directory: Path, names: Names, issuer: LocalIssuer) -> None:
+    """Renew by the present certificate when it is good and has these names; else enrol with a token."""
+    address = read_ca(home)
+    algorithm = configuration.pki.key_algorithm
+    if _is_good(directory, names, issuer):
+        try:
+            renew(directory, address.mutual, algorithm=algorithm)
+        except CertificateSuperseded as error:
+            # This home has the authority's keys: it may certify its own processes anew, whoever holds what there was.
+            # That it came to this stays on record, and needs attention until somebody has looked.
+            _LOG.error("%s is enrolled again: %s", names.spiffe_id, error)
+        else:
+            return
+    enrol(
+        directory,
+        address.enrolment,
+        _new_token(home, names),
+        names.spiffe_id.role,
+        names.spiffe_id.name,
+        dns=names.dns,
+        ips=names.ips,
+        algorithm=algorithm,
+    )
+
+
+def _is_good(directory: Path, names: Names, issuer: LocalIssuer) -> bool:
+    """Whether the online authority would take the certificate in ``directory`` and give these names again."""
+    try:
+        material, _ = read_identity(directory)
+        material.check_valid_at(utc_now())
+        revoked = issuer.revocations.is_revoked(AuthorityKind.INTERNAL, material.leaf.serial_number)
+        return names_of(material.leaf) == names and not revoked
+    except PkiError:
+        return False
+
+
+def _new_token(home: Home, names: Names) -> str:
+    certificate = AuthorityStore(home.pki).certificate(AuthorityKind.INTERNAL)
+    now = utc_now()
+    record, token = mint(names.spiffe_id, certificate, dns=names.dns, ips=names.ips, now=now)
+    TokenStore(home.pki).add(record, now=now)
+    return token
+
+
+def ca_address(home: Home, pid: int) -> CaAddress | None:
+    """Where the online authority with this pid listens; None while it does not."""
+    try:
+        address = read_ca(home)
+    except PkiError:
+        return None
+    return address if address.pid == pid else None
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,360 @@
+"""``sluice up``: the whole cluster on this machine, under one supervising process.
+
+The launcher starts the online authority, gets identities from it, starts each process as ``sluice run …``, waits
+until the cluster accepts jobs, restarts what ends by itself, renews certificates at half-life, and stops everything in
+order. Its children die with it, however it ends (see :mod:`sluice.runtime.node.child_process`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+import aiohttp
+import psutil
+
+from sluice.cli.cluster.identities import (
+    ca_address,
+    issue_due,
+    jobmanager_names,
+    prepare_authorities,
+    refresh_lists,
+    shuffle_manager_names,
+    shuffle_worker_names,
+    taskmanager_names,
+)
+from sluice.cli.cluster.provision import provide_forever, read_health
+from sluice.cli.cluster.records import (
+    ClusterRecord,
+    ProcessRecord,
+    end_survivors,
+    launcher_lock,
+    read_record,
+    write_record,
+)
+from sluice.cli.cluster.supervision import Member, Supervisor
+from sluice.cli.config import EMBEDDED, FLAG, Configuration
+from sluice.cli.errors import CommandError
+from sluice.cli.published_routes import publish_routes
+from sluice.core.errors import SluiceError
+from sluice.core.files import make_private_directory
+from sluice.core.home import Home
+from sluice.gateway.connect.envoy import connect_socket
+from sluice.gateway.service.processes import auth_announcement
+from sluice.pki.tls.openssl_settings import no_tickets_environment
+from sluice.runtime.config import Provider
+from sluice.runtime.node.child_process import ChildProcess
+
+_LOG = logging.getLogger(__name__)
+
+READY_TIMEOUT_SECONDS = 90.0
+STOP_GRACE_SECONDS = 20.0
+RENEWAL_CHECK_SECONDS = 60.0
+LOG_TAIL_BYTES = 4000
+
+Report = Callable[[str], None]
+
+PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
+"""What the processes of the cluster inherit; everything else (tokens, proxies, Python settings) stays out."""
+
+
+@dataclass
+class Launcher:
+    """One cluster on this machine."""
+
+    home: Home
+    configuration: Configuration
+    config_file: Path | None
+    report: Report
+    _members: list[Member] = field(default_factory=list)
+    _ready_at: float = 0.0
+    _started_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        """It starts all there is of the cluster, so its defaults are those of a whole one."""
+        self.configuration = self.configuration.embedded()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the cluster has accepted jobs since it was started."""
+        return self._ready_at > 0
+
+    async def run(self, on_ready: Callable[[], None], stop: asyncio.Event) -> None:
+        """Start everything, call ``on_ready``, supervise until ``stop`` is set, then stop everything."""
+        self.home.create()
+        with launcher_lock(self.home):
+            self._clear_leftovers()
+            self._started_at = time.time()
+            try:
+                await self._start()
+                self._ready_at = time.time()
+                self._write_record()
+                on_ready()
+                await self._supervise(stop)
+            finally:
+                await self._stop_all()
+                self._forget()
+
+    def _clear_leftovers(self) -> None:
+        record = read_record(self.home)
+        if record is not None:
+            ended = end_survivors(record)
+            if ended:
+                self.report(f"ended {ended} processes that an earlier launcher had left running")
+        for name in ("endpoints", "cluster.json"):
+            path = self.home.run / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        for socket in self.home.sockets.glob("*.sock"):
+            socket.unlink(missing_ok=True)
+        make_private_directory(self.home.run / "endpoints")
+
+    def _forget(self) -> None:
+        (self.home.run / "cluster.json").unlink(missing_ok=True)
+        shutil.rmtree(self.home.run / "endpoints", ignore_errors=True)
+
+    async def _start(self) -> None:
+        from sluice.runtime.spark.java import find_java
+        from sluice.runtime.spark.plugin_build import ensure_plugin
+
+        find_java()
+        for line in prepare_authorities(self.home, self.configuration):
+            self.report(line)
+        ca = Member("ca", ("ca",))
+        self._members.append(ca)
+        await self._start_member(ca)
+        self._write_record()
+        self.report("compiling the Spark plugin (cached after the first time)")
+        await asyncio.to_thread(ensure_plugin)
+        await self._wait_for_ca(ca)
+        publish_routes(self.home)
+        on_demand = self.configuration.resources.provider is Provider.PROCESS
+        count = self.configuration.resources.min_taskmanagers if on_demand else self.configuration.taskmanager.count
+        plan = [
+            *self._shuffle_service(),
+            *self._jobmanagers(),
+            Member("auth", ("auth",)),
+            Member("connect", ("connect",)),
+            *(Member(name, ("taskmanager", "--name", name)) for name in taskmanager_names(count)),
+            Member("envoy", ("envoy",)),
+        ]
+        self._members += plan
+        await self._issue_due()
+        self.report(f"starting {', '.join(member.name for member in plan)}")
+        for member in plan:
+            await self._start_member(member)
+            self._write_record()
+        await self._wait_ready(count)
+
+    def _jobmanagers(self) -> list[Member]:
+        """One is called after its role; of several each has its name."""
+        names = jobmanager_names(self.configuration.jobmanager.count)
+        if len(names) == 1:
+            return [Member("jobmanager", ("jobmanager",))]
+        return [Member(name, ("jobmanager", "--name", name)) for name in names]
+
+    def _shuffle_service(self) -> list[Member]:
+        """Managers before workers, so that these register at once."""
+        shuffle = self.configuration.shuffle
+        managers = (Member(name, ("shuffle-manager", "--name", name)) for name in shuffle_manager_names(shuffle))
+        workers = (Member(name, ("shuffle-worker", "--name", name)) for name in shuffle_worker_names(shuffle))
+        return [*managers, *workers]
+
+    async def _start_member(self, member: Member) -> None:
+        # -P: nothing that lies in the working directory (the home has a folder pki) is ever imported
+        argv = [sys.executable, "-P", "-m", "sluice.cli.main", "run", *member.arguments, "--home", str(self.home.root)]
+        if self.config_file is not None:
+            argv += ["--config", str(self.config_file)]
+        environment = self._environment() | self._flag_environment()
+        if member.arguments[0] == "shuffle-worker":
+            environment |= no_tickets_environment()
+        with _open_log(self.log_of(member.name)) as log:
+            member.child = await ChildProcess.start(
+                argv, env=environment, cwd=self.home.root, stdout=log, stderr=asyncio.subprocess.STDOUT
+            )
+        member.started_at = time.monotonic()
+
+    def _environment(self) -> dict[str, str]:
+        environment = {key: os.environ[key] for key in PASSED_ENVIRONMENT if key in os.environ}
+        return environment | {key: value for key, value in os.environ.items() if key.startswith("SLUICE__")}
+
+    def _flag_environment(self) -> dict[str, str]:
+        """What ``sluice up`` was told, and has decided, reaches the children the way the environment does."""
+        values = self.configuration.values()
+        return {
+            f"SLUICE__{name.replace('.', '__', 1).upper()}": str(values[name])
+            for name, origin in self.configuration.origins.items()
+            if origin in {FLAG, EMBEDDED}
+        }
+
+    def log_of(self, name: str) -> Path:
+        """The log file of the member ``name``."""
+        return self.home.logs / f"{name}.log"
+
+    def _write_record(self) -> None:
+        children = []
+        for member in self._members:
+            if member.child is not None and member.child.running:
+                with contextlib.suppress(psutil.Error):
+                    children.append(ProcessRecord.of(member.name, member.child.pid))
+        write_record(
+            self.home,
+            ClusterRecord(
+                ProcessRecord.of("launcher", os.getpid()),
+                tuple(children),
+                ready=self.ready,
+                started_at=self._started_at,
+                ready_at=self._ready_at,
+            ),
+        )
+
+    async def _wait_ready(self, taskmanagers: int) -> None:
+        """Poll until every part answers; a part that ends meanwhile is an error with the tail of its log."""
+        deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+        missing = "the JobManager"
+        while time.monotonic() < deadline:
+            await self._check_alive()
+            missing = await self._missing(taskmanagers)
+            if not missing:
+                return
+            await asyncio.sleep(0.05)
+        raise CommandError(f"{missing} did not come up within {READY_TIMEOUT_SECONDS:.0f} s", f"see {self.home.logs}")
+
+    async def _wait_for_ca(self, ca: Member) -> None:
+        """The others get their identities from it."""
+        deadline = time.monotonic() + READY_TIMEOUT_SECONDS
+        while ca.child is not None and ca_address(self.home, ca.child.pid) is None:
+            await self._check_alive()
+            if time.monotonic() > deadline:
+                raise CommandError(
+                    f"the CA did not come up within {READY_TIMEOUT_SECONDS:.0f} s", f"see {self.log_of('ca')}"
+                )
+            await asyncio.sleep(0.02)
+
+    async def _check_alive(self) -> None:
+        for member in self._members:
+            if member.child is not None and not member.child.running:
+                ended = await member.child.wait()
+                raise CommandError(f"{member.name} did not start: {ended}", self._tail(member.name))
+
+    async def _missing(self, taskmanagers: int) -> str:
+        if not (self.home.run / "endpoints" / "jobmanager.json").exists():
+            return "the JobManager"
+        try:
+            registered = (await read_health(self.home)).get("taskmanagers", 0)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError, SluiceError):
+            return "the REST endpoint"
+        if registered < taskmanagers:
+            return f"{taskmanagers - registered} of {taskmanagers} TaskManagers"
+        if not auth_announcement(self.home, self.configuration.gateway).exists():
+            return "the auth service"
+        endpoints = self.home.run / "endpoints"
+        announced = {
+            **{
+                f"the ShuffleWorker {name}": endpoints / f"shuffle-worker-{name}.json"
+                for name in shuffle_worker_names(self.configuration.shuffle)
+            },
+            "the relay for Spark Connect": connect_socket(self.home),
+            "Envoy": endpoints / "envoy.json",
+        }
+        return next((name for name, path in announced.items() if not path.exists()), "")
+
+    def _tail(self, name: str) -> str:
+        path = self.log_of(name)
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()[-12:]
+            return f"the end of {path}:\n  " + "\n  ".join(lines)
+        return f"see {path}"
+
+    async def _supervise(self, stop: asyncio.Event) -> None:
+        supervisor = Supervisor(self._members, self._start_member, self._write_record, self.report)
+
+        async def start(name: str) -> None:
+            supervisor.watch(await self._add_taskmanager(name, supervisor))
+
+        loops = [("renewing identities", self._renew_forever)]
+        if self.configuration.resources.provider is Provider.PROCESS:
+            loops.append(("starting TaskManagers", lambda: provide_forever(self.home, self._names, start)))
+        await supervisor.run(stop, *loops)
+
+    def _names(self) -> set[str]:
+        return {member.name for member in self._members if member.arguments[0] == "taskmanager"}
+
+    async def _add_taskmanager(self, name: str, supervisor: Supervisor) -> Member:
+        """One that jobs lack: its identity as those of all others, then its process."""
+        member = Member(name, ("taskmanager", "--name", name))
+        self._members.append(member)
+        try:
+            await self._issue_due()
+            await self._start_member(member)
+        except BaseException:
+            self._members.remove(member)
+            raise
+        supervisor.write_record()
+        self.report(f"started {name}: jobs lack slots")
+        return member
+
+    async def _issue_due(self) -> None:
+        names = sorted(self._names())
+        for line in await asyncio.to_thread(issue_due, self.home, self.configuration, names):
+            self.report(line)
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_CHECK_SECONDS)
+            try:
+                renewed = await asyncio.to_thread(refresh_lists, self.home, self.configuration)
+                await self._issue_due()
+            except (SluiceError, OSError):
+                _LOG.exception("cannot renew identities now; the old ones stay, trying again")
+                continue
+            for line in renewed:
+                self.report(line)
+
+    async def _stop_all(self) -> None:
+        """The door first, so that nothing new comes in; then the JobManager, so that jobs end in order; the CA last."""
+        waves: list[list[Member]] = [[], [], [], []]
+        for member in self._members:
+            waves[{"envoy": 0, "jobmanager": 1, "ca": 3}.get(member.arguments[0], 2)].append(member)
+        for wave in waves:
+            stopping = [member.child.stop(STOP_GRACE_SECONDS) for member in wave if member.child is not None]
+            for outcome in await asyncio.gather(*stopping, return_exceptions=True):
+                if isinstance(outcome, BaseException):
+                    _LOG.error("a process could not be stopped", exc_info=outcome)
+
+
+def _open_log(path: Path) -> BinaryIO:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    return os.fdopen(descriptor, "ab")
+
+
+async def run_until_signal(launcher: Launcher, on_ready: Callable[[], None], stop: asyncio.Event | None = None) -> None:
+    """Run ``launcher`` until SIGINT or SIGTERM, or ``stop`` is set.
+
+    A second signal does not interrupt the orderly stop.
+    """
+    stop = stop or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    run = asyncio.create_task(launcher.run(on_ready, stop))
+    interrupted = asyncio.create_task(stop.wait())
+    await asyncio.wait({run, interrupted}, return_when=asyncio.FIRST_COMPLETED)
+    if not run.done() and not launcher.ready:
+        run.cancel()  # interrupted before the cluster was ready: the start itself must end
+    interrupted.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await run

@@ -1,0 +1,66 @@
+"""TaskManagers on demand: what the JobManager says there should be, compared with what the launcher runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+
+from sluice.core.errors import SluiceError
+from sluice.core.home import Home
+from sluice.core.http_body import read_body
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+MAX_HEALTH_BYTES = 1 << 20
+
+
+async def read_health(home: Home) -> dict[str, Any]:
+    """What the leading JobManager of this home says of itself.
+
+    Raises ``OSError``, ``ValueError``, ``aiohttp.ClientError`` or :class:`~sluice.core.http_body.BodyTooLarge`.
+    """
+    connector = aiohttp.UnixConnector(str(home.sockets / "rest.sock"))
+    async with (
+        aiohttp.ClientSession(connector=connector) as session,
+        session.get("http://rest/v1/health", timeout=aiohttp.ClientTimeout(total=5)) as answer,
+    ):
+        document: dict[str, Any] = json.loads(await read_body(answer.content, MAX_HEALTH_BYTES))
+        return document
+
+
+def to_start(health: dict[str, Any], running: int) -> int:
+    """How many TaskManagers are to be started when ``running`` processes of them run."""
+    wanted = health.get("taskmanagers_wanted")
+    if not isinstance(wanted, int):
+        return 0
+    return max(0, wanted - max(0, running - int(health.get("taskmanagers_draining", 0))))
+
+
+def free_names(taken: set[str], count: int) -> list[str]:
+    """The first names that no TaskManager has."""
+    names: list[str] = []
+    number = 1
+    while len(names) < count:
+        name = f"taskmanager-{number}"
+        if name not in taken:
+            names.append(name)
+        number += 1
+    return names
+
+
+async def provide_forever(home: Home, running: Callable[[], set[str]], start: Callable[[str], Awaitable[None]]) -> None:
+    """Start what is wanted and does not run, until cancelled; those that go do so by themselves."""
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        try:
+            health = await read_health(home)
+            for name in free_names(running(), to_start(health, len(running()))):
+                await start(name)
+        except (SluiceError, aiohttp.ClientError, OSError, ValueError) as error:
+            _LOG.info("cannot look after TaskManagers now: %s", error)

@@ -1,0 +1,131 @@
+"""What the launcher writes down about the processes it started, so that a later command can find or end them.
+
+A pid alone proves nothing (the kernel reuses them): a record is matched by pid *and* start time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from sluice.cli.errors import CommandError
+from sluice.core.files import write_atomic
+from sluice.core.home import Home
+
+STOP_GRACE_SECONDS = 5.0
+"""How long survivors of an earlier launcher get between SIGTERM and SIGKILL."""
+
+
+class ProcessRecord(msgspec.Struct, frozen=True):
+    """One process: its name in the cluster, pid, and start time (seconds since the epoch)."""
+
+    name: str
+    pid: int
+    started_at: float
+
+    @classmethod
+    def of(cls, name: str, pid: int) -> ProcessRecord:
+        """A record of the running process ``pid``."""
+        return cls(name, pid, psutil.Process(pid).create_time())
+
+    def find(self) -> psutil.Process | None:
+        """The process, when it is still the same one and alive."""
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started_at) < 1.0
+            if same and process.status() != psutil.STATUS_ZOMBIE:
+                return process
+        return None
+
+
+class ClusterRecord(msgspec.Struct, frozen=True):
+    """A launcher and its children; ``ready`` once the cluster accepts jobs."""
+
+    launcher: ProcessRecord
+    children: tuple[ProcessRecord, ...] = ()
+    ready: bool = False
+    started_at: float = 0.0
+    ready_at: float = 0.0
+
+
+def record_path(home: Home) -> Path:
+    """Where the record of ``home``'s cluster stands."""
+    return home.run / "cluster.json"
+
+
+def write_record(home: Home, record: ClusterRecord) -> None:
+    """Replace the record."""
+    write_atomic(record_path(home), msgspec.json.encode(record), mode=0o600)
+
+
+def read_record(home: Home) -> ClusterRecord | None:
+    """The record, or None when no cluster was started or it went down in order."""
+    try:
+        return msgspec.json.decode(record_path(home).read_bytes(), type=ClusterRecord)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise CommandError(f"{record_path(home)} is damaged", "stop the processes by hand and remove it") from error
+
+
+def never() -> bool:
+    """For a cluster whose processes this machine knows nothing of: nobody can tell that it was stopped."""
+    return False
+
+
+def watch_for_stop(home: Home) -> Callable[[], bool]:
+    """A function that tells whether the cluster that runs in ``home`` now has been stopped since, by whatever means.
+
+    Processes that were started one by one have no record; for them it is :func:`never`.
+    """
+    if read_record(home) is None:
+        return never
+
+    def stopped() -> bool:
+        record = read_record(home)
+        return record is None or record.launcher.find() is None
+
+    return stopped
+
+
+@contextlib.contextmanager
+def launcher_lock(home: Home) -> Iterator[None]:
+    """Hold the one launcher's lock of ``home``; the kernel releases it however the process ends."""
+    descriptor = os.open(home.run / "launcher.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CommandError(
+                f"a cluster is already running in {home.root}", "see `sluice status`, stop it with `sluice down`"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def end_survivors(record: ClusterRecord) -> int:
+    """End what an earlier launcher left running (and all its descendants); returns how many there were."""
+    victims: dict[int, psutil.Process] = {}
+    for entry in (record.launcher, *record.children):
+        process = entry.find()
+        if process is None or process.pid == os.getpid():
+            continue
+        victims[process.pid] = process
+        with contextlib.suppress(psutil.Error):
+            victims.update({child.pid: child for child in process.children(recursive=True)})
+    for process in victims.values():
+        with contextlib.suppress(psutil.Error):
+            process.terminate()
+    _, alive = psutil.wait_procs(list(victims.values()), timeout=STOP_GRACE_SECONDS)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=STOP_GRACE_SECONDS)
+    return len(victims)

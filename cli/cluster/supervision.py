@@ -1,0 +1,124 @@
+"""The processes of a local cluster: started again however often they end, and whatever goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice.core.errors import SluiceError
+from sluice.core.tasks import end_tasks
+from sluice.runtime.node.child_process import ChildProcess, Exit
+from sluice.runtime.taskmanager.errors import DRAINED_EXIT_CODE
+
+_LOG = logging.getLogger(__name__)
+
+RESTART_DELAYS_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
+STABLE_AFTER_SECONDS = 60.0
+"""A process that ran this long starts again with the shortest delay."""
+RECORD_RETRY_SECONDS = 5.0
+"""How soon it is tried again to write down which processes run."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One process of the cluster: ``sluice run ARGUMENTS``."""
+
+    name: str
+    arguments: tuple[str, ...]
+    child: ChildProcess | None = None
+    started_at: float = 0.0
+    failures: int = 0
+
+
+@dataclass
+class Supervisor:
+    """Watches the members until it is stopped.
+
+    Attributes:
+        members: shared with whoever starts the cluster; one that has left is taken out.
+        start: starts the process of a member; may raise, and is then asked again.
+        record: writes down which processes run; may raise, and is then asked again.
+        report: tells whoever looks what happened.
+        pause: sleeps.
+    """
+
+    members: list[Member]
+    start: Callable[[Member], Awaitable[None]]
+    record: Callable[[], None]
+    report: Callable[[str], None]
+    pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    clock: Callable[[], float] = time.monotonic
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _recorded: bool = True
+
+    async def run(self, stop: asyncio.Event, *loops: tuple[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
+        """Watch every member, and keep the ``loops`` (what each is called, and what runs it) going, until ``stop``."""
+        for member in self.members:
+            self.watch(member)
+        for what, loop in (*loops, ("writing down which processes run", self._keep_record)):
+            self._keep(what, loop)
+        try:
+            await stop.wait()
+        finally:
+            await end_tasks(*self._tasks)
+
+    def watch(self, member: Member) -> None:
+        """Start ``member`` again whenever it ends, until it has left."""
+        self._keep(f"starting {member.name}", lambda: self._watch(member))
+
+    def write_record(self) -> None:
+        """Write down which processes run; what cannot be written now is written later."""
+        try:
+            self.record()
+            self._recorded = True
+        except (OSError, SluiceError) as error:
+            if self._recorded:
+                self.report(f"cannot write down which processes run: {error}; trying again")
+            self._recorded = False
+
+    def _keep(self, what: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        task = asyncio.create_task(self._going(what, loop))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _going(self, what: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run ``loop`` until it is done; an error in it is told, and it begins again."""
+        failures = 0
+        while True:
+            try:
+                await loop()
+            except Exception as error:  # noqa: BLE001  whatever it was: what it looks after is not left alone
+                _LOG.exception("%s failed", what)
+                delay = RESTART_DELAYS_SECONDS[min(failures, len(RESTART_DELAYS_SECONDS) - 1)]
+                failures += 1
+                self.report(f"{what} failed: {error or type(error).__name__}; trying again in {delay:.0f} s")
+                await self.pause(delay)
+            else:
+                return
+
+    async def _watch(self, member: Member) -> None:
+        # After an error in here this begins anew: with the process that ended, or with the one that was started.
+        while member.child is not None:
+            ended: Exit = await member.child.wait()
+            if ended.code == DRAINED_EXIT_CODE:
+                self.report(f"{member.name} is drained and has left")
+                self.members.remove(member)
+                self.write_record()
+                return
+            lived = self.clock() - member.started_at
+            member.failures = 0 if lived > STABLE_AFTER_SECONDS else member.failures + 1
+            delay = RESTART_DELAYS_SECONDS[min(member.failures, len(RESTART_DELAYS_SECONDS) - 1)]
+            self.report(f"{member.name} ended ({ended}); starting it again in {delay:.0f} s")
+            await self.pause(delay)
+            await self.start(member)
+            self.write_record()
+
+    async def _keep_record(self) -> None:
+        while True:
+            await self.pause(RECORD_RETRY_SECONDS)
+            if not self._recorded:
+                self.write_record()

@@ -1,0 +1,1 @@
+"""``sluice compose``: the cluster as containers."""

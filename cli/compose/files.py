@@ -1,0 +1,391 @@
+"""The files of a cluster of containers as text: ``compose.yaml``, ``sluice.toml`` and ``.env``. Decisions only; no I/O.
+
+``compose/`` in the source tree is what this writes for the defaults; a test compares them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.cli.compose.ha_services import (
+    MAX_JOBMANAGERS,
+    REST_HOST,
+    RPC_PORT,
+    ha_networks,
+    ha_settings,
+    ha_volumes,
+    jobmanager_addresses,
+    jobmanager_services,
+)
+from sluice.cli.compose.services import (
+    CA_PORT,
+    HOME,
+    JOIN,
+    TMP,
+    UID,
+    Joining,
+    Limits,
+    Service,
+    announced,
+    health,
+    render_authority,
+)
+from sluice.cli.errors import UsageError
+from sluice.gateway.config import AUTH_NAME, EDGE_NAME, ENVOY_NAME
+from sluice.gateway.proxy.envoy_process import arguments
+
+MAX_TASKMANAGERS = 64
+BLOB_PORT = 6124
+GATEWAY_PORT = 8443
+ENVOY_IMAGE = "envoyproxy/envoy:v1.40.0"
+"""The official image, in the version that the tests run (see ``requirements/run.txt``)."""
+SHUFFLE_PORT = 7337
+SHUFFLE_DATA_PORT = 7338
+SHUFFLE_MANAGERS = ("shuffle-manager-1", "shuffle-manager-2")
+SHARED_BY_MANAGERS = f"shuffle-ha:{HOME}/shuffle-ha"
+"""Where ShuffleManagers elect one of them: a lock of the kernel that all containers of this machine share."""
+SHARED_WITH_ENVOY = (f"envoy-run:{HOME}/run", f"envoy-log:{HOME}/access")
+
+_PROJECT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)*")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]{0,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class ComposeSet:
+    """What can be chosen.
+
+    Attributes:
+        name: of the compose project; containers, networks and volumes begin with it.
+        taskmanagers: how many.
+        jobmanagers: how many; of several one leads, elected by three ZooKeeper servers.
+        shuffle_workers: how many; 0: Spark's own shuffle is used.
+        slots: of each TaskManager.
+        slot_memory_mb: heap of an executor.
+        address: on which address of this machine the gateway's port is published.
+        port: the one port that is published.
+        host: the name that clients use for the gateway, besides localhost.
+        image: of all services but Envoy.
+        envoy_image: of Envoy.
+    """
+
+    name: str = "sluice"
+    taskmanagers: int = 3
+    slots: int = 2
+    slot_memory_mb: int = 768
+    address: str = "127.0.0.1"
+    port: int = 8443
+    host: str = "localhost"
+    image: str = "sluice:local"
+    envoy_image: str = ENVOY_IMAGE
+    shuffle_workers: int = 2
+    jobmanagers: int = 2
+
+    def __post_init__(self) -> None:
+        """Refuse values that would mean something else in YAML, TOML or an environment file."""
+        _check(bool(_PROJECT.fullmatch(self.name)), "--name", self.name, "lower-case letters, digits, '-' and '_'")
+        _check(bool(_HOST.fullmatch(self.host)), "--host", self.host, "a DNS name in lower case")
+        for option, image in (("--image", self.image), ("--envoy-image", self.envoy_image)):
+            _check(bool(_IMAGE.fullmatch(image)), option, image, "as in registry.example.org/sluice:1.0")
+        _check(1 <= self.taskmanagers <= MAX_TASKMANAGERS, "--taskmanagers", self.taskmanagers, "1 to 64")
+        _check(1 <= self.jobmanagers <= MAX_JOBMANAGERS, "--jobmanagers", self.jobmanagers, f"1 to {MAX_JOBMANAGERS}")
+        _check(0 <= self.shuffle_workers <= MAX_TASKMANAGERS, "--shuffle-workers", self.shuffle_workers, "0 to 64")
+        _check(1 <= self.slots <= 256, "--slots", self.slots, "1 to 256")
+        _check(450 <= self.slot_memory_mb <= 1 << 20, "--slot-memory", self.slot_memory_mb, "at least 450 MiB")
+        _check(1 <= self.port <= 65535, "--port", self.port, "1 to 65535")
+        try:
+            ipaddress.ip_address(self.address)
+        except ValueError as error:
+            raise UsageError(f"--address {self.address[:100]!r} is not an address", "as in 127.0.0.1") from error
+
+    @property
+    def taskmanager_names(self) -> tuple[str, ...]:
+        """Service and process names."""
+        return tuple(f"taskmanager-{number}" for number in range(1, self.taskmanagers + 1))
+
+    @property
+    def shuffle_names(self) -> tuple[str, ...]:
+        """Likewise of ShuffleManagers and ShuffleWorkers."""
+        if not self.shuffle_workers:
+            return ()
+        return (*SHUFFLE_MANAGERS, *(f"shuffle-worker-{number}" for number in range(1, self.shuffle_workers + 1)))
+
+    @property
+    def public_hosts(self) -> tuple[str, ...]:
+        """What the gateway's public certificate is for; the same in the invitation and in Envoy's own options."""
+        return tuple(dict.fromkeys(("localhost", self.host)))
+
+
+def _check(good: bool, option: str, value: object, remedy: str) -> None:
+    if not good:
+        raise UsageError(f"{option} {str(value)[:100]!r} is not possible", remedy)
+
+
+def render_environment(chosen: ComposeSet) -> str:
+    """``.env``, which compose reads by itself: what differs from machine to machine. No secret."""
+    address = f"[{chosen.address}]" if ":" in chosen.address else chosen.address
+    return "\n".join(
+        (
+            "# Read by compose. Nothing in here is secret.",
+            f"COMPOSE_PROJECT_NAME={chosen.name}",
+            f"SLUICE_IMAGE={chosen.image}",
+            "# The image that runs Envoy: /usr/local/bin/envoy, and `test` for its health check.",
+            f"SLUICE_ENVOY_IMAGE={chosen.envoy_image}",
+            "# Where the gateway is published. 0.0.0.0: on all addresses of this machine.",
+            f"SLUICE_ADDRESS={address}",
+            f"SLUICE_PORT={chosen.port}",
+            "",
+        )
+    )
+
+
+def render_settings(chosen: ComposeSet) -> str:
+    """``sluice.toml``, the same in every container."""
+    names = ", ".join(f'"{host}"' for host in chosen.public_hosts)
+    return f"""\
+# The cluster's settings, mounted read-only into every container. Nothing in here is secret.
+
+[ca]
+host = "0.0.0.0"                      # on both internal networks
+port = {CA_PORT}
+enrolment_port = {CA_PORT + 1}
+
+[jobmanager]
+rpc_port = {RPC_PORT}
+blob_port = {BLOB_PORT}
+rest_host = "{REST_HOST}"  # on the network `gateway`; all JobManagers have that name there
+rest_port = 8081
+heartbeat_interval = 2.0              # seconds
+heartbeat_timeout = 10.0
+
+[taskmanager]
+slots = {chosen.slots}
+slot_memory_mb = {chosen.slot_memory_mb}
+{ha_settings(chosen.jobmanagers)}{_shuffle_settings(chosen)}
+[gateway]
+host = "0.0.0.0"
+port = {GATEWAY_PORT}
+server_names = [{names}]
+auth_host = "auth"
+auth_port = 8082
+authorization_timeout = 2.0           # containers share their processors with each other
+"""
+
+
+def _shuffle_settings(chosen: ComposeSet) -> str:
+    if not chosen.shuffle_workers:
+        return "\n[shuffle]\nenabled = false\n"
+    managers = ", ".join(f'"{name}:{SHUFFLE_PORT}"' for name in SHUFFLE_MANAGERS)
+    names = ", ".join(f'"{name}"' for name in SHUFFLE_MANAGERS)
+    return f"""
+[shuffle]
+enabled = true
+managers = [{managers}]
+manager_names = [{names}]
+manager_port = {SHUFFLE_PORT}
+worker_port = {SHUFFLE_DATA_PORT}
+memory_mb = 256                       # of each worker
+"""
+
+
+def render_compose(chosen: ComposeSet) -> str:
+    """``compose.yaml``."""
+    services = services_of(chosen)
+    joining = tuple(each for service in services for each in service.joining)
+    return "\n".join(
+        (
+            _HEADER,
+            "services:",
+            render_authority(joining),
+            *(service.render() for service in services),
+            _render_envoy(),
+            _NETWORKS.rstrip("\n"),
+            *ha_networks(chosen.jobmanagers),
+            "",
+            "volumes:",
+            "  # One home per service: what is in it was made there, and no other service sees it.",
+            *(f"  {name}: {{}}" for name in ("ca", *(service.name for service in services))),
+            "  # Join tokens on their way from the authority to one service each; in memory only.",
+            *(f"  join-{each.name}: *join" for each in joining),
+            "  # What Envoy and its agent share: sockets and addresses of this run, in memory; and the access log.",
+            "  envoy: *join",
+            "  envoy-run: *join",
+            "  envoy-log: {}",
+            *ha_volumes(chosen.jobmanagers),
+            *_shuffle_volumes(chosen),
+            "",
+        )
+    )
+
+
+def _managers_share(chosen: ComposeSet) -> bool:
+    """Whether ShuffleManagers elect one of them by a file; JobManagers that have ZooKeeper share it with them."""
+    return chosen.shuffle_workers > 0 and chosen.jobmanagers == 1
+
+
+def _shuffle_volumes(chosen: ComposeSet) -> tuple[str, ...]:
+    if not _managers_share(chosen):
+        return ()
+    return (
+        "  # Which ShuffleManager leads, and the jobs that are alive, for the other one to go on.",
+        "  shuffle-ha: {}",
+    )
+
+
+def services_of(chosen: ComposeSet) -> tuple[Service, ...]:
+    """All of them but the authority."""
+    return (
+        *jobmanager_services(chosen.jobmanagers),
+        *(_taskmanager(name, chosen) for name in chosen.taskmanager_names),
+        *(_shuffle(name, chosen) for name in chosen.shuffle_names),
+        _auth(),
+        _envoy_agent(chosen),
+    )
+
+
+_HEADER = f"""\
+# Written by `sluice compose init`. Runs with docker compose v2 and with docker-compose 1.29:
+#
+#   docker compose up -d          (settings: sluice.toml and .env beside this file)
+
+x-service: &service
+  image: ${{SLUICE_IMAGE:-sluice:local}}
+  init: true
+  user: "{UID}:{UID}"
+  read_only: true
+  cap_drop: [ALL]
+  security_opt: ["no-new-privileges:true"]
+  restart: unless-stopped
+  stop_signal: SIGTERM
+  stop_grace_period: 30s
+  pids_limit: 512
+  cpus: 1.0
+  mem_limit: 512m
+  # Sockets and addresses of this run, and temporary files; Java loads a library from there.
+  tmpfs: &tmpfs
+    - {HOME}/run:uid={UID},gid={UID},mode=0700,size=4m
+    - {TMP}
+  logging:
+    driver: json-file
+    options: {{max-size: 10m, max-file: "3"}}
+
+x-environment: &environment
+  SLUICE_CONFIG: /etc/sluice/sluice.toml
+
+x-joining: &joining
+  SLUICE_CONFIG: /etc/sluice/sluice.toml
+  SLUICE_CA_ADDRESS: ca:{CA_PORT}
+  SLUICE_JOIN_TOKEN_FILE: {JOIN}/token
+
+x-health: &health
+  # Each check starts a process: more often than this costs a small machine more than it tells.
+  interval: 5s
+  timeout: 5s
+  retries: 3
+  start_period: 60s
+
+x-after-ca: &after-ca
+  ca: {{condition: service_healthy}}
+
+x-join: &join
+  driver: local
+  driver_opts: {{type: tmpfs, device: tmpfs, o: "uid={UID},gid={UID},mode=0700,size=1m"}}
+"""
+
+_NETWORKS = """
+networks:
+  # The only one with a way out, and the only one on which a port is published: the gateway's.
+  front: {}
+  # Envoy, the auth service and REST.
+  gateway: {internal: true}
+  # JobManager, TaskManagers, and the drivers and executors on them.
+  cluster: {internal: true}
+"""
+
+
+def _taskmanager(name: str, chosen: ComposeSet) -> Service:
+    # Heap, and as much again for metaspace, threads, network buffers and the Python workers of a slot.
+    memory_mb = 512 + chosen.slots * (2 * chosen.slot_memory_mb)
+    return Service(
+        name=name,
+        command=("run", "taskmanager", f"--name={name}", f"--dns={name}"),
+        endpoint=f"taskmanager-{name}",
+        networks={"cluster": ()},
+        joining=(Joining(f"taskmanager/{name}", (name,)),),
+        environment={"SLUICE_JOBMANAGER": jobmanager_addresses(chosen.jobmanagers), "SLUICE__TASKMANAGER__HOST": name},
+        limits=Limits(f"{memory_mb}m", why=f"{chosen.slots} slots"),
+    )
+
+
+def _shuffle(name: str, chosen: ComposeSet) -> Service:
+    manages = name in SHUFFLE_MANAGERS
+    role = "shuffle-manager" if manages else "shuffle-worker"
+    return Service(
+        name=name,
+        command=("run", role, f"--name={name}", f"--dns={name}"),
+        endpoint=f"{role}-{name}",
+        networks={"cluster": ()},
+        joining=(Joining(f"{role}/{name}", (name,)),),
+        environment={"SLUICE__SHUFFLE__HOST": name},
+        limits=None if manages else Limits("768m", why="shuffle.memory_mb, and as much for the files that it reads"),
+        mounts=(SHARED_BY_MANAGERS,) if manages and _managers_share(chosen) else (),
+    )
+
+
+def _auth() -> Service:
+    return Service(
+        name="auth",
+        command=("run", "auth", "--dns=auth"),
+        endpoint="auth",
+        networks={"gateway": ()},
+        joining=(Joining(f"auth/{AUTH_NAME}", ("auth",)),),
+    )
+
+
+def _envoy_agent(chosen: ComposeSet) -> Service:
+    edge_place = f"{JOIN}-edge"
+    return Service(
+        name="envoy-agent",
+        comment="Envoy's identities: made here, kept fresh, and handed over on a socket; no file has a key for Envoy.",
+        command=("run", "envoy", "--elsewhere", *(f"--dns={host}" for host in chosen.public_hosts), "--ip=127.0.0.1"),
+        endpoint="envoy",
+        ready=f"-S, {HOME}/run/sock/sds.sock",
+        networks={"gateway": ()},
+        joining=(
+            Joining(f"gateway/{ENVOY_NAME}"),
+            Joining(f"gateway/{EDGE_NAME}", (*chosen.public_hosts, "127.0.0.1"), edge_place),
+        ),
+        environment={"SLUICE_EDGE_TOKEN_FILE": f"{edge_place}/token"},
+        shared_run=SHARED_WITH_ENVOY,
+    )
+
+
+def _render_envoy() -> str:
+    """The one service that has nothing of ours in it."""
+    return "\n".join(
+        (
+            "  # The only door. The program alone: its configuration comes from `auth`, its keys from `envoy-agent`.",
+            "  envoy:",
+            "    <<: *service",
+            f"    image: ${{SLUICE_ENVOY_IMAGE:-{ENVOY_IMAGE}}}",
+            "    entrypoint: [/usr/local/bin/envoy]",
+            f"    command: {json.dumps(arguments(Path('run/envoy/bootstrap.json')))}",
+            f"    working_dir: {HOME}",
+            "    depends_on:",
+            "      envoy-agent: {condition: service_healthy}",
+            "    networks: [front, gateway]",
+            "    ports:",
+            f'      - "${{SLUICE_ADDRESS:-127.0.0.1}}:${{SLUICE_PORT:-8443}}:{GATEWAY_PORT}"',
+            f'    tmpfs: ["{TMP}"]',
+            "    volumes:",
+            # The directory that the others are in, for it to belong to the user, as everything in it does.
+            f"      - envoy:{HOME}",
+            *(f"      - {each}" for each in SHARED_WITH_ENVOY),
+            *health(announced("envoy")),
+            "",
+        )
+    )

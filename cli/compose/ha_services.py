@@ -1,0 +1,118 @@
+"""JobManagers of which one leads, and the ZooKeeper ensemble that elects it, as services of a cluster of containers."""
+
+from __future__ import annotations
+
+from sluice.cli.compose.services import (
+    HOME,
+    Joining,
+    Limits,
+    Service,
+)
+from sluice.pki.export.programs.zookeeper import SECURE_CLIENT_PORT
+
+RPC_PORT = 6123
+MAX_JOBMANAGERS = 8
+ZOOKEEPERS = ("zookeeper-1", "zookeeper-2", "zookeeper-3")
+STORAGE = f"{HOME}/ha-storage"
+REST_HOST = "rest.jobmanager.internal"
+"""Of whichever JobManager: one that stands by asks the one that leads."""
+SHARED_BY_JOBMANAGERS = f"ha-storage:{STORAGE}"
+
+
+def process_name(number: int) -> str:
+    """In its certificate."""
+    return f"jobmanager-{number}"
+
+
+def service_name(number: int) -> str:
+    """The first one has the name that a single one has."""
+    return "jobmanager" if number == 1 else process_name(number)
+
+
+def rpc_host(number: int) -> str:
+    """A name for each network that a JobManager is on, so that each of its ports is on one of them alone."""
+    return f"rpc.{process_name(number)}.internal"
+
+
+def rest_host(number: int) -> str:
+    """Likewise."""
+    return f"rest.{process_name(number)}.internal"
+
+
+def client_host(name: str) -> str:
+    """Likewise of a ZooKeeper server: where JobManagers and ShuffleManagers reach it."""
+    return f"clients.{name}.internal"
+
+
+def peer_host(name: str) -> str:
+    """And where only the other servers do."""
+    return f"peers.{name}.internal"
+
+
+def jobmanager_addresses(count: int) -> str:
+    """As TaskManagers are told them."""
+    return ",".join(f"{rpc_host(number)}:{RPC_PORT}" for number in range(1, count + 1))
+
+
+def ha_settings(jobmanagers: int) -> str:
+    """The section of ``sluice.toml``; nothing for a single JobManager, which is elected by a lock in its home."""
+    if jobmanagers == 1:
+        return ""
+    hosts = ", ".join(f'"{client_host(name)}:{SECURE_CLIENT_PORT}"' for name in ZOOKEEPERS)
+    names = ", ".join(f'"{process_name(number)}"' for number in range(1, jobmanagers + 1))
+    return f"""
+[ha]
+mode = "zookeeper"
+storage = "{STORAGE}"
+session_timeout = 20.0                # seconds; containers share their processors with each other
+zookeeper_hosts = [{hosts}]
+jobmanagers = [{names}]
+"""
+
+
+def ha_networks(jobmanagers: int) -> tuple[str, ...]:
+    """That of the ensemble: no job is on it."""
+    return () if jobmanagers == 1 else ("  # ZooKeeper's servers among themselves.", "  ensemble: {internal: true}")
+
+
+def ha_volumes(jobmanagers: int) -> tuple[str, ...]:
+    """What JobManagers share."""
+    if jobmanagers == 1:
+        return ()
+    return ("  # Submissions and results, for whichever JobManager leads next.", "  ha-storage: {}")
+
+
+def jobmanager_services(count: int) -> tuple[Service, ...]:
+    """``count`` of them, and what elects one where there are several."""
+    managers = tuple(_jobmanager(number, shares=count > 1) for number in range(1, count + 1))
+    return managers if count == 1 else (*managers, *(_zookeeper(name) for name in ZOOKEEPERS))
+
+
+def _jobmanager(number: int, *, shares: bool) -> Service:
+    name, rpc, rest = process_name(number), rpc_host(number), rest_host(number)
+    return Service(
+        name=service_name(number),
+        command=("run", "jobmanager", f"--name={name}", f"--dns={rpc}", f"--dns={rest}", f"--dns={REST_HOST}"),
+        endpoint=f"jobmanager-{name}",
+        networks={"gateway": (rest, REST_HOST), "cluster": (rpc,)},
+        joining=(Joining(f"jobmanager/{name}", (rpc, rest, REST_HOST)),),
+        environment={"SLUICE__JOBMANAGER__HOST": rpc, "SLUICE__JOBMANAGER__REST_HOST": rest},
+        limits=Limits("4g", why="drivers run here"),
+        mounts=(SHARED_BY_JOBMANAGERS,) if shares else (),
+    )
+
+
+def _zookeeper(name: str) -> Service:
+    clients, peers = client_host(name), peer_host(name)
+    return Service(
+        name=name,
+        command=(
+            *("run", "zookeeper", f"--name={name}", f"--host={clients}"),
+            *(f"--peer={peer_host(each)}" for each in ZOOKEEPERS),
+            *(f"--dns={clients}", f"--dns={peers}"),
+        ),
+        endpoint=f"zookeeper-{name}",
+        networks={"cluster": (clients,), "ensemble": (peers,)},
+        joining=(Joining(f"zookeeper/{name}", (clients, peers)),),
+        limits=Limits("512m", pids=512, why="a JVM that shakes hands with many at the same time"),
+    )

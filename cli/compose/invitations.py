@@ -1,0 +1,101 @@
+"""Join tokens for a set of processes that is known beforehand, each in a directory that only its process can read.
+
+Whoever has joined gets no other token: the ledger says who has. So the same call at every start of the authority
+invites those who are missing and nobody else.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.cli.errors import UsageError
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.gateway.config import EDGE_NAME
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.ca.token_store import TokenStore
+from sluice.pki.identities.join_tokens import mint
+from sluice.pki.ledger.file import ledger_path, read_ledger
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind
+
+LIFETIME = dt.timedelta(hours=1)
+"""How long an invited process may take to join."""
+TOKEN_FILE = "token"  # noqa: S105  the name of a file, not a token
+JOINED = frozenset({"enrolment", "edge-enrolment"})
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """Who is to join, and the host names and addresses for its certificate."""
+
+    spiffe_id: SpiffeId
+    dns: tuple[str, ...] = ()
+    ips: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, trust_domain: str) -> Invitation:
+        """``ROLE/NAME[=HOST[,HOST…]]``; raises :class:`~sluice.core.errors.PkiError`, or :class:`UsageError`."""
+        path, named, hosts = text.partition("=")
+        if path.count("/") != 1 or (named and not hosts):
+            raise UsageError(f"{text[:200]!r} is no invitation", "as in taskmanager/tm-7=worker7.example.org")
+        each = [host.strip() for host in hosts.split(",")] if named else []
+        return cls(
+            SpiffeId.parse(f"spiffe://{trust_domain}/{path}"),
+            tuple(host for host in each if not _is_address(host)),
+            tuple(host for host in each if _is_address(host)),
+        )
+
+    @property
+    def public(self) -> bool:
+        """Whether it is for the gateway's public certificate."""
+        return self.spiffe_id.role is Role.GATEWAY and self.spiffe_id.name == EDGE_NAME
+
+
+def joined_already(home: Home) -> frozenset[str]:
+    """The SPIFFE IDs of everybody who has joined with a token, by the ledger."""
+    path = ledger_path(home.pki)
+    if not path.exists():
+        return frozenset()
+    return frozenset(
+        record.identity for record in read_ledger(path) if record.event == "issued" and record.kind in JOINED
+    )
+
+
+def invite(home: Home, invitations: Iterable[Invitation], directory: Path, *, now: dt.datetime) -> list[Path]:
+    """Make a token for each of ``invitations``, at ``<directory>/<name>/token`` (0600); returns where.
+
+    The directories of the names must be there. A token that is in the way is replaced.
+    """
+    authority = AuthorityStore(home.pki).certificate(AuthorityKind.INTERNAL)
+    store = TokenStore(home.pki)
+    written = []
+    for each in invitations:
+        place = directory / each.spiffe_id.name
+        if not place.is_dir():
+            raise UsageError(f"there is no directory {place}", f"it is where {each.spiffe_id} looks for its token")
+        record, token = mint(
+            each.spiffe_id,
+            authority,
+            dns=each.dns,
+            ips=each.ips,
+            edge_server=each.public,
+            ttl=LIFETIME,
+            now=now,
+        )
+        store.add(record, now=now)
+        write_secret(place / TOKEN_FILE, token.encode() + b"\n")
+        written.append(place / TOKEN_FILE)
+    return written
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,236 @@
+"""What stands in the way of a cluster on this machine, and what to do about it. Decisions only."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from dataclasses import dataclass
+
+from sluice.cli.doctor.machine_facts import (
+    Directory,
+    MachineFacts,
+    Port,
+    Program,
+)
+from sluice.pki.inspect.problems import Problem, Severity, worst_first
+
+MINIMUM_PYTHON = (3, 11)
+MEBIBYTE = 1 << 20
+LEAST_FREE_BYTES = 512 * MEBIBYTE
+ENOUGH_FREE_BYTES = 4096 * MEBIBYTE
+LEAST_FREE_INODES = 10_000
+LEAST_OPEN_FILES = 1024
+ENOUGH_OPEN_FILES = 4096
+PROCESS_MEMORY = 100 * MEBIBYTE
+"""One Python process of the cluster, generously."""
+JVM_OVERHEAD = 384 * MEBIBYTE
+"""What a JVM takes besides its heap (Spark's own ``memoryOverhead`` minimum)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What the configured cluster would use at its fullest with one job, in bytes and cores."""
+
+    processes: int
+    slots: int
+    slot_memory: int
+    driver_memory: int
+    slot_cores: int
+    shuffle_memory: int = 0
+    """Of ShuffleWorkers, for data on their way to the disks."""
+
+    @property
+    def memory(self) -> int:
+        """Memory with all slots taken by one job."""
+        jvms = self.driver_memory + JVM_OVERHEAD + self.slots * (self.slot_memory + JVM_OVERHEAD)
+        return self.processes * PROCESS_MEMORY + jvms + self.shuffle_memory
+
+
+def machine_problems(facts: MachineFacts, demand: Demand) -> list[Problem]:
+    """Everything that is wrong, the worst first; empty when a cluster can be started."""
+    return worst_first(
+        [
+            *_platform(facts),
+            *_program("java", facts.java),
+            *_program("spark", facts.spark),
+            *_program("envoy", facts.envoy),
+            *_directory("home", facts.home),
+            *_directory("temporary", facts.temporary),
+            *_private(facts.home),
+            *_executable(facts.temporary),
+            *(problem for port in facts.ports for problem in _port(port, running=facts.cluster_running)),
+            *_size(facts, demand),
+            *_limits(facts),
+            *_clock(facts),
+            *_names(facts),
+        ]
+    )
+
+
+def _platform(facts: MachineFacts) -> list[Problem]:
+    found = []
+    if facts.system != "Linux":
+        found.append(
+            _error(
+                "platform",
+                facts.system,
+                "the cluster runs on Linux",
+                "its processes die with their parent by means of Linux alone",
+                "run it in a container or a virtual machine: make compose-up",
+            )
+        )
+    if facts.python < MINIMUM_PYTHON:
+        version = ".".join(map(str, facts.python))
+        found.append(_error("python", f"Python {version}", "Python is too old", "", "install Python 3.11 or newer"))
+    return found
+
+
+def _program(name: str, program: Program) -> list[Problem]:
+    return [_error(name, name, program.error, "", program.remedy)] if program.error else []
+
+
+def _directory(name: str, directory: Directory) -> list[Problem]:
+    path = str(directory.path)
+    if not directory.writable:
+        return [
+            _error(f"{name}-not-writable", path, "it cannot be written to", "", "choose another, or mend its rights")
+        ]
+    found = []
+    why = "artifacts, logs and what Spark spills go there; a full disk ends jobs"
+    remedy = "free some space" + (", or choose another home with --home" if name == "home" else ", or set TMPDIR")
+    if directory.free_bytes < ENOUGH_FREE_BYTES:
+        severity = Severity.ERROR if directory.free_bytes < LEAST_FREE_BYTES else Severity.WARNING
+        what = f"{directory.free_bytes // MEBIBYTE} MiB are free, {ENOUGH_FREE_BYTES // MEBIBYTE} MiB are advisable"
+        found.append(_problem(severity, f"{name}-disk", path, what, why, remedy))
+    if directory.free_inodes < LEAST_FREE_INODES:
+        what = f"{directory.free_inodes} inodes are free"
+        found.append(_problem(Severity.WARNING, f"{name}-inodes", path, what, why, "remove small files"))
+    return found
+
+
+def _private(home: Directory) -> list[Problem]:
+    if not home.mode & 0o077:
+        return []
+    return [
+        _problem(
+            Severity.WARNING,
+            "home-permissions",
+            str(home.path),
+            f"its mode is {home.mode:04o}: others can look into it",
+            "keys below it are 0600 by themselves, names of jobs and sizes of logs are not",
+            f"chmod 0700 {home.path}",
+        )
+    ]
+
+
+def _executable(temporary: Directory) -> list[Problem]:
+    if not temporary.noexec:
+        return []
+    return [
+        _problem(
+            Severity.WARNING,
+            "temporary-noexec",
+            str(temporary.path),
+            "it is mounted noexec",
+            "native libraries of Spark's (compression) are unpacked there and cannot be loaded",
+            "set TMPDIR to a directory from which programs may be run",
+        )
+    ]
+
+
+def _port(port: Port, *, running: bool) -> list[Problem]:
+    if not port.error or running:  # our own cluster has it
+        return []
+    place = f"{port.host}:{port.port}"
+    remedy = f"end what listens there (ss -ltnp 'sport = :{port.port}'), or set {port.setting} (0: any free port)"
+    return [_error("port", place, f"{port.setting} cannot be listened on: {port.error}", "", remedy)]
+
+
+def _size(facts: MachineFacts, demand: Demand) -> list[Problem]:
+    found = []
+    if not facts.cluster_running and facts.memory_available < demand.memory:
+        severity = Severity.WARNING if facts.memory >= demand.memory else Severity.ERROR
+        found.append(
+            _problem(
+                severity,
+                "memory",
+                f"{facts.memory_available // MEBIBYTE} MiB available",
+                f"a job that takes all {demand.slots} slots needs about {demand.memory // MEBIBYTE} MiB",
+                "the kernel ends processes when memory is short, executors first",
+                "lower taskmanager.slots, taskmanager.count or taskmanager.slot_memory_mb",
+            )
+        )
+    wanted = demand.slots * demand.slot_cores
+    if facts.cores < wanted:
+        found.append(
+            _problem(
+                Severity.NOTE,
+                "cores",
+                f"{facts.cores} cores",
+                f"the slots promise {wanted} cores",
+                "tasks share what there is: slower, not wrong",
+                "lower taskmanager.slots or taskmanager.count",
+            )
+        )
+    return found
+
+
+def _limits(facts: MachineFacts) -> list[Problem]:
+    if facts.open_files_soft >= ENOUGH_OPEN_FILES:
+        return []
+    severity = Severity.ERROR if facts.open_files_hard < LEAST_OPEN_FILES else Severity.WARNING
+    return [
+        _problem(
+            severity,
+            "open-files",
+            f"ulimit -n {facts.open_files_soft}",
+            f"a process may open {facts.open_files_soft} files, {ENOUGH_OPEN_FILES} are advisable",
+            "each connection and each shuffle file counts",
+            f"ulimit -n {ENOUGH_OPEN_FILES}",
+        )
+    ]
+
+
+def _clock(facts: MachineFacts) -> list[Problem]:
+    now = dt.datetime.fromtimestamp(facts.now, dt.UTC)
+    if facts.now < facts.newest_source - 300:  # certificates are backdated by five minutes
+        return [
+            _error(
+                "clock-behind",
+                f"{now:%Y-%m-%d %H:%M} UTC",
+                "the clock is before the time when this installation was written",
+                "certificates would be refused elsewhere as not yet valid",
+                "set the clock: timedatectl set-ntp true, or chronyd",
+            )
+        ]
+    if facts.clock_synchronized is False:
+        return [
+            _problem(
+                Severity.NOTE,
+                "clock-unsynchronized",
+                f"{now:%Y-%m-%d %H:%M} UTC",
+                "the kernel does not know of a time service that keeps this clock right",
+                "on one machine that does no harm; between machines more than five minutes of difference refuse peers",
+                "run a time service (chronyd, systemd-timesyncd); in a container or virtual machine its host may do it",
+            )
+        ]
+    return []
+
+
+def _names(facts: MachineFacts) -> list[Problem]:
+    if facts.localhost and all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in facts.localhost):
+        return []
+    found = ", ".join(facts.localhost) or "nothing"
+    return [
+        _error(
+            "localhost", "localhost", f"it resolves to {found}", "the gateway's certificate names it", "mend /etc/hosts"
+        )
+    ]
+
+
+def _problem(severity: Severity, code: str, path: str, what: str, why: str, remedy: str) -> Problem:
+    return Problem(severity=severity, code=code, path=path, what=what, why=why, remedy=remedy)
+
+
+def _error(code: str, path: str, what: str, why: str, remedy: str) -> Problem:
+    return _problem(Severity.ERROR, code, path, what, why, remedy)

@@ -1,0 +1,1 @@
+"""``sluice gateway``, ``policy``, ``token``, ``user``, ``session``, ``login``, ``audit-log``: who comes in."""

@@ -1,0 +1,198 @@
+"""``sluice audit-log``: is the record of who did what whole, and what is in it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from sluice.cli.errors import UsageError
+from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from sluice.core.home import Home
+from sluice.gateway.audit_log.chain import AuditRecord
+from sluice.gateway.audit_log.follow import Filter, follow
+from sluice.gateway.audit_log.keys import VERIFICATION_KEY, VerificationKey
+from sluice.gateway.audit_log.log import audit_directory
+from sluice.gateway.audit_log.segments import CHECKPOINT
+from sluice.gateway.audit_log.verification import read_records, verify_log
+
+FOLLOW_SECONDS = 0.2
+DEFAULT_LINES = 20
+MAX_LINES = 100_000
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_AGO = re.compile(r"([1-9][0-9]{0,6})([smhd])")
+
+DirectoryOption = Annotated[
+    Path | None, typer.Option("--directory", help="A log elsewhere, or a copy; default: that of the home.")
+]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="The audit log: every decision of the gateway and every administrative act, each line chained to the one "
+    "before it, with signed checkpoints.",
+)
+
+
+@app.command(
+    epilog="Examples: sluice audit-log verify; sluice audit-log verify --key-id 0f… --checkpoint kept.json. "
+    "Exit code 1: something was removed, changed or forged, and the message says where."
+)
+def verify(
+    home: HomeOption = DEFAULT_HOME,
+    directory: DirectoryOption = None,
+    key: Annotated[Path | None, typer.Option(help="Trust this public key (PEM) instead of the one beside it.")] = None,
+    key_id: Annotated[str, typer.Option(help="The key must have this id (see `sluice audit-log key`).")] = "",
+    checkpoint: Annotated[
+        list[Path] | None, typer.Option(help="A checkpoint kept elsewhere; the log must go on from it. Repeatable.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check every line, signature and segment of the log.
+
+    Whoever can write the log's files as the cluster's own user can also read the key that signs it. What that user
+    cannot change is what you keep elsewhere: the key's id, and a checkpoint now and then.
+    """
+    place = _directory(home, directory)
+    proved = verify_log(place, key=key, key_id=key_id, checkpoints=checkpoint or ())
+    last = proved.checkpoint
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "verified": True,
+                    "lines": proved.state.count,
+                    "digest": proved.state.digest,
+                    "unsigned": proved.unsigned,
+                    "segments": proved.segments,
+                    "requests": proved.requests,
+                    "key_id": proved.key,
+                    "checkpoint": None if last is None else {"line": last.sequence, "time": last.time},
+                    "incomplete_bytes": proved.cut_short,
+                }
+            )
+        )
+        return
+    typer.echo(f"{proved.state.count} lines in {proved.segments + 1} segments hold, signed with key {proved.key}")
+    if proved.requests:
+        typer.echo(f"{proved.requests} requests of the proxy's access log are all there")
+    if last is not None:
+        typer.echo(f"last checkpoint: line {last.sequence}, {last.time}; {proved.unsigned} lines after it")
+    if proved.cut_short:
+        typer.echo(f"{proved.cut_short} bytes of a line at the end are not complete: being written, or left by a crash")
+
+
+@app.command(epilog="Example: sluice audit-log key > audit-key.pem, kept where the cluster's user cannot write.")
+def key(home: HomeOption = DEFAULT_HOME, directory: DirectoryOption = None, as_json: JsonOption = False) -> None:
+    """The public key that checkpoints verify with, and its id."""
+    path = _directory(home, directory) / VERIFICATION_KEY
+    found = VerificationKey.read(path)
+    if as_json:
+        typer.echo(json.dumps({"key_id": found.id, "file": str(path), "pem": path.read_text()}))
+    else:
+        typer.echo(f"key id {found.id}", err=True)
+        typer.echo(path.read_text(), nl=False)
+
+
+@app.command(epilog="Example: sluice audit-log checkpoint > kept.json, then `verify --checkpoint kept.json` any time.")
+def checkpoint(home: HomeOption = DEFAULT_HOME, directory: DirectoryOption = None) -> None:
+    """The last signed checkpoint, to keep elsewhere: it proves later that nothing before it was touched."""
+    place = _directory(home, directory)
+    verify_log(place)
+    typer.echo((place / CHECKPOINT).read_text(), nl=False)
+
+
+@app.command(
+    epilog="Examples: sluice audit-log tail -f; sluice audit-log tail --decision deny --since 1h; "
+    "sluice audit-log tail --principal ada --operation jobs.* --json"
+)
+def tail(
+    home: HomeOption = DEFAULT_HOME,
+    directory: DirectoryOption = None,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, max=MAX_LINES, help="How many of the last.")] = (
+        DEFAULT_LINES
+    ),
+    keep_following: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written later.")] = False,
+    principal: Annotated[str, typer.Option(help="Only of this principal; `*` stands for anything.")] = "",
+    operation: Annotated[str, typer.Option(help="Only this operation, or kind of act, likewise.")] = "",
+    decision: Annotated[str, typer.Option(help="Only what was decided so: allow or deny.")] = "",
+    since: Annotated[str, typer.Option(help="Only from then on: 1h, 7d, or a time such as 2026-03-01T12:00.")] = "",
+    until: Annotated[str, typer.Option(help="Only before then.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="The lines as they are in the log, one object each.")] = False,
+) -> None:
+    """The last records, filtered; each is checked against the chain on the way."""
+    place = _directory(home, directory)
+    if decision not in {"", "allow", "deny"}:
+        raise UsageError(f"--decision {decision!r} is neither allow nor deny")
+    now = dt.datetime.now(dt.UTC)
+    wanted = Filter(principal, operation, decision, _moment("--since", since, now), _moment("--until", until, now))
+    last: deque[AuditRecord] = deque(maxlen=lines)
+    if not keep_following:
+        enough = lines if wanted == Filter() else None
+        last.extend(record for record in read_records(place, last=enough) if wanted.admits(record))
+        _print(iter(last), as_json=as_json)
+        return
+    records = follow(place, wait=_pause)
+    for record in records:
+        if record is None:
+            _print(iter(last), as_json=as_json)
+            break
+        if wanted.admits(record):
+            last.append(record)
+    _print((record for record in records if record is not None and wanted.admits(record)), as_json=as_json)
+
+
+def _pause() -> None:
+    sys.stdout.flush()
+    time.sleep(FOLLOW_SECONDS)
+
+
+def _directory(home: Path, directory: Path | None) -> Path:
+    return audit_directory(Home.at(home)) if directory is None else directory
+
+
+def _print(records: Iterator[AuditRecord], *, as_json: bool) -> None:
+    for record in records:
+        typer.echo(msgspec.json.encode(record).decode() if as_json else describe(record))
+
+
+def describe(record: AuditRecord) -> str:
+    """One line for people; what strangers wrote has no control characters in it."""
+    when = record.at if isinstance(record.at, str) else record.time
+    detail = record.detail if isinstance(record.detail, dict) else {}
+    facts = " ".join(f"{name}={value}" for name, value in detail.items())
+    match record.event:
+        case "decision" | "traffic":
+            what = f"{record.decision or '-':<5} {record.status or '-'} {record.principal or '-'}"
+            text = f"{what} {record.operation or '-'} {record.method} {record.path} from {record.address or '-'}"
+            text += f" ({record.reason})" if record.reason else ""
+        case "act":
+            kind = record.kind if isinstance(record.kind, str) else "-"
+            text = f"act   {kind} by {record.principal or '-'} {facts}"
+        case "checkpoint":
+            text = "checkpoint"
+        case _:
+            text = f"{record.event}: {record.reason} {facts}"
+    line = f"{record.number:>8} {when} {text}".rstrip()
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line)
+
+
+def _moment(option: str, text: str, now: dt.datetime) -> dt.datetime | None:
+    if not text:
+        return None
+    if match := _AGO.fullmatch(text):
+        return now - dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r} is no time", "1h, 30m, 7d, or 2026-03-01T12:00 (UTC)") from error
+    return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment

@@ -1,0 +1,17 @@
+"""``sluice gateway``: the gateway's own configuration."""
+
+from __future__ import annotations
+
+import typer
+
+from sluice.cli.gateway import render as gateway_render
+from sluice.cli.gateway import status as gateway_status
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The gateway's own configuration.")
+
+app.command(
+    "render",
+    epilog="Example: sluice gateway render --proxy nginx --out nginx; nginx -p nginx -c nginx.conf, beside `sluice run "
+    "auth` and instead of `sluice run envoy` (docs/nginx.md).",
+)(gateway_render.render_)
+app.command("status")(gateway_status.status)

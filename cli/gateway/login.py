@@ -1,0 +1,191 @@
+"""``sluice login``, ``logout`` and ``whoami``: a person at the gateway, with the help of a browser (RFC 8628)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+import webbrowser
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import aiohttp
+import typer
+
+from sluice.cli.client import credentials
+from sluice.cli.client.rest_client import gateway_client
+from sluice.cli.client.target import locate_gateway, resolve_target
+from sluice.cli.client.token_binding import fingerprints
+from sluice.cli.errors import RefusedError, UnreachableError
+from sluice.cli.failure import unconnected
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    CaOption,
+    HomeOption,
+    JsonOption,
+    ServerOption,
+    TokenOption,
+)
+from sluice.core.home import Home
+from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.pki.tls.edge_client import EdgeTrust
+
+GRANT_TYPE = "urn:ietf:params:oauth:grant-type:device_code"
+MAX_ANSWER_BYTES = 64 << 10
+TIMEOUT = aiohttp.ClientTimeout(total=30)
+SLOW_DOWN_SECONDS = 5
+
+
+def login(
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser of this machine.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Sign in at the gateway: open a page in any browser, and confirm the code that is shown here.
+
+    The credential goes into the configuration directory of this user (mode 0600), one for each gateway. Every verb
+    uses it by itself, unless SLUICE_TOKEN or --token-file names another one.
+    """
+    url, ca_file = _gateway(home, server, ca)
+    credential = asyncio.run(_sign_in(url, ca_file, open_browser=browser))
+    path = credentials.save(credential)
+    if as_json:
+        expires = _utc(credential.expires_at)
+        document = {"name": credential.name, "session": credential.session, "server": url, "expires_at": expires}
+        typer.echo(json.dumps({**document, "file": str(path)}))
+    else:
+        typer.echo(f"signed in at {url} as {credential.name}, until {_utc(credential.expires_at)}")
+
+
+def logout(
+    home: HomeOption = DEFAULT_HOME, server: ServerOption = None, ca: CaOption = None, as_json: JsonOption = False
+) -> None:
+    """End the session that `sluice login` began, at the gateway and here."""
+    url, ca_file = _gateway(home, server, ca)
+    found = credentials.find(url)
+    if found is not None:
+        try:
+            asyncio.run(_sign_out(url, ca_file, found.secret))
+        finally:
+            # What cannot be told to the gateway ends there by itself; here it ends now.
+            credentials.forget(url)
+    if as_json:
+        typer.echo(json.dumps({"server": url, "session": None if found is None else found.session}))
+    else:
+        typer.echo(f"signed out at {url}" if found else f"was not signed in at {url}")
+
+
+def whoami(
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Who one is to the gateway: name, roles, groups, and by which credential."""
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+
+    async def ask() -> Any:  # noqa: ANN401  JSON is what it is
+        async with gateway_client(target) as client:
+            return await client.get("/auth/whoami")
+
+    me = asyncio.run(ask())
+    if as_json:
+        typer.echo(json.dumps(me))
+        return
+    for key in ("name", "roles", "groups", "scopes", "method", "credential"):
+        value = me[key]
+        typer.echo(f"{key + ':':<12}{', '.join(value) or '-' if isinstance(value, list) else value}")
+
+
+async def _sign_in(url: str, ca_file: Path | None, *, open_browser: bool) -> credentials.Credential:
+    async with _Form(url, ca_file) as form:
+        begun = await form.post("/auth/device", {})
+        page = url + str(begun["verification_uri_complete"])
+        # On standard error: with --json, standard output is one document.
+        typer.echo(f"Open {page}", err=True)
+        typer.echo(f"and confirm that it shows the code {begun['user_code']}", err=True)
+        if open_browser:
+            with contextlib.suppress(webbrowser.Error):
+                webbrowser.open(page)
+        interval, deadline = float(begun["interval"]), time.monotonic() + float(begun["expires_in"])
+        while time.monotonic() < deadline:
+            await asyncio.sleep(interval)
+            got = await form.post("/auth/device/token", {"grant_type": GRANT_TYPE, "device_code": begun["device_code"]})
+            match got.get("error"):
+                case None:
+                    return credentials.Credential(
+                        server=url,
+                        name=str(got["name"]),
+                        session=str(got["session"]),
+                        secret=str(got["access_token"]),
+                        expires_at=time.time() + float(got["expires_in"]),
+                        authorities=None if ca_file is None else tuple(sorted(fingerprints(ca_file))),
+                    )
+                case "authorization_pending":
+                    pass
+                case "slow_down":
+                    interval += SLOW_DOWN_SECONDS
+                case "access_denied":
+                    raise RefusedError("somebody refused to sign this command in")
+                case _:
+                    break
+    raise UnreachableError("nobody confirmed the code in time", "`sluice login` begins anew")
+
+
+async def _sign_out(url: str, ca_file: Path | None, secret: str) -> None:
+    async with _Form(url, ca_file) as form:
+        await form.post("/auth/logout", {}, {"authorization": f"Bearer {secret}"})
+
+
+class _Form:
+    """Posts forms to the gateway and reads small JSON answers."""
+
+    def __init__(self, url: str, ca_file: Path | None) -> None:
+        self._url = url
+        self._trust = EdgeTrust(ca_file)
+        self._session = aiohttp.ClientSession(timeout=TIMEOUT, cookie_jar=aiohttp.DummyCookieJar())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def post(
+        self, path: str, form: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> Mapping[str, Any]:
+        """The answer's document; empty when it is a redirect."""
+        try:
+            async with self._session.post(
+                self._url + path, data=dict(form), headers=headers, ssl=self._trust.context(), allow_redirects=False
+            ) as answer:
+                body = await read_body(answer.content, MAX_ANSWER_BYTES)
+                if 300 <= answer.status < 400:
+                    return {}
+                document = json.loads(body)
+                # RFC 6749 section 5.2 answers "not yet" with 400 and a field `error`.
+                if answer.status != 200 and "error" not in document:
+                    raise UnreachableError(f"{path}: {document.get('detail', answer.status)}")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise UnreachableError(
+                f"cannot reach the gateway at {self._url}: {unconnected(error)}", "is it running? see `sluice status`"
+            ) from error
+        except (BodyTooLarge, ValueError, AttributeError, TypeError) as error:
+            raise UnreachableError(
+                f"{self._url}{path} gave no answer that makes sense", "is it the gateway?"
+            ) from error
+        answered: Mapping[str, Any] = document
+        return answered
+
+
+def _gateway(home: Path, server: str | None, ca: Path | None) -> tuple[str, Path | None]:
+    return locate_gateway(Home.at(home), server, ca)
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -1,0 +1,69 @@
+"""``sluice gateway render``: another proxy in Envoy's place, with the same auth service and policy."""
+
+from __future__ import annotations
+
+import enum
+import os
+import pwd
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    ConfigOption,
+    HomeOption,
+    load_configuration,
+)
+from sluice.core.files import make_private_directory, write_public, write_secret
+from sluice.gateway.audit_log.access_tail import access_file
+from sluice.gateway.config import ENVOY_NAME
+from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
+from sluice.gateway.proxy.nginx import (
+    CONFIGURATION,
+    TRUST_FILE,
+    NginxPaths,
+    render,
+)
+from sluice.gateway.service.processes import edge_directory
+from sluice.pki.authorities.openssl_anchors import trusted_pem
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.spiffe_id import Role
+
+
+class Proxy(enum.StrEnum):
+    """What a configuration can be rendered for."""
+
+    NGINX = "nginx"
+
+
+def render_(
+    proxy: Annotated[Proxy, typer.Option(help="For which program.")] = Proxy.NGINX,
+    out: Annotated[Path | None, typer.Option(help="Write it into this directory, which the program then uses.")] = None,
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+) -> None:
+    """The configuration of another proxy that takes Envoy's place; without --out it is printed.
+
+    It asks the same auth service about every request, and reads the gateway's certificates where they are.
+    """
+    located, configuration = load_configuration(home, config)
+    settings = configuration.jobmanager
+    rest = (settings.rest_host, settings.rest_port) if settings.rest_host else None
+    legs = legs_of(configuration.gateway, EnvoyPaths.of(located), rest)
+    directory = (out or located.gateway / proxy.value).absolute()
+    internal = located.identity(Role.GATEWAY, ENVOY_NAME)
+    user = pwd.getpwuid(0).pw_name if os.geteuid() == 0 else ""
+    paths = NginxPaths(directory, edge_directory(located), internal, access_file(located), user)
+    text = render(configuration.gateway, paths, legs)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    make_private_directory(directory)
+    make_private_directory(paths.access_log.parent)
+    if legs.any_tls:
+        write_public(directory / TRUST_FILE, trusted_pem(read_identity(internal)[0].anchors))
+    write_secret(directory / CONFIGURATION, text.encode())
+    typer.echo(f"wrote {directory / CONFIGURATION}; check and start it as this user:", err=True)
+    typer.echo(f"nginx -p {directory} -c {CONFIGURATION}")

@@ -1,0 +1,86 @@
+"""``sluice session``: who has signed in, and how to end it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from typing import Annotated
+
+import typer
+
+from sluice.cli import recorded_acts as acts
+from sluice.cli.errors import RefusedError, UsageError
+from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from sluice.cli.tables import print_table
+from sluice.core.home import Home
+from sluice.gateway.credentials.revocations import Revocations
+from sluice.gateway.credentials.session_store import read_sessions, revoke_sessions
+from sluice.gateway.credentials.sessions import SessionRecord
+
+app = typer.Typer(no_args_is_help=True, help="Sessions of browsers and of `sluice login`: list them, end them.")
+
+
+@app.command("list")
+def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """Sessions that have not ended. "Seen" may lag behind by a minute."""
+    located, now = Home.at(home), time.time()
+    revoked = Revocations.of(located).current()
+    records = [
+        record
+        for record in read_sessions(located).records
+        if now < record.expires_at and not revoked.is_revoked("session", record.id, now=now)
+    ]
+    if as_json:
+        typer.echo(json.dumps({"sessions": [_document(record) for record in records]}))
+        return
+    rows = [
+        (r.id, r.name, r.client, r.address or "-", _utc(r.created_at), _utc(r.seen_at), _utc(r.expires_at))
+        for r in records
+    ]
+    print_table(("ID", "NAME", "CLIENT", "ADDRESS", "SINCE", "SEEN", "EXPIRES"), rows)
+
+
+@app.command(epilog="Examples: sluice session revoke 3f9c0a1b2d4e; sluice session revoke --user ada; --all")
+def revoke(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of sessions.")] = None,
+    user: Annotated[str, typer.Option(help="Every session of this name.")] = "",
+    everybody: Annotated[bool, typer.Option("--all", help="Every session there is.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """End sessions within a second; whoever had one can sign in again (to prevent that: `sluice user lock`)."""
+    wanted = set(ids or ())
+    if sum((bool(wanted), bool(user), everybody)) != 1:
+        raise UsageError("name sessions, or --user, or --all", "see `sluice session list`")
+    located = Home.at(home)
+    unknown = wanted - {record.id for record in read_sessions(located).records}
+    if unknown:
+        raise RefusedError(f"there is no session {', '.join(sorted(unknown))[:200]}", "see `sluice session list`")
+    ended = revoke_sessions(located, lambda each: everybody or each.id in wanted or each.name == user)
+    for record in ended:
+        acts.record(located, "session.revoked", {"id": record.id, "name": record.name})
+    if as_json:
+        typer.echo(json.dumps({"revoked": [_document(record) for record in ended]}))
+        return
+    for record in ended:
+        typer.echo(f"ended session {record.id} of {record.name}")
+
+
+def _document(record: SessionRecord) -> dict[str, object]:
+    return {
+        "id": record.id,
+        "name": record.name,
+        "groups": record.groups,
+        "client": record.client,
+        "method": record.method,
+        "address": record.address,
+        "issuer": record.issuer,
+        "created_at": _utc(record.created_at),
+        "seen_at": _utc(record.seen_at),
+        "expires_at": _utc(record.expires_at),
+    }
+
+
+def _utc(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

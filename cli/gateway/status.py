@@ -1,0 +1,46 @@
+"""``sluice gateway status``: whether Envoy works with what it was told, and what was kept from it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import msgspec
+import typer
+
+from sluice.cli.errors import EXIT_NO, UnreachableError
+from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from sluice.core.home import Home
+from sluice.gateway.xds.status import read_status, status_file
+
+SERVERS = {"auth": "listeners, routes, policy, revocations", "envoy": "certificates and keys"}
+"""Who configures Envoy, and with what; each reports on its own machine."""
+
+
+def status(
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+    server: Annotated[str | None, typer.Option(help="Only this one: auth or envoy.")] = None,
+) -> None:
+    """What Envoy was sent, took and refused. Exit code 1 when something was refused, by Envoy or before it."""
+    located = Home.at(home)
+    reports = {
+        name: report
+        for name in SERVERS
+        if server in {None, name} and (report := read_status(status_file(located, name))) is not None
+    }
+    if not reports:
+        raise UnreachableError(f"nobody configures an Envoy in {located.root}", "start the cluster with `sluice up`")
+    problems = [problem for report in reports.values() for problem in report.problems]
+    if as_json:
+        documents = {name: msgspec.to_builtins(report) for name, report in reports.items()}
+        print(json.dumps({"servers": documents, "problems": problems}))
+    else:
+        for name, report in reports.items():
+            print(f"{name} ({SERVERS[name]})")
+            for kind, state in sorted(report.kinds.items()):
+                works = "in use" if state.accepted == state.sent else f"in use: {state.accepted or 'nothing'}"
+                print(f"  {kind:<12} {state.sent or '-':<18} {works}")
+        for problem in problems:
+            print(f"! {problem}")
+    raise typer.Exit(EXIT_NO if problems else 0)

@@ -1,0 +1,202 @@
+"""``sluice token``: API tokens of the gateway."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.cli import recorded_acts as acts
+from sluice.cli.client.target import announced_url, edge_bundle
+from sluice.cli.client.token_binding import (
+    TokenBinding,
+    addresses,
+    fingerprints,
+    write_binding,
+)
+from sluice.cli.errors import UsageError
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    HomeOption,
+    JsonOption,
+    load_configuration,
+)
+from sluice.cli.published_routes import effective_policy
+from sluice.cli.tables import print_table
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.gateway.authz.operations import matches
+from sluice.gateway.credentials.api_tokens import TokenRecord
+from sluice.gateway.credentials.token_file import TokenStore
+from sluice.gateway.credentials.token_use import read_token_use
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_LIFETIME = re.compile(r"([1-9][0-9]{0,6})([smhd])")
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="API tokens: who may use the cluster through the gateway, and as what.\n\n"
+    "Roles are those of the policy (`sluice policy show`): unless it says otherwise, a viewer sees the jobs "
+    "of everybody; a submitter submits jobs, and sees and cancels its own; an operator is a viewer who cancels any job "
+    "and drains TaskManagers; an admin may do everything. Only a hash of a token is kept, so nobody can show it again: "
+    "one that is lost is revoked and made anew. Changes count from the next request on, without a restart.",
+)
+
+
+@app.command(
+    epilog="Example: sluice token create ada --role submitter --ttl 7d --output .sluice/token. "
+    "Then `sluice submit` finds it by itself; other programs send it as `Authorization: Bearer TOKEN`."
+)
+def create(
+    name: Annotated[str, typer.Argument(help="Who will use it; this name owns the jobs submitted with it.")],
+    role: Annotated[
+        str, typer.Option(help="What it may do: a role of the policy (viewer, submitter, operator, admin).")
+    ],
+    ttl: Annotated[str, typer.Option(help="How long it is good, such as 30d, 12h, 90m; at most 366d.")] = "30d",
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(help="Narrow it to these operations of the role, such as jobs.read or 'jobs.*'; repeatable."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write it to this file (mode 0600) and not to the screen.")
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a token and print it, once."""
+    lifetime = parse_lifetime(ttl)
+    if output is not None:
+        _check_output(output)
+    located, scopes = Home.at(home), tuple(scope or ())
+    policy = effective_policy(located, _configured_policy(home))
+    if role not in policy.roles:
+        raise UsageError(f"--role {role!r} is not a role", f"one of {', '.join(policy.roles)}")
+    for each in scopes:
+        if not any(matches(each, operation) for operation in policy.operations):
+            raise UsageError(f"no operation matches the scope {each!r}", "see `sluice policy show --json`")
+    record, token = TokenStore(located).create(name, role, lifetime, scopes=scopes, roles=tuple(policy.roles))
+    acts.record(located, "token.created", {"id": record.id, "name": record.name, "role": record.role})
+    if output is not None:
+        write_binding(output, _binding(located, home))
+        write_secret(output, token.encode() + b"\n")
+    document: dict[str, object] = {"id": record.id, "name": record.name, "role": record.role}
+    document |= {"scopes": record.scopes, "expires_at": _utc(record.expires_at)}
+    if as_json:
+        document |= {"token": token} if output is None else {"file": str(output)}
+        typer.echo(json.dumps(document))
+        return
+    note = f"token {record.id} for {record.name} ({record.role}), valid until {_utc(record.expires_at)}"
+    if output is None:
+        # The token alone on standard output, so that TOKEN=$(sluice token create ...) works.
+        typer.echo(note + "; it is not shown again:", err=True)
+        typer.echo(token)
+    else:
+        typer.echo(f"{note}, written to {output}")
+
+
+@app.command("list")
+def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """All tokens with their state; never the tokens themselves."""
+    now, located = time.time(), Home.at(home)
+    records, used = TokenStore(located).read().records, read_token_use(located)
+    if as_json:
+        typer.echo(json.dumps({"tokens": [_document(record, now, used.get(record.id)) for record in records]}))
+        return
+    if not records:
+        typer.echo("there are no tokens; make one with `sluice token create NAME --role submitter`", err=True)
+        return
+    columns = ("ID", "NAME", "ROLE", "STATE", "CREATED", "EXPIRES", "LAST USED", "SCOPES")
+    rows = [
+        (
+            r.id,
+            r.name,
+            r.role,
+            r.state(now),
+            _utc(r.created_at),
+            _utc(r.expires_at),
+            _utc(used[r.id]) if r.id in used else "-",
+            " ".join(r.scopes) or "-",
+        )
+        for r in records
+    ]
+    print_table(columns, rows)
+
+
+@app.command(epilog="Example: sluice token revoke 3f9c0a1b2d4e. The ids are in `sluice token list`.")
+def revoke(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of the tokens (the part after slc_).")],
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Revoke tokens for good, and the passes they were exchanged for; they are refused within a second."""
+    located = Home.at(home)
+    store = TokenStore(located)
+    revoked = []
+    for identifier in ids:
+        record = store.revoke(identifier)
+        acts.record(located, "token.revoked", {"id": record.id, "name": record.name})
+        revoked.append(record)
+    if as_json:
+        now = time.time()
+        typer.echo(json.dumps({"revoked": [_document(record, now) for record in revoked]}))
+        return
+    for record in revoked:
+        typer.echo(f"revoked token {record.id} of {record.name}")
+
+
+def parse_lifetime(text: str) -> dt.timedelta:
+    """``30d``, ``12h``, ``90m``, ``45s``; anything else is a :class:`UsageError`."""
+    match = _LIFETIME.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--ttl {text!r} is not a lifetime", "a number and a unit: 30d, 12h, 90m, 45s")
+    return dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def _check_output(path: Path) -> None:
+    """Only a new file or an older token is written over: a slip must not destroy another file."""
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no directory {path.parent}", "create it, or choose another --output")
+    if path.exists() and not (path.is_file() and _holds_token(path)):
+        raise UsageError(f"{path} exists and is not a token", "choose another --output, or remove it")
+
+
+def _holds_token(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"slc_"
+
+
+def _configured_policy(home: Path) -> str:
+    return load_configuration(home, None)[1].gateway.policy_file
+
+
+def _binding(located: Home, home: Path) -> TokenBinding:
+    """The gateway of this home: where it listens, or will, and who vouches for it."""
+    bundle = edge_bundle(located)
+    return TokenBinding(
+        servers=addresses(load_configuration(home, None)[1].gateway, announced_url(located)),
+        authorities=tuple(sorted(fingerprints(bundle))) if bundle.exists() else (),
+    )
+
+
+def _document(record: TokenRecord, now: float, used: float | None = None) -> dict[str, object]:
+    return {
+        "id": record.id,
+        "name": record.name,
+        "role": record.role,
+        "state": record.state(now),
+        "created_at": _utc(record.created_at),
+        "expires_at": _utc(record.expires_at),
+        "last_used_at": None if used is None else _utc(used),
+        "scopes": record.scopes,
+        "revoked_at": None if record.revoked_at is None else _utc(record.revoked_at),
+    }
+
+
+def _utc(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,144 @@
+"""``sluice user``: people of a cluster that has no identity provider."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from sluice.cli import recorded_acts as acts
+from sluice.cli.errors import UsageError
+from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
+from sluice.cli.published_routes import effective_policy
+from sluice.core.home import Home
+from sluice.gateway.credentials.revocations import Revocations
+from sluice.gateway.credentials.users import MAX_PASSWORD_BYTES, UserRecord, UserStore
+from sluice.gateway.principal import is_group
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="People who sign in with a name and a password, for clusters without an identity provider.\n\n"
+    "Passwords are asked for, or read from standard input with --password-stdin; never from the command line. "
+    "Only scrypt hashes are kept.",
+)
+
+StdinOption = Annotated[bool, typer.Option("--password-stdin", help="Read the password from standard input, one line.")]
+
+
+@app.command(epilog="Example: sluice user add ada --role submitter")
+def add(
+    name: Annotated[str, typer.Argument(help="Who it is; this name owns the jobs submitted by them.")],
+    role: Annotated[list[str] | None, typer.Option(help="A role of the policy; repeatable.")] = None,
+    group: Annotated[list[str] | None, typer.Option(help="A group that the policy may give roles; repeatable.")] = None,
+    password_stdin: StdinOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a user."""
+    located, roles, groups = Home.at(home), tuple(role or ()), tuple(group or ())
+    known = effective_policy(located).roles
+    for each in roles:
+        if each not in known:
+            raise UsageError(f"{each!r} is not a role", f"one of {', '.join(known)}")
+    for each in groups:
+        if not is_group(each):
+            raise UsageError(f"{each!r} cannot be a group", "letters, digits and ' ._@:/-'")
+    record = UserStore(located).add(name, _password(stdin=password_stdin), roles=roles, groups=groups)
+    acts.record(located, "user.added", {"name": name, "roles": ",".join(roles), "groups": ",".join(groups)})
+    _tell(record, "added", as_json=as_json)
+
+
+@app.command("list")
+def list_(home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """All users."""
+    located = Home.at(home)
+    records = UserStore(located).read().records
+    locked = Revocations.of(located)
+    if as_json:
+        documents = [{**_document(each), "locked": locked.is_revoked("user", each.name)} for each in records]
+        typer.echo(json.dumps({"users": documents}))
+        return
+    for record in records:
+        note = "  locked out" if locked.is_revoked("user", record.name) else ""
+        typer.echo(
+            f"{record.name}  roles: {', '.join(record.roles) or '-'}  groups: {', '.join(record.groups) or '-'}{note}"
+        )
+
+
+@app.command()
+def passwd(
+    name: Annotated[str, typer.Argument()],
+    password_stdin: StdinOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    as_json: JsonOption = False,
+) -> None:
+    """Set another password; every session of this user ends."""
+    located = Home.at(home)
+    store = UserStore(located)
+    store.read().require(name)
+    record = store.set_password(name, _password(stdin=password_stdin))
+    acts.record(located, "user.password", {"name": name})
+    _tell(record, "set the password of", as_json=as_json)
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+) -> None:
+    """Remove a user; every session of this user ends. API tokens of this name stay: see `sluice token list`."""
+    located = Home.at(home)
+    store = UserStore(located)
+    record = store.read().require(name)
+    store.remove(name)
+    acts.record(located, "user.removed", {"name": name})
+    _tell(record, "removed", as_json=as_json)
+
+
+@app.command()
+def lock(name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False) -> None:
+    """Lock out whoever has this name, with whatever credential, within a second; also names of a provider."""
+    located = Home.at(home)
+    Revocations.of(located).revoke("user", name)
+    acts.record(located, "user.locked", {"name": name})
+    typer.echo(json.dumps({"locked": name}) if as_json else f"locked out {name}")
+
+
+@app.command()
+def unlock(
+    name: Annotated[str, typer.Argument()], home: HomeOption = DEFAULT_HOME, as_json: JsonOption = False
+) -> None:
+    """Let this name in again."""
+    located = Home.at(home)
+    Revocations.of(located).restore("user", name)
+    acts.record(located, "user.unlocked", {"name": name})
+    typer.echo(json.dumps({"unlocked": name}) if as_json else f"{name} may come in again")
+
+
+def _password(*, stdin: bool) -> str:
+    if stdin:
+        return sys.stdin.readline(MAX_PASSWORD_BYTES + 2).rstrip("\n")
+    if not sys.stdin.isatty():
+        raise UsageError("there is no terminal to ask for the password at", "--password-stdin reads it from a pipe")
+    return str(typer.prompt("Password", hide_input=True, confirmation_prompt=True))
+
+
+def _tell(record: UserRecord, done: str, *, as_json: bool) -> None:
+    typer.echo(json.dumps(_document(record)) if as_json else f"{done} user {record.name}")
+
+
+def _document(record: UserRecord) -> dict[str, object]:
+    return {
+        "name": record.name,
+        "roles": record.roles,
+        "groups": record.groups,
+        "created_at": _utc(record.created_at),
+        "changed_at": _utc(record.changed_at),
+    }
+
+
+def _utc(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,389 @@
+"""``sluice submit`` and ``sluice jobs``: pipelines, through the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+import re
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+
+from sluice.cli.client.rest_client import gateway_client
+from sluice.cli.client.target import Target, resolve_target
+from sluice.cli.cluster.records import never, watch_for_stop
+from sluice.cli.errors import UsageError
+from sluice.cli.jobs.artifacts import parts_of
+from sluice.cli.jobs.connections import connections
+from sluice.cli.jobs.follow import Follower, report_verdict
+from sluice.cli.jobs.ids import JobArgument, whole_id
+from sluice.cli.jobs.list import some_jobs, wanted_states
+from sluice.cli.jobs.logs import JobLog
+from sluice.cli.jobs.restart_options import SettingsOption, StrategyOption, restart_wish
+from sluice.cli.jobs.submission import Submission, SubmitTarget
+from sluice.cli.jobs.targets import Elsewhere, submit_elsewhere
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    CaOption,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    ServerOption,
+    TokenOption,
+)
+from sluice.cli.tables import print_table
+from sluice.core.home import Home
+
+app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
+app.command()(connections)
+
+_T = TypeVar("_T")
+_MEMORY = re.compile(r"([0-9]{1,9})(m|mb|mib|g|gb|gib|)")
+_MEBIBYTES = {"": 1, "m": 1, "mb": 1, "mib": 1, "g": 1024, "gb": 1024, "gib": 1024}
+
+
+def _run(main: Coroutine[Any, Any, _T]) -> _T:
+    return asyncio.run(main)
+
+
+def submit(
+    pipeline: Annotated[Path, typer.Argument(help="The PySpark pipeline: one Python file.")],
+    args: Annotated[list[str] | None, typer.Argument(help="Arguments of the pipeline, after --.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the job; default: the file's name.")] = "",
+    executors: Annotated[int | None, typer.Option(min=1, max=1000, help="Executors to ask for.")] = None,
+    executor_cores: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Cores of each executor; default: those of the cluster's slots.")
+    ] = None,
+    executor_memory: Annotated[
+        str | None,
+        typer.Option(help="Heap of each executor, such as 2g or 1536m; default: that of the cluster's slots."),
+    ] = None,
+    conf: Annotated[list[str] | None, typer.Option("--conf", help="Spark setting KEY=VALUE; repeatable.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option("--file", help="Extra file in the working folder; repeatable.")
+    ] = None,
+    py_files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--py-files", help="Modules for Python's path: .py, .zip, .egg, .whl; with commas, or repeatable."
+        ),
+    ] = None,
+    archives: Annotated[
+        list[str] | None,
+        typer.Option("--archives", help="Archive to unpack, FILE or FILE#DIRECTORY; with commas, or repeatable."),
+    ] = None,
+    python: Annotated[
+        str,
+        typer.Option(help="The Python of driver and executors, in an archive: env/bin/python; default: the cluster's."),
+    ] = "",
+    restart_strategy: StrategyOption = None,
+    restart: SettingsOption = None,
+    target: Annotated[
+        SubmitTarget,
+        typer.Option(
+            help="session: the cluster that runs; per-job: one that is started here for this job alone; "
+            "yarn, kubernetes: Spark's own managers."
+        ),
+    ] = SubmitTarget.SESSION,
+    render: Annotated[
+        Path | None, typer.Option(help="With yarn and kubernetes: write what would be submitted there, and stop.")
+    ] = None,
+    with_secrets: Annotated[
+        bool, typer.Option("--with-secrets", help="With --render: the identities as well, with their private keys.")
+    ] = False,
+    config: ConfigOption = None,
+    from_savepoint: Annotated[
+        str, typer.Option("--from-savepoint", help="Id or path of the savepoint that streaming queries go on from.")
+    ] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Show progress and the driver's output until the job ends.")
+    ] = False,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Submit a PySpark pipeline through the gateway.
+
+    Exit codes with --wait, or --target per-job: 0 the job finished, 1 it failed or was cancelled.
+
+    Example: sluice submit pipelines/cert_inventory.py --wait -- --input /etc/ssl/certs
+    """
+    require_files(pipeline)
+    parts, archive_names = parts_of(file, py_files, archives)
+    request = submit_request(
+        args or [],
+        parse_conf(conf or []),
+        name=name,
+        executors=executors,
+        executor_cores=executor_cores,
+        executor_memory=executor_memory,
+        python=python,
+    )
+    if archive_names:
+        request["archive_names"] = archive_names
+    if from_savepoint:
+        request["savepoint"] = from_savepoint
+    wish = restart_wish(restart_strategy, restart or [])
+    if wish:
+        request["restart"] = wish
+    if target is not SubmitTarget.SESSION:
+        submission = Submission(pipeline, request, tuple(parts))
+        how = Elsewhere(home, config, server, render, with_secrets, as_json)
+        raise typer.Exit(submit_elsewhere(target, submission, how))
+    if render is not None or with_secrets:
+        raise UsageError("--render without --target", "it goes with --target yarn and kubernetes")
+    cluster = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    stopped = watch_for_stop(Home.at(home)) if server is None else never
+    raise typer.Exit(_run(_submit(cluster, pipeline, request, parts, wait=wait, as_json=as_json, stopped=stopped)))
+
+
+def require_files(*paths: Path) -> None:
+    """Raise :class:`UsageError` for one that is not there."""
+    for path in paths:
+        if not path.is_file():
+            raise UsageError(f"there is no file {path}", "name a Python file with a PySpark pipeline")
+
+
+def submit_request(
+    args: list[str],
+    spark_conf: dict[str, str],
+    *,
+    name: str,
+    executors: int | None,
+    executor_cores: int | None,
+    executor_memory: str | None,
+    python: str = "",
+) -> dict[str, object]:
+    """The ``request`` part of a submission; what is not given is left to the cluster."""
+    request: dict[str, object] = {"args": args, "spark_conf": spark_conf}
+    if name:
+        request["name"] = name
+    if python:
+        request["python"] = python
+    if executors is not None:
+        request["executors"] = executors
+    if executor_cores is not None:
+        request["executor_cores"] = executor_cores
+    if executor_memory is not None:
+        request["executor_memory_mb"] = memory_mb(executor_memory)
+    return request
+
+
+def memory_mb(text: str) -> int:
+    """Mebibytes of a size like Spark's: ``1536m``, ``2g``, or a plain number of mebibytes."""
+    match = _MEMORY.fullmatch(text.strip().lower())
+    if match is None or not int(match[1]):
+        raise UsageError(f"{text!r} is not an amount of memory", "write 1536m or 2g")
+    return int(match[1]) * _MEBIBYTES[match[2]]
+
+
+def parse_conf(settings: list[str]) -> dict[str, str]:
+    """``KEY=VALUE`` each; raises :class:`UsageError` for anything else."""
+    parsed = {}
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator or not key:
+            raise UsageError(f"--conf {setting!r} is not KEY=VALUE")
+        parsed[key] = value
+    return parsed
+
+
+async def _submit(
+    target: Target,
+    pipeline: Path,
+    request: dict[str, object],
+    files: Sequence[tuple[str, Path]],
+    *,
+    wait: bool,
+    as_json: bool,
+    stopped: Callable[[], bool],
+) -> int:
+    console = Console(stderr=True)
+    async with gateway_client(target) as client:
+        job_id = await client.submit(pipeline, request, files)
+        if not wait:
+            print(json.dumps({"job_id": job_id}) if as_json else job_id)
+            return 0
+        console.print(f"submitted {pipeline.name} as job {job_id}", highlight=False)
+        output: list[str] = []
+        follower = Follower(client, job_id, console, stopped=stopped)
+        if as_json:
+            follower.write = output.append
+        try:
+            job = await follower.until_end()
+        except asyncio.CancelledError:
+            console.print(f"no longer watching; job {job_id} goes on (sluice jobs cancel {job_id})", highlight=False)
+            raise
+        if as_json:
+            print(json.dumps({**job, "output": "".join(output)}))
+        return report_verdict(job, console)
+
+
+@app.command("list", epilog="Examples: sluice jobs list --state active; sluice jobs list --owner ada --limit 20")
+def list_jobs(
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help="Only jobs in this state, such as FAILED; active, ended: all such states; repeatable."),
+    ] = None,
+    owner: Annotated[str, typer.Option(help="Only jobs of this user.")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many jobs, the latest ones.")] = 1000,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Running and recent jobs, newest first."""
+    states = wanted_states(state or [])
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+
+    async def read() -> list[dict[str, Any]]:
+        async with gateway_client(target) as client:
+            return await some_jobs(client, states, owner, limit)
+
+    jobs = _run(read())
+    if as_json:
+        print(json.dumps({"jobs": jobs}))
+        return
+    rows = []
+    for job in jobs:
+        started = dt.datetime.fromtimestamp(job["start_time"] / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        seconds = f"{job['duration_ms'] / 1000:.1f}"
+        rows.append((job["id"], job["name"], job["owner"], job["state"], started, seconds))
+    print_table(("JOB", "NAME", "OWNER", "STATE", "STARTED", "SECONDS"), rows, right=("SECONDS",))
+
+
+@app.command()
+def show(
+    job_id: JobArgument,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """One job: state, progress, executors, failure."""
+    job = fetch_of_job(home, server, ca, token_file, job_id)
+    if as_json:
+        print(json.dumps(job))
+        return
+    console = Console()
+    for key in ("id", "name", "owner", "state", "attempt"):
+        console.print(f"{key:>9}  {job[key]}", highlight=False, markup=False)
+    progress = job["progress"]
+    console.print(f"{'tasks':>9}  {progress['tasks_finished']}/{progress['tasks_total']}", highlight=False)
+    if job.get("checkpoints"):
+        console.print(f"{'committed':>9}  {job['checkpoints']} checkpoints", highlight=False)
+    for executor in job["executors"]:
+        line = f"{'executor':>9}  {executor['id']} on {executor['taskmanager']}: {executor['state']}"
+        console.print(f"{line} {executor.get('exit_reason') or ''}".rstrip(), highlight=False, markup=False)
+    if job.get("pending_reason"):
+        console.print(f"{'waiting':>9}  {job['pending_reason']}", highlight=False, markup=False)
+    for attempt in job.get("attempts", [])[:-1]:
+        line = f"{'attempt':>9}  {attempt['number']}: {attempt['outcome']} {attempt['error']}".rstrip()
+        console.print(line, highlight=False, markup=False)
+    if job.get("failure"):
+        console.print(f"{'failure':>9}  {job['failure']['error']}", highlight=False, markup=False)
+        console.print(job["failure"]["traceback"], highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def cancel(
+    job_id: JobArgument,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel a job: its Spark jobs first, then its driver and executors."""
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+
+    async def call() -> str:
+        async with gateway_client(target) as client:
+            found = await whole_id(client, job_id)
+            await client.patch(f"/v1/jobs/{found}", mode="cancel")
+            return found
+
+    found = _run(call())
+    print(json.dumps({"job_id": found, "cancelling": True}) if as_json else f"cancelling {found}")
+
+
+@app.command(epilog="Examples: sluice jobs logs 3f9c --follow; sluice jobs logs 3f9c --tail 50 --source driver.stdout")
+def logs(
+    job_id: JobArgument,
+    source: Annotated[str, typer.Option(help="driver.stdout, driver.stderr, executor-1.stderr, …")] = "driver.stderr",
+    list_sources: Annotated[bool, typer.Option("--list", help="List the logs there are.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is added, until the job has ended.")
+    ] = False,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", min=0, max=1_000_000, help="Only the last lines, so many.")
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print one of a job's logs: all of it, its last lines, or as it grows."""
+    if follow and (as_json or list_sources):
+        raise UsageError("--follow goes with neither --json nor --list", "a stream is not one document")
+    if list_sources:
+        names = fetch_of_job(home, server, ca, token_file, job_id, "/logs")["logs"]
+        print(json.dumps(names) if as_json else "\n".join(names))
+        return
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    pieces: list[str] = []
+    write = pieces.append if as_json else partial(print, end="", flush=follow)
+
+    stopped = watch_for_stop(Home.at(home)) if server is None else never
+
+    async def read() -> None:
+        async with gateway_client(target) as client:
+            found = await whole_id(client, job_id)
+            log = JobLog(client, found, source)
+            if follow:
+                log.client = Follower(client, found, Console(stderr=True), stopped=stopped)
+            offset = 0
+            if tail is not None:
+                text, offset = await log.tail(tail)
+                write(text)
+            if follow or tail is None:
+                async for text in log.follow(offset) if follow else log.pieces():
+                    write(text)
+
+    _run(read())
+    if as_json:
+        print(json.dumps({"source": source, "data": "".join(pieces)}))
+
+
+def fetch_of_job(
+    home: Path, server: str | None, ca: Path | None, token_file: Path | None, job_id: str, below: str = ""
+) -> Any:  # noqa: ANN401
+    """GET the job that ``job_id`` means, or what is ``below`` it, through the gateway."""
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+
+    async def call() -> Any:  # noqa: ANN401
+        async with gateway_client(target) as client:
+            return await client.get(f"/v1/jobs/{await whole_id(client, job_id)}{below}")
+
+    return _run(call())
+
+
+def fetch(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
+    """GET ``path`` through the gateway."""
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+
+    async def call() -> Any:  # noqa: ANN401
+        async with gateway_client(target) as client:
+            return await client.get(path)
+
+    return _run(call())

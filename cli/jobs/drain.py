@@ -1,0 +1,99 @@
+"""``sluice drain`` and ``sluice undrain``: take a TaskManager out of service in order, and back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sluice.cli.client.rest_client import GatewayClient, gateway_client
+from sluice.cli.client.target import Target, resolve_target
+from sluice.cli.errors import CommandError
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    CaOption,
+    HomeOption,
+    JsonOption,
+    ServerOption,
+    TokenOption,
+)
+from sluice.core.home import Home
+
+POLL_SECONDS = 0.5
+
+
+def drain(
+    taskmanager: Annotated[str, typer.Argument(help="Its name, as `GET /v1/taskmanagers` shows it.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Return when it has left.")] = False,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait at most.")] = 600.0,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a TaskManager out of service.
+
+    It gets no new slots; its executors finish their tasks and hand their blocks on while others take their place
+    (after `resources.drain_timeout` they are ended); then the TaskManager leaves. Exit code 1 when it has not left in
+    time.
+    """
+    target = _target(home, server, ca, token_file)
+    left = asyncio.run(_drain(target, taskmanager, timeout if wait else 0.0))
+    if as_json:
+        print(json.dumps({"taskmanager": taskmanager, "left": left}))
+    elif left or not wait:
+        print(f"{taskmanager} has left" if left else f"{taskmanager} is being drained")
+    if wait and not left:
+        raise CommandError(f"{taskmanager} has not left within {timeout:g} s", "it goes on; see `sluice jobs list`")
+
+
+def undrain(
+    taskmanager: Annotated[str, typer.Argument(help="Its name.")],
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take a TaskManager that is being drained into service again; one that has left has to be started."""
+    target = _target(home, server, ca, token_file)
+
+    async def call() -> None:
+        async with gateway_client(target) as client:
+            await client.post(f"/v1/taskmanagers/{taskmanager}/undrain")
+
+    asyncio.run(call())
+    print(json.dumps({"taskmanager": taskmanager, "draining": False}) if as_json else f"{taskmanager} is in service")
+
+
+async def _drain(target: Target, taskmanager: str, seconds: float) -> bool:
+    async with gateway_client(target) as client:
+        await client.post(f"/v1/taskmanagers/{taskmanager}/drain")
+        console = Console(stderr=True)
+        deadline = asyncio.get_running_loop().time() + seconds
+        said = -1
+        while asyncio.get_running_loop().time() < deadline:
+            held = await _held(client, taskmanager)
+            if held is None:
+                return True
+            if held != said:
+                said = held
+                console.print(f"{taskmanager} holds {held} slots", highlight=False)
+            await asyncio.sleep(POLL_SECONDS)
+        return False
+
+
+async def _held(client: GatewayClient, taskmanager: str) -> int | None:
+    """How many slots are held there; None when it has left."""
+    document = await client.get("/v1/taskmanagers", limit=1000)
+    slots = [each["slots"] for each in document["taskmanagers"] if each["id"] == taskmanager]
+    return sum(slot["state"] != "FREE" for slot in slots[0]) if slots else None
+
+
+def _target(home: Path, server: str | None, ca: Path | None, token_file: Path | None) -> Target:
+    return resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)

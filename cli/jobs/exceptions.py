@@ -1,0 +1,56 @@
+"""``sluice jobs exceptions``: what went wrong in a job, attempt by attempt."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from sluice.cli.jobs.commands import fetch_of_job
+from sluice.cli.jobs.ids import JobArgument
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    CaOption,
+    HomeOption,
+    JsonOption,
+    ServerOption,
+    TokenOption,
+)
+
+
+def exceptions(
+    job_id: JobArgument,
+    tracebacks: Annotated[bool, typer.Option("--tracebacks", help="Print the tracebacks too.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What went wrong in a job, the earliest first; * marks what ended an attempt, + what the job recovered from."""
+    entries = fetch_of_job(home, server, ca, token_file, job_id, "/exceptions")["exceptions"]
+    if as_json:
+        print(json.dumps(entries))
+        return
+    console = Console()
+    for entry in entries:
+        at = dt.datetime.fromtimestamp(entry["time"] / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        where = ", ".join(
+            part
+            for part in (
+                entry["task"],
+                f"executor {entry['executor']}" if entry["executor"] is not None else "",
+                f"on {entry['taskmanager']}" if entry["taskmanager"] else "",
+            )
+            if part
+        )
+        mark = "*" if entry["ended_attempt"] else "+" if entry.get("recovered") else " "
+        line = f"{at} {mark} attempt {entry['attempt']}{f' ({where})' if where else ''}: {entry['error']}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if entry["root_cause"] not in {"", entry["error"]}:
+            console.print(f"    caused by {entry['root_cause']}", highlight=False, markup=False, soft_wrap=True)
+        if tracebacks and entry["traceback"]:
+            console.print(entry["traceback"], highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,198 @@
+"""``sluice submit --target yarn | kubernetes``: the same submission, handed to Spark's own cluster managers.
+
+Everything is rendered into a directory first, each file readable by its owner alone; ``--render`` stops there. Private
+keys are rendered only when asked for (``--with-secrets``), and never appear in an argument list.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+
+from sluice.cli.config import Configuration, find_config_file, load
+from sluice.cli.errors import (
+    EXIT_NO,
+    EXIT_OK,
+    CommandError,
+    UsageError,
+)
+from sluice.cli.jobs.kubernetes import Kubectl, submit_with_files
+from sluice.cli.jobs.submission import Submission, SubmitTarget
+from sluice.core.files import make_private_directory, write_secret
+from sluice.core.home import Home
+from sluice.pki.identities.directory import CHAIN_FILE, KEY_FILE
+from sluice.pki.issuing.issuer import LocalIssuer
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.jobmanager.dispatcher.submission_checks import check_executor_size
+from sluice.runtime.messages import SlotProfile
+from sluice.runtime.spark.java import find_java, find_spark
+from sluice.runtime.spark.managers.kubernetes import KubernetesJob, render_kubernetes, secret_manifests
+from sluice.runtime.spark.managers.submission import ForeignJob, Rendering
+from sluice.runtime.spark.managers.yarn import hadoop_configuration, render_yarn
+from sluice.runtime.spark.plugin_build import ensure_plugin
+
+PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "JAVA_HOME", "KUBECONFIG", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+"""What spark-submit and kubectl inherit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignOptions:
+    """``render``: write everything there and stop; ``with_secrets``: identities with their private keys as well."""
+
+    render: Path | None = None
+    with_secrets: bool = False
+    as_json: bool = False
+
+
+def submit_foreign(
+    target: SubmitTarget, submission: Submission, home: Path, config: Path | None, options: ForeignOptions
+) -> int:
+    """Render ``submission``, and unless that is all hand it on and wait; returns the exit code."""
+    located = Home.at(home)
+    configuration = load(find_config_file(config, located.root))
+    if options.with_secrets and (options.render is None or target is not SubmitTarget.KUBERNETES):
+        raise UsageError("--with-secrets goes with --target kubernetes --render DIR", "leave it out")
+    if options.render is not None:
+        directory = _empty_directory(options.render)
+        rendering = _render(target, submission, located, configuration, directory, with_secrets=options.with_secrets)
+        _write(rendering, directory)
+        _say(rendering, directory, as_json=options.as_json)
+        return EXIT_OK
+    if target is SubmitTarget.YARN:
+        hadoop_configuration(os.environ)
+    with tempfile.TemporaryDirectory(prefix="sluice-submit-") as name:
+        directory = Path(name)
+        rendering = _render(target, submission, located, configuration, directory, with_secrets=False)
+        _write(rendering, directory)
+        command = [str(_spark_submit()), *rendering.arguments]
+        if target is SubmitTarget.KUBERNETES:
+            kubectl = Kubectl.find(configuration.kubernetes.namespace, _environment(os.environ))
+            manifest = directory / "files.json"
+            metadata = json.loads(manifest.read_bytes())["metadata"]
+            submit_with_files(kubectl, metadata["labels"]["sluice/job"], metadata["name"], manifest, command)
+        else:
+            _run(command)
+    return EXIT_OK
+
+
+def _render(
+    target: SubmitTarget,
+    submission: Submission,
+    home: Home,
+    configuration: Configuration,
+    directory: Path,
+    *,
+    with_secrets: bool,
+) -> Rendering:
+    job = foreign_job(submission, configuration)
+    if target is SubmitTarget.YARN:
+        return render_yarn(job, configuration.yarn, ensure_plugin(), directory)
+    submitted = KubernetesJob(secrets.token_hex(16), job, configuration.kubernetes)
+    if not with_secrets:
+        return render_kubernetes(submitted, directory)
+    names = (f"sluice-{submitted.id}-driver", f"sluice-{submitted.id}-executor")
+    named = msgspec.structs.replace(configuration.kubernetes, driver_secret=names[0], executor_secret=names[1])
+    submitted = replace(submitted, config=named)
+    rendering = render_kubernetes(submitted, directory)
+    manifests = secret_manifests(
+        submitted, dict(zip(names, _identities(home, configuration, submitted.id), strict=True))
+    )
+    return replace(rendering, files={**rendering.files, "secrets.json": manifests}, secrets=frozenset({"secrets.json"}))
+
+
+def foreign_job(submission: Submission, configuration: Configuration) -> ForeignJob:
+    """What is submitted, with this cluster's defaults; raises ``SubmissionRejected`` for impossible sizes."""
+    request = submission.request
+    ours = sorted({"savepoint", "restart", "archive_names", "python"} & request.keys())
+    ours += sorted({part for part, _ in submission.files} - {"file"})
+    if ours:
+        raise UsageError(
+            f"{', '.join(ours)} with a manager of Spark's own", "it takes --file; the rest is our cluster's"
+        )
+    cores, memory = int(str(request.get("executor_cores", 0))), int(str(request.get("executor_memory_mb", 0)))
+    check_executor_size(cores, memory)
+    default = configuration.taskmanager.profile
+    return ForeignJob(
+        name=str(request.get("name") or submission.pipeline.name),
+        pipeline=submission.pipeline,
+        args=msgspec.convert(request.get("args", ()), tuple[str, ...]),
+        files=tuple(path for _, path in submission.files),
+        spark_conf={**configuration.spark.conf, **msgspec.convert(request.get("spark_conf", {}), dict[str, str])},
+        executors=int(str(request.get("executors") or configuration.spark.executors)),
+        executor=SlotProfile(cores=cores or default.cores, memory_mb=memory or default.memory_mb),
+        driver_memory_mb=configuration.spark.driver_memory_mb,
+    )
+
+
+def _identities(home: Home, configuration: Configuration, job_id: str) -> list[dict[str, bytes]]:
+    """The identities of the driver and of the executors, signed by the authority of ``home``; no copy is left."""
+    domain = configuration.pki.trust_domain
+    issuer = LocalIssuer(home.pki, configuration.pki)
+    lifetime = timedelta(hours=configuration.pki.leaf_hours)  # nobody renews them there
+    found: list[dict[str, bytes]] = []
+    with tempfile.TemporaryDirectory(prefix="sluice-identity-") as name:
+        for spiffe_id in (SpiffeId.driver(domain, job_id), SpiffeId.executor(domain, job_id, 1)):
+            place = Path(name) / str(len(found))
+            issuer.issue_to(place, spiffe_id, lifetime=lifetime, accept=[f"spiffe://{domain}/job/{job_id}/*"])
+            files = {path.name: path.read_bytes() for path in place.resolve().iterdir() if path.is_file()}
+            if not {KEY_FILE, CHAIN_FILE} <= files.keys():
+                raise CommandError(f"the identity {spiffe_id} could not be made")
+            found.append(files)
+    return found
+
+
+def _empty_directory(path: Path) -> Path:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UsageError(f"{path} is there already", "name a new directory")
+    return make_private_directory(path.absolute())
+
+
+def _write(rendering: Rendering, directory: Path) -> None:
+    for name, content in rendering.files.items():
+        write_secret(directory / name, content)
+
+
+def _say(rendering: Rendering, directory: Path, *, as_json: bool) -> None:
+    command = ["spark-submit", *rendering.arguments]
+    manifests = [name for name in rendering.files if name in {"files.json", "secrets.json"}]
+    if as_json:
+        print(json.dumps({"directory": str(directory), "files": sorted(rendering.files), "command": command}))
+        return
+    for name in sorted(rendering.files):
+        print(f"{directory / name}{'  (private keys)' if name in rendering.secrets else ''}")
+    for name in manifests:
+        print(f"kubectl apply --filename {shlex.quote(str(directory / name))}")
+    print(shlex.join(command))
+
+
+def _spark_submit() -> Path:
+    find_java()
+    return find_spark().home / "bin" / "spark-submit"
+
+
+def _run(command: list[str]) -> None:
+    """Run a program in the foreground; :class:`CommandError` when it fails."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise CommandError(f"there is no {command[0]}", "install it, or use --render DIR and do by hand what it prints")
+    done = subprocess.run([program, *command[1:]], env=_environment(os.environ), check=False)
+    if done.returncode != 0:
+        error = CommandError(f"{Path(program).name} ended with exit code {done.returncode}", "its output says why")
+        error.exit_code = EXIT_NO
+        raise error
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    passed = {name: environment[name] for name in PASSED_ENVIRONMENT if name in environment}
+    return passed | {"SPARK_HOME": str(find_spark().home), "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -1,0 +1,159 @@
+"""``sluice jobs checkpoints``, ``sluice jobs savepoint`` and ``sluice savepoints``: what streaming jobs go on from."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sluice.cli.client.rest_client import GatewayClient, gateway_client
+from sluice.cli.client.target import resolve_target
+from sluice.cli.errors import EXIT_NO, AwayError, RefusedError
+from sluice.cli.jobs.commands import fetch, fetch_of_job
+from sluice.cli.jobs.ids import JobArgument, whole_id
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    CaOption,
+    HomeOption,
+    JsonOption,
+    ServerOption,
+    TokenOption,
+)
+from sluice.cli.tables import print_table
+from sluice.core.home import Home
+
+app = typer.Typer(no_args_is_help=True, help="List savepoints of streaming jobs, and dispose of them.")
+
+POLL_SECONDS = 0.3
+AWAY_TRIES = 100
+"""How often in a row the cluster may be away while a savepoint is waited for."""
+
+
+def checkpoints(
+    job_id: JobArgument,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a streaming job has committed, and from which checkpoint it goes on."""
+    shown = fetch_of_job(home, server, ca, token_file, job_id, "/checkpoints")
+    if as_json:
+        print(json.dumps(shown))
+        return
+    console = Console()
+    console.print(f"completed  {shown['completed']}", highlight=False)
+    if shown["restored"]:
+        console.print(f" restored  {shown['restored']['number']}", highlight=False)
+    for query in shown["queries"]:
+        name = query["name"] or f"{query['id']} (no name: a later attempt begins it anew)"
+        line = f"    query  {name}: {query['state']}, batch {query['batch']}, {query['rows']} rows {query['error']}"
+        console.print(line.rstrip(), highlight=False, markup=False)
+
+
+def savepoint(
+    job_id: JobArgument,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop the job, and make the savepoint of its end.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a savepoint of a streaming job, and print its path: `sluice submit --from-savepoint` goes on from it.
+
+    Exit codes: 0 it is complete (and with --stop the job FINISHED), 1 it failed.
+    """
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+
+    async def call() -> dict[str, Any]:
+        async with gateway_client(target) as client:
+            whole = await whole_id(client, job_id)
+            asked = await client.post(f"/v1/jobs/{whole}/savepoints", {"stop": stop})
+            return await _until_settled(client, whole, asked["savepoint_id"], stop=stop)
+
+    settled = asyncio.run(call())
+    if as_json:
+        print(json.dumps(settled))
+    elif settled["state"] == "COMPLETED":
+        print(settled["path"])
+    else:
+        raise RefusedError(f"{settled['id']}: {settled['error']}", "see `sluice jobs show`")
+    raise typer.Exit(0 if settled["state"] == "COMPLETED" else EXIT_NO)
+
+
+async def _until_settled(client: GatewayClient, job_id: str, savepoint_id: str, *, stop: bool) -> dict[str, Any]:
+    away = 0
+    while True:
+        try:
+            requests = (await client.get(f"/v1/jobs/{job_id}/savepoints"))["savepoints"]
+            job = await client.get(f"/v1/jobs/{job_id}")
+        except AwayError:
+            away += 1
+            if away > AWAY_TRIES:
+                raise
+            await asyncio.sleep(POLL_SECONDS)
+            continue
+        away = 0
+        found: dict[str, Any] | None = next((each for each in requests if each["id"] == savepoint_id), None)
+        if found is None:
+            return {"id": savepoint_id, "state": "FAILED", "path": "", "error": "its JobManager was lost"}
+        over = found["state"] == "FAILED" or not stop or job["end_time"] is not None
+        if found["state"] != "IN_PROGRESS" and over:
+            return found
+        await asyncio.sleep(POLL_SECONDS)
+
+
+@app.command("list")
+def list_savepoints(
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """All savepoints, the latest first."""
+    found = fetch(home, server, ca, token_file, "/v1/savepoints")["savepoints"]
+    if as_json:
+        print(json.dumps(found))
+        return
+    rows = [
+        (
+            each["id"],
+            each["job_name"],
+            each["owner"],
+            dt.datetime.fromtimestamp(each["created_at"] / 1000, dt.UTC).strftime("%Y-%m-%d %H:%M:%SZ"),
+            str(each["checkpoint"]["number"]),
+            str(each["size"]),
+        )
+        for each in found
+    ]
+    columns = ("SAVEPOINT", "JOB", "OWNER", "MADE", "CHECKPOINT", "BYTES")
+    print_table(columns, rows, right=("CHECKPOINT", "BYTES"))
+
+
+@app.command()
+def dispose(
+    savepoint_id: str,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove a savepoint."""
+    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    name = Path(savepoint_id).name
+
+    async def call() -> None:
+        async with gateway_client(target) as client:
+            await client.delete(f"/v1/savepoints/{name}")
+
+    asyncio.run(call())
+    print(json.dumps({"id": name, "disposed": True}) if as_json else f"disposed of {name}")

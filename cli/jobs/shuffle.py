@@ -1,0 +1,132 @@
+"""``sluice shuffle``: the remote shuffle service, through the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+import typer
+
+from sluice.cli.client.rest_client import gateway_client
+from sluice.cli.client.target import Target, resolve_target
+from sluice.cli.errors import EXIT_NO
+from sluice.cli.jobs.commands import fetch
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    CaOption,
+    HomeOption,
+    JsonOption,
+    ServerOption,
+    TokenOption,
+)
+from sluice.cli.tables import print_table
+from sluice.core.home import Home
+from sluice.runtime.shuffle.messages import DiskReport, free_space
+
+app = typer.Typer(no_args_is_help=True, help="The remote shuffle service: its workers and what they keep.")
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@app.command()
+def status(
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Its workers with their states, and the jobs of this cluster. Exit code 1 when no worker takes shuffles."""
+    document = fetch(home, server, ca, token_file, "/v1/shuffle")
+    service = document["service"]
+    if as_json:
+        print(json.dumps(document))
+    elif service is None:
+        print("this cluster does not use the shuffle service")
+    else:
+        print(f"managed by {service['manager']}")
+        print_table(
+            ("WORKER", "STATE", "KEEPS", "MEMORY", "DISK FREE", "SPILLED", "WAITED s", "REASON"),
+            [_worker_row(each) for each in service["workers"]],
+            right=("KEEPS", "MEMORY", "DISK FREE", "SPILLED", "WAITED s"),
+        )
+        if service["jobs"]:
+            print()
+            print_table(
+                ("JOB", "SHUFFLES", "KEEPS", "PUSHED", "FETCHED", "MAPS"),
+                [_job_row(each) for each in service["jobs"]],
+                right=("SHUFFLES", "KEEPS", "PUSHED", "FETCHED", "MAPS"),
+            )
+    if service is None or not any(each["state"] == "ACTIVE" for each in service["workers"]):
+        raise typer.Exit(EXIT_NO)
+
+
+WorkerArgument = Annotated[str, typer.Argument(help="Name of the worker, as `sluice shuffle status` shows it.")]
+
+
+@app.command(epilog="Example: sluice shuffle drain shuffle-worker-2")
+def drain(
+    worker: WorkerArgument,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a worker no new shuffles, and what it keeps to the others. It can be stopped when it is DRAINED."""
+    _tell(resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file), worker, "drain")
+    print(json.dumps({"draining": worker}) if as_json else f"{worker} takes no new shuffles")
+
+
+@app.command(epilog="Example: sluice shuffle resume shuffle-worker-2")
+def resume(
+    worker: WorkerArgument,
+    home: HomeOption = DEFAULT_HOME,
+    server: ServerOption = None,
+    ca: CaOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a worker that was drained take part again."""
+    _tell(resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file), worker, "resume")
+    print(json.dumps({"resumed": worker}) if as_json else f"{worker} takes shuffles again")
+
+
+def _tell(target: Target, worker: str, what: str) -> None:
+    async def call() -> None:
+        async with gateway_client(target) as client:
+            await client.post(f"/v1/shuffle/workers/{quote(worker, safe='')}/{what}")
+
+    asyncio.run(call())
+
+
+def _worker_row(worker: dict[str, Any]) -> tuple[str, ...]:
+    report = worker["report"]
+    return (
+        worker["name"],
+        worker["state"],
+        size(worker["bytes"]),
+        f"{size(report['memory_used'])} of {size(report['memory_limit'])}",
+        size(free_space(msgspec.convert(report["disks"], tuple[DiskReport, ...]))),
+        size(report["spilled_bytes"]),
+        f"{report['waiting_seconds']:.1f}",
+        worker["reason"],
+    )
+
+
+def _job_row(job: dict[str, Any]) -> tuple[str, ...]:
+    moved = (size(job[key]) for key in ("bytes", "pushed_bytes", "fetched_bytes"))
+    return (job["job_id"], str(job["shuffles"]), *moved, str(job["maps"]))
+
+
+def size(count: int) -> str:
+    """A number of bytes for people."""
+    amount = float(count)
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"

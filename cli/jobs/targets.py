@@ -1,0 +1,41 @@
+"""``sluice submit --target``: where a submission runs, other than on the session cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from sluice.cli.errors import UsageError
+from sluice.cli.jobs.submission import Submission, SubmitTarget
+from sluice.core.home import Home
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """How a submission is handed to something other than the session cluster."""
+
+    home: Path
+    config: Path | None = None
+    server: str | None = None
+    render: Path | None = None
+    with_secrets: bool = False
+    as_json: bool = False
+
+
+def submit_elsewhere(target: SubmitTarget, submission: Submission, how: Elsewhere) -> int:
+    """Run ``submission`` on ``target``, wait for its end, and return the exit code."""
+    if how.server is not None:
+        raise UsageError(f"--server with --target {target}", "there is no gateway of ours on the way")
+    if target is SubmitTarget.PER_JOB:
+        from sluice.cli.jobs.modes import run_per_job
+
+        if how.render is not None or how.with_secrets:
+            raise UsageError("--render with --target per-job", "it goes with yarn and kubernetes")
+        console = Console(stderr=True)
+        return run_per_job(Home.at(how.home), how.config, submission, console, as_json=how.as_json)
+    from sluice.cli.jobs.foreign_managers import ForeignOptions, submit_foreign
+
+    options = ForeignOptions(how.render, how.with_secrets, how.as_json)
+    return submit_foreign(target, submission, how.home, how.config, options)

@@ -1,0 +1,1 @@
+"""``sluice pki``: authorities, identities, revocation, rotation."""

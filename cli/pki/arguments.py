@@ -1,0 +1,84 @@
+"""Arguments that verbs of ``sluice pki`` share: identities, lifetimes, places; and their JSON output."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+import typer
+
+from sluice.cli.errors import UsageError
+from sluice.core.errors import PkiError
+from sluice.core.home import Home
+from sluice.pki.issuing.inventory import parse_duration
+from sluice.pki.spiffe_id import NAMED_ROLES, SpiffeId
+from sluice.pki.x509.keys import ALGORITHMS
+from sluice.pki.x509.profiles import MAX_LEAF_LIFETIME, MIN_LEAF_LIFETIME, Names
+
+
+@contextlib.contextmanager
+def arguments() -> Iterator[None]:
+    """Judging what the command line says: a value that cannot be taken is wrong usage (2), and not an answer (1)."""
+    try:
+        yield
+    except PkiError as error:
+        raise UsageError(error.what, error.remedy) from error
+
+
+def spiffe_id_argument(text: str) -> SpiffeId:
+    """A whole SPIFFE ID."""
+    with arguments():
+        return SpiffeId.parse(text)
+
+
+def names_argument(spiffe_id: SpiffeId, dns: Sequence[str] | None, ips: Sequence[str] | None) -> Names:
+    """The identity with its host names and addresses."""
+    with arguments():
+        return Names.checked(spiffe_id, tuple(dns or ()), tuple(ips or ()))
+
+
+def algorithm_argument(text: str) -> str:
+    """The name of a key algorithm."""
+    if text not in ALGORITHMS:
+        raise UsageError(f"unknown key algorithm {text[:40]!r}", f"use one of {', '.join(ALGORITHMS)}")
+    return text
+
+
+def address_argument(text: str) -> tuple[str, int]:
+    """``HOST:PORT`` of an online CA."""
+    from sluice.pki.enrolment.client import parse_address
+
+    with arguments():
+        return parse_address(text)
+
+
+def identity_argument(text: str, trust_domain: str) -> SpiffeId:
+    """A whole SPIFFE ID, or its path in ``trust_domain``."""
+    return spiffe_id_argument(text if text.startswith("spiffe://") else f"spiffe://{trust_domain}/{text}")
+
+
+def directory_argument(home: Home, spiffe_id: SpiffeId, out: Path | None) -> Path:
+    """Where an identity is written: ``--out``, else its place below the home."""
+    if out is not None:
+        return out
+    if spiffe_id.role not in NAMED_ROLES:
+        raise UsageError("an identity of a job has no place below the home", "say where to write it with --out")
+    return home.identity(spiffe_id.role, spiffe_id.name)
+
+
+def lifetime_argument(text: str) -> dt.timedelta:
+    """A lifetime such as ``90m``, ``12h`` or ``30d``, that a leaf may have."""
+    with arguments():
+        lifetime = parse_duration(text)
+    if not MIN_LEAF_LIFETIME <= lifetime <= MAX_LEAF_LIFETIME:
+        raise UsageError(f"a lifetime of {text} is not possible", f"use 1m to {MAX_LEAF_LIFETIME.days}d")
+    return lifetime
+
+
+def print_json(document: object) -> None:
+    """One JSON document on standard output."""
+    typer.echo(json.dumps(msgspec.to_builtins(document)))

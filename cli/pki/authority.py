@@ -1,0 +1,131 @@
+"""``sluice pki authority``: authorities whose root is kept on another machine."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from sluice.cli.errors import RefusedError
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    load_configuration,
+)
+from sluice.cli.pki.arguments import print_json
+from sluice.core.files import (
+    make_private_directory,
+    read_bounded,
+    read_secret,
+    write_public,
+    write_secret,
+)
+from sluice.core.home import Home
+from sluice.pki.authorities.offline import check_signed, request_authority, sign_authority
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.identities.directory import read_certificates
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.ledger.offline_issuance import Notes, note_of
+from sluice.pki.x509.csr import MAX_CSR_BYTES
+from sluice.pki.x509.keys import key_from_pem, key_to_pem
+from sluice.pki.x509.passphrase import read_passphrase
+from sluice.pki.x509.profiles import AuthorityKind
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Authorities whose root is kept on another machine: csr here, sign there, import here. No key travels.",
+)
+
+KindArgument = Annotated[AuthorityKind, typer.Argument(help="internal or edge.")]
+
+
+def _pending_key(home: Home, kind: AuthorityKind) -> Path:
+    return home.pki / "pending" / f"{kind}.key.pem"
+
+
+@app.command(epilog="Example: sluice pki authority csr internal --output internal.csr")
+def csr(
+    kind: KindArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File for the request (PEM).")],
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Make a new key although one waits to be signed.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a key for an authority and the request for its certificate. The key stays below the home."""
+    located, configuration = load_configuration(home, config)
+    pending = _pending_key(located, kind)
+    if AuthorityStore(located.pki).exists(kind):
+        raise RefusedError(f"there is an {kind} authority in {located.pki}", "keys are never overwritten")
+    if pending.exists() and not force:
+        raise RefusedError(f"{pending} waits for its certificate", "import that, or begin again with --force")
+    key, request = request_authority(kind, configuration.pki)
+    make_private_directory(located.root)
+    make_private_directory(pending.parent)
+    write_secret(pending, key_to_pem(key))
+    write_public(output, request)
+    if as_json:
+        print_json({"request": str(output), "key": str(pending)})
+    else:
+        typer.echo(f"wrote {output}; have it signed: sluice pki authority sign {kind} {output.name}")
+
+
+@app.command(epilog="Example: sluice pki authority sign internal internal.csr --output internal.pem")
+def sign(
+    kind: KindArgument,
+    request: Annotated[Path, typer.Argument(help="What `sluice pki authority csr` wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File for the certificates (PEM).")],
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    root_passphrase_file: Annotated[
+        Path | None, typer.Option(help="File with the passphrase of the root's key (mode 0600); -: ask.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Certify an authority, where the root's key is. The request must ask for just this, or it is refused."""
+    located, configuration = load_configuration(home, config)
+    passphrase = None
+    if root_passphrase_file is not None:
+        passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=False)
+    root = AuthorityStore(located.pki).load(AuthorityKind.ROOT, passphrase)
+    signed = sign_authority(read_bounded(request, MAX_CSR_BYTES), kind, root, configuration.pki, utc_now())
+    certificate = x509.load_pem_x509_certificates(signed)[0]
+    Notes(located.pki).write([note_of(certificate, f"spiffe://{configuration.pki.trust_domain}", "authority")])
+    write_public(output, signed)
+    fingerprint = root.certificate.fingerprint(hashes.SHA256()).hex()
+    if as_json:
+        print_json({"certificates": str(output), "root_sha256": fingerprint})
+    else:
+        typer.echo(f"wrote {output}\nroot SHA-256 {fingerprint}: compare it when you import")
+
+
+@app.command("import", epilog="Example: sluice pki authority import internal internal.pem")
+def import_(
+    kind: KindArgument,
+    certificates: Annotated[Path, typer.Argument(help="What `sluice pki authority sign` wrote.")],
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Install a signed authority with the key that was made here, and the root's certificate."""
+    located, configuration = load_configuration(home, config)
+    pending = _pending_key(located, kind)
+    if not pending.exists():
+        raise RefusedError(f"no key waits in {pending}", f"make one: sluice pki authority csr {kind}")
+    key = key_from_pem(read_secret(pending), str(pending))
+    authority, root = check_signed(kind, key, read_certificates(certificates), configuration.pki, utc_now())
+    store = AuthorityStore(located.pki)
+    store.install_signed(authority, root)
+    pending.unlink()
+    fingerprint = root.fingerprint(hashes.SHA256()).hex()
+    if as_json:
+        print_json({"authority": str(store.directory(kind)), "root_sha256": fingerprint})
+    else:
+        typer.echo(f"installed {store.directory(kind)}\nroot SHA-256 {fingerprint}: it must be what `sign` said")

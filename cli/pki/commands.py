@@ -1,0 +1,145 @@
+"""``sluice pki``: authorities and identities, by hand."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.cli.errors import UsageError
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    load_configuration,
+)
+from sluice.cli.pki import (
+    authority as pki_authority,
+)
+from sluice.cli.pki import (
+    ca as pki_ca,
+)
+from sluice.cli.pki import (
+    doctor as pki_doctor,
+)
+from sluice.cli.pki import (
+    export as pki_export,
+)
+from sluice.cli.pki import (
+    inspect as pki_inspect,
+)
+from sluice.cli.pki import (
+    issue as pki_issue,
+)
+from sluice.cli.pki import (
+    renew as pki_renew,
+)
+from sluice.cli.pki import (
+    revocation as pki_revocation,
+)
+from sluice.cli.pki import (
+    rotate as pki_rotate,
+)
+from sluice.cli.pki import (
+    trust as pki_trust,
+)
+from sluice.cli.pki import (
+    verify as pki_verify,
+)
+from sluice.cli.pki.arguments import algorithm_argument, print_json
+from sluice.cli.run import agent as pki_agent
+from sluice.core.errors import InvalidIdentity
+from sluice.core.files import make_private_directory
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities.trusted_authorities import TrustStore
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.passphrase import read_passphrase
+from sluice.pki.x509.profiles import AuthorityKind
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Authorities and identities.\n\n"
+    "A cluster has two authorities under one root: `internal` certifies processes and jobs, `edge` certifies the "
+    "gateway's public address and its users. A certificate of one is never accepted on a connection of the other. "
+    "`sluice up` creates all this by itself; these verbs are for looking at it and for machines of your own.",
+)
+
+app.add_typer(pki_issue.app)
+app.add_typer(pki_renew.app)
+app.add_typer(pki_inspect.app)
+app.add_typer(pki_verify.app)
+app.add_typer(pki_doctor.app)
+app.add_typer(pki_authority.app, name="authority")
+app.add_typer(pki_trust.app, name="trust")
+app.command(epilog="Example: sluice pki agent --policy agent.toml")(pki_agent.agent)
+app.command(epilog=pki_export.EPILOG)(pki_export.export)
+pki_revocation.mount(app)
+pki_ca.mount(app)
+pki_rotate.mount(app)
+
+
+@app.command(epilog="Example: sluice pki init --algorithm ecdsa-p384")
+def init(
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help="Key algorithm: ecdsa-p256, ecdsa-p384, ed25519, rsa-3072 or rsa-4096."),
+    ] = None,
+    trust_domain: Annotated[
+        str | None, typer.Option(help="Trust domain of every identity, as in spiffe://TRUST-DOMAIN/...")
+    ] = None,
+    root_passphrase_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Encrypt the root's key with the first line of this file (mode 0600), or open it with that; -: ask."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create the root, internal and edge authorities.
+
+    Running it again changes nothing that exists: keys are never overwritten.
+    With a passphrase the root's key can be kept anywhere: it is needed only to make another authority.
+    """
+    if algorithm is not None:
+        algorithm_argument(algorithm)
+    located, configuration = load_configuration(
+        home, config, pki__key_algorithm=algorithm, pki__trust_domain=trust_domain
+    )
+    _check_trust_domain(configuration.pki.trust_domain)
+    make_private_directory(located.root)
+    store = AuthorityStore(located.pki)
+    passphrase = None
+    if root_passphrase_file is not None:
+        new = not store.exists(AuthorityKind.ROOT)
+        passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=new)
+    created = store.ensure(configuration.pki, utc_now(), root_passphrase=passphrase)
+    TrustStore(located.pki).publish()
+    if as_json:
+        print_json(
+            {
+                "created": created.made,
+                "kept": created.kept,
+                "authorities": {kind: str(store.certificate_file(kind)) for kind in AuthorityKind},
+            }
+        )
+        return
+    for kind in AuthorityKind:
+        verb = "created" if kind in created.made else "kept   "
+        until = store.certificate(kind).not_valid_after_utc
+        typer.echo(f"{verb} {kind:<8} {store.certificate_file(kind)} (until {until:%Y-%m-%d})")
+    if not created.made:
+        typer.echo("nothing to do: all three authorities were there already")
+
+
+def _check_trust_domain(trust_domain: str) -> None:
+    try:
+        SpiffeId(trust_domain, Role.CA, "check")
+    except InvalidIdentity as error:
+        raise UsageError(error.what, error.remedy) from error

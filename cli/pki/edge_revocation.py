@@ -1,0 +1,35 @@
+"""A user's certificate that was revoked also ends at the gateway, on connections that are open already.
+
+The revocation list counts in handshakes. The gateway knows a certificate by its fingerprint, which the identity's
+directory tells, or else the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from sluice.cli.errors import RefusedError
+from sluice.core.errors import SluiceError
+from sluice.core.home import Home
+from sluice.gateway.credentials.revocations import FOREVER, Revocations
+from sluice.pki.ca.revocable import fingerprints
+from sluice.pki.revocation.store import Target
+
+
+def end_at_the_gateway(home: Home, targets: Iterable[Target], directory: Path | None = None) -> None:
+    """Add the certificates of ``targets`` to the gateway's set of revoked ids; ``directory`` may hold one of them."""
+    wanted = {target.serial: target for target in targets}
+    if not wanted:
+        return
+    revocations = Revocations.of(home)
+    try:
+        known = {(target.serial, target.sha256) for target in wanted.values() if target.sha256}
+        for serial, fingerprint in known | set(fingerprints(home, directory)):
+            if (target := wanted.get(serial)) is not None:
+                end = target.not_after
+                revocations.revoke("certificate", fingerprint, until=FOREVER if end is None else end.timestamp())
+    except SluiceError as error:
+        raise RefusedError(
+            f"revoked, but not yet on open connections to the gateway: {error}", "`sluice user lock NAME` ends those"
+        ) from error

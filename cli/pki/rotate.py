@@ -1,0 +1,338 @@
+"""``sluice pki rotate``: replacing the internal, edge or root authority of a running cluster, phase by phase."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sluice.cli import recorded_acts as acts
+from sluice.cli.cluster.identities import renew_superseded
+from sluice.cli.config import Configuration
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    load_configuration,
+)
+from sluice.cli.pki.arguments import identity_argument, print_json
+from sluice.cli.progress import Bar, bar
+from sluice.core.home import Home
+from sluice.pki.authorities.rotation_phases import (
+    Holder,
+    Laggard,
+    Phase,
+    Rotation,
+)
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities.trusted_authorities import TrustStore, bundle_file
+from sluice.pki.rotation.rotator import Patience, Rotator, no_patience
+from sluice.pki.x509.key_identifiers import key_id
+from sluice.pki.x509.passphrase import read_passphrase
+from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+
+LOOK_AGAIN_SECONDS = 0.5
+FOLLOW_SECONDS = 15.0
+"""How long the last step waits for processes to let go of what is not trusted any more.
+
+They look every second; of those on other machines it is known within four.
+"""
+MAX_TOLD = 20
+
+app = typer.Typer(
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    help="Replace an authority without stopping anything: A, A+B, B+A, B; the first one signs, all are trusted.\n\n"
+    "Each step refuses to go on while anybody lags. A rotation of the root replaces all three authorities.",
+)
+
+KindArgument = Annotated[AuthorityKind, typer.Argument(help="internal, edge, or root (then all three).")]
+WaitOption = Annotated[
+    float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait for those who lag instead of refusing at once.")
+]
+ForceOption = Annotated[
+    list[str] | None,
+    typer.Option("--force", metavar="IDENTITY", help="Leave out ROLE/NAME or spiffe:// ID, gone for good; repeatable."),
+]
+KeepKeyOption = Annotated[
+    bool, typer.Option("--keep-key", help="Move the key that is not needed any more to pki/retired; else destroy it.")
+]
+RootPassphraseOption = Annotated[
+    Path | None,
+    typer.Option(help="File with the passphrase of the root's key, present or new (mode 0600); -: ask."),
+]
+
+
+def mount(parent: typer.Typer) -> None:
+    """Add the verbs to ``sluice pki``."""
+    parent.add_typer(app, name="rotate")
+
+
+class Waiting:
+    """Waits for those who lag, until the deadline: a bar on a terminal, else a line whenever others do."""
+
+    def __init__(self, seconds: float, console: Console, shown: Bar) -> None:
+        self._deadline = time.monotonic() + seconds
+        self._console, self._shown = console, shown
+        self._told: tuple[str, ...] = ()
+        self._most = 0
+
+    def __call__(self, laggards: Sequence[Laggard]) -> bool:
+        if time.monotonic() >= self._deadline:
+            return False
+        lines = tuple(str(each) for each in laggards)
+        self._most = max(self._most, len(lines))
+        self._shown.show(self._most - len(lines), self._most, lines[0])
+        if lines != self._told and not self._console.is_terminal:
+            typer.echo(f"waiting for {len(lines)}, such as {lines[0]}", err=True)
+        self._told = lines
+        time.sleep(LOOK_AGAIN_SECONDS)
+        return True
+
+
+@contextlib.contextmanager
+def _patience(seconds: float) -> Iterator[tuple[Patience, Patience]]:
+    """Of a step, and of what comes last, when processes let go of what is not trusted any more."""
+    console = Console(stderr=True)
+    with bar("followed", console) as shown:
+        last = Waiting(max(seconds, FOLLOW_SECONDS), console, shown)
+        yield (Waiting(seconds, console, shown) if seconds > 0 else no_patience), last
+
+
+def _rotator(home: Home, configuration: Configuration) -> Rotator:
+    return Rotator(
+        home,
+        configuration.pki,
+        renew=lambda: renew_superseded(home, configuration),
+        report=lambda line: typer.echo(line, file=sys.stderr),
+    )
+
+
+@app.callback()
+def rotate(
+    context: typer.Context,
+    status: Annotated[bool, typer.Option("--status", help="Show the phase, and who trusts and presents what.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replace an authority without stopping anything."""
+    if context.invoked_subcommand is not None:
+        return
+    if not status:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
+    located, configuration = load_configuration(home, config)
+    document = _status(located, _rotator(located, configuration))
+    if as_json:
+        print_json(document)
+    else:
+        _print_status(document)
+
+
+@app.command(epilog="Example: sluice pki rotate prepare internal --wait 30")
+def prepare(
+    kind: KindArgument,
+    wait: WaitOption = 0.0,
+    root_passphrase_file: RootPassphraseOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """A -> A+B: make the new authority and have it trusted everywhere, beside the old one, which still signs."""
+    located, configuration = load_configuration(home, config)
+    passphrase = None
+    if root_passphrase_file is not None:
+        passphrase = read_passphrase(root_passphrase_file, getpass.getpass, new=kind is AuthorityKind.ROOT)
+    rotator = _rotator(located, configuration)
+    with _patience(wait) as (patience, _):
+        rotator.prepare(kind, root_passphrase=passphrase, patience=patience)
+    _record(located, "prepare", kind)
+    _tell(rotator, as_json=as_json)
+
+
+@app.command(epilog="Example: sluice pki rotate activate internal --wait 30")
+def activate(
+    kind: KindArgument,
+    wait: WaitOption = 0.0,
+    force: ForceOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """A+B -> B+A: the new authority signs, and identities are renewed. Refused while anybody does not trust it."""
+    located, configuration = load_configuration(home, config)
+    rotator = _rotator(located, configuration)
+    with _patience(wait) as (patience, _):
+        rotator.activate(kind, without=_without(force, configuration), patience=patience)
+    _record(located, "activate", kind, force)
+    _tell(rotator, as_json=as_json)
+
+
+@app.command(epilog="Example: sluice pki rotate finish internal --wait 60")
+def finish(
+    kind: KindArgument,
+    wait: WaitOption = 0.0,
+    force: ForceOption = None,
+    keep_key: KeepKeyOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """B+A -> B: the old authority is not trusted any more. Refused while anybody has a certificate of it."""
+    located, configuration = load_configuration(home, config)
+    rotator = _rotator(located, configuration)
+    with _patience(wait) as (patience, last_patience):
+        kept = rotator.finish(
+            kind,
+            without=_without(force, configuration),
+            patience=patience,
+            last_patience=last_patience,
+            retire=keep_key,
+        )
+    _record(located, "finish", kind, force)
+    _tell(rotator, kept, as_json=as_json)
+
+
+@app.command(epilog="Example: sluice pki rotate abort internal --wait 60")
+def abort(
+    kind: KindArgument,
+    wait: WaitOption = 0.0,
+    force: ForceOption = None,
+    keep_key: KeepKeyOption = False,
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Back to A: the old authority signs again, and the new one goes when nobody has a certificate of it.
+
+    Not possible any more once `finish` has withdrawn the trust in the old one.
+    """
+    located, configuration = load_configuration(home, config)
+    rotator = _rotator(located, configuration)
+    with _patience(wait) as (patience, last_patience):
+        kept = rotator.abort(
+            kind,
+            without=_without(force, configuration),
+            patience=patience,
+            last_patience=last_patience,
+            retire=keep_key,
+        )
+    _record(located, "abort", kind, force)
+    _tell(rotator, kept, as_json=as_json)
+
+
+def _record(home: Home, step: str, kind: AuthorityKind, without: Sequence[str] | None = None) -> None:
+    acts.record(home, f"rotation.{step}", {"authority": kind, "without": " ".join(without or ())})
+
+
+def _without(force: list[str] | None, configuration: Configuration) -> list[str]:
+    """Whole identities, or the places that ``--status`` names where the identity itself is unknown."""
+    domain = configuration.pki.trust_domain
+    return [name if name.count("/") > 1 else str(identity_argument(name, domain)) for name in force or ()]
+
+
+def _tell(rotator: Rotator, kept: Sequence[Path] = (), *, as_json: bool) -> None:
+    rotation, phase = rotator.state()
+    waiting = rotator.waiting_for()
+    if as_json:
+        print_json(
+            {"phase": phase, "kept": [str(path) for path in kept], "waiting_for": [str(each) for each in waiting]}
+        )
+        return
+    if rotation is None:
+        typer.echo("done: one authority signs, and it alone is trusted")
+    else:
+        typer.echo(f"the {rotation.subject} authority is in phase {phase}")
+    for path in kept:
+        typer.echo(f"kept {path}")
+    _print_waiting([str(each) for each in waiting])
+
+
+def _status(home: Home, rotator: Rotator) -> dict[str, Any]:
+    rotation, phase = rotator.state()
+    trust = TrustStore(home.pki)
+    sides = _sides(home)
+    generations = _labels(home, rotation)
+    waiting = rotator.waiting_for()
+    by_holder = {each.holder: each.why for each in waiting}
+    return {
+        "rotating": None if rotation is None else rotation.subject,
+        "phase": phase,
+        "started_at": None if rotation is None else rotation.started_at,
+        "trusted": {
+            kind: [{"key": key_id(anchor), "generation": generations[key_id(anchor)]} for anchor in trust.anchors(kind)]
+            for kind in sides
+        },
+        "bundles": {kind: str(bundle_file(home.pki, kind)) for kind in sides},
+        "holders": [_describe(holder, generations, by_holder.get(holder, "")) for holder in rotator.holders()],
+        "waiting_for": [str(each) for each in waiting],
+    }
+
+
+def _sides(home: Home) -> list[AuthorityKind]:
+    """Those that this home has; of a home without any all, so that the first that is asked for is missed."""
+    authorities = AuthorityStore(home.pki)
+    return [kind for kind in ISSUING if authorities.exists(kind)] or list(ISSUING)
+
+
+def _labels(home: Home, rotation: Rotation | None) -> dict[str, str]:
+    """What to call each key: A and B of the side that is rotated, otherwise A."""
+    trust = TrustStore(home.pki)
+    labels = {}
+    for kind in _sides(home):
+        for anchor in trust.anchors(kind):
+            labels[key_id(anchor)] = f"{kind} A"
+        if rotation is not None and (both := rotation.generations.get(kind)) is not None:
+            labels |= {both.old: f"{kind} A", both.new: f"{kind} B"}
+    return labels
+
+
+def _describe(holder: Holder, labels: dict[str, str], why: str) -> dict[str, Any]:
+    return {
+        "source": holder.source,
+        "identity": holder.identity,
+        "program": holder.program,
+        "pid": holder.pid,
+        "place": holder.place,
+        "presents": labels.get(holder.issuer, "unknown") if holder.issuer else "",
+        "usable": holder.usable,
+        "trusts": [labels.get(anchor, "unknown") for anchor in holder.anchors],
+        "crls": {labels.get(issuer, "unknown"): number for issuer, number in holder.crls},
+        "problem": holder.problem,
+        "waits_for": why,
+    }
+
+
+def _print_status(document: dict[str, Any]) -> None:
+    if document["phase"] is Phase.STEADY:
+        typer.echo("no rotation is under way")
+    else:
+        typer.echo(f"the {document['rotating']} authority is in phase {document['phase']}")
+    for holder in document["holders"]:
+        who = "files" if holder["source"] == "files" else f"{holder['program']} {holder['pid'] or ''}"
+        if holder["source"] == "follower":
+            who = f"{who} at {holder['place']}".strip()
+        state = holder["problem"] or f"presents {holder['presents']}, trusts {', '.join(holder['trusts'])}"
+        lists = "".join(f", {name} list {number}" for name, number in holder["crls"].items())
+        expired = "" if holder["usable"] else " (expired)"
+        behind = f"  <- {holder['waits_for']}" if holder["waits_for"] and not holder["problem"] else ""
+        typer.echo(f"  {holder['identity']:<56} {who:<22} {state}{expired}{lists}{behind}")
+    _print_waiting(document["waiting_for"])
+
+
+def _print_waiting(lines: list[str]) -> None:
+    if lines:
+        typer.echo(f"the next step waits for {len(lines)}:")
+    for line in lines[:MAX_TOLD]:
+        typer.echo(f"  {line}")
+    if len(lines) > MAX_TOLD:
+        typer.echo(f"  and {len(lines) - MAX_TOLD} more")

@@ -1,0 +1,40 @@
+"""What REST and the auth service know of each other: the routes of the one, the address of the other."""
+
+from __future__ import annotations
+
+import json
+
+from sluice.cli.config import Configuration
+from sluice.core.files import write_secret
+from sluice.core.home import Home
+from sluice.gateway.authz.operations import known_operations
+from sluice.gateway.authz.policy import Policy
+from sluice.gateway.authz.policy_file import policy_file, read_policy
+from sluice.gateway.authz.routes import Route
+
+
+def publish_routes(home: Home) -> None:
+    """Write REST's own list: nothing else is let through."""
+    from sluice.gateway.service.assembly import route_file
+    from sluice.runtime.rest_server.routes import published_routes
+
+    home.create()
+    write_secret(route_file(home), json.dumps(published_routes()).encode())
+
+
+def effective_policy(home: Home, configured: str = "") -> Policy:
+    """The policy that an auth service of ``home`` would have, with the operations of this version."""
+    return read_policy(policy_file(home, configured), operations())
+
+
+def operations() -> frozenset[str]:
+    """Every operation of this version: REST's, and the gateway's own."""
+    from sluice.runtime.rest_server.routes import PUBLISHED
+
+    return known_operations(Route(route.method, route.path, route.operation) for route in PUBLISHED)
+
+
+def auth_address(configuration: Configuration) -> tuple[str, int] | None:
+    """Where the auth service of another machine tells its public keys; None: it is on this one, in the same home."""
+    settings = configuration.gateway
+    return (settings.auth_host, settings.auth_port) if settings.auth_host else None

@@ -1,0 +1,28 @@
+"""Administrative acts of the command, on record in the audit log of the home that they concern."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Mapping
+
+from sluice.core.home import Home
+from sluice.gateway.audit_log.log import record_act
+
+
+def record(home: Home, kind: str, detail: Mapping[str, object]) -> None:
+    """Record that the user of this command did ``kind``: after it was done, and before anybody is told.
+
+    Raises:
+        AuditLogError: it is not on record; the command ends with an error then, though the act was done.
+    """
+    record_act(home, kind, operator(), detail)
+
+
+def operator() -> str:
+    """Who runs this command, by the operating system's word; no principal of the gateway is called so."""
+    try:
+        name = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        name = str(os.geteuid())
+    return f"local:{name}"

@@ -1,0 +1,1 @@
+"""``sluice run``: one process of a cluster in the foreground."""

@@ -1,0 +1,81 @@
+"""``sluice pki agent``: the agent of a node, in the foreground."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sluice.cli.options import (
+    DEFAULT_HOME,
+    ConfigOption,
+    HomeOption,
+    JsonOption,
+    load_configuration,
+)
+from sluice.cli.run.joining import (
+    AgentTokensOption,
+    CaOption,
+    agent_tokens,
+    joining,
+)
+
+
+def agent(
+    policy: Annotated[Path, typer.Option(help="TOML file: which user id gets which identity.")],
+    home: HomeOption = DEFAULT_HOME,
+    config: ConfigOption = None,
+    socket: Annotated[
+        Path | None, typer.Option(help="Unix socket to serve on; default: agent.sock among the home's, for its owner.")
+    ] = None,
+    ca: CaOption = None,
+    join_token_file: AgentTokensOption = None,
+    check: Annotated[bool, typer.Option("--check", help="Only check the policy and show what it says.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep identities fresh, and serve the SPIFFE Workload API and Envoy SDS on a unix socket.
+
+    Callers are known by the user id that the kernel reports; the policy says which identities it gets, and nobody
+    else gets anything. Runs until SIGTERM.
+
+    With --ca the identities are certified by an online CA on another machine, and what is trusted comes from there;
+    otherwise the home's authorities sign.
+    """
+    from sluice.cli.serving import serve
+    from sluice.pki.agent.jwt_keys import LocalJwtAuthority
+    from sluice.pki.agent.policy import load_policy
+    from sluice.pki.agent.process import Agent, run_agent
+    from sluice.pki.enrolment.remote_agent import joined_agent
+    from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+
+    located, configuration = load_configuration(home, config)
+    settings = configuration.pki
+    loaded = load_policy(policy, settings, located.pki / "identities")
+    path = (socket or located.sockets / "agent.sock").absolute()
+    if check:
+        lines = [
+            {
+                "identity": str(one.spiffe_id),
+                "directory": str(one.directory),
+                "uids": sorted(one.uids),
+                "audiences": sorted(one.audiences),
+            }
+            for one in loaded.identities
+        ]
+        if as_json:
+            typer.echo(json.dumps({"socket": str(path), "identities": lines}))
+            return
+        for line in lines:
+            typer.echo(
+                f"{line['identity']} -> uids {line['uids']}, audiences {line['audiences']}, in {line['directory']}"
+            )
+        return
+    jwt = LocalJwtAuthority(located.pki, settings.trust_domain, utc_now)
+    join = joining(ca, None, None, None)
+    if join is None:
+        serve(run_agent(Agent(loaded, LocalIssuer(located, settings), jwt, settings.trust_domain, path)))
+        return
+    tokens = agent_tokens(join_token_file or [], loaded, settings.trust_domain)
+    serve(joined_agent(located, join.locate, loaded, settings, tokens, jwt, path))

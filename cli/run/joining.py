@@ -1,0 +1,184 @@
+"""``--ca`` and ``--join-token-file`` of ``sluice run``: a process that enrols itself and keeps its identity fresh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sluice.cli.errors import UsageError
+from sluice.core.companion_tasks import run_beside
+from sluice.core.errors import PkiError
+from sluice.core.home import Home
+from sluice.gateway.config import EDGE_NAME, ENVOY_NAME
+from sluice.pki.agent.policy import AgentPolicy, ManagedIdentity
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.config import PkiConfig
+from sluice.pki.enrolment.client import parse_address, parse_ca
+from sluice.pki.enrolment.join_token_file import JoinTokenFile
+from sluice.pki.enrolment.keeper import CaKeeper, Kept
+from sluice.pki.enrolment.member import EdgeMemberIssuer, MemberIssuer
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.profiles import AuthorityKind, Names
+
+CaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ca",
+        envvar="SLUICE_CA_ADDRESS",
+        metavar="HOST:PORT[,ENROLMENT_PORT]",
+        help="The online CA on another machine: get the identity there before starting, and keep it and what is "
+        "trusted up to date. ENROLMENT_PORT: by default the next after PORT.",
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--join-token-file",
+        envvar="SLUICE_JOIN_TOKEN_FILE",
+        help="File (mode 0600) with the join token for the first time; it is removed after use.",
+    ),
+]
+AgentTokensOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--join-token-file",
+        envvar="SLUICE_JOIN_TOKEN_FILE",
+        metavar="[ROLE/NAME=]FILE",
+        help="File (mode 0600) with the join token of an identity that is not there yet; removed after use, "
+        "repeatable. Without ROLE/NAME: of the only one of the policy.",
+    ),
+]
+EdgeTokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--edge-token-file",
+        envvar="SLUICE_EDGE_TOKEN_FILE",
+        help="Likewise for the public certificate: a token made with --edge-server.",
+    ),
+]
+JoinDnsOption = Annotated[
+    list[str] | None, typer.Option("--dns", help="Host name that the join token was made with; repeatable.")
+]
+JoinIpOption = Annotated[
+    list[str] | None, typer.Option("--ip", help="Address that the join token was made with; repeatable.")
+]
+
+JobManagerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--jobmanager",
+        envvar="SLUICE_JOBMANAGER",
+        metavar="HOST:PORT[,HOST:PORT…]",
+        help="The JobManagers on other machines (their jobmanager.host and rpc_port), of which one leads; by default "
+        "the leader of this home.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """The options of a process that joins: where the authority is, and what the token says."""
+
+    ca: CaAddress
+    token: Path | None
+    dns: tuple[str, ...]
+    ips: tuple[str, ...]
+
+    def locate(self) -> CaAddress:
+        """Where the authority is."""
+        return self.ca
+
+
+def joining(
+    ca: str | None, token_file: Path | None, dns: Sequence[str] | None, ips: Sequence[str] | None
+) -> Joining | None:
+    """What the options say; None: the process takes its identity from the home, as `sluice up` puts it there."""
+    if ca is None:
+        # The environment may name a file for all processes of a machine; names are of this command alone.
+        if dns or ips:
+            raise UsageError("--dns and --ip are for a process that joins", "give the CA with --ca")
+        return None
+    try:
+        address = parse_ca(ca)
+    except PkiError as error:
+        raise UsageError(f"--ca: {error.what}", error.remedy) from error
+    return Joining(address, token_file, tuple(dns or ()), tuple(ips or ()))
+
+
+def jobmanager_addresses(text: str | None) -> tuple[tuple[str, int], ...]:
+    """What ``--jobmanager`` says; nothing: the leader is announced in the home."""
+    if text is None:
+        return ()
+    try:
+        return tuple(parse_address(each.strip()) for each in text.split(","))
+    except PkiError as error:
+        raise UsageError(f"--jobmanager: {error.what}", "as in jobmanager.example.org:6123") from error
+
+
+def _tokens(spiffe_id: SpiffeId, file: Path | None) -> dict[SpiffeId, JoinTokenFile]:
+    return {} if file is None else {spiffe_id: JoinTokenFile(file)}
+
+
+def agent_tokens(texts: Sequence[str], policy: AgentPolicy, trust_domain: str) -> dict[SpiffeId, JoinTokenFile]:
+    """The tokens of an agent's identities, from ``[ROLE/NAME=]FILE`` each."""
+    managed = {one.spiffe_id for one in policy.identities}
+    tokens: dict[SpiffeId, JoinTokenFile] = {}
+    for text in texts:
+        name, named, file = text.rpartition("=")
+        if not named and len(managed) != 1:
+            raise UsageError(f"whose join token is {text[:200]}?", "say so: ROLE/NAME=FILE")
+        spiffe_id = SpiffeId.parse(f"spiffe://{trust_domain}/{name}") if named else next(iter(managed))
+        if spiffe_id not in managed:
+            raise UsageError(f"{spiffe_id} is not in the policy", f"one of {', '.join(sorted(map(str, managed)))}")
+        tokens[spiffe_id] = JoinTokenFile(Path(file))
+    return tokens
+
+
+def own_identity(home: Home, config: PkiConfig, join: Joining | None, role: Role, name: str) -> list[Kept]:
+    """The internal identity of a process that joins, at its place below ``home``; none when it does not join."""
+    if join is None:
+        return []
+    spiffe_id = SpiffeId.process(config.trust_domain, role, name)
+    names = Names.checked(spiffe_id, join.dns, join.ips)
+    identity = ManagedIdentity(spiffe_id, home.identity(role, name), dns=names.dns, ips=names.ips)
+    return [Kept(identity, MemberIssuer(join.locate, _tokens(spiffe_id, join.token), algorithm=config.key_algorithm))]
+
+
+def gateway_identities(home: Home, config: PkiConfig, join: Joining | None, edge_token_file: Path | None) -> list[Kept]:
+    """What Envoy needs when it joins: its internal identity, which dials only, and its public certificate."""
+    if join is None:
+        return []
+    inside = own_identity(home, config, replace(join, dns=(), ips=()), Role.GATEWAY, ENVOY_NAME)
+    spiffe_id = SpiffeId.process(config.trust_domain, Role.GATEWAY, EDGE_NAME)
+    names = Names.checked(spiffe_id, join.dns, join.ips)
+    public = ManagedIdentity(spiffe_id, home.identity(Role.GATEWAY, EDGE_NAME), dns=names.dns, ips=names.ips)
+    issuer = EdgeMemberIssuer(
+        inside[0].identity.directory,
+        join.locate,
+        _tokens(spiffe_id, edge_token_file),
+        algorithm=config.key_algorithm,
+    )
+    return [*inside, Kept(public, issuer, AuthorityKind.EDGE)]
+
+
+async def joined(
+    home: Home, join: Joining | None, kept: Sequence[Kept], main: Callable[[], Coroutine[Any, Any, None]]
+) -> None:
+    """Get the identities of ``kept``, then run ``main`` with them, keeping them fresh as long as it runs.
+
+    Without ``join`` just run ``main``: somebody else looks after the identities.
+    """
+    if join is None:
+        await main()
+        return
+    home.create()
+    keeper = CaKeeper(home, join.locate, kept)
+    try:
+        await keeper.start()
+        await run_beside(keeper.run(), main())
+    finally:
+        await keeper.close()

@@ -1,0 +1,24 @@
+"""Two things that run beside each other, of which one is the purpose."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from sluice.core.tasks import end_tasks
+
+
+async def run_beside(background: Coroutine[Any, Any, None], main: Coroutine[Any, Any, None]) -> None:
+    """Run both until one ends or this is cancelled; end the other, and raise what the one that ended raised.
+
+    An error of ``main`` comes before one of ``background``, and neither is wrapped in a group.
+    """
+    tasks = [asyncio.create_task(main), asyncio.create_task(background)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await end_tasks(*tasks)
+    for task in tasks:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error

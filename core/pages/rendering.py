@@ -1,0 +1,61 @@
+"""Templates become pages: everything from outside is escaped, and a page says what a browser may do with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from sluice.core.pages import formatting as words
+from sluice.core.pages.assets import asset_path
+from sluice.core.pages.navigation import NAVIGATION
+
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Of pages: scripts and styles are files of our own, nothing is inline, nothing comes from elsewhere."""
+HTML = "text/html"
+
+_OWN_TEMPLATES = Path(__file__).parent / "templates"
+
+
+class Pages:
+    """The templates of one part of Sluice, over those that all share."""
+
+    def __init__(self, *directories: Path) -> None:
+        """``directories`` hold templates; what is not found there is looked for in those that all share."""
+        self._environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader([*directories, _OWN_TEMPLATES]),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._environment.filters.update(
+            duration=words.duration,
+            size=words.size,
+            moment=words.moment,
+            machine_moment=words.machine_moment,
+            ago=words.ago,
+            left=words.left,
+            identity_path=words.identity_path,
+            short_identity=words.short_identity,
+            state_tone=words.state_tone,
+        )
+        self._environment.globals.update(asset=asset_path, navigation=NAVIGATION)
+
+    def render(self, template: str, **values: Any) -> str:  # noqa: ANN401  templates take what they are given
+        """The page."""
+        return self._environment.get_template(template).render(values)
+
+
+def page_headers() -> dict[str, str]:
+    """What every page says, whoever serves it."""
+    return {
+        "content-security-policy": CONTENT_SECURITY_POLICY,
+        "cache-control": "no-store",
+        "x-content-type-options": "nosniff",
+    }

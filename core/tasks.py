@@ -1,0 +1,42 @@
+"""Ending tasks, and having some that nothing but that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from sluice.core.errors import SluiceError
+
+_LOG = logging.getLogger(__name__)
+
+
+async def end_tasks(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel all of them, and wait until they are over, however each ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def repeat(step: Callable[[], object], seconds: float, failure: str) -> NoReturn:
+    """Do ``step``, which may be asynchronous, every ``seconds`` until cancelled, for the first time after as long.
+
+    Whatever it raises is logged and ends nothing: nobody waits for such a loop, so nobody would notice its end.
+
+    Args:
+        step: what is done.
+        seconds: between the end of one and the beginning of the next.
+        failure: what the log says when it failed, as in ``"the keys are not renewed"``.
+    """
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            done = step()
+            if inspect.isawaitable(done):
+                await done
+        except (SluiceError, OSError) as error:
+            _LOG.error("%s: %s", failure, error)  # it says what is wrong; a traceback says no more
+        except Exception:  # noqa: BLE001  # one that nobody thought of
+            _LOG.exception("%s", failure)

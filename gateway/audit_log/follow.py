@@ -1,0 +1,104 @@
+"""Reading an audit log while it is written, and choosing from it."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import IO
+
+from sluice.gateway.audit_log.chain import (
+    MAX_LINE_BYTES,
+    AuditRecord,
+    ChainReader,
+    decode,
+)
+from sluice.gateway.audit_log.segments import CURRENT, segments
+from sluice.gateway.audit_log.traffic import TrafficReader
+from sluice.gateway.audit_log.verification import told
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What is wanted of a log; an empty condition admits everything. ``*`` in a text stands for anything."""
+
+    principal: str = ""
+    operation: str = ""
+    decision: str = ""
+    since: dt.datetime | None = None
+    until: dt.datetime | None = None
+
+    def admits(self, record: AuditRecord) -> bool:
+        """Whether ``record`` meets every condition."""
+        kind = record.kind if isinstance(record.kind, str) else ""
+        texts = ((self.principal, record.principal), (self.operation, record.operation or kind))
+        if any(want and not fnmatchcase(have, want) for want, have in texts):
+            return False
+        if self.decision and record.decision != self.decision:
+            return False
+        if self.since is None and self.until is None:
+            return True
+        when = _when(record)
+        return (self.since is None or when >= self.since) and (self.until is None or when < self.until)
+
+
+def _when(record: AuditRecord) -> dt.datetime:
+    """When it happened: the proxy's word counts for what it decided, if it is a time at all."""
+    if isinstance(record.at, str):
+        try:
+            moment = dt.datetime.fromisoformat(record.at)
+            return moment.replace(tzinfo=dt.UTC) if moment.tzinfo is None else moment
+        except ValueError:
+            pass
+    return dt.datetime.fromisoformat(record.time)
+
+
+def follow(directory: Path, *, wait: Callable[[], None]) -> Iterator[AuditRecord | None]:
+    """Every record from the beginning, then None once, then what is written later; ``wait`` is called in between.
+
+    Each is checked against the chain, but for signatures. Ends only with an error, or with its consumer.
+    """
+    follower = _Follower(directory)
+    yield from follower.news()
+    yield None
+    while True:
+        wait()
+        yield from follower.news()
+
+
+class _Follower:
+    """How far a reader is, in which file."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._reader = ChainReader(None)
+        self._traffic = TrafficReader(directory)
+        self._inode = 0
+        self._offset = 0
+
+    def news(self) -> Iterator[AuditRecord]:
+        """What was written since."""
+        for segment in segments(self._directory):
+            if segment.last > self._reader.state.count:
+                for number, raw in enumerate(segment.lines(), start=segment.first):
+                    if number > self._reader.state.count:
+                        yield from told(self._reader.take(raw), self._traffic)
+        with contextlib.suppress(FileNotFoundError), (self._directory / CURRENT).open("rb") as file:
+            yield from self._current(file)
+
+    def _current(self, file: IO[bytes]) -> Iterator[AuditRecord]:
+        """What is new in the segment being written; it may be closed and another begun at any moment."""
+        inode = os.fstat(file.fileno()).st_ino
+        if inode != self._inode:
+            first = decode(file.readline(MAX_LINE_BYTES + 1).removesuffix(b"\n"))
+            if first is None or first.sequence > self._reader.state.count + 1:
+                return  # not whole yet, or a segment was closed meanwhile, which comes first
+            self._inode, self._offset = inode, 0
+        file.seek(self._offset)
+        while (raw := file.readline(MAX_LINE_BYTES + 1)).endswith(b"\n"):
+            self._offset += len(raw)
+            yield from told(self._reader.take(raw), self._traffic)

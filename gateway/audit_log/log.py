@@ -1,0 +1,512 @@
+"""The audit log as files: appended to before the answer is given, by as many processes as there are.
+
+Whoever writes takes the lock of the log's directory, reads what others have written since, and continues their chain:
+the auth service, and every `sluice` command that does something worth recording. A record is in the kernel when
+:meth:`AuditLog.append` returns, so that killing the process loses nothing; :meth:`AuditLog.maintain` flushes it to
+disk and puts a signed checkpoint aside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sluice.core.files import (
+    SECRET_MODE,
+    make_private_directory,
+    read_bounded,
+    sync_directory,
+    write_public,
+)
+from sluice.core.home import Home
+from sluice.gateway.audit_log.chain import (
+    CHECKPOINT_EVERY_RECORDS,
+    MAX_LINE_BYTES,
+    AccessPosition,
+    AuditRecord,
+    ChainReader,
+    ChainState,
+    Traffic,
+    decode,
+    digest_of,
+    kept_checkpoint,
+    seal_checkpoint,
+)
+from sluice.gateway.audit_log.keys import SigningKey, open_key
+from sluice.gateway.audit_log.scrubbing import scrubbed_detail, sealed_clean
+from sluice.gateway.audit_log.segments import (
+    CHECKPOINT,
+    CURRENT,
+    LOCK,
+    MAX_SEGMENT_BYTES,
+    Segment,
+    compress,
+    segments,
+    take_lock,
+)
+from sluice.gateway.audit_log.traffic import TrafficWriter
+from sluice.gateway.errors import AuditLogError
+from sluice.pki.ledger.file import SystemDisk
+
+_LOG = logging.getLogger(__name__)
+
+MAX_BATCH_RECORDS = 500
+"""Records written at once; between two checkpoints there are never more than a batch over what is due."""
+_READ_BACK_BYTES = 64 << 10
+
+Clock = Callable[[], dt.datetime]
+
+
+class AuditDisk(SystemDisk):
+    """What the log asks of the file system: every step after which a crash could leave something behind."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Give a file another name (rename(2))."""
+        old.rename(new)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """When a checkpoint is due, and when a segment is full."""
+
+    checkpoint_records: int = CHECKPOINT_EVERY_RECORDS
+    checkpoint_age: dt.timedelta = dt.timedelta(seconds=10)
+    segment_bytes: int = MAX_SEGMENT_BYTES
+    segment_age: dt.timedelta = dt.timedelta(days=1)
+
+
+def audit_directory(home: Home) -> Path:
+    """Where the audit log of ``home``'s cluster is."""
+    return home.gateway / "audit"
+
+
+def audit_file(home: Home) -> Path:
+    """The segment of it that is being written."""
+    return audit_directory(home) / CURRENT
+
+
+def utc_now() -> dt.datetime:
+    """The clock of the real log."""
+    return dt.datetime.now(dt.UTC)
+
+
+class RecordTooLarge(AuditLogError):
+    """A record that can never be written."""
+
+
+class AuditLog:
+    """The end of an audit log, ready to be continued; safe to use from several threads and processes.
+
+    Raises:
+        AuditLogError: the log cannot be continued: its end was touched or cut off, its key is gone, or it cannot be
+            written.
+    """
+
+    def __init__(
+        self, path: Path, *, clock: Clock = utc_now, limits: Limits | None = None, disk: AuditDisk | None = None
+    ) -> None:
+        """Open or create the log whose current segment is ``path``, and find where its chain stands."""
+        self._path = path
+        self._name = os.fspath(path)
+        self._directory = make_private_directory(path.parent)
+        self._clock = clock
+        self._limits = limits or Limits()
+        self._disk = disk or AuditDisk()
+        self._traffic = TrafficWriter(self._directory, self._disk)
+        self._mutex = threading.Lock()
+        self._descriptor = -1
+        self._key: SigningKey | None = None
+        self._reader = ChainReader(None)
+        self._size = 0
+        self._inode = 0
+        self._segment_first = 1
+        self._segment_since = self._clock()
+        self._checkpoint_at = self._clock()
+        self._checkpoint_line = b""
+        self._settled = (0, 0)
+        self._seen = 0
+        self._lock_descriptor = self._open(path.with_name(LOCK), os.O_RDWR | os.O_CREAT)
+        try:
+            with self._writing():
+                pass
+        except BaseException:
+            self._release()
+            raise
+
+    @property
+    def state(self) -> ChainState:
+        """How far the chain goes, as far as this writer knows."""
+        return self._reader.state
+
+    def position(self) -> AccessPosition | None:
+        """How far the access log has been taken over, by whoever did it last."""
+        with self._writing():
+            return self._reader.position
+
+    def append(self, record: AuditRecord) -> None:
+        """Write ``record`` at the end; ``time``, ``sequence`` and ``previous`` are filled in here.
+
+        Raises :class:`AuditLogError` when it cannot be written: then nothing may be allowed.
+        """
+        self.append_all((record,))
+
+    def append_all(self, records: Sequence[AuditRecord], *, after: AccessPosition | None = None) -> bool:
+        """As :meth:`append`, for up to :data:`MAX_BATCH_RECORDS` at once.
+
+        With ``after`` they are written only if the access log has been taken over exactly so far; returns whether they
+        were: several followers of one access log do not write a line of it twice.
+        """
+        if len(records) > MAX_BATCH_RECORDS:
+            raise AuditLogError(f"{len(records)} records at once are more than {MAX_BATCH_RECORDS}")
+        with self._writing():
+            if after is not None and after != (self._reader.position or AccessPosition("", 0)):
+                return False
+            now = self._clock()
+            self._write(records, now, checkpoint=self._is_checkpoint_due(len(records), now))
+            self._rotate_if_due(now)
+        return True
+
+    def take_over(self, lines: bytes, *, after: AccessPosition, position: AccessPosition) -> bool:
+        """Keep ``lines`` of the access log, which take its reading from ``after`` to ``position``.
+
+        They go into a file beside the log, and their digest into the chain: one record, however many they are. Returns
+        whether they were written: not if somebody else has taken them over meanwhile.
+        """
+        digest = digest_of(lines)
+        with self._writing():
+            if after != (self._reader.position or AccessPosition("", 0)):
+                return False
+            now = self._clock()
+            kept = self._traffic.keep(lines, digest, after=self._reader.traffic)
+            record = AuditRecord(event="access", position=position, traffic=kept)
+            self._write((record,), now, checkpoint=self._is_checkpoint_due(1, now))
+            self._rotate_if_due(now)
+        return True
+
+    def event(self, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> None:
+        """Record an administrative act, such as ``token.created``, signed at once.
+
+        Args:
+            kind: what was done, ``subject.verb``.
+            principal: who did it; commands use ``local:`` and the operating system's user name.
+            detail: public facts: names, ids, counts. What looks like a secret is taken out, what is long is cut.
+        """
+        record = AuditRecord(event="act", kind=kind, principal=principal, detail=scrubbed_detail(detail))
+        with self._writing():
+            now = self._clock()
+            self._write((record,), now, checkpoint=True)
+            self._rotate_if_due(now)
+
+    def maintain(self) -> None:
+        """Sign what is unsigned for long, flush to disk, put the checkpoint aside, compress closed segments.
+
+        For a thread beside the event loop, every second or so: it waits for the disk.
+        """
+        self._settle(force=False)
+        for segment in segments(self._directory):
+            compress(segment.path)
+        self._traffic.compress(self._reader.traffic)
+
+    def close(self) -> None:
+        """Sign the rest, flush to disk, and let go of the files."""
+        try:
+            self._settle(force=True)
+        finally:
+            self._release()
+
+    # --- one writer at a time ------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Hold the lock, with everything that others have written taken in and whatever a crash left repaired."""
+        with self._mutex:
+            if self._lock_descriptor < 0:
+                raise AuditLogError(f"{self._path} was closed")
+            take_lock(self._lock_descriptor, fcntl.LOCK_EX, self._directory)
+            try:
+                self._catch_up()
+                yield
+                self._seen = max(self._seen, self._reader.state.count)
+            finally:
+                fcntl.flock(self._lock_descriptor, fcntl.LOCK_UN)
+
+    def _catch_up(self) -> None:
+        try:
+            info = os.stat(self._name)  # noqa: PTH116  for every record: without pathlib's part of it
+        except FileNotFoundError:
+            info = None
+        except OSError as error:
+            raise AuditLogError(f"cannot read {self._path}: {error.strerror}") from error
+        if info is None or self._descriptor < 0 or info.st_ino != self._inode:
+            self._find_end()
+        elif info.st_size < self._size:
+            raise AuditLogError(f"{self._path} was cut short while it was written", "see `sluice audit-log verify`")
+        elif info.st_size > self._size:
+            self._take(os.pread(self._descriptor, info.st_size - self._size, self._size))
+
+    def _find_end(self) -> None:
+        """Where the chain stands: read back to the last checkpoint, whose signature vouches for what is before it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        earlier = segments(self._directory)
+        self._descriptor = self._open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        info = os.fstat(self._descriptor)
+        # Not known until all of this has gone well: whoever tries again looks again.
+        self._inode, self._size = 0, 0
+        known = (self._directory / CHECKPOINT).exists()
+        self._key = open_key(self._directory, first_use=not earlier and not known and info.st_size == 0)
+        self._reader = ChainReader(self._key.public.checker())
+        if earlier:
+            self._continue_after(earlier[-1])
+        self._segment_first = self._reader.state.count + 1
+        self._segment_since = self._clock()
+        if info.st_size:
+            self._read_back(info.st_size)
+        self._require_checkpoint()
+        if self._reader.state.count == 0:
+            self._write((), self._clock(), checkpoint=True)
+        self._inode = info.st_ino
+
+    def _continue_after(self, segment: Segment) -> None:
+        """A closed segment ends with a checkpoint."""
+        self._jump_to(segment.last_line())
+        if self._reader.state.count != segment.last:
+            raise AuditLogError(
+                f"audit log segment {segment.path.name} ends with line {self._reader.state.count}",
+                "see `sluice audit-log verify`",
+            )
+
+    def _jump_to(self, raw: bytes) -> None:
+        """Go on from a checkpoint; its signature stands for all before it."""
+        assert self._key is not None  # noqa: S101  set by _find_end before anything is read
+        kept = kept_checkpoint(raw, self._key.public.checker())
+        record = msgspec.json.decode(raw, type=AuditRecord)
+        self._reader = ChainReader(self._key.public.checker(), ChainState(kept.sequence - 1, record.previous))
+        self._reader.take(raw)
+        self._checkpoint_line, self._checkpoint_at = raw, _moment(kept.time)
+
+    def _read_back(self, size: int) -> None:
+        """Take in the current segment: from its last checkpoint on, or from its beginning when it has none."""
+        length, from_start = _READ_BACK_BYTES, False
+        while True:
+            start = max(0, size - length)
+            data = os.pread(self._descriptor, size - start, start)
+            from_start = start == 0
+            begin = 0 if from_start else data.find(b"\n") + 1
+            place = _last_checkpoint(data[begin:])
+            if place >= 0 or from_start:
+                break
+            length *= 4
+        first = decode(os.pread(self._descriptor, MAX_LINE_BYTES, 0).partition(b"\n")[0])
+        if first is not None:
+            self._segment_since = _moment(first.time)
+        if place >= 0:
+            rest = data[begin + place :]
+            line, _, _ = rest.partition(b"\n")
+            self._jump_to(line + b"\n")
+            self._size = start + begin + place + len(line) + 1
+            self._take(rest[len(line) + 1 :])
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Take in what is at the end; what a crash cut short is cut off, and a record says so."""
+        whole = data.rfind(b"\n") + 1
+        for line in data[:whole].splitlines(keepends=True):
+            record = self._reader.take(line)
+            if record.event == "checkpoint":
+                self._checkpoint_line, self._checkpoint_at = line, _moment(record.time)
+        self._size += whole
+        if torn := data[whole:]:
+            self._truncate(self._size)
+            detail = {"dropped_bytes": str(len(torn)), "dropped_sha256": digest_of(torn)}
+            record = AuditRecord(event="recovered", reason="the line after was cut short", detail=detail)
+            self._write((record,), self._clock(), checkpoint=True)
+
+    def _require_checkpoint(self) -> None:
+        """The chain must go at least as far as this writer has seen it, and the checkpoint that was put aside."""
+        assert self._key is not None  # noqa: S101  as above
+        if self._reader.state.count < self._seen:
+            raise AuditLogError(
+                f"the audit log ends at line {self._reader.state.count}, and had {self._seen} lines before",
+                "its end was removed while it was written; see `sluice audit-log verify`",
+            )
+        path = self._directory / CHECKPOINT
+        if not path.exists():
+            return
+        kept = kept_checkpoint(read_bounded(path, MAX_LINE_BYTES), self._key.public.checker())
+        if kept.sequence > self._reader.state.count:
+            raise AuditLogError(
+                f"the audit log ends at line {self._reader.state.count}, but line {kept.sequence} was signed",
+                f"its end was removed; see `sluice audit-log verify`, keep {self._directory} as it is elsewhere, "
+                "and a new log begins",
+            )
+
+    # --- writing -------------------------------------------------------------------------------------
+
+    def _is_checkpoint_due(self, adding: int, now: dt.datetime) -> bool:
+        unsigned = self._reader.unsigned + adding
+        late = now - self._checkpoint_at >= self._limits.checkpoint_age
+        return unsigned >= self._limits.checkpoint_records or late
+
+    def _write(self, records: Sequence[AuditRecord], now: dt.datetime, *, checkpoint: bool) -> None:
+        """Seal and write in one piece: all of it or nothing counts."""
+        assert self._key is not None  # noqa: S101  as above
+        stamp, state, lines = _rfc3339(now), self._reader.state, []
+        position, traffic, unsigned = self._reader.position, self._reader.traffic, self._reader.unsigned
+        for record in records:
+            line, state = sealed_clean(msgspec.structs.replace(record, time=stamp), state)
+            if len(line) > MAX_LINE_BYTES:
+                raise RecordTooLarge(f"an audit record of {len(line)} bytes is larger than {MAX_LINE_BYTES}")
+            lines.append(line)
+            unsigned += 1
+            position = record.position if isinstance(record.position, AccessPosition) else position
+            traffic = record.traffic if isinstance(record.traffic, Traffic) else traffic
+        if checkpoint:
+            line, state = seal_checkpoint(
+                state, time=stamp, key=self._key.id, sign=self._key.sign, position=position, traffic=traffic
+            )
+            lines.append(line)
+            unsigned = 0
+        data = b"".join(lines)
+        self._put(data)
+        self._size += len(data)
+        self._reader.state, self._reader.position, self._reader.traffic = state, position, traffic
+        self._reader.unsigned = unsigned
+        if checkpoint:
+            self._checkpoint_line, self._checkpoint_at = lines[-1], now
+
+    def _put(self, data: bytes) -> None:
+        try:
+            written = self._disk.write(self._descriptor, data)
+            problem = "no space for a whole record" if written != len(data) else ""
+        except OSError as error:
+            problem = error.strerror or str(error)
+        if problem:
+            with contextlib.suppress(AuditLogError):
+                self._truncate(self._size)
+            raise AuditLogError(f"cannot write {self._path}: {problem}", "check the space on the disk")
+
+    def _truncate(self, size: int) -> None:
+        try:
+            self._disk.truncate(self._descriptor, size)
+        except OSError as error:
+            raise AuditLogError(f"cannot repair {self._path}: {error.strerror}") from error
+
+    def _rotate_if_due(self, now: dt.datetime) -> None:
+        full = self._size >= self._limits.segment_bytes
+        old = now - self._segment_since >= self._limits.segment_age
+        if not full and not old:
+            return
+        # What was to be recorded is recorded; a full disk here only puts the rotation off.
+        try:
+            if self._reader.unsigned:
+                self._write((), now, checkpoint=True)
+            closed = Segment.named(self._directory, self._segment_first, self._reader.state.count)
+            self._disk.rename(self._path, closed.path)
+        except (AuditLogError, OSError) as error:
+            _LOG.warning("the audit log's segment stays open: %s", error)
+            return
+        self._find_end()
+
+    # --- beside the writing --------------------------------------------------------------------------
+
+    def _settle(self, *, force: bool) -> None:
+        with self._writing():
+            now = self._clock()
+            late = now - self._checkpoint_at >= self._limits.checkpoint_age
+            if self._reader.unsigned and (force or late):
+                self._write((), now, checkpoint=True)
+            if (self._inode, self._size) == self._settled:
+                return
+            line, descriptor, settled = self._checkpoint_line, os.dup(self._descriptor), (self._inode, self._size)
+            traffic = self._reader.traffic
+        try:
+            # Not under the lock: nobody's answer waits for the disk. Records first, then what vouches for them.
+            self._traffic.sync(traffic)
+            self._sync_closed()
+            self._disk.sync(descriptor)
+            sync_directory(self._directory)
+        except OSError as error:
+            raise AuditLogError(f"cannot flush {self._path}: {error.strerror}", "check the disk") from error
+        finally:
+            os.close(descriptor)
+        if line:
+            self._put_aside(line)
+        self._settled = settled
+
+    def _sync_closed(self) -> None:
+        """Segments that were closed since; the compressed ones are on the disk."""
+        for segment in segments(self._directory):
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(segment.path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    self._disk.sync(descriptor)
+                finally:
+                    os.close(descriptor)
+
+    def _put_aside(self, line: bytes) -> None:
+        """Keep a checkpoint beside the log, unless a later one is kept already."""
+        path = self._directory / CHECKPOINT
+        lock = self._open(path.with_name("checkpoint.lock"), os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists() or _sequence(read_bounded(path, MAX_LINE_BYTES)) < _sequence(line):
+                write_public(path, line)
+        finally:
+            os.close(lock)
+
+    @staticmethod
+    def _open(path: Path, flags: int) -> int:
+        try:
+            return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, SECRET_MODE)
+        except OSError as error:
+            raise AuditLogError(f"cannot open {path}: {error.strerror}") from error
+
+    def _release(self) -> None:
+        for descriptor in (self._descriptor, self._lock_descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._descriptor = self._lock_descriptor = -1
+
+
+def record_act(home: Home, kind: str, principal: str, detail: Mapping[str, object] | str = "") -> None:
+    """Record one administrative act in ``home``'s audit log, for a process that writes nothing else to it."""
+    with contextlib.closing(AuditLog(audit_file(home))) as log:
+        log.event(kind, principal, detail)
+
+
+def _last_checkpoint(data: bytes) -> int:
+    """Where the last whole line that is a checkpoint begins; -1 without one."""
+    end = data.rfind(b"\n")
+    while end > 0:
+        begin = data.rfind(b"\n", 0, end) + 1
+        if data.startswith(b'{"event":"checkpoint"', begin):
+            return begin
+        end = begin - 1
+    return -1
+
+
+def _sequence(line: bytes) -> int:
+    try:
+        return msgspec.json.decode(line, type=AuditRecord).sequence
+    except msgspec.MsgspecError:
+        return 0
+
+
+def _moment(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text)
+
+
+def _rfc3339(instant: dt.datetime) -> str:
+    return instant.astimezone(dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,93 @@
+"""What may not get into a record: secrets, text that is no Unicode, and text without end. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from sluice.gateway.audit_log.chain import AuditRecord, ChainState, seal
+from sluice.gateway.credentials.api_tokens import redact
+
+MAX_DETAILS = 16
+MAX_NAME_CHARACTERS = 64
+MAX_VALUE_CHARACTERS = 512
+MAX_FIELD_CHARACTERS = 2048
+
+_SUSPICIOUS = re.compile(r"sl[cs]_|eyJ|PRIVATE KEY|[Bb]earer |[\ud800-\udfff]")
+_SUSPICIOUS_BYTES = (b"slc_", b"sls_", b"eyJ", b"PRIVATE KEY", b"earer ")
+_JWT = re.compile(r"eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]*)?")
+_BEARER = re.compile(r"([Bb]earer )\S+")
+_BEARER_TEXT = re.compile(r'([Bb]earer )[^\s"]+')
+_PRIVATE_KEY_TEXT = re.compile(r'-----BEGIN [A-Z ]*PRIVATE KEY-----[^"]*')
+_PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*", re.DOTALL)
+
+_TEXT_FIELDS = tuple(
+    name
+    for name in AuditRecord.__struct_fields__
+    if name not in {"event", "sequence", "time", "previous", "decision", "status", "detail", "roles", "position"}
+)
+
+
+def clean(text: str, limit: int = MAX_FIELD_CHARACTERS) -> str:
+    """``text`` without secrets and lone surrogates, at most ``limit`` characters."""
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    if not _SUSPICIOUS.search(text):
+        return text
+    text = text.encode("utf-8", errors="backslashreplace").decode()
+    text = _JWT.sub("(jwt)", redact(text))
+    return _PRIVATE_KEY.sub("(private key)", _BEARER.sub(r"\1(secret)", text))[:limit]
+
+
+def without_secrets(lines: bytes) -> bytes:
+    """``lines`` of an access log, with what looks like a secret replaced; one look tells that there is none."""
+    if not any(mark in lines for mark in _SUSPICIOUS_BYTES):
+        return lines
+    return b"\n".join(
+        _clean_line(line) if any(mark in line for mark in _SUSPICIOUS_BYTES) else line for line in lines.split(b"\n")
+    )
+
+
+def _clean_line(line: bytes) -> bytes:
+    """It stays JSON if it was: what is taken out ends before the text does."""
+    text = _JWT.sub("(jwt)", redact(line.decode(errors="surrogateescape")))
+    text = _PRIVATE_KEY_TEXT.sub("(private key)", _BEARER_TEXT.sub(r"\1(secret)", text))
+    return text.encode(errors="surrogateescape")
+
+
+def sealed_clean(record: AuditRecord, state: ChainState) -> tuple[bytes, ChainState]:
+    """``record`` at the end of the chain, scrubbed when there is any need: one look at its line tells."""
+    try:
+        line, after = seal(record, state)
+    except UnicodeEncodeError:
+        return seal(scrubbed(record), state)
+    if len(line) <= MAX_FIELD_CHARACTERS and not any(mark in line for mark in _SUSPICIOUS_BYTES):
+        return line, after
+    return seal(scrubbed(record), state)
+
+
+def scrubbed(record: AuditRecord) -> AuditRecord:
+    """``record`` with every text in it clean; itself when there is nothing to do."""
+    changed: dict[str, object] = {}
+    for name in _TEXT_FIELDS:
+        value = getattr(record, name)
+        if value and isinstance(value, str) and (better := clean(value)) != value:
+            changed[name] = better
+    if isinstance(record.detail, dict):
+        changed["detail"] = scrubbed_detail(record.detail)
+    if isinstance(record.roles, tuple):
+        changed["roles"] = tuple(clean(role, MAX_NAME_CHARACTERS) for role in record.roles[:MAX_DETAILS])
+    return msgspec.structs.replace(record, **changed) if changed else record
+
+
+def scrubbed_detail(detail: Mapping[str, object] | str) -> dict[str, str] | msgspec.UnsetType:
+    """The facts of an act as short clean texts."""
+    facts = {"text": detail} if isinstance(detail, str) else detail
+    kept = {
+        clean(str(name), MAX_NAME_CHARACTERS): clean(str(value), MAX_VALUE_CHARACTERS)
+        for name, value in list(facts.items())[:MAX_DETAILS]
+        if value not in {"", None}
+    }
+    return kept or msgspec.UNSET

@@ -1,0 +1,1 @@
+"""Authentication: every kind of credential becomes one principal."""

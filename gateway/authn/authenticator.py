@@ -1,0 +1,249 @@
+"""Who is asking: every kind of credential, one principal. The only I/O is to fetch an issuer's keys.
+
+Exactly one credential counts: the ``Authorization`` header when there is one, else the cookies, else the client
+certificate. A bad bearer is never made up for by something weaker that came along.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sluice.gateway.authn import client_certificate
+from sluice.gateway.authz.policy_file import PolicyFile
+from sluice.gateway.config import IssuerConfig
+from sluice.gateway.credentials.access_tokens import (
+    ISSUER,
+    PASS_COOKIE,
+    SESSION_COOKIE,
+    InvalidPass,
+    Pass,
+    verify,
+)
+from sluice.gateway.credentials.api_tokens import Refusal, TokenBook, Unauthenticated
+from sluice.gateway.credentials.revocations import Revocations
+from sluice.gateway.credentials.session_store import SessionStore
+from sluice.gateway.credentials.sessions import NoSession, SessionRecord, is_session
+from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.credentials.users import UserBook
+from sluice.gateway.jwt.issuers import Identity, unverified_issuer, verify_token
+from sluice.gateway.jwt.jwks import KeyCache, KeyNotKnown
+from sluice.gateway.jwt.jws import MAX_JWT_CHARACTERS, InvalidJwt, looks_like_jwt
+from sluice.gateway.principal import Principal
+from sluice.gateway.snapshot import FileSnapshot
+from sluice.pki.assertions.credential import Credential
+
+MAX_AUTHORIZATION_CHARACTERS = MAX_JWT_CHARACTERS + len("Bearer ")
+MAX_COOKIE_CHARACTERS = 16 << 10
+MAX_TOKEN_CHARACTERS = 512
+"""Longest opaque bearer that is looked at."""
+
+_COOKIE = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)=(.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """What a request shows of who sends it: every value of each header that arrived."""
+
+    authorization: tuple[str, ...] = ()
+    cookie: tuple[str, ...] = ()
+    certificate: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """A principal, and what there is to know about its credential.
+
+    Attributes:
+        expires_at: when the credential ends by itself, in seconds since the epoch.
+        csrf: for cookies: what an unsafe request must repeat. None: not a cookie, nothing to repeat.
+        session: the session, when it was one that was shown.
+        pass_id: the pass, when it was one that was shown.
+    """
+
+    principal: Principal
+    expires_at: float
+    csrf: str | None = None
+    session: SessionRecord | None = None
+    pass_id: str = ""
+
+
+@dataclass
+class Authenticator:
+    """Everything that credentials are looked up in."""
+
+    tokens: FileSnapshot[TokenBook]
+    users: FileSnapshot[UserBook]
+    sessions: SessionStore
+    revocations: Revocations
+    pass_keys: PassKeys
+    policy: PolicyFile
+    trust_domain: str
+    issuers: Mapping[str, tuple[IssuerConfig, KeyCache]] = field(default_factory=dict)
+    clock: Callable[[], float] = time.time
+
+    async def authenticate(self, presented: Presented) -> Authenticated:
+        """Who presents these; raises ``Unauthenticated``, or that it cannot be told now."""
+        return self._not_revoked(await self._find(presented))
+
+    def _not_revoked(self, found: Authenticated) -> Authenticated:
+        # Whatever it was: the name may be locked out, and the credential may have been revoked while it was in use.
+        revoked = self.revocations.current().refuses(
+            name=found.principal.name,
+            credential=found.principal.credential,
+            jti=found.pass_id,
+            now=self.clock(),
+        )
+        if revoked is not None:
+            refusal = Refusal.LOCKED if revoked.kind == "user" else Refusal.REVOKED
+            raise Unauthenticated(
+                refusal, found.principal.credential.id, f"the {revoked.kind} {revoked.id} was revoked"
+            )
+        return found
+
+    async def _find(self, presented: Presented) -> Authenticated:
+        if presented.authorization:
+            return await self._bearer(presented.authorization)
+        missing = Unauthenticated(Refusal.MISSING)
+        try:
+            return self._cookies(presented.cookie)
+        except Unauthenticated as error:
+            if error.refusal is not Refusal.MISSING:
+                missing = error
+        if presented.certificate:
+            return self._certificate(presented.certificate)
+        raise missing
+
+    async def _bearer(self, values: tuple[str, ...]) -> Authenticated:
+        if len(values) > 1 or len(values[0]) > MAX_AUTHORIZATION_CHARACTERS:
+            raise Unauthenticated(Refusal.MALFORMED)
+        scheme, _, credential = values[0].partition(" ")
+        if scheme.lower() != "bearer":
+            raise Unauthenticated(Refusal.MALFORMED)
+        if looks_like_jwt(credential):
+            issuer = unverified_issuer(credential)
+            if issuer == ISSUER:
+                return self._pass(credential, by_cookie=False)
+            return await self._foreign(credential, issuer)
+        if len(credential) > MAX_TOKEN_CHARACTERS:
+            raise Unauthenticated(Refusal.MALFORMED)
+        if is_session(credential):
+            return self._session(credential, by_cookie=False)
+        return self._token(credential)
+
+    def of_token(self, text: str) -> Authenticated:
+        """Whose API token this is, and that neither it nor its owner was revoked; raises Unauthenticated."""
+        return self._not_revoked(self._token(text))
+
+    def _token(self, text: str) -> Authenticated:
+        book = self.tokens.get()
+        principal = book.authenticate(text, now=self.clock())
+        return Authenticated(principal, book.find(principal.credential.id).expires_at)
+
+    def _cookies(self, values: tuple[str, ...]) -> Authenticated:
+        cookies = parse_cookies(values)
+        refused = Unauthenticated(Refusal.MISSING)
+        if (text := cookies.get(PASS_COOKIE)) is not None:
+            try:
+                return self._pass(text, by_cookie=True)
+            except Unauthenticated as error:
+                refused = error
+        # A pass ends every few minutes; the session behind it goes on.
+        if (text := cookies.get(SESSION_COOKIE)) is not None:
+            return self._session(text, by_cookie=True)
+        raise refused
+
+    def _pass(self, text: str, *, by_cookie: bool) -> Authenticated:
+        try:
+            found: Pass = verify(text, self.pass_keys, now=self.clock())
+        except InvalidPass as error:
+            raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=str(error)) from error
+        # A pass for cookies demands its CSRF token as a cookie only; as a bearer no browser sends it by itself.
+        if by_cookie and not found.csrf:
+            raise Unauthenticated(Refusal.NOT_ACCEPTED, reason="a pass that was not made for cookies")
+        return Authenticated(found.principal, found.expires_at, found.csrf if by_cookie else None, pass_id=found.id)
+
+    def _session(self, text: str, *, by_cookie: bool) -> Authenticated:
+        try:
+            record = self.sessions.authenticate(text)
+        except NoSession as error:
+            raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=f"session: {error}") from error
+        if by_cookie is not (record.client == "browser"):
+            raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, "a session in the wrong place")
+        return self.of_session(record)
+
+    def of_session(self, record: SessionRecord) -> Authenticated:
+        """Whoever has this session; raises Unauthenticated when that is nobody any more."""
+        csrf = record.csrf if record.client == "browser" else None
+        return Authenticated(self._principal(record), record.expires_at, csrf, record)
+
+    def _principal(self, record: SessionRecord) -> Principal:
+        """The principal with the roles it has now, which may be others than when it signed in."""
+        policy = self.policy.get()
+        if record.method == "token":
+            return self._of_token(record)
+        if record.method != "user":
+            roles = policy.roles_of(record.name, record.groups)
+            return Principal(record.name, roles, record.method, Credential("session", record.id), record.groups)
+        user = self.users.get().get(record.name)
+        if user is None or record.created_at < user.changed_at:
+            raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, "the user was removed, or has another password")
+        roles = tuple(dict.fromkeys([*user.roles, *policy.roles_of(user.name, user.groups)]))
+        return Principal(user.name, roles, record.method, Credential("session", record.id), user.groups)
+
+    def _of_token(self, record: SessionRecord) -> Principal:
+        """Of a session that was begun with an API token: what the token may, for as long as the token is good."""
+        token = self.tokens.get().get(record.token)
+        if token is None or token.name != record.name or token.state(self.clock()) != "active":
+            raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, f"the token {record.token} of the session has ended")
+        if self.revocations.is_revoked("token", token.id):
+            raise Unauthenticated(Refusal.REVOKED, record.id, f"the token {token.id} of the session was revoked")
+        return Principal(token.name, (token.role,), "token", Credential("session", record.id), scopes=token.scopes)
+
+    def _certificate(self, values: tuple[str, ...]) -> Authenticated:
+        if len(values) > 1:
+            raise Unauthenticated(Refusal.MALFORMED)
+        try:
+            shown = client_certificate.parse(values[0], self.trust_domain)
+        except client_certificate.NoClientCertificate as error:
+            raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=f"client certificate: {error}") from error
+        roles = self.policy.get().roles_of(shown.user, ())
+        # Envoy checks its validity on each connection; an hour bounds only what nobody asked about since.
+        principal = Principal(shown.user, roles, "certificate", Credential("certificate", shown.fingerprint))
+        return Authenticated(principal, self.clock() + 3600)
+
+    async def _foreign(self, text: str, issuer: str) -> Authenticated:
+        config, cache = self.issuers.get(issuer, (None, None))
+        if config is None or cache is None:
+            raise Unauthenticated(Refusal.NOT_ACCEPTED, reason="a token of no issuer that is configured")
+        try:
+            identity = await self._verified(text, config, cache)
+        except (InvalidJwt, KeyNotKnown) as error:
+            reason = str(error) or "no key of the issuer has this id"
+            raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=f"token of {issuer}: {reason}") from error
+        roles = self.policy.get().roles_of(identity.name, identity.groups)
+        principal = Principal(identity.name, roles, "jwt", Credential("jwt", identity.credential), identity.groups)
+        return Authenticated(principal, identity.expires_at)
+
+    async def _verified(self, text: str, config: IssuerConfig, cache: KeyCache) -> Identity:
+        try:
+            return verify_token(text, config, await cache.get(), now=self.clock())
+        except KeyNotKnown:
+            # Perhaps the issuer has rotated.
+            return verify_token(text, config, await cache.renewed(), now=self.clock())
+
+
+def parse_cookies(values: tuple[str, ...]) -> Mapping[str, str]:
+    """The cookies by name; one that comes twice is left out, since nobody can tell which is meant."""
+    found: dict[str, str] = {}
+    twice: set[str] = set()
+    if sum(map(len, values)) > MAX_COOKIE_CHARACTERS:
+        return found
+    for part in ";".join(values).split(";"):
+        if match := _COOKIE.fullmatch(part.strip(" \t")):
+            if match[1] in found:
+                twice.add(match[1])
+            found[match[1]] = match[2].strip('"')
+    return {name: value for name, value in found.items() if name not in twice}

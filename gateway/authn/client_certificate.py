@@ -1,0 +1,60 @@
+"""Who stands behind a client certificate, as Envoy tells it in ``x-forwarded-client-cert``. No I/O.
+
+Envoy writes this header itself (``SANITIZE_SET``) after it has verified the certificate, and removes whatever a client
+sends under this name; so what arrives has one element. Anything else is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sluice.core.errors import InvalidIdentity
+from sluice.pki.spiffe_id import Role, SpiffeId
+
+HEADER = "x-forwarded-client-cert"
+MAX_CHARACTERS = 4096
+
+_PAIR = re.compile(r'([A-Za-z]+)=("(?:[^"\\]|\\.)*"|[^;,"]*)')
+_FINGERPRINT = re.compile(r"[0-9a-f]{64}")
+
+
+class NoClientCertificate(Exception):
+    """The header does not name one user of this trust domain; the message is for the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCertificate:
+    """A verified client certificate: its user, and the SHA-256 of its DER encoding in hexadecimal."""
+
+    user: str
+    fingerprint: str
+
+
+def parse(value: str, trust_domain: str) -> ClientCertificate:
+    """The user in the header's value; raises :class:`NoClientCertificate`."""
+    if len(value) > MAX_CHARACTERS:
+        raise NoClientCertificate("the header is too long")
+    fields: dict[str, list[str]] = {}
+    position = 0
+    while position < len(value):
+        match = _PAIR.match(value, position)
+        if match is None:
+            raise NoClientCertificate("the header is not of the form that Envoy writes")
+        fields.setdefault(match[1].lower(), []).append(match[2].strip('"'))
+        position = match.end()
+        if position < len(value):
+            # A comma would begin a second element: the certificate of some proxy before, of whom we know none.
+            if value[position] != ";":
+                raise NoClientCertificate("the header has more than one element")
+            position += 1
+    uris, hashes = fields.get("uri", []), fields.get("hash", [])
+    if len(uris) != 1 or len(hashes) != 1 or not _FINGERPRINT.fullmatch(hashes[0]):
+        raise NoClientCertificate("the certificate does not have exactly one identity")
+    try:
+        identity = SpiffeId.parse(uris[0])
+    except InvalidIdentity as error:
+        raise NoClientCertificate("the certificate has no SPIFFE ID") from error
+    if identity.trust_domain != trust_domain or identity.role is not Role.USER:
+        raise NoClientCertificate("the certificate is not of a user of this trust domain")
+    return ClientCertificate(identity.name, hashes[0])

@@ -1,0 +1,1 @@
+"""Authorization: operations, the policy, and the published routes."""

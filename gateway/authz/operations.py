@@ -1,0 +1,67 @@
+"""What can be done with a cluster, by name. Derived from the published routes; only what is no route stands here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from sluice.gateway.authz.routes import Route
+
+GATEWAY_OPERATIONS: Mapping[str, str] = {
+    "connect.use": "open a Spark Connect session through the gateway, and run whatever Spark can in it",
+    "sessions.list": "see who is signed in, and the limits of the gateway",
+    "sessions.revoke": "end sessions of anybody",
+    "tokens.list": "see all API tokens, which say nothing that lets anyone use them",
+    "tokens.revoke": "revoke API tokens of anybody",
+    "audit_log.search": "search the audit log, and have its chain verified",
+    "certificates.list": "see authorities, issued certificates and rotations",
+    "certificates.revoke": "have the certificate of any process, job or user revoked",
+}
+"""Operations that REST has no route for, with what they mean."""
+
+OWNED_OPERATIONS = frozenset(
+    {
+        "jobs.cancel",
+        "jobs.list",
+        "jobs.read",
+        "jobs.logs",
+        "jobs.connections",
+        "jobs.exceptions",
+        "jobs.checkpoints",
+        "jobs.ui",
+        "events.read",
+        "jobs.savepoint",
+        "savepoints.read",
+        "savepoints.dispose",
+        "shuffle.read",
+        "taskmanagers.read",
+        "connections.read",
+    }
+)
+"""Those that may be allowed for one's own jobs only: REST is told whether the owner matters, and compares."""
+
+_OPERATION = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
+_PATTERN = re.compile(r"\*|([a-z][a-z0-9_]*|\*)(\.([a-z][a-z0-9_]*|\*))+")
+
+
+def known_operations(routes: Iterable[Route]) -> frozenset[str]:
+    """Every operation that these routes and the gateway itself name."""
+    return frozenset(route.operation for route in routes) | frozenset(GATEWAY_OPERATIONS)
+
+
+def is_operation(text: str) -> bool:
+    """Whether ``text`` has the form of an operation: ``jobs.cancel``."""
+    return _OPERATION.fullmatch(text) is not None
+
+
+def is_pattern(text: str) -> bool:
+    """Whether ``text`` is an operation or a pattern of them: ``jobs.cancel``, ``jobs.*``, ``*.read``, ``*``."""
+    return _PATTERN.fullmatch(text) is not None
+
+
+def matches(pattern: str, operation: str) -> bool:
+    """Whether ``pattern`` covers ``operation``: a ``*`` stands for one part of the name, alone for every operation."""
+    if pattern == "*":
+        return is_operation(operation)
+    wanted, parts = pattern.split("."), operation.split(".")
+    return len(wanted) == len(parts) and all(want in {"*", part} for want, part in zip(wanted, parts, strict=True))

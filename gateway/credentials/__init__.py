@@ -1,0 +1,1 @@
+"""What principals present: API tokens, sessions, users, short-lived access tokens; made, stored and revoked."""

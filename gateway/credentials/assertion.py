@@ -1,0 +1,112 @@
+"""What the gateway tells the processes behind it about each request it lets through: a signed assertion.
+
+Made by the auth service with the keys of :mod:`sluice.gateway.credentials.signing_keys`; form and verification are in
+``pki.assertions.tokens``. The public keys are published in a file of the home, for processes on this machine, and over
+mutual TLS (:mod:`sluice.gateway.service.processes`) for those on others.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jwt
+import msgspec
+
+from sluice.core.files import write_public
+from sluice.core.home import Home
+from sluice.gateway.credentials.signing_keys import PassKeys, encode_jwks
+from sluice.gateway.principal import Principal
+from sluice.pki.assertions.keys import assertion_keys_file
+from sluice.pki.assertions.tokens import (
+    ALGORITHM,
+    CONNECT_AUDIENCE,
+    ISSUER,
+    REST_AUDIENCE,
+    Asserted,
+    Claims,
+    query_digest,
+)
+
+LIFETIME_SECONDS = 60
+CONNECT_PREFIX = "/spark.connect.SparkConnectService/"
+"""Paths of Spark Connect's gRPC methods."""
+
+_JTI_BYTES = 12
+_OF_PASSES = frozenset({"method", "all", "own"})
+"""Claims that assertions do not have."""
+
+
+def publish_keys(home: Home, keys: PassKeys) -> None:
+    """Write the public key set, when it is not there already."""
+    path, data = assertion_keys_file(home), encode_jwks(keys)
+    if not path.exists() or path.read_bytes() != data:
+        write_public(path, data)
+
+
+def audience_of(path: str) -> str:
+    """Whom a request for ``path`` goes to."""
+    return CONNECT_AUDIENCE if path.startswith(CONNECT_PREFIX) else REST_AUDIENCE
+
+
+@dataclass(frozen=True, slots=True)
+class AssertionSigner:
+    """Signs assertions; ``clock`` in seconds since the epoch."""
+
+    keys: PassKeys
+    clock: Callable[[], float] = time.time
+
+    def sign(
+        self,
+        principal: Principal,
+        *,
+        method: str,
+        target: str,
+        operation: str,
+        request_id: str,
+        any_owner: bool = False,
+    ) -> str:
+        """An assertion that ``principal`` asks with ``method`` for ``target`` (path and query), good once.
+
+        ``operation`` is what was granted; ``any_owner``: it may do so to what belongs to others.
+
+        Raises :class:`~sluice.gateway.errors.PassKeyError` when there is no key.
+        """
+        who = Asserted(
+            principal.name,
+            tuple(principal.roles),
+            tuple(getattr(principal, "groups", ())),
+            principal.method,
+            principal.credential,
+            request_id,
+        )
+        return self.sign_for(who, method=method, target=target, operation=operation, any_owner=any_owner)
+
+    def sign_for(self, who: Asserted, *, method: str, target: str, operation: str, any_owner: bool = False) -> str:
+        """The same for somebody whom an assertion named: a process of the gateway asks in its name."""
+        now = self.clock()
+        path, _, query = target.partition("?")
+        claims = Claims(
+            iss=ISSUER,
+            aud=audience_of(path),
+            sub=who.principal,
+            roles=who.roles,
+            groups=who.groups,
+            mth=who.method,
+            cred=who.credential.id,
+            kind=who.credential.kind,
+            rid=who.request_id,
+            op=operation,
+            any=any_owner,
+            htm=method,
+            htu=path,
+            htq=query_digest(query),
+            jti=secrets.token_hex(_JTI_BYTES),
+            iat=int(now),
+            exp=int(now) + LIFETIME_SECONDS,
+        )
+        key = self.keys.signing(now)
+        payload = {name: value for name, value in msgspec.to_builtins(claims).items() if name not in _OF_PASSES}
+        return jwt.encode(payload, key.private, algorithm=ALGORITHM, headers={"kid": key.kid})

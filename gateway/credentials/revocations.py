@@ -1,0 +1,212 @@
+"""What was revoked before its time: one set for tokens, passes, sessions, users and certificates.
+
+The set is a file that is only ever appended to, a line for each act, by the auth service and by the command alike;
+readers follow it and see a new line within :data:`POLL_SECONDS`. Ids leave it when what they name has ended by itself,
+which also bounds it: compaction replaces the file by the lines that still mean something. A line that cannot be read
+makes the whole set unreadable, and then nobody is let in: it may be the one that matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+import msgspec
+
+from sluice.core.files import (
+    SECRET_MODE,
+    locked,
+    make_private_directory,
+    read_secret,
+    sync_directory,
+    write_secret,
+)
+from sluice.core.home import Home
+from sluice.gateway.errors import RevocationError
+from sluice.pki.assertions.credential import Credential
+
+RevocationKind = Literal["token", "pass", "session", "user", "certificate"]
+KINDS: tuple[RevocationKind, ...] = get_args(RevocationKind)
+
+MAX_REVOCATIONS = 20_000
+"""Unexpired ids in one set; Envoy is given all of them."""
+MAX_FILE_BYTES = 8 << 20
+COMPACT_ABOVE_BYTES = 1 << 20
+MAX_ID_CHARACTERS = 128
+FOREVER = 253_402_300_799
+"""The end of the year 9999: for what has no end of its own, such as a user."""
+POLL_SECONDS = 0.1
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]*")
+
+
+class Revocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One id that no longer counts. Times are seconds since the epoch.
+
+    Attributes:
+        until: when it needs no mention any more, because what it names has ended by itself; a time that has passed
+            takes an earlier revocation back (a user who may come in again).
+    """
+
+    kind: RevocationKind
+    id: str
+    until: int
+    at: int
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RevocationSet:
+    """All that is revoked, as a value; ids of different kinds never meet."""
+
+    entries: Mapping[tuple[RevocationKind, str], Revocation] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, revocations: Iterable[Revocation]) -> RevocationSet:
+        """Of several about one id the last one counts."""
+        return cls({(each.kind, each.id): each for each in revocations})
+
+    def is_revoked(self, kind: RevocationKind, identifier: str, *, now: float) -> bool:
+        """Whether this id is revoked at ``now``."""
+        entry = self.entries.get((kind, identifier))
+        return entry is not None and now < entry.until
+
+    def unexpired(self, now: float) -> tuple[Revocation, ...]:
+        """What still matters at ``now``."""
+        return tuple(each for each in self.entries.values() if now < each.until)
+
+    def refuses(self, *, name: str, credential: Credential, now: float, jti: str = "") -> Revocation | None:
+        """What stands against a principal with this name and credential, and against the pass ``jti``."""
+        keys: list[tuple[RevocationKind, str]] = [("user", name), ("pass", jti)]
+        if credential.kind != "jwt":  # of which only the user, and the passes got for it, are revoked
+            keys.append((credential.kind, credential.id))
+        for key in keys:
+            if key[1] and self.is_revoked(*key, now=now):
+                return self.entries[key]
+        return None
+
+
+def decode(data: bytes) -> RevocationSet:
+    """The set that a whole file means; raises :class:`RevocationError`.
+
+    A last line without its end was never acknowledged to whoever wrote it: it does not count.
+    """
+    whole, _, _ = data.rpartition(b"\n")
+    try:
+        return RevocationSet.of(msgspec.json.decode(line, type=Revocation) for line in whole.split(b"\n") if line)
+    except msgspec.MsgspecError as error:
+        raise RevocationError(f"the revocation file is damaged: {error}", "restore it from a backup") from error
+
+
+class Revocations:
+    """The set of one home: read, added to, and watched."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path = path
+        self._clock = clock
+        # One value, so that threads never pair the stamp of one with the set of another.
+        self._known: tuple[tuple[int, int, int] | None, RevocationSet] = (None, RevocationSet())
+
+    @classmethod
+    def of(cls, home: Home) -> Revocations:
+        """That of ``home``; a missing file is an empty set."""
+        return cls(home.gateway / "revocations.jsonl")
+
+    def current(self) -> RevocationSet:
+        """The set as it is now, read again only when the file changed; raises when it cannot be read."""
+        stamp, (known, current) = self._look(), self._known
+        if stamp is None:
+            current = RevocationSet()
+        elif stamp != known:
+            current = decode(read_secret(self._path, MAX_FILE_BYTES))
+        self._known = stamp, current
+        return current
+
+    def is_revoked(self, kind: RevocationKind, identifier: str) -> bool:
+        """Whether this id is revoked now."""
+        return self.current().is_revoked(kind, identifier, now=self._clock())
+
+    def revoke(self, kind: RevocationKind, identifier: str, *, until: float = FOREVER, by: str = "") -> Revocation:
+        """Add an id; it is on disk when this returns. Raises :class:`RevocationError`, and then it is not revoked."""
+        if kind not in KINDS or len(identifier) > MAX_ID_CHARACTERS or not _ID.fullmatch(identifier):
+            raise RevocationError(f"{identifier[:80]!r} cannot be the id of a {kind}")
+        now = self._clock()
+        entry = Revocation(kind=kind, id=identifier, until=min(int(until), FOREVER), at=int(now), by=by)
+        make_private_directory(self._path.parent)
+        with locked(self._path.parent):
+            kept = self._compacted(now)
+            if len(kept) >= MAX_REVOCATIONS and now < until:
+                raise RevocationError(
+                    f"{len(kept)} ids are revoked already",
+                    "rotate the pass keys, or wait for some to end by themselves",
+                )
+            self._append(msgspec.json.encode(entry) + b"\n")
+        return entry
+
+    def restore(self, kind: RevocationKind, identifier: str, *, by: str = "") -> Revocation:
+        """Take back what :meth:`revoke` did to this id."""
+        return self.revoke(kind, identifier, until=self._clock(), by=by)
+
+    async def changes(self, interval: float = POLL_SECONDS) -> AsyncIterator[RevocationSet]:
+        """The set now, and again each time it changed, within ``interval`` seconds; runs until closed."""
+        last: RevocationSet | None = None
+        while True:
+            current = self.current()
+            if current is not last:
+                last = current
+                yield current
+            await asyncio.sleep(interval)
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            info = self._path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise RevocationError(f"cannot read {self._path}: {error.strerror}") from error
+        return (info.st_ino, info.st_size, info.st_mtime_ns)
+
+    def _compacted(self, now: float) -> tuple[Revocation, ...]:
+        """What still matters; a file that has grown is rewritten to it."""
+        current = self.current()
+        kept = current.unexpired(now)
+        stamp = self._known[0]
+        if stamp is not None and stamp[1] > COMPACT_ABOVE_BYTES and len(kept) < len(current.entries):
+            write_secret(self._path, b"".join(msgspec.json.encode(each) + b"\n" for each in kept))
+        return kept
+
+    def _append(self, line: bytes) -> None:
+        try:
+            descriptor = os.open(
+                self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, SECRET_MODE
+            )
+            try:
+                size = os.fstat(descriptor).st_size
+                # Whoever died in the middle of a line left its beginning: it never counted, and goes.
+                end = _end_of_last_line(descriptor, size)
+                if end != size:
+                    os.ftruncate(descriptor, end)
+                if end + len(line) > MAX_FILE_BYTES:
+                    raise RevocationError(f"{self._path} would be larger than {MAX_FILE_BYTES} bytes")
+                if os.write(descriptor, line) != len(line):
+                    os.ftruncate(descriptor, end)
+                    raise RevocationError(f"cannot write all of a line to {self._path}", "check the space on the disk")
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            raise RevocationError(
+                f"cannot write {self._path}: {error.strerror}", "check the space on the disk; nothing was revoked"
+            ) from error
+
+
+def _end_of_last_line(descriptor: int, size: int) -> int:
+    tail = os.pread(descriptor, 4096, max(0, size - 4096))
+    return max(0, size - 4096) + tail.rfind(b"\n") + 1

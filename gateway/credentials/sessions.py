@@ -1,0 +1,178 @@
+"""Sessions as values: of browsers (a cookie) and of the command (a bearer). No files, no clocks, no sockets.
+
+What the client holds reads ``sls_<id>_<secret>``; only its SHA-256 is kept. Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from sluice.gateway.errors import SessionError
+from sluice.gateway.principal import Method
+
+MAX_SESSIONS = 10_000
+MAX_SESSIONS_PER_NAME = 50
+"""The oldest of somebody who has this many ends when a new one begins."""
+CSRF_BYTES = 16
+
+_ID_BYTES = 6
+_SECRET_BYTES = 32
+_SESSION = re.compile(r"sls_([0-9a-f]{12})_([0-9a-f]{64})")
+_NO_DIGEST = hashlib.sha256(b"no such session").hexdigest()
+
+Client = Literal["browser", "command"]
+
+
+class NoSession(Exception):
+    """What was presented is no session, or none any more; the message is for the log."""
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is kept of a session; nothing in it lets anyone use the session."""
+
+    id: str
+    name: str
+    method: Method
+    client: Client
+    sha256: str
+    csrf: str
+    created_at: float
+    seen_at: float
+    expires_at: float
+    groups: tuple[str, ...] = ()
+    address: str = ""
+    issuer: str = ""
+    token: str = ""
+    """Id of the API token that it was begun with; it ends with it."""
+
+
+class _SessionFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: Literal[1] = 1
+    sessions: tuple[SessionRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long sessions live, in seconds: at most, and without being used."""
+
+    lifetime: float
+    idle: float
+
+    def hold(self, record: SessionRecord, now: float) -> bool:
+        """Whether a session has not ended by itself at ``now``."""
+        # Both as they are configured now: a shorter one counts for sessions that exist, a longer one does not.
+        return now < min(record.expires_at, record.created_at + self.lifetime, record.seen_at + self.idle)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """Who begins a session, and how; ``token`` is the API token that was shown, and ``not_after`` its end."""
+
+    name: str
+    method: Method
+    groups: tuple[str, ...] = ()
+    issuer: str = ""
+    token: str = ""
+    not_after: float = math.inf
+
+
+class SessionBook:
+    """All sessions of a cluster, immutable; a change gives a new book."""
+
+    def __init__(self, records: Iterable[SessionRecord] = ()) -> None:
+        self._records: Mapping[str, SessionRecord] = {record.id: record for record in records}
+
+    @property
+    def records(self) -> tuple[SessionRecord, ...]:
+        """Every session, in the order they began."""
+        return tuple(self._records.values())
+
+    @classmethod
+    def decode(cls, data: bytes) -> SessionBook:
+        """Read the file format; raises :class:`SessionError`."""
+        try:
+            return cls(msgspec.json.decode(data, type=_SessionFile).sessions)
+        except msgspec.MsgspecError as error:
+            raise SessionError(
+                f"the session file is damaged: {error}", "remove it; everybody signs in again"
+            ) from error
+
+    def encode(self) -> bytes:
+        """The file format."""
+        return msgspec.json.encode(_SessionFile(sessions=self.records))
+
+    def get(self, identifier: str) -> SessionRecord | None:
+        """The session with this id."""
+        return self._records.get(identifier)
+
+    def begin(
+        self, who: SignedIn, client: Client, limits: Limits, *, now: float, address: str = ""
+    ) -> tuple[SessionBook, SessionRecord, str]:
+        """A session with an id and a secret that nobody has chosen or seen; returns the secret too."""
+        kept = [record for record in self.records if limits.hold(record, now)]
+        own = [record.id for record in kept if record.name == who.name]
+        surplus = set(own[: max(0, len(own) - MAX_SESSIONS_PER_NAME + 1)])
+        kept = [record for record in kept if record.id not in surplus]
+        if len(kept) >= MAX_SESSIONS:
+            raise SessionError(f"there are {len(kept)} sessions already", "wait, or end some: `sluice session revoke`")
+        identifier = secrets.token_hex(_ID_BYTES)
+        while identifier in self._records:
+            identifier = secrets.token_hex(_ID_BYTES)
+        text = f"sls_{identifier}_{secrets.token_hex(_SECRET_BYTES)}"
+        record = SessionRecord(
+            id=identifier,
+            name=who.name,
+            method=who.method,
+            client=client,
+            sha256=_digest(text),
+            csrf=secrets.token_hex(CSRF_BYTES),
+            created_at=now,
+            seen_at=now,
+            expires_at=min(now + limits.lifetime, who.not_after),
+            groups=who.groups,
+            address=address,
+            issuer=who.issuer,
+            token=who.token,
+        )
+        return SessionBook([*kept, record]), record, text
+
+    def authenticate(self, presented: str, limits: Limits, *, now: float) -> SessionRecord:
+        """The session that ``presented`` is; raises :class:`NoSession`."""
+        match = _SESSION.fullmatch(presented)
+        if match is None:
+            raise NoSession("not of a session's shape")
+        # In constant time, and against something even when the id is unknown.
+        record = self._records.get(match[1])
+        expected = _NO_DIGEST if record is None else record.sha256
+        if not hmac.compare_digest(_digest(presented), expected) or record is None:
+            raise NoSession("not known, or ended")
+        if not limits.hold(record, now):
+            raise NoSession("expired")
+        return record
+
+    def seen(self, identifier: str, *, now: float) -> SessionBook:
+        """The session was used."""
+        record = self._records[identifier]
+        return SessionBook({**self._records, identifier: msgspec.structs.replace(record, seen_at=now)}.values())
+
+    def end(self, identifier: str) -> SessionBook:
+        """Without this session; one that is not there is no error."""
+        return SessionBook(record for record in self.records if record.id != identifier)
+
+
+def is_session(text: str) -> bool:
+    """Whether ``text`` has the shape of what a session's client holds."""
+    return _SESSION.fullmatch(text) is not None
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

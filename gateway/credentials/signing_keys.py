@@ -1,0 +1,162 @@
+"""The keys that passes are signed with: made here, never leaving the machine, replaced before anyone notices.
+
+A key is published before it signs and stays published until the last pass it signed has expired, so that whoever
+verifies passes (Envoy by an inline key set, REST by a file) never meets a pass of a key it has not heard of. What to
+do when is decided by :func:`plan`, which sees ages alone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jwt
+import msgspec
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from sluice.core.files import (
+    locked,
+    make_private_directory,
+    read_secret,
+    remove_leftovers,
+    write_secret,
+)
+from sluice.core.home import Home
+from sluice.gateway.errors import PassKeyError
+
+ALGORITHM = "ES256"
+ROTATE_AFTER = dt.timedelta(hours=24)
+PUBLISH_AHEAD = dt.timedelta(seconds=60)
+"""How long a key is in the published set before it signs."""
+RETAIN = dt.timedelta(minutes=15)
+"""How long a key stays published after its successor has begun to sign: longer than any pass lives."""
+MAX_KEY_BYTES = 4096
+
+_FILE = re.compile(r"([0-9]{10,12})-([0-9a-f]{16})\.pem")
+_KID_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PassKey:
+    """One signing key; ``created`` in seconds since the epoch."""
+
+    kid: str
+    created: float
+    private: ec.EllipticCurvePrivateKey
+
+    def __repr__(self) -> str:
+        return f"PassKey({self.kid!r}, created={self.created})"
+
+    def jwk(self) -> dict[str, object]:
+        """The public half (RFC 7517)."""
+        public = jwt.algorithms.ECAlgorithm.to_jwk(self.private.public_key(), as_dict=True)
+        return {**public, "kid": self.kid, "use": "sig", "alg": ALGORITHM}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPlan:
+    """What is due at one moment: who signs, who is no longer needed, whether a new key is wanted."""
+
+    signing: str | None
+    retired: tuple[str, ...]
+    make: bool
+
+
+def plan(ages: Iterable[tuple[str, float]], now: float) -> KeyPlan:
+    """Decide about keys given as (kid, created); pure."""
+    ordered = sorted(ages, key=lambda entry: (entry[1], entry[0]))
+    if not ordered:
+        return KeyPlan(None, (), make=True)
+    # The youngest that everybody has had time to learn of; a first key alone has nobody to wait for.
+    known = [entry for entry in ordered if now - entry[1] >= PUBLISH_AHEAD.total_seconds()]
+    signing = known[-1] if known else ordered[0]
+    began = signing[1] + PUBLISH_AHEAD.total_seconds()
+    over = now - began >= RETAIN.total_seconds()
+    retired = tuple(kid for kid, created in ordered if over and (created, kid) < (signing[1], signing[0]))
+    # A clock set back must not make keys without end: a key from the future counts as young.
+    return KeyPlan(signing[0], retired, make=now - ordered[-1][1] >= ROTATE_AFTER.total_seconds())
+
+
+class PassKeys:
+    """The keys of one home; the auth service writes them, others of the same home may read."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._keys: dict[str, PassKey] = {}
+
+    @classmethod
+    def of(cls, home: Home) -> PassKeys:
+        """Those of ``home``; nothing is read before :meth:`refresh` or :meth:`load`."""
+        return cls(home.gateway / "pass-keys")
+
+    def refresh(self, now: float) -> bool:
+        """Make, retire and read keys as it is due; whether the published set changed."""
+        make_private_directory(self._directory)
+        before = set(self._keys)
+        with locked(self._directory):
+            remove_leftovers(self._directory)
+            keys = self._read()
+            due = plan(((key.kid, key.created) for key in keys.values()), now)
+            for kid in due.retired:
+                self._file(keys.pop(kid)).unlink(missing_ok=True)
+            if due.make:
+                key = PassKey(secrets.token_hex(_KID_BYTES), float(int(now)), ec.generate_private_key(ec.SECP256R1()))
+                write_secret(self._file(key), _pem(key.private))
+                keys[key.kid] = key
+        # Replaced as a whole: another thread may be looking something up.
+        self._keys = keys
+        return set(self._keys) != before
+
+    def load(self) -> None:
+        """Read what is there, changing nothing: for processes beside the auth service."""
+        self._keys = self._read() if self._directory.is_dir() else {}
+
+    def signing(self, now: float) -> PassKey:
+        """The key that signs at ``now``; raises :class:`PassKeyError` before the first :meth:`refresh`."""
+        kid = plan(((key.kid, key.created) for key in self._keys.values()), now).signing
+        if kid is None:
+            raise PassKeyError("there is no key to sign passes with", "start the auth service: it makes them")
+        return self._keys[kid]
+
+    def find(self, kid: str) -> PassKey | None:
+        """The key with this id; ids come from outside, so they are only ever looked up among what is loaded."""
+        return self._keys.get(kid)
+
+    def jwks(self) -> dict[str, object]:
+        """The public key set (RFC 7517 section 5), for Envoy, REST and whoever else verifies."""
+        ordered = sorted(self._keys.values(), key=lambda key: (key.created, key.kid))
+        return {"keys": [key.jwk() for key in ordered]}
+
+    def _file(self, key: PassKey) -> Path:
+        return self._directory / f"{int(key.created)}-{key.kid}.pem"
+
+    def _read(self) -> dict[str, PassKey]:
+        keys: dict[str, PassKey] = {}
+        for path in sorted(self._directory.glob("*.pem")):
+            match = _FILE.fullmatch(path.name)
+            if match is None:
+                continue
+            try:
+                private = serialization.load_pem_private_key(read_secret(path, MAX_KEY_BYTES), password=None)
+            except ValueError as error:
+                raise PassKeyError(f"{path} is damaged", "remove it; another is made") from error
+            if not isinstance(private, ec.EllipticCurvePrivateKey) or private.curve.name != "secp256r1":
+                raise PassKeyError(f"{path} is not a P-256 key", "remove it; another is made")
+            keys[match[2]] = PassKey(match[2], float(match[1]), private)
+        return keys
+
+
+def encode_jwks(keys: PassKeys) -> bytes:
+    """The key set as it is served and written."""
+    return msgspec.json.encode(keys.jwks())
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,68 @@
+"""When each API token was last used: beside the tokens, so that using one never writes the file that others change."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from sluice.core.errors import StoreError
+from sluice.core.files import make_private_directory, read_secret, write_secret
+from sluice.core.home import Home
+from sluice.gateway.credentials.api_tokens import MAX_TOKENS
+
+MAX_USE_FILE_BYTES = 1 << 20
+
+
+def read_token_use(home: Home) -> dict[str, float]:
+    """Token id -> seconds since the epoch; what cannot be read is no use known, and nothing depends on it."""
+    try:
+        return msgspec.json.decode(read_secret(_file(home), MAX_USE_FILE_BYTES), type=dict[str, float])
+    except (StoreError, msgspec.MsgspecError):
+        return {}
+
+
+class TokenUse:
+    """Notes uses in memory; whoever keeps it writes them every few seconds, in a thread beside the event loop.
+
+    A crash loses what was not written.
+    """
+
+    def __init__(self, home: Home, clock: Callable[[], float] = time.time) -> None:
+        self._path = _file(home)
+        self._clock = clock
+        self._used = read_token_use(home)
+        self._dirty = False
+        self._mutex = threading.Lock()
+        self._writer = threading.Lock()
+
+    def used(self, identifier: str) -> None:
+        """The token with this id was accepted. Waits for no disk."""
+        with self._mutex:
+            self._used[identifier] = self._clock()
+            self._dirty = True
+
+    def flush(self) -> None:
+        """Write what has not been written; for a thread, for it waits for the disk."""
+        with self._writer:
+            with self._mutex:
+                if not self._dirty:
+                    return
+                if len(self._used) > MAX_TOKENS:
+                    newest = sorted(self._used.items(), key=lambda entry: entry[1])[-MAX_TOKENS:]
+                    self._used = dict(newest)
+                used, self._dirty = dict(self._used), False
+            try:
+                make_private_directory(self._path.parent)
+                write_secret(self._path, msgspec.json.encode(used))
+            except BaseException:
+                with self._mutex:
+                    self._dirty = True
+                raise
+
+
+def _file(home: Home) -> Path:
+    return home.gateway / "token-use.json"

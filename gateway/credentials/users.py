@@ -1,0 +1,210 @@
+"""Users of a cluster without an identity provider: names, roles, groups, and scrypt hashes of passwords.
+
+Source: RFC 7914 (scrypt). Hashing takes tens of milliseconds and 32 MiB on purpose; callers do it off the event loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sluice.core.files import (
+    locked,
+    make_private_directory,
+    read_secret,
+    write_secret,
+)
+from sluice.core.home import Home
+from sluice.gateway.credentials.session_store import revoke_sessions
+from sluice.gateway.errors import UserFileError
+from sluice.gateway.principal import is_name
+from sluice.gateway.snapshot import FileSnapshot
+
+MAX_USERS = 5000
+MAX_USER_FILE_BYTES = 4 << 20
+MIN_PASSWORD_CHARACTERS = 10
+MAX_PASSWORD_BYTES = 1024
+
+_COST = 1 << 15
+_BLOCK = 8
+_MEMORY_BYTES = 64 << 20
+
+
+class PasswordHash(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """scrypt with its parameters; salt and digest in hexadecimal."""
+
+    salt: str
+    digest: str
+    cost: int = _COST
+    block: int = _BLOCK
+
+
+class UserRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One user; ``changed_at`` is when the password was set: sessions that are older have ended."""
+
+    name: str
+    password: PasswordHash
+    changed_at: float
+    created_at: float
+    roles: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+class _UserFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: Literal[1] = 1
+    users: tuple[UserRecord, ...] = ()
+
+
+class UserBook:
+    """All users, immutable."""
+
+    def __init__(self, records: Iterable[UserRecord] = ()) -> None:
+        self._records: Mapping[str, UserRecord] = {record.name: record for record in records}
+
+    @property
+    def records(self) -> tuple[UserRecord, ...]:
+        """Every user, in the order they were added."""
+        return tuple(self._records.values())
+
+    @classmethod
+    def decode(cls, data: bytes) -> UserBook:
+        """Read the file format; raises :class:`UserFileError`."""
+        try:
+            return cls(msgspec.json.decode(data, type=_UserFile).users)
+        except msgspec.MsgspecError as error:
+            raise UserFileError(f"the user file is damaged: {error}", "restore it from a backup") from error
+
+    def encode(self) -> bytes:
+        """The file format."""
+        return msgspec.json.format(msgspec.json.encode(_UserFile(users=self.records)), indent=1)
+
+    def get(self, name: str) -> UserRecord | None:
+        """The user with this name."""
+        return self._records.get(name)
+
+    def require(self, name: str) -> UserRecord:
+        """The user with this name; raises :class:`UserFileError`."""
+        record = self.get(name)
+        if record is None:
+            raise UserFileError(f"there is no user {name[:80]!r}", "see `sluice user list`")
+        return record
+
+    def put(self, record: UserRecord) -> UserBook:
+        """With this user, in place of one of the same name."""
+        if record.name not in self._records and len(self._records) >= MAX_USERS:
+            raise UserFileError(f"there are {MAX_USERS} users already", "use an identity provider: [gateway.oidc]")
+        return UserBook({**self._records, record.name: record}.values())
+
+    def remove(self, name: str) -> UserBook:
+        """Without this user."""
+        self.require(name)
+        return UserBook(record for record in self.records if record.name != name)
+
+    def check(self, name: str, password: str) -> UserRecord | None:
+        """The user, when the password is right; an unknown name takes as long as a wrong password."""
+        record = self.get(name)
+        right = matches(password, _NOBODY if record is None else record.password)
+        return record if right else None
+
+
+def hash_password(password: str) -> PasswordHash:
+    """Hash a new password; raises :class:`UserFileError` when it is too short or too long."""
+    if len(password) < MIN_PASSWORD_CHARACTERS or len(password.encode()) > MAX_PASSWORD_BYTES:
+        raise UserFileError(
+            f"a password has at least {MIN_PASSWORD_CHARACTERS} characters and at most {MAX_PASSWORD_BYTES} bytes"
+        )
+    salt = secrets.token_bytes(16)
+    return PasswordHash(salt.hex(), _scrypt(password, salt, _COST, _BLOCK).hex())
+
+
+def matches(password: str, stored: PasswordHash) -> bool:
+    """Whether ``password`` is the one that was hashed."""
+    if len(password.encode("utf-8", "replace")) > MAX_PASSWORD_BYTES:
+        return False
+    digest = _scrypt(password, bytes.fromhex(stored.salt), stored.cost, stored.block)
+    return hmac.compare_digest(digest, bytes.fromhex(stored.digest))
+
+
+def _scrypt(password: str, salt: bytes, cost: int, block: int) -> bytes:
+    try:
+        return hashlib.scrypt(
+            password.encode("utf-8", "replace"), salt=salt, n=cost, r=block, p=1, maxmem=_MEMORY_BYTES, dklen=32
+        )
+    except ValueError as error:
+        raise UserFileError("the user file asks for a hash that cannot be computed", "set the password anew") from error
+
+
+_NOBODY = PasswordHash("00" * 16, "00" * 32)
+
+
+def user_file(home: Home) -> Path:
+    """Where the users of ``home``'s cluster are kept."""
+    return home.gateway / "users.json"
+
+
+def user_snapshot(home: Home) -> FileSnapshot[UserBook]:
+    """The users for a reader that runs for long; no file means nobody."""
+    return FileSnapshot(user_file(home), UserBook.decode, limit=MAX_USER_FILE_BYTES, missing=UserBook())
+
+
+class UserStore:
+    """Reads and changes the user file of one cluster."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._path = user_file(home)
+
+    def read(self) -> UserBook:
+        """The users as they are."""
+        return UserBook.decode(read_secret(self._path, MAX_USER_FILE_BYTES)) if self._path.exists() else UserBook()
+
+    def add(self, name: str, password: str, *, roles: tuple[str, ...], groups: tuple[str, ...]) -> UserRecord:
+        """Add a user; raises :class:`UserFileError` when there is one of this name."""
+        if not is_name(name):
+            raise UserFileError(f"{name[:80]!r} cannot be a user's name", "use letters, digits, '.', '_', '@' and '-'")
+        hashed, now = hash_password(password), time.time()
+        with self._locked():
+            book = self.read()
+            if book.get(name) is not None:
+                raise UserFileError(f"there is a user {name!r} already", "`sluice user passwd` sets another password")
+            record = UserRecord(name=name, password=hashed, changed_at=now, created_at=now, roles=roles, groups=groups)
+            self._write(book.put(record))
+        return record
+
+    def set_password(self, name: str, password: str) -> UserRecord:
+        """Set another password: every session of this user ends."""
+        hashed = hash_password(password)
+        with self._locked():
+            book = self.read()
+            record = msgspec.structs.replace(book.require(name), password=hashed, changed_at=time.time())
+            self._write(book.put(record))
+        self._end_sessions(name)
+        return record
+
+    def remove(self, name: str) -> None:
+        """Remove a user: every session of this user ends."""
+        with self._locked():
+            self._write(self.read().remove(name))
+        self._end_sessions(name)
+
+    def _end_sessions(self, name: str) -> None:
+        # The auth service sees by itself that they have ended; this is for the passes, which it is not asked about.
+        revoke_sessions(self._home, lambda record: record.name == name and record.method == "user")
+
+    def _locked(self) -> AbstractContextManager[None]:
+        make_private_directory(self._path.parent)
+        return locked(self._path.parent)
+
+    def _write(self, book: UserBook) -> None:
+        data = book.encode()
+        if len(data) > MAX_USER_FILE_BYTES:
+            raise UserFileError(f"the user file would be larger than {MAX_USER_FILE_BYTES} bytes")
+        write_secret(self._path, data)

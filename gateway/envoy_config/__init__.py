@@ -1,0 +1,1 @@
+"""Envoy's configuration as values: listeners, routes, clusters, filters. No I/O."""

@@ -1,0 +1,76 @@
+"""Everything that Envoy is told but secrets, made from values: the one place where the parts come together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sluice.gateway.authz.routes import Route
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.envoy_config.clusters import edge_clusters
+from sluice.gateway.envoy_config.filters import PASS, REVOCATIONS, pass_filter
+from sluice.gateway.envoy_config.http3 import EDGE_QUIC, quic_listener
+from sluice.gateway.envoy_config.listeners import EDGE, edge_listener
+from sluice.gateway.envoy_config.revocations import revocation_filter
+from sluice.gateway.envoy_config.routes import Grants, route_configuration
+from sluice.gateway.envoy_config.tracing import Collector, collector_clusters
+from sluice.gateway.upstreams import Legs
+from sluice.gateway.xds.api import (
+    CLUSTER,
+    EXTENSION,
+    LISTENER,
+    ROUTES,
+    from_json,
+)
+from sluice.gateway.xds.snapshot import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeInputs:
+    """What the configuration follows from.
+
+    Attributes:
+        listener_source: ``envoy/listener.jsonc``.
+        routes: what REST publishes.
+        collector: where spans go; None: nothing is traced.
+    """
+
+    config: GatewayConfig
+    trust_domain: str
+    legs: Legs
+    listener_source: object
+    routes: tuple[Route, ...]
+    grants: Grants
+    collector: Collector | None = None
+
+
+def edge_documents(inputs: EdgeInputs) -> dict[str, dict[str, dict[str, object]]]:
+    """Clusters, listener and routes in JSON, by kind and name. There is no secret in them."""
+    listeners = {EDGE: edge_listener(inputs.listener_source, inputs.config, inputs.collector)}
+    if inputs.config.http3:
+        listeners[EDGE_QUIC] = quic_listener(listeners[EDGE], inputs.config)
+    routes = route_configuration(inputs.config, inputs.routes, inputs.grants)
+    clusters = [
+        *edge_clusters(inputs.config, inputs.trust_domain, inputs.legs),
+        *collector_clusters(inputs.collector),
+    ]
+    return {
+        CLUSTER: {str(each["name"]): each for each in clusters},
+        LISTENER: listeners,
+        ROUTES: {EDGE: routes},
+    }
+
+
+def edge_resources(documents: Mapping[str, Mapping[str, Mapping[str, object]]]) -> dict[str, Resources]:
+    """As messages; raises :class:`~sluice.gateway.errors.XdsError` for what Envoy could not read."""
+    return {
+        kind: Resources.of({name: from_json(kind, document) for name, document in by_name.items()})
+        for kind, by_name in documents.items()
+    }
+
+
+def extension_resources(jwks: Mapping[str, object], revoked: Iterable[tuple[str, str]]) -> dict[str, Resources]:
+    """What changes on open connections: the keys of passes, and who is refused, as (kind, id) pairs."""
+    passes = from_json(EXTENSION, pass_filter(json.dumps(jwks)))
+    return {EXTENSION: Resources.of({PASS: passes, REVOCATIONS: revocation_filter(revoked)})}

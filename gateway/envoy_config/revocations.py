@@ -1,0 +1,73 @@
+"""Who is let in no more, as Envoy's RBAC reads it (ECDS): maps of ids, so that thousands cost no more than one.
+
+Matched are headers that only filter 1 writes: metadata cannot be the input of such a map (it would never match).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sluice.gateway.envoy_config.filters import REVOCATIONS
+from sluice.gateway.envoy_config.headers import CREDENTIAL, PASS_ID, PRINCIPAL
+from sluice.gateway.xds.api import (
+    EXTENSION,
+    TYPE_PREFIX,
+    Message,
+    from_json,
+    message_class,
+)
+
+_RBAC = TYPE_PREFIX + "envoy.extensions.filters.http.rbac.v3.RBAC"
+_ON_MATCH = TYPE_PREFIX + "xds.type.matcher.v3.Matcher.OnMatch"
+_MATCHER = TYPE_PREFIX + "xds.type.matcher.v3.Matcher"
+_ACTION = TYPE_PREFIX + "envoy.config.rbac.v3.Action"
+_HEADER = TYPE_PREFIX + "envoy.type.matcher.v3.HttpRequestHeaderMatchInput"
+
+HEADER_OF_KIND: Mapping[str, str] = {
+    "pass": PASS_ID,
+    "token": CREDENTIAL,
+    "session": CREDENTIAL,
+    "certificate": CREDENTIAL,
+    "user": PRINCIPAL,
+}
+"""Kind of a revocation -> the header in which the id stands."""
+
+
+def revocation_filter(revoked: Iterable[tuple[str, str]]) -> Message:
+    """The resource, from (kind, id) pairs; messages are made directly, as JSON would take ten times as long."""
+    ids: dict[str, set[str]] = {}
+    for kind, identifier in revoked:
+        ids.setdefault(HEADER_OF_KIND[kind], set()).add(identifier)
+    on_no_match = _action("not revoked", "ALLOW")
+    for header in sorted(ids):
+        on_no_match = _either(header, ids[header], on_no_match)
+    rbac = message_class(_RBAC)()
+    if ids:
+        rbac.matcher.CopyFrom(on_no_match.matcher)
+    resource = message_class(EXTENSION)(name=REVOCATIONS)
+    resource.typed_config.Pack(rbac, deterministic=True)
+    return resource
+
+
+def _either(header: str, ids: Iterable[str], otherwise: Message) -> Message:
+    """Refused when ``header`` has one of ``ids``, else as ``otherwise`` says."""
+    denied = _action("revoked", "DENY")
+    chosen = message_class(_ON_MATCH)()
+    chosen.matcher.CopyFrom(
+        from_json(
+            _MATCHER,
+            {"matcher_tree": {"input": {"name": header, "typed_config": {"@type": _HEADER, "header_name": header}}}},
+        )
+    )
+    entries = chosen.matcher.matcher_tree.exact_match_map.map
+    for identifier in ids:
+        entries[identifier].CopyFrom(denied)
+    chosen.matcher.on_no_match.CopyFrom(otherwise)
+    return chosen
+
+
+def _action(name: str, action: str) -> Message:
+    return from_json(
+        _ON_MATCH,
+        {"action": {"name": name, "typed_config": {"@type": _ACTION, "name": name, "action": action}}},
+    )

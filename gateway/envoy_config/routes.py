@@ -1,0 +1,296 @@
+"""The routes: one for each operation that REST publishes, and what the policy says about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from sluice.gateway.authz.routes import PARAMETER_PATTERN, TARGET_PATTERN, Route
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.connect.envoy import connect_route, is_connect
+from sluice.gateway.credentials.access_tokens import (
+    CSRF_HEADER,
+    PASS_COOKIE,
+    SAFE_METHODS,
+    role_pass_prefix,
+)
+from sluice.gateway.envoy_config.filters import (
+    ASK_ALWAYS,
+    AUTHORIZATION,
+    COOKIE,
+    CORS,
+    ROUTE_NAMESPACE,
+    asked_always,
+    authenticated_route,
+    decided_by_pass,
+    granted_to,
+    open_route,
+    pass_from_cookie,
+)
+from sluice.gateway.envoy_config.headers import CLIENT_CERTIFICATE
+from sluice.gateway.envoy_config.http3 import alternative_service
+from sluice.gateway.envoy_config.json_values import exact_header, seconds, typed
+from sluice.pki.assertions.tokens import HEADER as ASSERTION
+from sluice.pki.assertions.tokens import PASS_SCHEME
+
+REMOVED_TOWARDS_REST = ("authorization", "proxy-authorization", "cookie", CLIENT_CERTIFICATE)
+"""Secrets end here: REST gets the principal, never the credential."""
+
+NO_OPERATION = "none"
+"""What the policy does not know, so that nobody is granted it."""
+MAX_AUTH_REQUEST_BYTES = 64 << 10
+"""Forms and tokens are small."""
+_Condition = Mapping[str, object]
+_WITH_PASS_COOKIE: _Condition = {"name": "cookie", "string_match": {"contains": f"{PASS_COOKIE}="}}
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What Envoy needs to know of the policy.
+
+    Attributes:
+        roles: role -> operations it grants, if only for one's own: REST reads in the pass which of them, and compares.
+        policy: its digest. Passes of another policy say something else about owners, and are asked about.
+    """
+
+    roles: Mapping[str, AbstractSet[str]]
+    policy: str = ""
+
+    def of(self, operation: str) -> list[str]:
+        """The roles that grant ``operation``."""
+        return sorted(role for role, operations in self.roles.items() if operation in operations)
+
+    @property
+    def with_pass(self) -> _Condition:
+        """Shows a pass of this policy whose role tells all."""
+        prefix = f"{PASS_SCHEME}{role_pass_prefix(self.policy)}"
+        return {"name": "authorization", "string_match": {"prefix": prefix}}
+
+    @property
+    def with_cookie(self) -> _Condition:
+        """Shows such a pass in the cookie; one of them, or there is a refusal before."""
+        text = f"{PASS_COOKIE}={role_pass_prefix(self.policy)}"
+        return {"name": "cookie", "string_match": {"contains": text}}
+
+
+def route_configuration(config: GatewayConfig, published: tuple[Route, ...], grants: Grants) -> dict[str, object]:
+    """RDS: the resource ``edge``, in JSON."""
+    routes: list[dict[str, object]] = [*_preflight(config), *_auth_routes(config)]
+    for route in published:
+        if is_connect(route):
+            routes += _to_relay(route, grants)
+    routes += _refusals(config)
+    for route in published:
+        if is_connect(route):
+            continue
+        routes += _operation_routes(config, route, grants)
+    nowhere = _direct(404)
+    routes.append(nowhere)
+    return {
+        "name": "edge",
+        "virtual_hosts": [
+            {
+                "name": "cluster",
+                # Only names the certificate has: a foreign Host (DNS rebinding) reaches nothing.
+                "domains": domains(config),
+                "response_headers_to_add": _response_headers(config),
+                "routes": routes,
+                **_cors(config),
+            },
+            {"name": "nobody", "domains": ["*"], "routes": [nowhere]},
+        ],
+    }
+
+
+def domains(config: GatewayConfig) -> list[str]:
+    """Hosts that are served: the names and addresses of the edge certificate."""
+    names = dict.fromkeys([*config.server_names, config.host, "127.0.0.1"])
+    return [f"[{name}]" if ":" in name else name for name in names]
+
+
+def _refusals(config: GatewayConfig) -> list[dict[str, object]]:
+    """Refusals that need no look at the body.
+
+    Bodies are streamed, never buffered, so their size must be known from ``Content-Length``
+    (RFC 9110 section 15.5.12 allows to insist); the HTTP codecs hold the client to what it declared.
+    """
+    too_large: _Condition = {
+        "name": "content-length",
+        "range_match": {"start": config.max_request_bytes + 1, "end": 2**63 - 1},
+    }
+    undeclared: _Condition = {"name": "content-length", "present_match": True, "invert_match": True}
+    sends_body: _Condition = {"name": ":method", "string_match": {"safe_regex": {"regex": "POST|PUT"}}}
+    chunked: _Condition = {"name": "transfer-encoding", "present_match": True}
+    # Two credentials could be two people: the one that is checked here, and the one that REST reads.
+    bearer_too: _Condition = {"name": "authorization", "present_match": True}
+    twice: _Condition = {
+        "name": "cookie",
+        "string_match": {"safe_regex": {"regex": f".*{PASS_COOKIE}=.*{PASS_COOKIE}=.*"}},
+    }
+    unsafe: _Condition = {
+        "name": ":path",
+        "string_match": {"safe_regex": {"regex": TARGET_PATTERN}},
+        "invert_match": True,
+    }
+    refusals: tuple[tuple[int, list[_Condition]], ...] = (
+        (400, [unsafe]),
+        (400, [_WITH_PASS_COOKIE, bearer_too]),
+        (400, [_WITH_PASS_COOKIE, twice]),
+        (413, [too_large]),
+        (411, [chunked]),
+        (411, [sends_body, undeclared]),
+    )
+    return [_direct(status, conditions) for status, conditions in refusals]
+
+
+def _direct(status: int, headers: Sequence[Mapping[str, object]] = ()) -> dict[str, object]:
+    """Envoy's own answer, for whoever is authenticated."""
+    match: dict[str, object] = {"prefix": "/"}
+    if headers:
+        match["headers"] = list(headers)
+    return {
+        "match": match,
+        "direct_response": {"status": status},
+        "typed_per_filter_config": dict(authenticated_route()),
+    }
+
+
+def _auth_routes(config: GatewayConfig) -> list[dict[str, object]]:
+    """Logging in, exchanging, logging out: the auth service itself, which is not asked about itself."""
+    too_large = {"name": "content-length", "range_match": {"start": MAX_AUTH_REQUEST_BYTES + 1, "end": 2**63 - 1}}
+    refusal: dict[str, object] = {
+        "match": {"path_separated_prefix": "/auth", "headers": [too_large]},
+        "direct_response": {"status": 413},
+        "typed_per_filter_config": dict(open_route()),
+    }
+    route: dict[str, object] = {
+        "match": {"path_separated_prefix": "/auth"},
+        "route": {"cluster": "auth", "timeout": seconds(config.request_timeout)},
+        "request_headers_to_remove": [ASSERTION],
+        "typed_per_filter_config": dict(open_route()),
+    }
+    return [refusal, route]
+
+
+def _operation_routes(config: GatewayConfig, route: Route, grants: Grants) -> list[dict[str, object]]:
+    """To read: one for passes in cookies, one for other passes, whose role tells all, one for everybody else.
+
+    About what changes something the auth service is always asked: it compares the CSRF token of whoever came with a
+    cookie, and signs for this one request, where a pass would do for many.
+    """
+    asked = _to_rest(config, route, {AUTHORIZATION: granted_to((), route.operation), ASK_ALWAYS: asked_always()})
+    if route.method not in SAFE_METHODS:
+        return [asked]
+    roles = grants.of(route.operation)
+    laid_aside = {AUTHORIZATION: granted_to(roles, route.operation), COOKIE: pass_from_cookie()}
+    by_cookie = _to_rest(config, route, laid_aside, grants.with_cookie)
+    by_pass = _to_rest(config, route, decided_by_pass(roles, route.operation), grants.with_pass)
+    return [by_cookie, by_pass, asked]
+
+
+def _to_relay(route: Route, grants: Grants) -> list[dict[str, object]]:
+    """Before the refusals: gRPC declares no length. One for passes whose role tells all, one for everybody else."""
+
+    def to_relay(filters: Mapping[str, object], *conditions: _Condition) -> dict[str, object]:
+        return connect_route(
+            route,
+            metadata={"filter_metadata": {ROUTE_NAMESPACE: {"operation": route.operation}}},
+            removed=REMOVED_TOWARDS_REST,
+            filters=filters,
+            conditions=conditions,
+        )
+
+    by_pass = {AUTHORIZATION: granted_to(grants.of(route.operation), route.operation)}
+    asked = {AUTHORIZATION: granted_to((), route.operation), ASK_ALWAYS: asked_always()}
+    return [to_relay(by_pass, grants.with_pass), to_relay(asked)]
+
+
+def _to_rest(
+    config: GatewayConfig, route: Route, filters: Mapping[str, object], *conditions: Mapping[str, object]
+) -> dict[str, object]:
+    """A stream has no time-out as a whole; one that is silent ends by ``stream_idle_timeout``."""
+    return {
+        "match": {**path_match(route.path), "headers": [*conditions, exact_header(":method", route.method)]},
+        "route": {"cluster": "rest", "timeout": "0s" if route.stream else seconds(config.request_timeout)},
+        "metadata": {"filter_metadata": {ROUTE_NAMESPACE: {"operation": route.operation}}},
+        "request_headers_to_remove": list(REMOVED_TOWARDS_REST),
+        "request_headers_to_add": [
+            # What is there already comes from the auth service, or is the pass that was verified.
+            _added(ASSERTION, f"%DYNAMIC_METADATA({ROUTE_NAMESPACE}:pass)%", "ADD_IF_ABSENT"),
+        ]
+        if COOKIE in filters
+        else [],
+        "typed_per_filter_config": dict(filters),
+    }
+
+
+def _added(name: str, value: str, action: str) -> dict[str, object]:
+    return {"header": {"key": name, "value": value}, "append_action": action}
+
+
+def path_match(template: str) -> dict[str, object]:
+    """A route's condition on the path; ``{name}`` is one segment."""
+    if "{" not in template:
+        return {"path": template}
+    segments = [PARAMETER_PATTERN if part.startswith("{") else part.replace(".", "[.]") for part in template.split("/")]
+    return {"safe_regex": {"regex": "/".join(segments)}}
+
+
+RESPONSE_HEADERS: Mapping[str, str] = {
+    "strict-transport-security": "max-age=31536000",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+"""What every answer says, whatever is behind it says."""
+DEFAULT_HEADERS: Mapping[str, str] = {
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
+"""What an answer says that does not say better; pages with scripts have a policy of their own."""
+
+
+def _response_headers(config: GatewayConfig) -> list[dict[str, object]]:
+    alternative = {"alt-svc": alternative_service(config)} if config.http3 else {}
+    return [
+        *(
+            _added(name, value, "OVERWRITE_IF_EXISTS_OR_ADD")
+            for name, value in {**RESPONSE_HEADERS, **alternative}.items()
+        ),
+        *(_added(name, value, "ADD_IF_ABSENT") for name, value in DEFAULT_HEADERS.items()),
+    ]
+
+
+def _preflight(config: GatewayConfig) -> list[dict[str, object]]:
+    """Where the CORS filter answers for all paths (it answers on routes to a cluster alone); nobody gets further."""
+    if not config.cors_origins:
+        return []
+    asks: _Condition = {"name": "access-control-request-method", "present_match": True}
+    return [
+        {
+            "match": {"prefix": "/", "headers": [exact_header(":method", "OPTIONS"), asks]},
+            "route": {"cluster": "rest"},
+            "request_headers_to_remove": [*REMOVED_TOWARDS_REST, ASSERTION],
+            "typed_per_filter_config": {AUTHORIZATION: granted_to((), NO_OPERATION)},
+        }
+    ]
+
+
+def _cors(config: GatewayConfig) -> dict[str, object]:
+    if not config.cors_origins:
+        return {}
+    policy = typed(
+        "envoy.extensions.filters.http.cors.v3.CorsPolicy",
+        allow_origin_string_match=[{"exact": origin} for origin in config.cors_origins],
+        allow_methods="GET, POST, PATCH, DELETE",
+        allow_headers=f"authorization, content-type, {CSRF_HEADER}",
+        allow_credentials=True,
+        max_age="600",
+        # A request with a foreign origin goes no further than this, simple or not.
+        forward_not_matching_preflights=False,
+    )
+    return {"typed_per_filter_config": {CORS: policy}}

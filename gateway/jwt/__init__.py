@@ -1,0 +1,1 @@
+"""JSON web tokens of outside issuers: keys, signatures, claims."""

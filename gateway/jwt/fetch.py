@@ -1,0 +1,55 @@
+"""JSON from servers outside over HTTPS: bounded in size and time, and never led elsewhere by a redirect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+
+from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.gateway.errors import IssuerError
+from sluice.pki.tls.edge_client import EdgeTrust
+
+MAX_DOCUMENT_BYTES = 256 << 10
+TIMEOUT_SECONDS = 10.0
+
+
+class Fetcher:
+    """Asks the servers that one authority vouches for."""
+
+    def __init__(self, ca_file: str = "", *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        """``ca_file``: PEM of the authority; empty: the system's. Raises that it cannot be used."""
+        self._trust = EdgeTrust(Path(ca_file) if ca_file else None)
+        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+
+    async def get(self, url: str) -> object:
+        """The JSON document at ``url``; raises :class:`IssuerError`."""
+        return await self._ask("GET", url, None, None)
+
+    async def post(self, url: str, form: Mapping[str, str], authorization: str | None = None) -> object:
+        """The JSON answer to a form; raises :class:`IssuerError`, also when the answer is no success."""
+        return await self._ask("POST", url, form, authorization)
+
+    async def _ask(self, method: str, url: str, form: Mapping[str, str] | None, authorization: str | None) -> object:
+        headers = {"accept": "application/json"} | ({"authorization": authorization} if authorization else {})
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
+                session.request(
+                    method, url, data=form, headers=headers, ssl=self._trust.context(), allow_redirects=False
+                ) as answer,
+            ):
+                body = await read_body(answer.content, MAX_DOCUMENT_BYTES)
+                if answer.status != 200:
+                    raise IssuerError(f"{url} answered {answer.status}")
+        except BodyTooLarge as error:
+            raise IssuerError(f"{url} answered more than {MAX_DOCUMENT_BYTES} bytes") from error
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise IssuerError(f"{url} gave no answer: {error or type(error).__name__}") from error
+        try:
+            document: object = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise IssuerError(f"{url} answered with something else than JSON") from error
+        return document

@@ -1,0 +1,100 @@
+"""JWTs of configured issuers: whether one is to be believed, and whom it names. No I/O.
+
+Sources: RFC 7519, RFC 8725 (best current practices), RFC 9068 (access tokens).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+
+from sluice.gateway.config import IssuerConfig
+from sluice.gateway.jwt.jwks import KeySet
+from sluice.gateway.jwt.jws import InvalidJwt, read_header, verified_claims
+from sluice.gateway.principal import MAX_GROUPS, is_group, is_name
+
+LEEWAY_SECONDS = 30.0
+"""How far an issuer's clock may differ from ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom a token names: the name with its issuer's prefix, its groups, and the token's public id and end."""
+
+    name: str
+    groups: tuple[str, ...]
+    credential: str
+    expires_at: float
+    claims: Mapping[str, Any]
+
+
+def unverified_issuer(text: str) -> str:
+    """The issuer that a token claims, to choose whose keys to verify it with; empty when it claims none."""
+    try:
+        issuer = jwt.decode(text, options={"verify_signature": False}).get("iss")
+    except (jwt.PyJWTError, ValueError, RecursionError):
+        return ""
+    return issuer if isinstance(issuer, str) else ""
+
+
+def verify_token(text: str, config: IssuerConfig, keys: KeySet, *, now: float) -> Identity:
+    """The identity in ``text``; raises :class:`~sluice.gateway.jwt.jws.InvalidJwt`, or KeyNotKnown from the key set."""
+    # 1. Algorithm by the allow-list, key by id from the issuer's own set, type of key by the algorithm.
+    header = read_header(text)
+    if header.algorithm not in config.algorithms:
+        raise InvalidJwt("the signature algorithm is not allowed")
+    key = keys.find(header.kid, header.algorithm)
+    # 2. The signature; only then is anything in it read.
+    claims = verified_claims(text, key, header.algorithm)
+    # 3. Issuer and audience, exactly.
+    if claims.get("iss") != config.issuer:
+        raise InvalidJwt("another issuer")
+    audience = claims.get("aud")
+    if config.audience not in (audience if isinstance(audience, list) else [audience]):
+        raise InvalidJwt("made for another audience")
+    # 4. Times: an end is demanded, and neither a start in the future nor a life without measure is believed.
+    expires_at = _time(claims, "exp")
+    if expires_at is None or now >= expires_at + LEEWAY_SECONDS:
+        raise InvalidJwt("expired")
+    issued_at = _time(claims, "iat")
+    for start in (issued_at, _time(claims, "nbf")):
+        if start is not None and now < start - LEEWAY_SECONDS:
+            raise InvalidJwt("not valid yet")
+    if expires_at - (issued_at if issued_at is not None else now) > config.max_lifetime:
+        raise InvalidJwt("valid for longer than this issuer's tokens may be")
+    # 5. Who: only what can stand in a header and a log line.
+    name = claims.get(config.name_claim)
+    full = f"{config.prefix}{name}"
+    if not isinstance(name, str) or not name or not is_name(full):
+        raise InvalidJwt(f"the claim {config.name_claim} names nobody")
+    return Identity(full, _groups(claims, config.groups_claim), _credential(claims), expires_at, claims)
+
+
+def _time(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        raise InvalidJwt(f"the claim {name} is no time")
+    return float(value)
+
+
+def _groups(claims: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = claims.get(name, [])
+    groups = [value] if isinstance(value, str) else value
+    if not isinstance(groups, list) or len(groups) > MAX_GROUPS:
+        raise InvalidJwt(f"the claim {name} is no list of at most {MAX_GROUPS} groups")
+    # A group that cannot be written in a policy can grant nothing; it does not shut its members out.
+    return tuple(dict.fromkeys(each for each in groups if isinstance(each, str) and is_group(each)))
+
+
+def _credential(claims: Mapping[str, Any]) -> str:
+    """The token's public id: by what it says, never by its text, which can be varied without breaking its signature."""
+    jti = claims.get("jti")
+    told = [jti] if isinstance(jti, str) and jti else [claims.get(key) for key in ("sub", "iat", "exp")]
+    digest = hashlib.sha256("\n".join(str(part) for part in [claims["iss"], *told]).encode()).hexdigest()
+    return f"jwt-{digest[:24]}"

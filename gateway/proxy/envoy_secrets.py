@@ -1,0 +1,67 @@
+"""Keys and certificates on their way to Envoy: from identity directories to the secrets that are served."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Mapping
+from functools import partial
+
+from sluice.core.errors import SluiceError
+from sluice.core.tasks import repeat
+from sluice.gateway.proxy.envoy_status import UseReports
+from sluice.gateway.proxy.secret_feed import Given, SecretFeed
+from sluice.gateway.xds.api import SECRET
+from sluice.gateway.xds.service import XdsService
+from sluice.gateway.xds.snapshot import Resources
+
+_LOG = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+
+
+class Secrets:
+    """What each feed gave last, published together."""
+
+    def __init__(self, service: XdsService, first: Mapping[SecretFeed, Given]) -> None:
+        self._service = service
+        self._given = dict(first)
+        self._publish()
+
+    async def feed_forever(self, reports: UseReports) -> None:
+        """Look for new identities, and for what Envoy has made of those it was given, until cancelled."""
+        for feed, given in self._given.items():
+            reports.await_loading(feed, given)
+        await repeat(partial(self._look, reports), POLL_SECONDS, "Envoy is not given what is new")
+
+    async def _look(self, reports: UseReports) -> None:
+        for feed in tuple(self._given):
+            self.look(feed, reports, dt.datetime.now(dt.UTC))
+        await reports.look(dt.datetime.now(dt.UTC))
+
+    def look(self, feed: SecretFeed, reports: UseReports, now: dt.datetime) -> None:
+        """Give Envoy what is new; what does not pass the checks is told, and the one before stays."""
+        what = f"{feed.side} identity"
+        try:
+            given = feed.update(now)
+        except SluiceError as error:
+            _LOG.warning("the new %s is not used, the one before stays: %s", what, error)
+            self._service.status.refused(what, str(error))
+            return
+        if given is None:
+            return
+        self._given[feed] = given
+        self._publish()
+        self._service.status.fine(what)
+        reports.await_loading(feed, given)
+        _LOG.info(
+            "Envoy got its %s, valid until %s, %d trust anchors, revocation lists %s",
+            what,
+            given.material.leaf.not_valid_after_utc,
+            len(given.anchors),
+            ", ".join(str(each.number) for each in given.lists) or "none",
+        )
+
+    def _publish(self) -> None:
+        secrets = {name: secret for given in self._given.values() for name, secret in given.secrets.items()}
+        self._service.board.publish({SECRET: Resources.of(secrets)})

@@ -1,0 +1,156 @@
+"""What Envoy really has in memory, by its own word, told in the reports that a rotation waits for.
+
+A file that was written is not yet a certificate that is used: Envoy may not have read it, or may have refused it. So
+a report is written only when Envoy's admin interface shows exactly what it was given, and until then the one before
+stays.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import psutil
+from cryptography.hazmat.primitives import hashes
+
+from sluice.core.errors import StoreError
+from sluice.gateway.errors import EnvoyFailed
+from sluice.gateway.proxy.envoy_admin import EnvoyAdmin
+from sluice.gateway.proxy.secret_feed import Given, SecretFeed, Side
+from sluice.gateway.upstreams import (
+    CERTIFICATE_SECRET,
+    EDGE_SECRET,
+    EDGE_TRUST_SECRET,
+    TRUST_SECRET,
+)
+from sluice.pki.authorities.signing import to_pem
+from sluice.pki.trust.in_use import (
+    DIRECTORY,
+    InUse,
+    remove_report,
+    write_report,
+)
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
+
+_LOG = logging.getLogger(__name__)
+
+PROGRAM = "envoy"
+SECRETS_QUERY = "config_dump?resource=dynamic_active_secrets"
+CERTIFICATES_QUERY = "certs"
+
+
+def has_loaded(given: Given, secrets: object, certificates: object) -> bool:
+    """Whether Envoy has exactly ``given``, judged by its answers to the two queries of this module.
+
+    The secrets are what it has accepted; the certificates are those of its TLS contexts, made from them.
+    """
+    leaf = given.material.leaf
+    name = EDGE_SECRET if given.side is Side.EDGE else CERTIFICATE_SECRET
+    if _part(secrets, name, "tls_certificate", "certificate_chain") != given.material.chain_pem:
+        return False
+    if f"{leaf.serial_number:x}" not in _serials(certificates):
+        return False
+    trust = EDGE_TRUST_SECRET if given.side is Side.EDGE else TRUST_SECRET
+    trusted = _part(secrets, trust, "validation_context", "trusted_ca")
+    lists = _part(secrets, trust, "validation_context", "crl")
+    return trusted == to_pem(*given.anchors) and lists == b"".join(each.pem for each in given.lists)
+
+
+def report_of(given: Given, pid: int, started: float, loaded_at: dt.datetime) -> InUse:
+    """The report of the Envoy with this pid, which has loaded ``given``."""
+    material = given.material
+    numbers = {each.issuer_key: each.number for each in given.lists}
+    return InUse(
+        pid=pid,
+        started=started,
+        identity=str(material.spiffe_id),
+        program=PROGRAM,
+        leaf=material.leaf.fingerprint(hashes.SHA256()).hex(),
+        issuer=issuer_id(material.leaf),
+        anchors=tuple(key_id(anchor) for anchor in given.anchors),
+        crls={
+            key_id(anchor): numbers[subject]
+            for anchor in given.anchors
+            if (subject := anchor.subject.public_bytes()) in numbers
+        },
+        loaded_at=loaded_at,
+    )
+
+
+class UseReports:
+    """The reports of one Envoy, one for each of its identity directories."""
+
+    def __init__(self, envoy: EnvoyAdmin) -> None:
+        self._envoy = envoy
+        self._started = psutil.Process(envoy.pid).create_time()
+        self._awaited: dict[SecretFeed, Given] = {}
+        self._written: dict[SecretFeed, InUse] = {}
+        self._told = ""
+
+    def await_loading(self, feed: SecretFeed, given: Given) -> None:
+        """Envoy was given this: report it once it is loaded."""
+        self._awaited[feed] = given
+
+    async def look(self, now: dt.datetime) -> None:
+        """Write the reports that are due; what cannot be asked or written now is tried again next time."""
+        try:
+            if self._awaited:
+                secrets = await self._envoy.ask(SECRETS_QUERY)
+                certificates = await self._envoy.ask(CERTIFICATES_QUERY)
+                for feed, given in list(self._awaited.items()):
+                    if has_loaded(given, secrets, certificates):
+                        self._write(feed, report_of(given, self._envoy.pid, self._started, now))
+                        del self._awaited[feed]
+            for feed, report in self._written.items():
+                if not (feed.directory / DIRECTORY / f"{report.pid}.json").exists():
+                    self._write(feed, report)
+            self._told = ""
+        except (EnvoyFailed, StoreError, OSError) as error:
+            # An Envoy that somebody else starts may be away for long.
+            if str(error) != self._told:
+                self._told = str(error)
+                _LOG.warning("cannot tell what Envoy uses: %s", error)
+
+    def close(self) -> None:
+        """Envoy has ended: the reports go."""
+        for feed in self._written:
+            remove_report(feed.directory, self._envoy.pid)
+
+    def _write(self, feed: SecretFeed, report: InUse) -> None:
+        write_report(feed.directory, report)
+        self._written[feed] = report
+
+
+def _part(secrets: object, name: str, kind: str, part: str) -> bytes:
+    """One PEM of a secret in Envoy's answer; empty when it has none."""
+    for entry in _entries(secrets, "configs"):
+        if entry.get("name") == name:
+            source = _mapping(_mapping(_mapping(entry.get("secret")).get(kind)).get(part))
+            if isinstance(text := source.get("inline_string"), str):
+                return text.encode()
+            try:
+                return base64.b64decode(str(source.get("inline_bytes", "")), validate=True)
+            except binascii.Error:
+                return b""
+    return b""
+
+
+def _serials(certificates: object) -> set[str]:
+    return {
+        str(each.get("serial_number", "")).lstrip("0")
+        for context in _entries(certificates, "certificates")
+        for each in _entries(context, "cert_chain")
+    }
+
+
+def _entries(document: object, key: str) -> list[Mapping[str, Any]]:
+    found = _mapping(document).get(key)
+    return [_mapping(each) for each in found] if isinstance(found, list) else []
+
+
+def _mapping(document: object) -> Mapping[str, Any]:
+    return document if isinstance(document, dict) else {}

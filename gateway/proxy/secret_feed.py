@@ -1,0 +1,200 @@
+"""Identities on their way into Envoy: read and checked here, then given as secrets (SDS).
+
+Envoy could read key and chain from an identity directory itself, but between the renames of two files it would see a
+pair that does not match; and it takes revocation lists unseen, of which a damaged one makes it refuse everybody. What
+does not pass here is never given to Envoy, and what it had before stays.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import enum
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+
+from sluice.gateway.errors import EnvoyIdentityError
+from sluice.gateway.upstreams import (
+    CERTIFICATE_SECRET,
+    EDGE_SECRET,
+    EDGE_TRUST_SECRET,
+    TRUST_SECRET,
+)
+from sluice.gateway.xds.api import SECRET, Message, message_class
+from sluice.pki.authorities.signing import to_pem
+from sluice.pki.identities.directory import (
+    IdentityMaterial,
+    Stamp,
+    read_identity,
+    stamp_of,
+)
+from sluice.pki.identities.due import purposes_of
+from sluice.pki.revocation.crl import RevocationList
+from sluice.pki.revocation.revoked_peers import RevokedPeers
+from sluice.pki.spiffe_id import Role
+from sluice.pki.x509.profiles import Purpose
+
+_LOG = logging.getLogger(__name__)
+
+
+class Side(enum.StrEnum):
+    """Which of Envoy's two identities."""
+
+    EDGE = "edge"
+    """The public certificate: for servers alone, signed by the edge authority."""
+    INTERNAL = "internal"
+    """What Envoy shows to REST and to the auth service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What Envoy is given of one identity.
+
+    The anchors are those of ``material`` that Envoy trusts: see :func:`trusted_anchors`. Inside it verifies REST and
+    the auth service by them, at the edge the certificates of users.
+    """
+
+    side: Side
+    material: IdentityMaterial
+    anchors: tuple[x509.Certificate, ...]
+    lists: tuple[RevocationList, ...] = ()
+
+    @property
+    def secrets(self) -> dict[str, Message]:
+        """As SDS resources, by name."""
+        chain, key = self.material.chain_pem, self.material.key_pem
+        if self.side is Side.EDGE:
+            # Not whose: a demand on the identity would shut out those without a certificate, whom Envoy must let in.
+            # The auth service takes users alone, and this authority signs clients of no other role.
+            return {
+                EDGE_TRUST_SECRET: trust_secret(EDGE_TRUST_SECRET, self.anchors, self.lists),
+                EDGE_SECRET: certificate_secret(EDGE_SECRET, chain, key),
+            }
+        return {
+            TRUST_SECRET: trust_secret(TRUST_SECRET, self.anchors, self.lists),
+            CERTIFICATE_SECRET: certificate_secret(CERTIFICATE_SECRET, chain, key),
+        }
+
+
+def certificate_secret(name: str, chain_pem: bytes, key_pem: bytes) -> Message:
+    """The pair as Envoy wants it."""
+    secret = message_class(SECRET)(name=name)
+    secret.tls_certificate.certificate_chain.inline_bytes = chain_pem
+    secret.tls_certificate.private_key.inline_bytes = key_pem
+    return secret
+
+
+def trust_secret(name: str, anchors: Sequence[x509.Certificate], lists: Sequence[RevocationList]) -> Message:
+    """What Envoy verifies peers with. The anchors are intermediates: nobody has a list about *them*."""
+    secret = message_class(SECRET)(name=name)
+    secret.validation_context.trusted_ca.inline_bytes = to_pem(*anchors)
+    if lists:
+        secret.validation_context.crl.inline_bytes = b"".join(each.pem for each in lists)
+        secret.validation_context.only_verify_leaf_cert_crl = True
+    return secret
+
+
+def trusted_anchors(
+    anchors: Sequence[x509.Certificate], lists: Sequence[RevocationList]
+) -> tuple[tuple[x509.Certificate, ...], tuple[RevocationList, ...]]:
+    """Anchors and lists that go together.
+
+    Once Envoy has a list it refuses everybody whose issuer has none. Lists are not given up for that: an authority
+    without one, while others have theirs, is not trusted until its list is there. When there is no list at all,
+    nobody was revoked yet, as everywhere else.
+    """
+    subjects = {anchor.subject.public_bytes() for anchor in anchors}
+    counting = tuple(each for each in lists if each.issuer_key in subjects)
+    listed = {each.issuer_key for each in counting}
+    covered = tuple(anchor for anchor in anchors if anchor.subject.public_bytes() in listed)
+    return covered or tuple(anchors), counting
+
+
+class SecretFeed:
+    """What an identity directory has for Envoy, whenever it changes.
+
+    Args:
+        directory: the identity.
+        side: which of the two it is.
+        trust_domain: that of all identities.
+        monotonic: for the pace at which revocation lists are looked at.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        side: Side,
+        trust_domain: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.directory = directory
+        self.side = side
+        self._trust_domain = trust_domain
+        self._seen: Stamp | None = None
+        self._material: IdentityMaterial | None = None
+        self._revoked: RevokedPeers | None = None
+        self._lists_seen = -1
+        self._monotonic = monotonic
+        self._now = dt.datetime.min.replace(tzinfo=dt.UTC)
+
+    def update(self, now: dt.datetime) -> Given | None:
+        """Read the set; return it when it is new, or None when nothing changed.
+
+        Raises :class:`~sluice.core.errors.SluiceError` when the set cannot be read or used; it is looked at
+        again only after it changed again.
+        """
+        self._now = now
+        renewed = self._read(now)
+        if self._material is None:
+            return None
+        return self._with_lists(self._material, renewed=renewed)
+
+    def _read(self, now: dt.datetime) -> bool:
+        stamp = stamp_of(self.directory)
+        if stamp == self._seen:
+            return False
+        self._seen = stamp
+        # 1. Whole, and key and leaf of the same generation. 2. Valid now.
+        material, self._seen = read_identity(self.directory)
+        material.check_valid_at(now)
+        # 3. The gateway's own, of the right side, and not any other certificate that lay around.
+        identity = material.spiffe_id
+        if identity.trust_domain != self._trust_domain or identity.role is not Role.GATEWAY:
+            raise EnvoyIdentityError(
+                f"the {self.side} certificate is that of {identity}, not of a gateway in {self._trust_domain}",
+                "issue it again: restart the cluster, or see `sluice pki issue --help`",
+            )
+        public = purposes_of(material.leaf) == (Purpose.SERVER,)
+        if public is not (self.side is Side.EDGE):
+            raise EnvoyIdentityError(
+                f"{self.directory} holds the gateway's {'public' if public else 'internal'} certificate",
+                "the public one belongs into gateway/edge, the internal one into gateway/envoy: "
+                "restart the cluster, or see `sluice pki issue --help`",
+            )
+        self._material = material
+        return True
+
+    def _with_lists(self, material: IdentityMaterial, *, renewed: bool) -> Given | None:
+        if self._revoked is None:
+            self._revoked = RevokedPeers(
+                self.directory, self._anchors, clock=lambda: self._now, monotonic=self._monotonic
+            )
+        version = self._revoked.look()
+        if not renewed and version == self._lists_seen:
+            return None
+        anchors, lists = trusted_anchors(material.anchors, self._revoked.lists)
+        for left_out in set(material.anchors) - set(anchors):
+            _LOG.warning(
+                "Envoy does not trust %s yet: it has no revocation list, while another authority has one",
+                left_out.subject.rfc4514_string(),
+            )
+        self._lists_seen = version
+        return Given(self.side, material, anchors, lists)
+
+    def _anchors(self) -> tuple[x509.Certificate, ...]:
+        return () if self._material is None else self._material.anchors

@@ -1,0 +1,170 @@
+"""What the auth service knows, brought to Envoy whenever it changes; what is not in order stays where it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from sluice.core.errors import SluiceError
+from sluice.core.files import make_private_directory, write_secret
+from sluice.core.tasks import end_tasks, repeat
+from sluice.gateway.authz.policy_file import PolicyFile
+from sluice.gateway.authz.routes import RouteTable
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.credentials.revocations import Revocations, RevocationSet
+from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.envoy_config.edge import (
+    EdgeInputs,
+    edge_documents,
+    edge_resources,
+    extension_resources,
+)
+from sluice.gateway.envoy_config.listeners import SOURCE
+from sluice.gateway.envoy_config.routes import Grants
+from sluice.gateway.envoy_config.templates import load_source
+from sluice.gateway.envoy_config.tracing import Collector
+from sluice.gateway.snapshot import FileSnapshot
+from sluice.gateway.upstreams import Legs
+from sluice.gateway.xds.api import SHORT_NAMES
+from sluice.gateway.xds.service import XdsService
+from sluice.gateway.xds.snapshot import SnapshotBoard
+from sluice.gateway.xds.status import XdsStatus
+
+_LOG = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.1
+"""How often files are looked at: the larger part of the time from a revocation to the first refusal."""
+EXPIRY_SECONDS = 30.0
+"""How often ids that have expired are taken out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where it is written: each is read again when its file changed."""
+
+    routes: FileSnapshot[RouteTable]
+    policy: PolicyFile
+    keys: PassKeys
+    revocations: Revocations
+
+
+class EdgePublisher:
+    """Keeps ``board`` as the sources say.
+
+    Use: :meth:`refresh` once, which raises when there is nothing good to begin with; then :meth:`run`.
+    """
+
+    def __init__(
+        self,
+        board: SnapshotBoard,
+        status: XdsStatus,
+        sources: Sources,
+        inputs: EdgeInputs,
+        *,
+        copy: Path,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``inputs`` has what never changes, the rest is filled in from ``sources``; ``copy`` is a file for people."""
+        self._board = board
+        self._status = status
+        self._sources = sources
+        self._inputs = inputs
+        self._copy = copy
+        self._clock = clock
+        self._built: EdgeInputs | None = None
+        self._revoked: RevocationSet | None = None
+        self._jwks: Mapping[str, object] = {}
+        self._expired_at = 0.0
+
+    def refresh(self) -> None:
+        """Publish what changed; raises :class:`~sluice.core.errors.SluiceError` for a source that cannot be used."""
+        self._refresh_edge()
+        self._refresh_revocations()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await repeat(self._look, POLL_SECONDS, "what is new is not given to Envoy")
+
+    def _look(self) -> None:
+        for what, refresh in (("configuration", self._refresh_edge), ("revocations", self._refresh_revocations)):
+            try:
+                refresh()
+            except (SluiceError, OSError) as error:
+                if self._status.document.refused.get(what) != str(error):
+                    _LOG.error("the new %s is not given to Envoy: %s", what, error)
+                self._status.refused(what, str(error))
+            else:
+                self._status.fine(what)
+
+    def _refresh_edge(self) -> None:
+        policy = self._sources.policy.get()
+        if self._sources.policy.rejected:
+            self._status.refused("policy", self._sources.policy.rejected)
+        else:
+            self._status.fine("policy")
+        published = self._sources.routes.get().routes
+        inputs = replace(
+            self._inputs,
+            routes=published,
+            grants=Grants(policy.role_admits(), policy.digest),
+        )
+        if inputs == self._built:
+            return
+        documents = edge_documents(inputs)
+        changed = self._board.publish(edge_resources(documents))
+        self._built = inputs
+        if changed:
+            # For people, and for the audit: what Envoy has is in its memory.
+            make_private_directory(self._copy.parent)
+            write_secret(self._copy, msgspec.json.encode({SHORT_NAMES[kind]: documents[kind] for kind in documents}))
+            _LOG.info("Envoy's configuration is new: %s", ", ".join(kind.rpartition(".")[2] for kind in changed))
+
+    def _refresh_revocations(self) -> None:
+        current, jwks, now = self._sources.revocations.current(), self._sources.keys.jwks(), self._clock()
+        if current is self._revoked and jwks == self._jwks and now < self._expired_at + EXPIRY_SECONDS:
+            return
+        revoked = [(each.kind, each.id) for each in current.unexpired(now)]
+        self._board.publish(extension_resources(jwks, revoked))
+        self._revoked, self._jwks, self._expired_at = current, jwks, now
+
+
+@contextlib.asynccontextmanager
+async def publishing(
+    service: XdsService,
+    config: GatewayConfig,
+    trust_domain: str,
+    legs: Legs,
+    sources: Sources,
+    *,
+    copy: Path,
+    collector: Collector | None = None,
+) -> AsyncIterator[None]:
+    """Serve what ``sources`` say while the context lasts, and write it to ``copy`` for people.
+
+    Envoy's spans go to ``collector``.
+
+    Raises :class:`~sluice.core.errors.SluiceError` when there is nothing good to begin with.
+    """
+    inputs = EdgeInputs(
+        config=config,
+        trust_domain=trust_domain,
+        legs=legs,
+        listener_source=load_source(SOURCE),
+        routes=(),
+        grants=Grants({}),
+        collector=collector,
+    )
+    publisher = EdgePublisher(service.board, service.status, sources, inputs, copy=copy)
+    publisher.refresh()
+    running = asyncio.create_task(publisher.run())
+    try:
+        yield
+    finally:
+        await end_tasks(running)

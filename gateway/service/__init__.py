@@ -1,0 +1,1 @@
+"""The auth service and the relay as processes: HTTP interfaces and composition."""

@@ -1,0 +1,142 @@
+"""The auth service put together from a home and its configuration."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from sluice.core.errors import SluiceError
+from sluice.core.home import Home
+from sluice.core.tasks import end_tasks, repeat
+from sluice.gateway.audit_log.log import AuditLog, audit_file
+from sluice.gateway.audit_log.policy_record import RecordedPolicy
+from sluice.gateway.audit_log.writer import AuditWriter
+from sluice.gateway.authn.authenticator import Authenticator
+from sluice.gateway.authz.operations import known_operations
+from sluice.gateway.authz.policy_file import policy_file
+from sluice.gateway.authz.routes import RouteTable
+from sluice.gateway.config import AUTH_NAME, GatewayConfig, IssuerConfig
+from sluice.gateway.connect.envoy import connect_operations
+from sluice.gateway.credentials.assertion import AssertionSigner, publish_keys
+from sluice.gateway.credentials.revocations import Revocations
+from sluice.gateway.credentials.session_store import SessionStore
+from sluice.gateway.credentials.sessions import Limits
+from sluice.gateway.credentials.signing_keys import PassKeys
+from sluice.gateway.credentials.token_file import token_snapshot
+from sluice.gateway.credentials.token_use import TokenUse
+from sluice.gateway.credentials.users import user_snapshot
+from sluice.gateway.jwt.fetch import Fetcher
+from sluice.gateway.jwt.jwks import KeyCache
+from sluice.gateway.service.auth_api import AuthApi
+from sluice.gateway.service.ext_authz import AuthService
+from sluice.gateway.signin.desk import Desk
+from sluice.gateway.signin.oidc import Directory, Provider, key_cache
+from sluice.gateway.snapshot import FileSnapshot
+from sluice.gateway.ui.revoking import AtTheAuthority
+from sluice.pki.assertions.keys import assertion_keys_file
+from sluice.pki.ca.address import CaAddress, read_ca
+from sluice.pki.spiffe_id import Role
+
+_LOG = logging.getLogger(__name__)
+
+MAX_ROUTE_LIST_BYTES = 1 << 20
+UPKEEP_SECONDS = 10.0
+"""How often pass keys are looked after, and what is kept in memory is written."""
+
+
+def route_file(home: Home) -> Path:
+    """Where the launcher puts the routes that REST publishes."""
+    return home.run / "routes.json"
+
+
+@contextlib.asynccontextmanager
+async def auth_service(
+    home: Home,
+    config: GatewayConfig,
+    trust_domain: str,
+    name: str = AUTH_NAME,
+    *,
+    locate_ca: Callable[[], CaAddress] | None = None,
+) -> AsyncIterator[AuthService]:
+    """The auth service of ``home``, ready to answer, and looked after until the end.
+
+    ``name`` is that of its own identity, with which it asks the online authority, which is announced in ``home``
+    unless ``locate_ca`` says where it is.
+
+    Raises ``SluiceError`` when tokens, users, routes, the policy, the revocations or the audit log are
+    not in order: an auth service that cannot decide does not start.
+    """
+    routes = FileSnapshot(route_file(home), decode_routes, limit=MAX_ROUTE_LIST_BYTES)
+    keys = PassKeys.of(home)
+    _refresh_keys(home, keys)
+    async with contextlib.AsyncExitStack() as stack:
+        log = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
+        audit = AuditWriter(log)
+        stack.push_async_callback(audit.close)
+        policy = RecordedPolicy(
+            lambda: policy_file(home, config.policy_file), lambda: known_operations(routes.get().routes), log
+        )
+        authenticator = Authenticator(
+            tokens=token_snapshot(home),
+            users=user_snapshot(home),
+            sessions=SessionStore(home, Limits(config.session_lifetime, config.session_idle)),
+            revocations=Revocations.of(home),
+            pass_keys=keys,
+            policy=policy,
+            trust_domain=trust_domain,
+            issuers={each.issuer: (each, _keys_of(each)) for each in config.issuers},
+        )
+        authenticator.tokens.get()
+        authenticator.users.get()
+        authenticator.revocations.current()
+        policy.get()
+        use = TokenUse(home)
+        provider = None if config.oidc is None else Provider(config.oidc, config.origin)
+        desk = Desk(config, authenticator, audit, trust_domain, provider, use)
+        for _, cache in authenticator.issuers.values():
+            stack.push_async_callback(cache.close)
+        if provider is not None:
+            stack.push_async_callback(provider.keys.close)
+        stack.callback(authenticator.sessions.flush)
+        stack.callback(use.flush)
+        upkeep = asyncio.create_task(_look_after(home, authenticator, use))
+        stack.push_async_callback(end_tasks, upkeep)
+        authority = AtTheAuthority(
+            home.identity(Role.AUTH, name), locate_ca or (lambda: read_ca(home)), authenticator.revocations
+        )
+        yield AuthService(authenticator, routes, audit, desk, AuthApi(desk, home, authority), AssertionSigner(keys))
+
+
+def decode_routes(data: bytes) -> RouteTable:
+    """REST's routes, and the methods of Spark Connect."""
+    return RouteTable([*RouteTable.decode(data).routes, *connect_operations()])
+
+
+def _keys_of(config: IssuerConfig) -> KeyCache:
+    fetcher = Fetcher(config.ca_file)
+    return key_cache(config, fetcher, Directory(config.issuer, fetcher))
+
+
+async def _look_after(home: Home, authenticator: Authenticator, use: TokenUse) -> None:
+    for _, cache in authenticator.issuers.values():
+        with contextlib.suppress(SluiceError):
+            # Ahead of the first token, which would have to wait for it.
+            await cache.get()
+
+    async def look() -> None:
+        await asyncio.to_thread(_refresh_keys, home, authenticator.pass_keys)
+        await asyncio.to_thread(use.flush)
+        await asyncio.to_thread(authenticator.sessions.flush_if_due)
+
+    await repeat(look, UPKEEP_SECONDS, "cannot look after the auth service's files")
+
+
+def _refresh_keys(home: Home, keys: PassKeys) -> None:
+    """Make and retire keys, and publish the set where processes of this machine look for it."""
+    if keys.refresh(time.time()) or not assertion_keys_file(home).exists():
+        publish_keys(home, keys)
+        _LOG.info("the keys that passes and assertions are signed with have changed")

@@ -1,0 +1,59 @@
+"""The relay as a process: ``sluice run connect``, beside the auth service, on a unix socket that Envoy opens.
+
+Its identity, ``gateway/connect``, is shown to the servers of sessions, and to REST on another machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+from grpclib.server import Server
+
+from sluice.core.home import Home
+from sluice.gateway.authn.standing import standing_in
+from sluice.gateway.config import CONNECT_NAME, GatewayConfig
+from sluice.gateway.connect.envoy import connect_socket
+from sluice.gateway.connect.relay import ConnectRelay
+from sluice.gateway.connect.rest import RestSessions
+from sluice.gateway.connect.sessions import Sessions
+from sluice.gateway.connect.wire import RawCodec, RawDetails
+from sluice.gateway.listening import listen_unix
+from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
+from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
+from sluice.pki.assertions.stream_standing import OpenStreams
+from sluice.pki.assertions.tokens import CONNECT_AUDIENCE, PASS_AUDIENCE, AssertionVerifier
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.in_use_reporter import reporting
+
+_LOG = logging.getLogger(__name__)
+
+AUDIENCES = frozenset({CONNECT_AUDIENCE, PASS_AUDIENCE})
+
+
+async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int] | None = None) -> None:
+    """Relay Spark Connect until cancelled.
+
+    Raises:
+        StoreError: there is no usable identity ``gateway/connect``.
+        ListenError: the socket is taken.
+    """
+    identity = TlsIdentity(home.identity(Role.GATEWAY, CONNECT_NAME))
+    leg = legs_of(config, EnvoyPaths.of(home), rest).rest
+    path = connect_socket(home)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(reporting(identity, "connect"))
+        sessions = Sessions(identity, RestSessions(home, identity, leg).ask)
+        stack.callback(sessions.close)
+        streams = OpenStreams(standing_in(home, config))
+        verifier = AssertionVerifier(AssertionKeys(assertion_keys_file(home)).keys, AUDIENCES)
+        relay = ConnectRelay(verifier, sessions, streams)
+        listening = stack.enter_context(contextlib.closing(listen_unix(path)))
+        stack.callback(path.unlink, missing_ok=True)
+        server = Server([relay], codec=RawCodec(), status_details_codec=RawDetails())
+        await server.start(sock=listening)
+        stack.push_async_callback(server.wait_closed)
+        stack.callback(server.close)
+        _LOG.info("Spark Connect is relayed on %s", path)
+        await streams.watch()

@@ -1,0 +1,52 @@
+"""What JobManagers on other machines ask the auth service: its public keys, and whose streams may stay open."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from aiohttp import web
+
+from sluice.core.errors import SluiceError
+from sluice.core.http_body import BodyTooLarge, read_body
+from sluice.gateway.authn.standing import Stands, answer
+from sluice.gateway.credentials.signing_keys import PassKeys, encode_jwks
+from sluice.pki.assertions.stream_standing import MAX_QUESTION_BYTES
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import peer_of
+
+JWKS_PATH = "/auth/assertion-jwks.json"
+"""The keys."""
+STANDING_PATH = "/auth/standing"
+"""Whose credentials are still good, of those who have streams open there."""
+
+_Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+def for_jobmanagers(check: _Handler, keys: PassKeys, stands: Stands) -> _Handler:
+    """A handler for a mutual TLS listener: gateways get ``check``, JobManagers these two, nobody anything else."""
+
+    async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            role = peer_of(request.transport).role if request.transport is not None else None
+        except SluiceError:
+            role = None
+        if role is Role.GATEWAY:
+            return await check(request)
+        if role is Role.JOBMANAGER and (request.method, request.raw_path) == ("GET", JWKS_PATH):
+            return web.Response(body=encode_jwks(keys), content_type="application/json")
+        if role is Role.JOBMANAGER and (request.method, request.raw_path) == ("POST", STANDING_PATH):
+            return await _standing(request, stands)
+        return web.Response(status=404)
+
+    return handle
+
+
+async def _standing(request: web.BaseRequest, stands: Stands) -> web.StreamResponse:
+    try:
+        asked = await read_body(request.content, MAX_QUESTION_BYTES)
+        return web.Response(body=answer(stands, asked), content_type="application/json")
+    except BodyTooLarge:
+        return web.Response(status=413)
+    except msgspec.MsgspecError:
+        return web.Response(status=400)

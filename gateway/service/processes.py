@@ -1,0 +1,283 @@
+"""The two processes of the gateway: the auth service, and Envoy in front of it. Both run until cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import ipaddress
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+from aiohttp import web
+
+from sluice.core.files import (
+    SECRET_MODE,
+    make_private_directory,
+    write_atomic,
+    write_secret,
+)
+from sluice.core.home import Home
+from sluice.core.tracing import TracingConfig
+from sluice.gateway.audit_log.access_rotation import make_access_log, rotating
+from sluice.gateway.audit_log.log import AuditLog, audit_file
+from sluice.gateway.audit_log.maintenance import keeping
+from sluice.gateway.authn.standing import stands_in
+from sluice.gateway.config import (
+    AUTH_NAME,
+    EDGE_NAME,
+    ENVOY_NAME,
+    GatewayConfig,
+)
+from sluice.gateway.envoy_config.templates import load_source
+from sluice.gateway.envoy_config.tracing import collector_of
+from sluice.gateway.errors import EnvoyFailed
+from sluice.gateway.listening import (
+    ByApplicationProtocol,
+    clear_stale_socket,
+    listen_unix,
+    require_free_port,
+)
+from sluice.gateway.proxy.bootstrap import (
+    SOURCE,
+    EnvoyPaths,
+    legs_of,
+    render,
+)
+from sluice.gateway.proxy.envoy_admin import EnvoyElsewhere
+from sluice.gateway.proxy.envoy_process import EnvoyProcess
+from sluice.gateway.proxy.envoy_secrets import Secrets
+from sluice.gateway.proxy.envoy_status import UseReports
+from sluice.gateway.proxy.secret_feed import SecretFeed, Side
+from sluice.gateway.proxy.xds_publisher import Sources, publishing
+from sluice.gateway.service.assembly import auth_service, route_file
+from sluice.gateway.service.key_server import for_jobmanagers
+from sluice.gateway.xds.service import xds_service
+from sluice.gateway.xds.status import status_file
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.channels import Channel, client_policy
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.tls.listener import MutualTlsListener
+from sluice.pki.trust.in_use_reporter import reporting
+
+__all__ = ["auth_announcement", "edge_directory", "route_file", "run_auth", "run_envoy"]
+
+_LOG = logging.getLogger(__name__)
+
+MAX_CHECK_LINE_BYTES = 64 << 10
+"""Envoy takes up to 32 KiB of headers, target included; they must arrive here whole to be refused properly."""
+_SHUTDOWN_SECONDS = 2.0
+
+
+def auth_announcement(home: Home, config: GatewayConfig) -> Path:
+    """What is there once the auth service answers: its socket, or the file with its address."""
+    return home.run / "endpoints" / "auth.json" if config.auth_host else EnvoyPaths.of(home).auth_socket
+
+
+def edge_directory(home: Home) -> Path:
+    """Where the public certificate is; in a home of earlier versions it took the place of the internal one."""
+    directory = home.identity(Role.GATEWAY, EDGE_NAME)
+    return directory if directory.exists() else home.identity(Role.GATEWAY, ENVOY_NAME)
+
+
+async def run_auth(
+    home: Home,
+    config: GatewayConfig,
+    trust_domain: str,
+    name: str = AUTH_NAME,
+    *,
+    rest: tuple[str, int] | None = None,
+    locate_ca: Callable[[], CaAddress] | None = None,
+    tracing: TracingConfig | None = None,
+) -> None:
+    """Serve Envoy's questions, and its configuration, until cancelled: on sockets, or on ``config.auth_host``.
+
+    ``rest`` is where Envoy finds REST over mutual TLS; None: on its unix socket. ``locate_ca`` tells where the online
+    authority is; None: it is announced in ``home``. With ``tracing`` Envoy takes part.
+
+    Raises ``SluiceError`` when tokens, routes or the audit log are not in order, or there is no
+    identity for the network: an auth service that cannot decide does not start.
+    """
+    paths = EnvoyPaths.of(home)
+    async with contextlib.AsyncExitStack() as stack:
+        service = await stack.enter_async_context(auth_service(home, config, trust_domain, name, locate_ca=locate_ca))
+        await stack.enter_async_context(keeping(home, service.audit.log))
+        server = web.Server(
+            for_jobmanagers(service.handle, service.authenticator.pass_keys, stands_in(home, config))
+            if config.auth_host
+            else service.handle,
+            access_log=None,
+            max_line_size=MAX_CHECK_LINE_BYTES,
+            max_field_size=MAX_CHECK_LINE_BYTES,
+        )
+        runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_SHUTDOWN_SECONDS)
+        await runner.setup()
+        xds = await stack.enter_async_context(
+            xds_service(status_file(home, "auth"), None if config.auth_host else paths.xds_socket)
+        )
+        if config.auth_host:
+            identity = TlsIdentity(home.identity(Role.AUTH, name))
+            await stack.enter_async_context(reporting(identity, "auth"))
+            peers = client_policy(Channel.AUTH, trust_domain)
+            # nginx names no protocol, and means HTTP/1.1.
+            serving: dict[str, Callable[[], asyncio.Protocol]] = {
+                "h2": xds.server.protocol,
+                "http/1.1": server,
+                "": server,
+            }
+            listener = MutualTlsListener(
+                identity,
+                Channel.AUTH,
+                peers,
+                lambda: ByApplicationProtocol(serving),
+                alpn=("h2", "http/1.1"),
+                alpn_required=False,
+            )
+            stack.push_async_callback(listener.close)
+            stack.push_async_callback(runner.cleanup)
+            host, port = await listener.start(config.auth_host, config.auth_port)
+            stack.push_async_callback(listener.stop_accepting)
+            where = f"{host}:{port}"
+            config = msgspec.structs.replace(config, auth_port=port)
+            stack.callback(_publish(auth_announcement(home, config), host, port))
+        else:
+            path = paths.auth_socket
+            listening = stack.enter_context(contextlib.closing(listen_unix(path)))
+            stack.callback(path.unlink, missing_ok=True)
+            stack.push_async_callback(runner.cleanup)
+            await web.SockSite(runner, listening).start()
+            where = str(path)
+        legs = legs_of(config, paths, rest)
+        decides = service.authenticator
+        sources = Sources(service.routes, decides.policy, decides.pass_keys, decides.revocations)
+        copy, collector = paths.configuration, collector_of(tracing) if tracing else None
+        await stack.enter_async_context(
+            publishing(xds, config, trust_domain, legs, sources, copy=copy, collector=collector)
+        )
+        _LOG.info("auth service ready on %s with %d routes", where, len(service.routes.get().routes))
+        await asyncio.Event().wait()
+
+
+async def run_envoy(
+    home: Home,
+    config: GatewayConfig,
+    trust_domain: str,
+    *,
+    rest: tuple[str, int] | None = None,
+    elsewhere: bool = False,
+) -> None:
+    """Run Envoy until cancelled; ``run/endpoints/envoy.json`` has its address once it accepts.
+
+    What changes in its identity directories (certificates, anchors, revocation lists) counts within seconds, without
+    a restart.
+
+    Args:
+        home: where identities, sockets and logs are.
+        config: where it listens, and where it finds the auth service.
+        trust_domain: that of all identities.
+        rest: where it finds REST over mutual TLS; None: on its unix socket.
+        elsewhere: somebody else starts Envoy, with the bootstrap that is written here, and shares ``run`` with this
+            process: the sockets on which Envoy is given its secrets and is asked.
+
+    Raises:
+        ListenError: the port is taken.
+        EnvoyIdentityError: an identity is not what it should be.
+        StoreError: an identity is missing or damaged.
+        EnvoyFailed: Envoy did not start, or ended by itself.
+    """
+    paths = EnvoyPaths.of(home)
+    legs = legs_of(config, paths, rest)
+    # Before anything is written: another gateway of this home may be using the files.
+    if not elsewhere:
+        require_free_port(config.host, config.port)
+        if config.http3:
+            require_free_port(config.host, config.port, udp=True)
+        clear_stale_socket(paths.admin_socket)
+    make_private_directory(paths.bootstrap.parent)
+    feeds = [SecretFeed(edge_directory(home), Side.EDGE, trust_domain)]
+    if legs.any_tls:
+        feeds.append(SecretFeed(home.identity(Role.GATEWAY, ENVOY_NAME), Side.INTERNAL, trust_domain))
+    first = {feed: given for feed in feeds if (given := feed.update(_now())) is not None}
+    async with xds_service(status_file(home, "envoy"), paths.sds_socket) as sds:
+        secrets = Secrets(sds, first)
+        document = render(load_source(SOURCE), config, trust_domain, paths, legs)
+        _prepare_access_log(paths)
+        write_secret(paths.bootstrap, msgspec.json.encode(document))
+        if elsewhere:
+            await _accompany_envoy(home, config, EnvoyElsewhere(paths.admin_socket), secrets)
+        await _run_envoy(home, config, paths, secrets)
+
+
+def _prepare_access_log(paths: EnvoyPaths) -> None:
+    make_private_directory(paths.access_log.parent)
+    make_access_log(paths.access_log)
+
+
+async def _chain_access_log(home: Home, config: GatewayConfig, stack: contextlib.AsyncExitStack) -> None:
+    """An auth service elsewhere cannot read this machine's access log: it has a chain of its own here."""
+    if config.auth_host:
+        log = stack.enter_context(contextlib.closing(AuditLog(audit_file(home))))
+        await stack.enter_async_context(keeping(home, log))
+
+
+async def _accompany_envoy(home: Home, config: GatewayConfig, envoy: EnvoyElsewhere, secrets: Secrets) -> NoReturn:
+    """Announce Envoy while it serves, however often somebody else starts it again."""
+    async with contextlib.AsyncExitStack() as stack:
+        await _chain_access_log(home, config, stack)
+        reports = UseReports(envoy)
+        stack.callback(reports.close)
+        stack.callback(asyncio.create_task(secrets.feed_forever(reports)).cancel)
+        await stack.enter_async_context(rotating(EnvoyPaths.of(home).access_log, envoy))
+        while True:
+            port = await envoy.until_serving()
+            with contextlib.ExitStack() as announced:
+                announced.callback(_publish(home.run / "endpoints" / "envoy.json", config.host, port))
+                _LOG.info("Envoy serves https://%s:%d", config.host, port)
+                await envoy.until_gone()
+                _LOG.warning("Envoy does not answer any more")
+
+
+async def _run_envoy(home: Home, config: GatewayConfig, paths: EnvoyPaths, secrets: Secrets) -> None:
+    make_private_directory(home.logs)
+    # In the home, where the paths of its configuration begin: that may come from another machine.
+    envoy = await EnvoyProcess.start(
+        paths.bootstrap, admin_socket=paths.admin_socket, log=home.logs / "envoy-proxy.log", directory=home.root
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(paths.admin_socket.unlink, missing_ok=True)
+        await _chain_access_log(home, config, stack)
+        reports = UseReports(envoy)
+        stack.callback(reports.close)
+        stack.push_async_callback(envoy.stop)
+        feeding = asyncio.create_task(secrets.feed_forever(reports))
+        stack.callback(feeding.cancel)
+        await stack.enter_async_context(rotating(paths.access_log, envoy))
+        port = await envoy.listening_port()
+        stack.callback(_publish(home.run / "endpoints" / "envoy.json", config.host, port))
+        _LOG.info("Envoy serves https://%s:%d", config.host, port)
+        code = await envoy.wait()
+        raise EnvoyFailed(f"Envoy ended by itself (exit code {code})", envoy.tail())
+
+
+def _publish(path: Path, host: str, port: int) -> Callable[[], None]:
+    """Announce an address for processes of this home; returns what withdraws it."""
+    make_private_directory(path.parent)
+    write_atomic(path, msgspec.json.encode({"host": _reachable(host), "port": port}), mode=SECRET_MODE)
+    return partial(path.unlink, missing_ok=True)
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+def _reachable(host: str) -> str:
+    """The address for clients on this machine when Envoy listens on all of them."""
+    address = ipaddress.ip_address(host)
+    if not address.is_unspecified:
+        return host
+    return "127.0.0.1" if address.version == 4 else "::1"

@@ -1,0 +1,303 @@
+"""Who asks: what the gateway asserts to the processes behind it, as a signed token, and how they check it.
+
+The token is a JWT (RFC 7519) signed with ES256, in header :data:`HEADER`. Its claims:
+
+=========  ===========================================================================================================
+``iss``    ``sluice-gateway``
+``aud``    whom it is for: ``sluice-rest``, ``sluice-connect``; in a pass that was let through ``sluice``
+``sub``    the principal's name
+``roles``  its roles
+``groups`` its groups
+``mth``    how it was authenticated (in a pass: ``method``)
+``cred``   the public id of its credential
+``op``     the operation that was granted
+``any``    whether it was granted whoever owns what it concerns; else for the principal's own alone
+``rid``    the id of the request, as in the audit log
+``htm``    the method of the one request that it is for,
+``htu``    the path of that request (as in RFC 9449), and
+``htq``    the SHA-256 of its query
+``jti``    its own id: an assertion is good for one request, once
+=========  ===========================================================================================================
+
+and ``iat``, ``exp``. A pass is for many requests until it expires; the door that let it through has looked at
+revocations. In the place of ``op``, ``any``, ``htm``, ``htu`` and ``htq`` it has
+
+=========  ===========================================================================================================
+``all``    the operations that it is good for, whoever owns what they concern, and
+``own``    those that it is good for where the principal owns that; both are separated by spaces
+=========  ===========================================================================================================
+
+and it is never good for what changes something. No I/O here: keys come from a function that is passed in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jwt
+import msgspec
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from sluice.core.errors import AssertionRefused
+from sluice.pki.assertions.credential import Credential, CredentialKind
+
+HEADER = "x-sluice-assertion"
+ALGORITHM = "ES256"
+ISSUER = "sluice-gateway"
+REST_AUDIENCE = "sluice-rest"
+CONNECT_AUDIENCE = "sluice-connect"
+PASS_AUDIENCE = "sluice"  # noqa: S105  the name of an audience, not a secret
+
+PASS_SCHEME = "Bearer "  # noqa: S105  likewise
+
+MAX_ASSERTION_CHARACTERS = 8192
+MAX_LIFETIME_SECONDS = 900
+"""No token that lives longer is believed, whoever signed it."""
+LEEWAY_SECONDS = 5
+"""How far clocks of one cluster may differ."""
+MAX_REMEMBERED = 1 << 17
+"""Ids of used assertions that are kept; see :class:`UsedIds`."""
+MAX_KEYS = 16
+MAX_NAME_CHARACTERS = 256
+MAX_LIST_ENTRIES = 1000
+MAX_REQUEST_ID_CHARACTERS = 128
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """The claims as they are on the wire; see the module's documentation."""
+
+    iss: str
+    aud: str
+    sub: str
+    roles: tuple[str, ...]
+    iat: int
+    exp: int
+    jti: str
+    groups: tuple[str, ...] = ()
+    mth: str = ""
+    method: str = ""
+    cred: str
+    kind: CredentialKind
+    rid: str = ""
+    op: str = ""
+    any: bool = False
+    htm: str | None = None
+    htu: str | None = None
+    htq: str | None = None
+    all: str = ""
+    own: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asserted:
+    """A verified principal, and what it may do with the request it asks with.
+
+    Attributes:
+        principal: its name.
+        method: how it was authenticated.
+        credential: what it came with.
+        request_id: as in the audit log; empty for a pass.
+        id: of the assertion or pass.
+        may_any: operations that it may do to whatever there is.
+        may_own: operations that it may do to what is its own.
+        bound: whether this is about one request; a pass is about many.
+        operation: what the request is, as the server that got it has found out; see :meth:`for_operation`.
+    """
+
+    principal: str
+    roles: tuple[str, ...]
+    groups: tuple[str, ...]
+    method: str
+    credential: Credential
+    request_id: str
+    id: str = ""
+    may_any: frozenset[str] = frozenset()
+    may_own: frozenset[str] = frozenset()
+    bound: bool = True
+    operation: str = ""
+
+    @property
+    def any_owner(self) -> bool:
+        """Whether it may do this to what belongs to others."""
+        return self.operation in self.may_any
+
+    def for_operation(self, operation: str, *, changes: bool) -> Asserted:
+        """The same, asking for ``operation``; raises :class:`AssertionRefused` when that is not what was granted.
+
+        ``changes``: the request changes something, so that it needs an assertion of its own.
+        """
+        if operation not in self.may_any | self.may_own:
+            raise AssertionRefused(f"{self.principal} was not granted {operation}")
+        if changes and not self.bound:
+            raise AssertionRefused(f"a pass does not do for {operation}, which changes something")
+        return replace(self, operation=operation)
+
+
+def query_digest(query: str) -> str:
+    """What an assertion says about the query of its request: nothing about an empty one."""
+    return hashlib.sha256(query.encode()).hexdigest() if query else ""
+
+
+KeySet = Mapping[str, ec.EllipticCurvePublicKey]
+"""Public keys (P-256) by their ids."""
+
+
+class _Jwk(msgspec.Struct, frozen=True):
+    kty: str
+    crv: str
+    kid: str
+    x: str
+    y: str
+    alg: str = ALGORITHM
+    use: str = "sig"
+
+
+class _Jwks(msgspec.Struct, frozen=True):
+    keys: tuple[dict[str, Any], ...]
+
+
+def decode_jwks(data: bytes) -> KeySet:
+    """The keys of a key set (RFC 7517); raises :class:`AssertionRefused` unless each is a public one for ES256."""
+    try:
+        entries = msgspec.json.decode(data, type=_Jwks).keys
+        if len(entries) > MAX_KEYS:
+            raise AssertionRefused(f"a key set of {len(entries)} keys", f"at most {MAX_KEYS} are taken")
+        keys: dict[str, ec.EllipticCurvePublicKey] = {}
+        for entry in entries:
+            declared = msgspec.convert(entry, _Jwk)
+            # 1. Public halves of P-256 signing keys and nothing else: neither a symmetric key nor somebody's secret.
+            if (declared.kty, declared.crv, declared.alg, declared.use) != ("EC", "P-256", ALGORITHM, "sig"):
+                raise AssertionRefused(f"key {declared.kid[:40]!r} is not one for {ALGORITHM}")
+            key = None if "d" in entry else jwt.algorithms.ECAlgorithm.from_jwk(entry)
+            if not isinstance(key, ec.EllipticCurvePublicKey) or declared.kid in keys:
+                raise AssertionRefused(f"key {declared.kid[:40]!r} is private, or there twice")
+            keys[declared.kid] = key
+    except (msgspec.MsgspecError, jwt.PyJWTError, ValueError) as error:
+        raise AssertionRefused("the key set of the gateway is malformed") from error
+    return keys
+
+
+def _granted(bound: bool, one: str, many: str) -> frozenset[str]:
+    """The operations of an assertion, or those of a pass; what is empty grants nothing."""
+    return frozenset([one] if bound and one else [] if bound else many.split())
+
+
+class UsedIds:
+    """Ids of assertions that were used and have not expired.
+
+    Bounded without forgetting: when the oldest must go before its time, nothing issued up to then is taken any more.
+    """
+
+    def __init__(self, limit: int = MAX_REMEMBERED) -> None:
+        self._limit = limit
+        self._used: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._floor = -1
+
+    def use(self, jti: str, *, issued_at: int, expires_at: int, now: float) -> bool:
+        """Note that ``jti`` is used; False when it was already, or may have been."""
+        while self._used and next(iter(self._used.values()))[1] + LEEWAY_SECONDS < now:
+            self._used.popitem(last=False)
+        if jti in self._used or issued_at <= self._floor:
+            return False
+        if len(self._used) >= self._limit:
+            _, (oldest, _) = self._used.popitem(last=False)
+            self._floor = max(self._floor, oldest)
+        self._used[jti] = (issued_at, expires_at)
+        return True
+
+
+class AssertionVerifier:
+    """Checks assertions for one audience.
+
+    Args:
+        keys: the key set now; asked again with ``refresh=True`` when a key is unknown.
+        audiences: whom an assertion may be for.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        keys: Callable[[bool], KeySet],
+        audiences: AbstractSet[str],
+        *,
+        clock: Callable[[], float] = time.time,
+        limit: int = MAX_REMEMBERED,
+    ) -> None:
+        self._keys = keys
+        self._audiences = frozenset(audiences)
+        self._clock = clock
+        self._used = UsedIds(limit)
+
+    def verify(self, values: list[str], *, method: str, target: str) -> Asserted:
+        """Who asks with ``method`` for ``target``; raises :class:`AssertionRefused`.
+
+        Args:
+            values: all values of :data:`HEADER`; exactly one is taken.
+            method: of the request.
+            target: of the request, path and query, exactly as it arrived.
+        """
+        if len(values) != 1:
+            raise AssertionRefused(f"{len(values)} assertions", "the gateway adds exactly one")
+        # A pass comes as the client sent it, with its scheme: the door copies it and cannot cut.
+        claims = self._signed(values[0].removeprefix(PASS_SCHEME))
+        now = self._clock()
+        # 3. From the gateway, for here, for now (RFC 8725, 3.8 to 3.10).
+        if claims.iss != ISSUER or claims.aud not in self._audiences:
+            raise AssertionRefused(f"an assertion of {claims.iss[:40]!r} for {claims.aud[:40]!r}")
+        if now >= claims.exp + LEEWAY_SECONDS:
+            raise AssertionRefused("the assertion has expired")
+        if claims.iat > now + LEEWAY_SECONDS or claims.exp - claims.iat > MAX_LIFETIME_SECONDS:
+            raise AssertionRefused("the assertion is from the future, or lives too long")
+        if not claims.sub or len(claims.sub) > MAX_NAME_CHARACTERS or not claims.sub.isprintable():
+            raise AssertionRefused("the assertion names nobody")
+        if max(len(claims.roles), len(claims.groups)) > MAX_LIST_ENTRIES:
+            raise AssertionRefused("the assertion names too many roles or groups")
+        # 4. For this request and no other, once. A pass is for many, and the door has looked at it each time.
+        bound = claims.aud != PASS_AUDIENCE
+        if bound:
+            path, _, query = target.partition("?")
+            if (claims.htm, claims.htu, claims.htq) != (method, path, query_digest(query)):
+                raise AssertionRefused("the assertion is for another request")
+            if not self._used.use(claims.jti, issued_at=claims.iat, expires_at=claims.exp, now=now):
+                raise AssertionRefused("the assertion was used before")
+        return Asserted(
+            principal=claims.sub,
+            roles=claims.roles,
+            groups=claims.groups,
+            method=claims.mth or claims.method,
+            credential=Credential(claims.kind, claims.cred),
+            request_id=claims.rid[:MAX_REQUEST_ID_CHARACTERS],
+            id=claims.jti,
+            may_any=_granted(bound, claims.op if claims.any else "", claims.all),
+            may_own=_granted(bound, claims.op, claims.own),
+            bound=bound,
+        )
+
+    def _signed(self, text: str) -> Claims:
+        if len(text) > MAX_ASSERTION_CHARACTERS:
+            raise AssertionRefused("the assertion is too long")
+        try:
+            header = jwt.get_unverified_header(text)
+        except jwt.PyJWTError as error:
+            raise AssertionRefused("that is not an assertion") from error
+        # 1. The key decides the algorithm, never the token (RFC 8725, 3.1): `none`, and HMAC keyed with what is
+        #    public, end here. Nor does the token say where keys are.
+        kid = header.get("kid")
+        if header.get("alg") != ALGORITHM or not isinstance(kid, str) or header.keys() & {"jku", "jwk", "x5u", "crit"}:
+            raise AssertionRefused(f"the assertion is not signed with {ALGORITHM} and a key that the gateway published")
+        key = self._keys(False).get(kid) or self._keys(True).get(kid)
+        if key is None:
+            raise AssertionRefused("the assertion is signed with a key that the gateway did not publish")
+        # 2. The signature, then the claims' types; times and audience are compared by the caller's clock.
+        try:
+            options: Any = {f"verify_{name}": False for name in ("exp", "iat", "nbf", "aud", "sub", "jti")}
+            decoded = jwt.decode(text, key, algorithms=[ALGORITHM], options=options)
+            return msgspec.convert(decoded, Claims)
+        except (jwt.PyJWTError, msgspec.ValidationError) as error:
+            raise AssertionRefused("the assertion's signature or its claims are wrong") from error

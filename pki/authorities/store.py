@@ -1,0 +1,236 @@
+"""The authorities on disk: ``<pki>/authorities/{root,internal,edge}/{cert.pem,key.pem}``.
+
+An authority's directory appears in one rename with both files in it, so that a crash leaves it whole or
+absent; what exists is never overwritten. A lock keeps two processes from creating at once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+
+from sluice.core.errors import StoreError
+from sluice.core.files import (
+    PUBLIC_MODE,
+    SECRET_MODE,
+    locked,
+    make_private_directory,
+    read_bounded,
+    read_secret,
+    remove_leftovers,
+    replace_set,
+    staged_name,
+    sync_directory,
+)
+from sluice.pki.authorities.signing import (
+    Authority,
+    create_intermediate,
+    create_root,
+    to_pem,
+    trust_domain_of,
+)
+from sluice.pki.config import PkiConfig
+from sluice.pki.x509.encrypted_key import encrypt_key
+from sluice.pki.x509.keys import (
+    PrivateKey,
+    key_from_pem,
+    key_to_pem,
+    same_public_key,
+)
+from sluice.pki.x509.parse_errors import DAMAGED
+from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+
+CERTIFICATE_FILE = "cert.pem"
+KEY_FILE = "key.pem"
+READ_ATTEMPTS = 3
+"""How often certificate and key are read again when another authority takes their place meanwhile."""
+ENCRYPTED = b"-----BEGIN ENCRYPTED PRIVATE KEY-----"
+"""How a PKCS#8 file with a passphrase begins (RFC 7468, section 11)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """What :meth:`AuthorityStore.ensure` did: kinds made now, and kinds that were there."""
+
+    made: tuple[AuthorityKind, ...]
+    kept: tuple[AuthorityKind, ...]
+
+
+class AuthorityStore:
+    """The authorities below one ``pki`` directory."""
+
+    def __init__(self, pki: Path) -> None:
+        self._pki = pki
+        self._authorities = pki / "authorities"
+
+    def directory(self, kind: AuthorityKind) -> Path:
+        """Where ``kind`` is kept."""
+        return self._authorities / kind
+
+    def certificate_file(self, kind: AuthorityKind) -> Path:
+        """The certificate of ``kind``; the edge authority's is what outsiders trust."""
+        return self.directory(kind) / CERTIFICATE_FILE
+
+    def exists(self, kind: AuthorityKind) -> bool:
+        """Whether ``kind`` was created (its key may be kept elsewhere)."""
+        return self.directory(kind).exists()
+
+    def has_key(self, kind: AuthorityKind) -> bool:
+        """Whether the key of ``kind`` is here."""
+        return (self.directory(kind) / KEY_FILE).exists()
+
+    def certificate(self, kind: AuthorityKind) -> x509.Certificate:
+        """Read the certificate of ``kind``."""
+        path = self.certificate_file(kind)
+        if not self.exists(kind):
+            raise StoreError(f"there is no {kind} authority in {self._pki}", "run `sluice pki init`")
+        try:
+            certificates = x509.load_pem_x509_certificates(read_bounded(path))
+        except DAMAGED as error:
+            raise StoreError(f"{path} is damaged: {error}", "restore it from a copy") from error
+        if len(certificates) != 1:
+            raise StoreError(f"{path} holds {len(certificates)} certificates instead of one", "restore it from a copy")
+        return certificates[0]
+
+    def load(self, kind: AuthorityKind, passphrase: bytes | None = None) -> Authority:
+        """Read ``kind`` with its key; a missing, foreign or unprotected key is a :class:`StoreError`.
+
+        ``passphrase`` opens a root's key that is encrypted.
+        """
+        for attempt in range(READ_ATTEMPTS):
+            certificate = self.certificate(kind)
+            key = self._read_key(kind, passphrase)
+            if same_public_key(certificate.public_key(), key.public_key()):
+                return Authority(kind, certificate, key)
+            # A rotation may have put another authority in this place between the two files.
+            if attempt + 1 == READ_ATTEMPTS or self.certificate(kind) == certificate:
+                break
+        raise StoreError(
+            f"{self.directory(kind) / KEY_FILE} is not the key of {self.certificate_file(kind)}",
+            "restore both from one copy",
+        )
+
+    def _read_key(self, kind: AuthorityKind, passphrase: bytes | None) -> PrivateKey:
+        path = self.directory(kind) / KEY_FILE
+        if not path.exists():
+            raise StoreError(f"the key of the {kind} authority is not in {path}", "bring it back to sign with it")
+        pem = read_secret(path)
+        if passphrase is None and ENCRYPTED in pem:
+            raise StoreError(
+                f"the key of the {kind} authority is encrypted", "give its passphrase with --root-passphrase-file"
+            )
+        return key_from_pem(pem, str(path), passphrase)
+
+    def is_encrypted(self, kind: AuthorityKind) -> bool:
+        """Whether the key of ``kind`` is here and has a passphrase."""
+        path = self.directory(kind) / KEY_FILE
+        return path.exists() and ENCRYPTED in read_secret(path)
+
+    def add(self, authority: Authority, *, root_passphrase: bytes | None = None) -> None:
+        """Put an authority in its place; :class:`StoreError` when there is one: keys are never overwritten."""
+        make_private_directory(self._pki)
+        make_private_directory(self._authorities)
+        self._install(authority, root_passphrase)
+
+    def ensure(self, config: PkiConfig, now: dt.datetime, *, root_passphrase: bytes | None = None) -> Created:
+        """Create the authorities that are missing; what exists stays as it is.
+
+        Args:
+            config: what they are to be like.
+            now: from when on they are valid.
+            root_passphrase: encrypts the key of a new root, and opens that of an existing one. The other two
+                sign without anybody present, so that a passphrase would lie beside their keys anyway.
+
+        Raises:
+            StoreError: an authority is damaged, belongs to another trust domain, or the root's key
+                is needed and not there.
+        """
+        make_private_directory(self._pki)
+        make_private_directory(self._authorities)
+        with locked(self._authorities):
+            remove_leftovers(self._authorities)
+            if root_passphrase is not None:
+                self._refuse_plain_root()
+            made: list[AuthorityKind] = []
+            for kind in AuthorityKind:
+                if self.exists(kind):
+                    self.check(kind, config)
+                    continue
+                self._refuse_without_root(kind)
+                self._install(
+                    create_root(config, now)
+                    if kind is AuthorityKind.ROOT
+                    else create_intermediate(kind, self.load(AuthorityKind.ROOT, root_passphrase), config, now),
+                    root_passphrase,
+                )
+                made.append(kind)
+        return Created(tuple(made), tuple(kind for kind in AuthorityKind if kind not in made))
+
+    def _refuse_without_root(self, kind: AuthorityKind) -> None:
+        if kind is AuthorityKind.ROOT and any(self.exists(other) for other in ISSUING):
+            raise StoreError(
+                f"{self.directory(kind)} is missing although authorities signed by it exist",
+                "restore its cert.pem from a copy (its key may stay away)",
+            )
+
+    def install_signed(self, authority: Authority, root: x509.Certificate) -> None:
+        """Install an authority that was signed elsewhere, and its root's certificate unless it is there.
+
+        Raises:
+            StoreError: the authority exists already, or another root does; nothing was changed.
+        """
+        make_private_directory(self._pki)
+        make_private_directory(self._authorities)
+        with locked(self._authorities):
+            remove_leftovers(self._authorities)
+            if self.exists(authority.kind):
+                raise StoreError(f"there is an {authority.kind} authority in {self._pki}", "keys are never overwritten")
+            if not self.exists(AuthorityKind.ROOT):
+                self._install_files(AuthorityKind.ROOT, {CERTIFICATE_FILE: (to_pem(root), PUBLIC_MODE)})
+            elif self.certificate(AuthorityKind.ROOT) != root:
+                raise StoreError(
+                    f"{self.certificate_file(AuthorityKind.ROOT)} is another root's", "have it signed by that root"
+                )
+            self._install(authority, None)
+
+    def _refuse_plain_root(self) -> None:
+        path = self.directory(AuthorityKind.ROOT) / KEY_FILE
+        if path.exists() and not self.is_encrypted(AuthorityKind.ROOT):
+            raise StoreError(
+                f"{path} is there and has no passphrase",
+                f"give it one: openssl pkcs8 -topk8 -v2 aes-256-cbc -iter 600000 -in {path} -out encrypted.pem",
+            )
+
+    def check(self, kind: AuthorityKind, config: PkiConfig) -> None:
+        """Refuse an authority that is not of the configured trust domain."""
+        domain = trust_domain_of(self.certificate(kind))
+        if domain != config.trust_domain:
+            raise StoreError(
+                f"the {kind} authority in {self._pki} is of trust domain {domain!r}, not {config.trust_domain!r}",
+                "use another --home, or set pki.trust_domain back",
+            )
+
+    def _install(self, authority: Authority, root_passphrase: bytes | None) -> None:
+        passphrase = root_passphrase if authority.kind is AuthorityKind.ROOT else None
+        key_pem = key_to_pem(authority.key) if passphrase is None else encrypt_key(authority.key, passphrase)
+        certificate = to_pem(authority.certificate)
+        self._install_files(
+            authority.kind, {KEY_FILE: (key_pem, SECRET_MODE), CERTIFICATE_FILE: (certificate, PUBLIC_MODE)}
+        )
+
+    def _install_files(self, kind: AuthorityKind, files: dict[str, tuple[bytes, int]]) -> None:
+        staging = self._authorities / staged_name(kind)
+        try:
+            make_private_directory(staging)
+            replace_set(staging, files)
+            # rename(2) refuses to replace a directory that is not empty: an existing key is never lost.
+            staging.rename(self.directory(kind))
+        except OSError as error:
+            raise StoreError(f"cannot write {self.directory(kind)}: {error.strerror or error}") from error
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        sync_directory(self._authorities)

@@ -1,0 +1,41 @@
+"""The file that a join token comes in: readable by its owner alone, and removed once the token is used up."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.core.files import read_secret
+from sluice.pki.errors import EnrolmentRefused
+from sluice.pki.identities.join_tokens import MAX_TOKEN_BYTES
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTokenFile:
+    """Where a join token is expected."""
+
+    path: Path
+
+    def read(self) -> str:
+        """The token.
+
+        Raises:
+            EnrolmentRefused: there is no such file.
+            StoreError: others may read it, or it is larger than a token.
+        """
+        if not self.path.exists():
+            raise EnrolmentRefused(
+                f"there is no usable identity, and no join token in {self.path}",
+                "make one with `sluice pki token create`",
+            )
+        return read_secret(self.path, MAX_TOKEN_BYTES + 2).decode("ascii", "replace").strip()
+
+    def used_up(self) -> None:
+        """Remove it: the token opens nothing any more. What is mounted read-only stays."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            _LOG.info("the join token in %s is used up but stays there: %s", self.path, error.strerror or error)

@@ -1,0 +1,142 @@
+"""Keeping the identities of one process fresh against an authority on another machine, and its trust up to date.
+
+Enrolled with a join token when there is none, renewed at half-life (``pki.agent.keeper`` has the decisions), or at
+once when their issuer is no longer the one that signs (:mod:`sluice.pki.enrolment.trust_follower` hears of it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from sluice.core.home import Home
+from sluice.pki.agent.board import Board
+from sluice.pki.agent.keeper import Keeper, keep_forever
+from sluice.pki.agent.policy import ManagedIdentity
+from sluice.pki.enrolment.member import Locate, usable
+from sluice.pki.enrolment.trust_follower import (
+    LONGEST_PAUSE,
+    Trust,
+    TrustFollower,
+    pause_seconds,
+)
+from sluice.pki.errors import CaUnavailable, RateLimited
+from sluice.pki.issuing.issuer import Clock, DirectoryIssuer, utc_now
+from sluice.pki.x509.profiles import AuthorityKind
+
+_LOG = logging.getLogger(__name__)
+_SYSTEM_RANDOM = random.SystemRandom()
+
+POLL_SECONDS = 1.0
+"""How often directories are looked at, and it is judged what is due."""
+JOIN_SECONDS = 120.0
+"""How long a process waits at its start for an authority that cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An identity to keep, who certifies it, and of which side it is."""
+
+    identity: ManagedIdentity
+    issuer: DirectoryIssuer
+    side: AuthorityKind = AuthorityKind.INTERNAL
+
+
+class CaKeeper:
+    """Keeps ``kept`` fresh. Use: ``start`` once, then ``run`` until cancelled, then ``close``.
+
+    Args:
+        home: where job directories are, which get trust and lists too.
+        locate: where the authority is now.
+        kept: at least one internal identity; the first one asks for trust.
+        clock: the present, in UTC.
+        draw: a random number in [0, 1).
+        join_seconds: how long ``start`` waits for an authority that cannot be reached.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        locate: Locate,
+        kept: Sequence[Kept],
+        *,
+        clock: Clock = utc_now,
+        draw: Callable[[], float] = _SYSTEM_RANDOM.random,
+        join_seconds: float = JOIN_SECONDS,
+    ) -> None:
+        self._kept = tuple(kept)
+        self._clock = clock
+        self._draw = draw
+        self._join_seconds = join_seconds
+        self._threads = ThreadPoolExecutor(max(1, len(self._kept)), thread_name_prefix="renewal")
+        asks = next(each.identity.directory for each in self._kept if each.side is AuthorityKind.INTERNAL)
+        directories = [each.identity.directory for each in self._kept]
+        self.follower = TrustFollower(home, locate, asks, directories, clock=clock, draw=draw)
+        board = Board(clock)
+        self.keepers = [
+            Keeper(
+                each.identity,
+                each.issuer,
+                board,
+                clock,
+                draw,
+                threads=self._threads,
+            )
+            for each in self._kept
+        ]
+
+    @property
+    def trust(self) -> Trust:
+        """The latest that was installed."""
+        return self.follower.trust
+
+    async def start(self) -> None:
+        """Return once there is a usable identity everywhere, enrolling where there is none.
+
+        Raises:
+            EnrolmentRefused: an identity is missing, and its join token is missing or not good.
+            CertificateRejected: the authority does not certify this identity.
+            CaUnavailable: the authority could not be reached in time.
+        """
+        deadline = asyncio.get_running_loop().time() + self._join_seconds
+        for each in self._kept:
+            failures = 0
+            while usable(each.identity.directory, each.identity.spiffe_id, self._clock()) is None:
+                try:
+                    await self._enrol(each)
+                except (CaUnavailable, RateLimited) as error:
+                    failures += 1
+                    pause = pause_seconds(self._clock(), failures, self._draw(), error, LONGEST_PAUSE)
+                    if asyncio.get_running_loop().time() + pause > deadline:
+                        raise
+                    _LOG.warning("%s waits to enrol: %s", each.identity.spiffe_id, error)
+                    await asyncio.sleep(pause)
+
+    async def run(self) -> None:
+        """Keep everything fresh until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for keeper in self.keepers:
+                tasks.create_task(keep_forever(keeper, POLL_SECONDS))
+            tasks.create_task(self.follower.run())
+
+    async def close(self) -> None:
+        """Let go of the threads; what they are about goes on to its end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _enrol(self, kept: Kept) -> None:
+        identity = kept.identity
+        issue = partial(
+            kept.issuer.issue_to,
+            identity.directory,
+            identity.spiffe_id,
+            dns=identity.dns,
+            ips=identity.ips,
+            accept=identity.accept,
+        )
+        await asyncio.get_running_loop().run_in_executor(self._threads, issue)
+        _LOG.info("%s joined", identity.spiffe_id)

@@ -1,0 +1,161 @@
+"""How a process gets its own identity from an authority elsewhere: by renewal, or at first with a join token."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sluice.core.errors import CertificateRejected, StoreError
+from sluice.pki.ca.address import CaAddress
+from sluice.pki.enrolment import client
+from sluice.pki.enrolment.join_token_file import JoinTokenFile
+from sluice.pki.errors import CertificateSuperseded, EnrolmentRefused
+from sluice.pki.identities.directory import IdentityMaterial, read_identity
+from sluice.pki.issuing.issuer import Clock, utc_now
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.x509.keys import DEFAULT_ALGORITHM
+
+_LOG = logging.getLogger(__name__)
+
+Locate = Callable[[], CaAddress]
+"""Where the authority is now; asked before each attempt."""
+
+
+def usable(directory: Path, spiffe_id: SpiffeId, now: dt.datetime) -> IdentityMaterial | None:
+    """The identity in ``directory`` when it is whole, of ``spiffe_id`` and valid at ``now``; else None."""
+    try:
+        material, _ = read_identity(directory)
+        material.check_valid_at(now)
+    except StoreError:
+        return None
+    return material if material.spiffe_id == spiffe_id else None
+
+
+class MemberIssuer:
+    """A ``DirectoryIssuer`` for the identity of a process, which the authority certifies.
+
+    What is usable is renewed by itself; nothing usable needs a join token, made for just these names.
+
+    Args:
+        locate: where the authority is.
+        tokens: where a join token is expected, for each identity that has one.
+        algorithm: of the keys made here.
+        clock: the present, in UTC.
+    """
+
+    edge_server = False
+    """Whether the token is for a public certificate."""
+
+    def __init__(
+        self,
+        locate: Locate,
+        tokens: Mapping[SpiffeId, JoinTokenFile],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        clock: Clock = utc_now,
+    ) -> None:
+        self._locate = locate
+        self._tokens = tokens
+        self._algorithm = algorithm
+        self._clock = clock
+
+    def issue_to(
+        self,
+        directory: Path,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str] = (),
+        ips: Sequence[str] = (),
+        lifetime: dt.timedelta | None = None,
+        accept: Sequence[str] = (),
+    ) -> None:
+        """See :meth:`sluice.pki.issuing.issuer.DirectoryIssuer.issue_to`.
+
+        Raises:
+            EnrolmentRefused: nothing usable is there, and the token is missing or not good.
+            CertificateSuperseded: what is there is not the newest of the identity, and there is no token.
+            CaUnavailable: the authority cannot be reached; the token stays good.
+        """
+        _refuse_lifetime(spiffe_id, lifetime)
+        if usable(directory, spiffe_id, self._clock()) is not None:
+            try:
+                self._renew(directory)
+            except CertificateSuperseded:
+                # What is here is not the newest: a token made since then says that it is to be enrolled anew.
+                if (again := self._tokens.get(spiffe_id)) is None or not again.path.exists():
+                    raise
+                _LOG.warning("%s is enrolled again: its certificate was superseded, and there is a token", spiffe_id)
+            else:
+                return
+        if (file := self._tokens.get(spiffe_id)) is None:
+            raise EnrolmentRefused(
+                f"there is no usable identity of {spiffe_id}, and no join token", "give one with --join-token-file"
+            )
+        self._enrol(directory, file.read(), spiffe_id, dns=dns, ips=ips, accept=accept)
+        file.used_up()
+
+    def _renew(self, directory: Path) -> None:
+        client.renew(directory, self._locate().mutual, algorithm=self._algorithm)
+
+    def _enrol(
+        self,
+        directory: Path,
+        token: str,
+        spiffe_id: SpiffeId,
+        *,
+        dns: Sequence[str],
+        ips: Sequence[str],
+        accept: Sequence[str],
+    ) -> None:
+        client.enrol(
+            directory,
+            self._locate().enrolment,
+            token,
+            spiffe_id.role,
+            spiffe_id.name,
+            dns=dns,
+            ips=ips,
+            algorithm=self._algorithm,
+            accept=accept,
+            edge_server=self.edge_server,
+        )
+
+
+class EdgeMemberIssuer(MemberIssuer):
+    """As its base, for a gateway's public certificate: the internal identity of the gateway asks for its renewal.
+
+    Args:
+        internal: the directory of that identity.
+        locate: where the authority is.
+        tokens: where a join token for the public certificate is expected.
+        algorithm: of the keys made here, as far as browsers take it.
+        clock: the present, in UTC.
+    """
+
+    def __init__(
+        self,
+        internal: Path,
+        locate: Locate,
+        tokens: Mapping[SpiffeId, JoinTokenFile],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        clock: Clock = utc_now,
+    ) -> None:
+        super().__init__(locate, tokens, algorithm=algorithm, clock=clock)
+        self._internal = internal
+
+    edge_server = True
+
+    def _renew(self, directory: Path) -> None:
+        gateway = TlsIdentity(self._internal, clock=self._clock)
+        client.renew_edge(directory, gateway, self._locate().mutual, algorithm=self._algorithm)
+
+
+def _refuse_lifetime(spiffe_id: SpiffeId, lifetime: dt.timedelta | None) -> None:
+    if lifetime is not None:
+        raise CertificateRejected(
+            f"the lifetime of {spiffe_id} is not chosen here", "the authority's configuration says how long it lives"
+        )

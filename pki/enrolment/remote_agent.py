@@ -1,0 +1,62 @@
+"""The agent of a node whose authority is on another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sluice.core.companion_tasks import run_beside
+from sluice.core.home import Home
+from sluice.pki.agent.jwt_keys import JwtAuthority
+from sluice.pki.agent.policy import AgentPolicy, PolicyError
+from sluice.pki.agent.process import Agent, run_agent
+from sluice.pki.config import PkiConfig
+from sluice.pki.enrolment.join_token_file import JoinTokenFile
+from sluice.pki.enrolment.member import Locate, MemberIssuer
+from sluice.pki.enrolment.trust_follower import TrustFollower
+from sluice.pki.identities.join_tokens import ENROLLABLE
+from sluice.pki.spiffe_id import SpiffeId
+
+
+async def joined_agent(  # noqa: PLR0917  where, from whom, what, and how it is served
+    home: Home,
+    locate: Locate,
+    policy: AgentPolicy,
+    config: PkiConfig,
+    tokens: Mapping[SpiffeId, JoinTokenFile],
+    jwt: JwtAuthority,
+    socket_path: Path,
+) -> None:
+    """Serve ``policy`` until cancelled, with identities and trust from the online authority.
+
+    The first identity of the policy asks for trust.
+
+    Raises:
+        PolicyError: an identity is not one that the online authority gives to the process itself.
+        StoreError: the socket cannot be had, or the JWT keys are damaged.
+    """
+    check_joinable(policy)
+    directories = [one.directory for one in policy.identities]
+    follower = TrustFollower(home, locate, directories[0], directories)
+    agent = Agent(
+        policy,
+        MemberIssuer(locate, tokens, algorithm=config.key_algorithm),
+        jwt,
+        config.trust_domain,
+        socket_path,
+    )
+    await run_beside(follower.run(), run_agent(agent))
+
+
+def check_joinable(policy: AgentPolicy) -> None:
+    """Refuse a policy that the online authority cannot serve; :class:`PolicyError`."""
+    for one in policy.identities:
+        if one.spiffe_id.role not in ENROLLABLE:
+            raise PolicyError(
+                f"{one.spiffe_id} is not certified for a process that joins",
+                f"roles that are: {', '.join(sorted(ENROLLABLE))}",
+            )
+        if one.lifetime is not None:
+            raise PolicyError(
+                f"lifetime_minutes of {one.spiffe_id} is not chosen here", "the CA's configuration says how long it is"
+            )

@@ -1,0 +1,211 @@
+"""Following what an authority on another machine says is to be trusted, and bringing it to the directories here.
+
+Asked for in a long poll, so that a revocation is here a second after it is known there. Each question tells what the
+processes that use this identity have in memory, and when that changes it is asked again, so that the authority knows
+how far they are. Anchors are installed before
+lists, in the directories of this process and in those of jobs below the same home. Whatever fails, what is there stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sluice.core.errors import PkiError, StoreError
+from sluice.core.home import Home
+from sluice.core.tasks import end_tasks
+from sluice.pki.agent.schedule import retry_at
+from sluice.pki.ca.protocol import (
+    MAX_TOLD,
+    MAX_TRUST_REQUEST_BYTES,
+    TrustAnswer,
+    TrustRequest,
+    TrustSide,
+)
+from sluice.pki.enrolment.member import Locate
+from sluice.pki.enrolment.trust_client import fetch_trust
+from sluice.pki.errors import RateLimited
+from sluice.pki.issuing.issuer import Clock, utc_now
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.distribution import TrustBundle, TrustPusher
+from sluice.pki.trust.in_use import Alive, is_running, read_reports
+from sluice.pki.trust.in_use_reporter import in_memory
+from sluice.pki.x509.profiles import AuthorityKind
+
+_LOG = logging.getLogger(__name__)
+_SYSTEM_RANDOM = random.SystemRandom()
+
+PUSH_SECONDS = 1.0
+"""How often it is looked for directories that are new."""
+LONGEST_PAUSE = dt.timedelta(seconds=5)
+"""Between two questions while the authority is away: a revocation is urgent."""
+SHORTEST_PAUSE_SECONDS = 0.2
+"""Between two answered questions, whatever the authority says."""
+FOLLOWER = "follower"
+"""What a process is called that has an identity in memory for no other purpose."""
+LOOK_SECONDS = 1.0
+"""How often it is looked for a change of what is in use, while a question waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What the authority has said, checked."""
+
+    version: str = ""
+    sides: tuple[tuple[AuthorityKind, TrustBundle], ...] = ()
+
+    @classmethod
+    def of(cls, answer: TrustAnswer) -> Trust:
+        """Raises :class:`StoreError` or :class:`CrlRejected` when a side is not what it should be."""
+        given = ((AuthorityKind.INTERNAL, answer.internal), (AuthorityKind.EDGE, answer.edge))
+        return cls(answer.version, tuple((kind, _bundle(side)) for kind, side in given if side is not None))
+
+
+class TrustFollower:
+    """Keeps trust and lists up to date; ``run`` until cancelled.
+
+    Args:
+        home: every identity directory below it is served.
+        locate: where the authority is now.
+        asks: the identity directory of who asks: a process that the authority renews.
+        directories: others to be served, anywhere; what fails in them or in ``asks`` is tried again at once.
+        clock: the present, in UTC.
+        draw: a random number in [0, 1).
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        locate: Locate,
+        asks: Path,
+        directories: Sequence[Path] = (),
+        *,
+        clock: Clock = utc_now,
+        draw: Callable[[], float] = _SYSTEM_RANDOM.random,
+    ) -> None:
+        self._locate = locate
+        self._asks = asks
+        self._own = frozenset({asks, *directories})
+        self._clock = clock
+        self._draw = draw
+        self._pusher = TrustPusher(home, [asks, *directories])
+        self._pushing = asyncio.Lock()
+        self._identity: TlsIdentity | None = None
+        self._complaints: dict[Path, str] = {}
+        self.trust = Trust()
+        """The latest that was installed."""
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._listen())
+            tasks.create_task(self._push_forever())
+
+    async def ask(self) -> bool:
+        """Ask once, wait for the answer, install it; returns whether anything was new.
+
+        What is in use is told with the question. When that changes, the answer is not waited for any longer.
+
+        Raises:
+            PkiError: there was no answer, or a directory of our own did not take it: it counts as not heard.
+        """
+        if self._identity is None:
+            self._identity = TlsIdentity(self._asks, clock=self._clock)
+        answer = await self._answer(self._identity)
+        if answer is None or answer.internal is None or answer.version == self.trust.version:
+            return False
+        trust = Trust.of(answer)
+        failed = await self.push([bundle for _, bundle in trust.sides])
+        for directory in sorted(self._own & failed.keys()):
+            raise StoreError(f"the new trust does not get into {failed[directory]}")
+        self.trust = trust
+        return True
+
+    async def _answer(self, identity: TlsIdentity) -> TrustAnswer | None:
+        told = await self._question(identity)
+        asking = asyncio.create_task(fetch_trust(identity, self._locate().mutual, told))
+        try:
+            while not (await asyncio.wait({asking}, timeout=LOOK_SECONDS))[0]:
+                if await self._question(identity) != told:
+                    return None
+            return asking.result()
+        finally:
+            await end_tasks(asking)
+
+    async def _question(self, identity: TlsIdentity) -> TrustRequest:
+        ask = asyncio.get_running_loop().run_in_executor
+        asked = await ask(None, question, self._asks, str(identity.spiffe_id), self.trust.version)
+        if asked.in_use or asked.unreadable:
+            return asked
+        # Nobody serves or dials with this identity (yet): whoever asks with it is all that has it in memory.
+        return msgspec.structs.replace(asked, in_use=(in_memory(identity, FOLLOWER),))
+
+    async def push(self, news: Sequence[TrustBundle] = ()) -> dict[Path, str]:
+        """Bring ``news``, or what is known, to directories that need it; returns where it did not succeed."""
+        async with self._pushing:
+            if news:
+                self._pusher.take(news)
+            push = self._pusher.push
+            changed, failed = await asyncio.get_running_loop().run_in_executor(None, push, self._clock())
+        if changed:
+            _LOG.info("trust and revocation lists brought to %d directories", len(changed))
+        for directory, complaint in failed.items():
+            if self._complaints.get(directory) != complaint:
+                _LOG.error("trust and revocation lists do not get into %s", complaint)
+        self._complaints = failed
+        return failed
+
+    async def _listen(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self.ask()
+            except (PkiError, OSError) as error:
+                failures += 1
+                if failures == 1:
+                    _LOG.warning("the news of the authority do not arrive, what is known stays: %s", error)
+                await asyncio.sleep(self._pause(failures, error))
+            else:
+                if failures:
+                    _LOG.info("the news of the authority arrive again")
+                failures = 0
+                await asyncio.sleep(SHORTEST_PAUSE_SECONDS)
+
+    async def _push_forever(self) -> None:
+        while True:
+            await asyncio.sleep(PUSH_SECONDS)
+            await self.push()
+
+    def _pause(self, failures: int, error: Exception) -> float:
+        return pause_seconds(self._clock(), failures, self._draw(), error, LONGEST_PAUSE)
+
+
+def question(directory: Path, identity: str, known: str, *, alive: Alive = is_running) -> TrustRequest:
+    """What to ask as ``identity``: with the reports of the processes that use it, as far as they say something."""
+    try:
+        found, unreadable = read_reports(directory, alive=alive)
+    except StoreError as error:
+        _LOG.warning("what is in use cannot be told: %s", error)
+        return TrustRequest(known=known, unreadable=1)
+    own = tuple(report for report in found if report.identity == identity)[:MAX_TOLD]
+    asked = TrustRequest(known=known, in_use=own, unreadable=len(unreadable) + len(found) - len(own))
+    if len(msgspec.json.encode(asked)) > MAX_TRUST_REQUEST_BYTES:
+        return TrustRequest(known=known, unreadable=len(unreadable) + len(found))
+    return asked
+
+
+def pause_seconds(now: dt.datetime, failures: int, spread: float, error: Exception, longest: dt.timedelta) -> float:
+    """How long to wait after the ``failures``-th failure in a row; no shorter than the authority asks for."""
+    pause = (retry_at(now, failures, spread, longest=longest) - now).total_seconds()
+    return max(pause, error.retry_after) if isinstance(error, RateLimited) else pause
+
+
+def _bundle(side: TrustSide) -> TrustBundle:
+    return TrustBundle.parse(side.ca_pem.encode(), side.crl_pem.encode())

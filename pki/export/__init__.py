@@ -1,0 +1,1 @@
+"""Identities in the formats, and with the configuration, of other programs."""

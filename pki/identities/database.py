@@ -1,0 +1,204 @@
+"""Many identities in one file, for whole clusters: an SQLite database of mode 0600, changed in one transaction.
+
+A directory with five files per identity costs more than making the identity. In here a thousand of them are one
+sequential write, a run that fails or is killed leaves the file as it was before (https://sqlite.org/atomiccommit.html),
+and two processes take turns. ``write_identity`` makes a directory of one when it is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sluice.core.errors import StoreError
+from sluice.core.files import SECRET_MODE
+from sluice.pki.identities.directory import IdentityMaterial, parse_identity
+from sluice.pki.spiffe_id import SpiffeId
+
+APPLICATION_ID = 0x534C5543
+"""What marks the file as ours (``PRAGMA application_id``): "SLUC"."""
+FORMAT = 1
+BATCH = 200
+"""How many identities are collected before they are handed to SQLite."""
+LOCK_SECONDS = 60.0
+"""How long a second writer waits for the first."""
+
+_SCHEMA = (
+    "CREATE TABLE authority (id INTEGER PRIMARY KEY, der BLOB NOT NULL UNIQUE)",
+    """CREATE TABLE identity (
+        spiffe_id TEXT PRIMARY KEY, key BLOB NOT NULL, leaf BLOB NOT NULL,
+        authority INTEGER NOT NULL REFERENCES authority (id), accept TEXT NOT NULL)""",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {FORMAT}",
+)
+_SELECT = "SELECT key, leaf, der, accept FROM identity JOIN authority ON authority.id = authority WHERE spiffe_id = ?"
+_INSERT = "INSERT INTO identity VALUES (?, ?, ?, ?, ?) ON CONFLICT (spiffe_id) DO UPDATE SET \
+key = excluded.key, leaf = excluded.leaf, authority = excluded.authority, accept = excluded.accept"
+
+
+class IdentityStore:
+    """One open store: a transaction that :meth:`commit` ends; leaving without it changes nothing.
+
+    Args:
+        path: the file; made (mode 0600) when it is missing and ``create`` is set.
+        create: open for writing, as the only writer.
+        lock_seconds: how long to wait for another writer.
+
+    Raises:
+        StoreError: from every method: missing, damaged, readable by others, in use, or the disk is full.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False, lock_seconds: float = LOCK_SECONDS) -> None:
+        self._path = path
+        self._authorities: dict[bytes, int] = {}
+        self._pending: dict[str, tuple[str, bytes, bytes, int, str]] = {}
+        if create:
+            self._make()
+        self._check_mode()
+        with self._reporting():
+            # Readers too may have to roll back what a writer that died has left.
+            self._database = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=lock_seconds, isolation_level=None
+            )
+        try:
+            self._begin(create=create)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        # An open transaction is rolled back by closing (https://sqlite.org/c3ref/close.html).
+        self._database.close()
+
+    def __len__(self) -> int:
+        self._flush()
+        with self._reporting():
+            (count,) = self._database.execute("SELECT count(*) FROM identity").fetchone()
+        return int(count)
+
+    def identities(self) -> Iterator[SpiffeId]:
+        """All identities, sorted."""
+        self._flush()
+        with self._reporting():
+            for (spiffe_id,) in self._database.execute("SELECT spiffe_id FROM identity ORDER BY spiffe_id"):
+                yield SpiffeId.parse(spiffe_id)
+
+    def get(self, spiffe_id: SpiffeId) -> tuple[IdentityMaterial, tuple[str, ...]] | None:
+        """The identity and its accepted peers, checked to belong together; None when it is not in here."""
+        if str(spiffe_id) in self._pending:
+            self._flush()
+        with self._reporting():
+            row = self._database.execute(_SELECT, (str(spiffe_id),)).fetchone()
+        if row is None:
+            return None
+        key, leaf, authority, accept = row
+        ca_pem = _pem("CERTIFICATE", authority)
+        material = parse_identity(
+            _pem("PRIVATE KEY", key), _pem("CERTIFICATE", leaf) + ca_pem, ca_pem, f"{self._path}: {spiffe_id}"
+        )
+        return material, tuple(str(accept).split())
+
+    def put(
+        self,
+        spiffe_id: SpiffeId,
+        *,
+        key: bytes,
+        leaf: bytes,
+        authority: bytes,
+        accept: tuple[str, ...] = (),
+    ) -> None:
+        """Add or replace an identity whose key (PKCS#8) and leaf have just been made for each other; all in DER."""
+        number = self._authorities.get(authority)
+        if number is None:
+            number = self._authorities[authority] = self._authority(authority)
+        name = str(spiffe_id)
+        self._pending[name] = (name, key, leaf, number, "\n".join(accept))
+        if len(self._pending) >= BATCH:
+            self._flush()
+
+    def commit(self) -> None:
+        """Make everything since opening lasting, flushed to disk."""
+        self._flush()
+        with self._reporting():
+            self._database.execute("COMMIT")
+            self._database.execute("BEGIN")
+
+    def _flush(self) -> None:
+        with self._reporting():
+            self._database.executemany(_INSERT, self._pending.values())
+        self._pending.clear()
+
+    def _authority(self, der: bytes) -> int:
+        with self._reporting():
+            self._database.execute("INSERT INTO authority (der) VALUES (?) ON CONFLICT (der) DO NOTHING", (der,))
+            (number,) = self._database.execute("SELECT id FROM authority WHERE der = ?", (der,)).fetchone()
+        return int(number)
+
+    def _make(self) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            # SQLite gives its journal the mode of the database.
+            os.close(os.open(self._path, flags, SECRET_MODE))
+        except FileExistsError:
+            return
+        except OSError as error:
+            raise StoreError(f"cannot write {self._path}: {error.strerror or error}") from error
+
+    def _check_mode(self) -> None:
+        try:
+            mode = stat.S_IMODE(self._path.stat().st_mode)
+        except OSError as error:
+            raise StoreError(f"cannot read {self._path}: {error.strerror or error}") from error
+        if mode & 0o077:
+            raise StoreError(f"{self._path} has mode {mode:04o}: others can read its keys", f"chmod 600 {self._path}")
+
+    def _begin(self, *, create: bool) -> None:
+        with self._reporting():
+            self._database.execute("PRAGMA trusted_schema = OFF")
+            self._database.execute("PRAGMA cell_size_check = ON")
+            if create:
+                # Large pages: a leaf with its key is most of a kilobyte. Only a new file takes the size.
+                self._database.execute("PRAGMA page_size = 16384")
+                # Keys that are replaced are overwritten, not only forgotten.
+                self._database.execute("PRAGMA secure_delete = ON")
+                self._database.execute("BEGIN IMMEDIATE")
+            else:
+                self._database.execute("PRAGMA query_only = ON")
+                self._database.execute("BEGIN")
+            (marked,) = self._database.execute("PRAGMA application_id").fetchone()
+            (version,) = self._database.execute("PRAGMA user_version").fetchone()
+            (tables,) = self._database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if create and not tables and not marked:
+                for statement in _SCHEMA:
+                    self._database.execute(statement)
+                return
+        if (marked, version) != (APPLICATION_ID, FORMAT):
+            raise StoreError(f"{self._path} is no store of identities (format {version})", "name another file")
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            remedy = "another process is writing it: try again" if "locked" in str(error) else "nothing was changed"
+            raise StoreError(f"cannot use {self._path}: {error}", remedy) from error
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._path} is damaged: {error}", "restore it from a copy") from error
+
+
+def _pem(label: str, der: bytes) -> bytes:
+    body = base64.b64encode(der)
+    lines = b"\n".join(body[start : start + 64] for start in range(0, len(body), 64))
+    return b"-----BEGIN %b-----\n%b\n-----END %b-----\n" % (label.encode(), lines, label.encode())

@@ -1,0 +1,203 @@
+"""What is wrong with certificates and chains, told one by one; for ``inspect`` and ``doctor``. Decisions only.
+
+``verify_chain`` stops at the first thing and answers yes or no; this finds everything and goes on.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import ExtensionOID
+
+from sluice.core.errors import CertificateRejected, PkiError
+from sluice.pki.inspect.problems import Problem, Severity
+from sluice.pki.x509.keys import check_strength
+from sluice.pki.x509.parse_errors import DAMAGED
+from sluice.pki.x509.peer_identity import certified_identity, check_purpose
+from sluice.pki.x509.profiles import Purpose
+from sluice.pki.x509.verification import describe, was_issued_by
+
+WEAK_HASHES = frozenset({"md5", "sha1"})
+BROKEN_RSA_BITS = 2048
+"""Below this an RSA key is an error and not a warning (NIST SP 800-131A)."""
+_ISSUE_AGAIN = "sluice pki issue"
+
+
+def certificate_problems(certificate: x509.Certificate, where: str, now: dt.datetime) -> list[Problem]:
+    """Validity at ``now``, key and signature of one certificate; ``where`` it is."""
+    found = []
+    what, end, start = describe(certificate), certificate.not_valid_after_utc, certificate.not_valid_before_utc
+    if now > end:
+        found.append(
+            Problem(
+                severity=Severity.ERROR,
+                code="expired",
+                path=where,
+                what=f"{what} expired at {end:%Y-%m-%d %H:%M:%S} UTC",
+                why="nobody accepts it any more",
+                remedy="sluice pki renew, or `sluice pki issue` for a new one",
+            )
+        )
+    elif now < start:
+        found.append(
+            Problem(
+                severity=Severity.ERROR,
+                code="not-yet-valid",
+                path=where,
+                what=f"{what} is not valid before {start:%Y-%m-%d %H:%M:%S} UTC",
+                why="this machine's clock is slow, or that of its authority was fast",
+                remedy="timedatectl status",
+            )
+        )
+    return found + _strength_problems(certificate, what, where)
+
+
+def _strength_problems(certificate: x509.Certificate, what: str, where: str) -> list[Problem]:
+    found = []
+    try:
+        check_strength(certificate.public_key())
+    except CertificateRejected as error:
+        found.append(
+            Problem(
+                severity=_weakness(certificate),
+                code="weak-key",
+                path=where,
+                what=f"{what}: {error.what}",
+                why="what it protects can be broken sooner than its life ends, and Sluice's own processes refuse it",
+                remedy=f"{_ISSUE_AGAIN}, after `pki.key_algorithm` was set",
+            )
+        )
+    if weak := _weak_hash(certificate):
+        found.append(
+            Problem(
+                severity=Severity.ERROR,
+                code="weak-hash",
+                path=where,
+                what=f"{what} is signed with {weak}",
+                why="such a signature can be forged by a collision",
+                remedy=_ISSUE_AGAIN,
+            )
+        )
+    return found
+
+
+def _weak_hash(certificate: x509.Certificate) -> str:
+    """Its name; empty when the signature is as it should be, or of a kind without a hash."""
+    try:
+        digest = certificate.signature_hash_algorithm
+    except UnsupportedAlgorithm:
+        return ""
+    return digest.name if digest is not None and digest.name in WEAK_HASHES else ""
+
+
+def _weakness(certificate: x509.Certificate) -> Severity:
+    key = certificate.public_key()
+    broken = isinstance(key, rsa.RSAPublicKey) and key.key_size < BROKEN_RSA_BITS
+    return Severity.ERROR if broken else Severity.WARNING
+
+
+def chain_problems(chain: Sequence[x509.Certificate], where: str) -> list[Problem]:
+    """The order of a chain, leaf first, each followed by its issuer (RFC 8446, 4.4.2), and what is missing in it."""
+    if not chain:
+        return []
+    path = _path(chain)
+    end = path[-1]
+    found = []
+    if len(path) == 1 and end.subject == end.issuer:
+        found.append(
+            Problem(
+                severity=Severity.WARNING,
+                code="self-signed",
+                path=where,
+                what=f"{describe(end)} is signed by its own key",
+                why="nobody but itself says whose it is",
+                remedy=_ISSUE_AGAIN,
+            )
+        )
+    elif len(path) == 1:
+        found.append(
+            Problem(
+                severity=Severity.ERROR,
+                code="missing-intermediate",
+                path=where,
+                what=f"the issuer of {describe(end)}, {end.issuer.rfc4514_string()!r}, is not shown with it",
+                why="who trusts only the root cannot find the way there",
+                remedy="append the authority's certificate to the chain, or issue the identity again",
+            )
+        )
+    if list(chain[: len(path)]) != path:
+        found.append(
+            Problem(
+                severity=Severity.WARNING,
+                code="chain-order",
+                path=where,
+                what="a certificate of the chain is not followed by its issuer",
+                why="some clients do not sort, and find no path",
+                remedy="order it: leaf, its issuer, the issuer's issuer; or issue the identity again",
+            )
+        )
+    elif extra := len(chain) - len(path):
+        found.append(
+            Problem(
+                severity=Severity.NOTE,
+                code="chain-extra",
+                path=where,
+                what=f"{extra} certificates of the chain lead nowhere",
+                why="each handshake carries them for nothing",
+                remedy="leave them out",
+            )
+        )
+    return found
+
+
+def _path(chain: Sequence[x509.Certificate]) -> list[x509.Certificate]:
+    """From the leaf by signature, wherever the issuers stand."""
+    path = [chain[0]]
+    while path[-1].subject != path[-1].issuer:
+        following = next((one for one in chain if one not in path and _is_issuer(one, path[-1])), None)
+        if following is None:
+            break
+        path.append(following)
+    return path
+
+
+def _is_issuer(candidate: x509.Certificate, certificate: x509.Certificate) -> bool:
+    """By signature; where it is so weak that the library does not check it, by name."""
+    if was_issued_by(certificate, candidate):
+        return True
+    return bool(_weak_hash(certificate)) and certificate.issuer == candidate.subject
+
+
+def spiffe_problems(leaf: x509.Certificate, where: str, purpose: Purpose | None = None) -> list[Problem]:
+    """The rules of X509-SVID, section 5; a leaf without any URI name is only noted, for it does not claim to be one."""
+    try:
+        certified_identity(leaf)
+        if purpose is not None:
+            check_purpose(leaf, purpose)
+    except PkiError as error:
+        foreign = not _has_uri(leaf)
+        return [
+            Problem(
+                severity=Severity.NOTE if foreign else Severity.ERROR,
+                code="no-spiffe-id" if foreign else "spiffe-rules",
+                path=where,
+                what=f"{describe(leaf)}: {error}",
+                why="no process of a cluster accepts it as an identity",
+                remedy="" if foreign else _ISSUE_AGAIN,
+            )
+        ]
+    return []
+
+
+def _has_uri(leaf: x509.Certificate) -> bool:
+    try:
+        names = leaf.extensions.get_extension_for_oid(ExtensionOID.SUBJECT_ALTERNATIVE_NAME).value
+    except (x509.ExtensionNotFound, *DAMAGED):
+        return False
+    return isinstance(names, x509.SubjectAlternativeName) and bool(
+        names.get_values_for_type(x509.UniformResourceIdentifier)
+    )

@@ -1,0 +1,4 @@
+"""``sluice pki doctor``: what is wrong in a home and with its running listeners, each finding with its remedy.
+
+``pki.inspect.doctor.scan`` reads, ``pki.inspect.doctor.online`` connects; the other modules decide, from values alone.
+"""

@@ -1,0 +1,224 @@
+"""The listeners that processes of a home have announced: what each presents, and what time its machine has."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import email.utils
+import http.client
+import shlex
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import psutil
+from cryptography import x509
+
+from sluice.core.errors import PkiError, StoreError
+from sluice.core.files import read_bounded
+from sluice.core.home import Home
+from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
+from sluice.pki.inspect.doctor.facts import ListenerFact
+from sluice.pki.inspect.live.address import Address
+from sluice.pki.inspect.live.handshake import WEB_PROTOCOLS, Hello, shake_hands
+from sluice.pki.inspect.problems import Problem, Severity
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import unverified_client_context
+from sluice.pki.x509.loading import load_certificate
+from sluice.pki.x509.parse_errors import DAMAGED, DAMAGED_JSON
+
+MAX_ANNOUNCEMENT_BYTES = 16 << 10
+CLOCK_SECONDS = 5.0
+"""How long a peer may take to tell its time."""
+CLOCK_TOLERANCE = dt.timedelta(minutes=2)
+ATTEMPTS = 3
+PAUSE_SECONDS = 1.0
+"""A renewed certificate is presented within this time: what differs is looked at again after it."""
+
+_Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+_ROLES = {"ca": Role.CA, "jobmanager": Role.JOBMANAGER, "envoy": Role.GATEWAY}
+
+
+class _Announcement(msgspec.Struct, frozen=True):
+    """What there is in the files below ``run/endpoints``, whoever wrote them; other keys are left alone."""
+
+    name: str = ""
+    """Empty where only one process of the role can be: Envoy."""
+    pid: int = 0
+    mutual: tuple[str, _Port] | None = None
+    enrolment: tuple[str, _Port] | None = None
+    rpc: tuple[str, _Port] | None = None
+    blob: tuple[str, _Port] | None = None
+    host: str = ""
+    port: _Port = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """One process that says where it listens; ``clock`` is a listener that talks HTTP to strangers."""
+
+    file: Path
+    role: Role
+    directory: Path
+    listeners: tuple[Address, ...]
+    pid: int
+    """0 where the announcement does not say."""
+    clock: Address | None = None
+
+    @property
+    def alive(self) -> bool | None:
+        """Whether its process runs; None: not known."""
+        return psutil.pid_exists(self.pid) if self.pid else None
+
+
+def announced(home: Home) -> Iterator[Announced]:
+    """The processes of ``home`` that have announced themselves; a file that cannot be read announces nobody."""
+    for path in sorted((home.run / "endpoints").glob("*.json")):
+        role = _ROLES.get(path.stem)
+        if role is None:
+            continue
+        with contextlib.suppress(StoreError, *DAMAGED_JSON):
+            found = msgspec.json.decode(read_bounded(path, MAX_ANNOUNCEMENT_BYTES), type=_Announcement)
+            pairs = [found.mutual, found.enrolment, found.rpc, found.blob, (found.host, found.port)]
+            listeners = tuple(dict.fromkeys(Address(*pair) for pair in pairs if pair is not None and pair[0]))
+            yield Announced(
+                path,
+                role,
+                home.identity(role, found.name) if found.name else _edge_directory(home),
+                listeners,
+                pid=found.pid,
+                clock=None if found.enrolment is None else Address(*found.enrolment),
+            )
+
+
+def _edge_directory(home: Home) -> Path:
+    """What Envoy presents; in a home of earlier versions its one identity was for both sides."""
+    directory = home.identity(Role.GATEWAY, "edge")
+    return directory if directory.exists() else home.identity(Role.GATEWAY, "envoy")
+
+
+def look_at(
+    process: Announced, *, attempts: int = ATTEMPTS, pause: Callable[[float], None] = time.sleep
+) -> Iterator[ListenerFact]:
+    """What each listener of ``process`` presents, beside what its directory has."""
+    for address in process.listeners:
+        fact = _look(address, process.directory)
+        for _ in range(attempts - 1):
+            if fact.error or fact.presented == fact.expected:
+                break
+            pause(PAUSE_SECONDS)
+            fact = _look(address, process.directory)
+        yield fact
+
+
+def _look(address: Address, directory: Path) -> ListenerFact:
+    try:
+        seen = shake_hands(address, Hello(alpn=WEB_PROTOCOLS))
+        if not seen.chain:
+            return ListenerFact(str(address), directory, error=f"no TLS 1.3: {seen.problem}")
+        presented = load_certificate(seen.chain[0])
+    except (PkiError, *DAMAGED) as error:
+        return ListenerFact(str(address), directory, error=error.what if isinstance(error, PkiError) else str(error))
+    return ListenerFact(str(address), directory, presented, _leaf(directory))
+
+
+def _leaf(directory: Path) -> x509.Certificate | None:
+    try:
+        return read_certificates(directory / CHAIN_FILE)[0]
+    except StoreError:
+        return None  # told of the directory itself
+
+
+def listener_problems(fact: ListenerFact) -> list[Problem]:
+    """Decide on one listener."""
+    if fact.error:
+        return [
+            Problem(
+                severity=Severity.ERROR,
+                code="listener-unreachable",
+                path=fact.address,
+                what=f"a process announces that it listens here: {fact.error}",
+                why="it hangs, or was killed and has left its announcement",
+                remedy="sluice status; sluice down; sluice up",
+            )
+        ]
+    if fact.expected is None or fact.presented is None or fact.presented == fact.expected:
+        return []
+    return [
+        Problem(
+            severity=Severity.ERROR,
+            code="listener-stale",
+            path=fact.address,
+            what=f"it presents certificate {fact.presented.serial_number:x}, and {fact.directory} has "
+            f"{fact.expected.serial_number:x}",
+            why="the process could not load what is there (its log says why), or another process has the port: "
+            "what it presents will expire",
+            remedy=f"sluice pki verify {shlex.quote(str(fact.directory))}; then restart the process",
+        )
+    ]
+
+
+def stale_problems(process: Announced) -> list[Problem]:
+    """An announcement whose process is gone: nobody needs to be asked."""
+    if process.alive is not False:
+        return []
+    return [
+        Problem(
+            severity=Severity.WARNING,
+            code="announcement-stale",
+            path=str(process.file),
+            what="the process that has announced itself here does not run",
+            why="it was killed; who looks for it dials an address that may be somebody else's by now",
+            remedy=f"rm {shlex.quote(str(process.file))}, or `sluice up`, which removes it",
+        )
+    ]
+
+
+def peer_time(address: Address) -> dt.datetime | None:
+    """What time it is there, by the Date header (RFC 9110, 6.6.1) of a request without content; None: not told."""
+    connection = http.client.HTTPSConnection(
+        address.host, address.port, timeout=CLOCK_SECONDS, context=unverified_client_context()
+    )
+    try:
+        connection.request("HEAD", "/")
+        told = connection.getresponse().getheader("Date")
+        return None if told is None else email.utils.parsedate_to_datetime(told)
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+
+
+def clock_problems(address: str, theirs: dt.datetime | None, ours: dt.datetime) -> list[Problem]:
+    """Compare two clocks; nothing follows from a peer that tells no time."""
+    if theirs is None or theirs.tzinfo is None or abs(theirs - ours) <= CLOCK_TOLERANCE:
+        return []
+    return [
+        Problem(
+            severity=Severity.WARNING,
+            code="peer-clock",
+            path=address,
+            what=f"its clock says {theirs:%Y-%m-%d %H:%M:%S} UTC, and this machine's {ours:%Y-%m-%d %H:%M:%S} UTC",
+            why="certificates begin and end at the wrong time for one of the two",
+            remedy="timedatectl status, on both",
+        )
+    ]
+
+
+def process_problems(dead: tuple[str, ...], record: Path) -> list[Problem]:
+    """Processes that the cluster's record names and that do not run; one finding for all of them."""
+    if not dead:
+        return []
+    return [
+        Problem(
+            severity=Severity.ERROR,
+            code="process-dead",
+            path=str(record),
+            what=f"recorded as running, and not running: {', '.join(dead)}",
+            why="they were killed: their work and their renewals do not happen",
+            remedy="sluice down; sluice up",
+        )
+    ]

@@ -1,0 +1,80 @@
+"""Who may read and write what: keys are their owner's alone, and nobody else changes what is trusted.
+
+Decisions only.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from sluice.pki.inspect.doctor.facts import FileFact
+from sluice.pki.inspect.problems import Problem, Severity
+
+_OTHERS, _OTHERS_WRITE = 0o077, 0o022
+
+
+def permission_problems(files: Sequence[FileFact], owner: int) -> list[Problem]:
+    """Modes and owners of ``files``; ``owner`` is the user id of the home."""
+    return [problem for each in files if (problem := _judge(each, owner)) is not None]
+
+
+def leftover_problems(leftovers: Sequence[Path]) -> list[Problem]:
+    """What writers that died have left; no writer holds the lock of their directories."""
+    return [
+        Problem(
+            severity=Severity.NOTE,
+            code="leftover",
+            path=str(path),
+            what="a writer that was interrupted has left this",
+            why="it is half of something, perhaps a key, and nobody reads it; the next writer there removes it",
+            remedy=f"rm -r {shlex.quote(str(path))}",
+        )
+        for path in leftovers
+    ]
+
+
+def _judge(file: FileFact, owner: int) -> Problem | None:
+    path, mode = str(file.path), file.permissions
+    quoted = shlex.quote(path)
+    if file.uid != owner:
+        return Problem(
+            severity=Severity.ERROR,
+            code="foreign-owner",
+            path=path,
+            what=f"it belongs to user id {file.uid}, and the home to {owner}",
+            why="that user can replace it, and processes refuse what they cannot read",
+            remedy=f"chown {owner} {quoted}",
+        )
+    if file.is_directory:
+        if not mode & _OTHERS:
+            return None
+        writable = bool(mode & _OTHERS_WRITE)
+        return Problem(
+            severity=Severity.ERROR if writable else Severity.WARNING,
+            code="directory-open",
+            path=path,
+            what=f"the directory has mode {mode:04o}: others can {'write' if writable else 'look into'} it",
+            why="others could put their own keys and anchors in place" if writable else "names and sizes are shown",
+            remedy=f"chmod 700 {quoted}",
+        )
+    if file.secret and mode & _OTHERS:
+        return Problem(
+            severity=Severity.ERROR,
+            code="key-readable",
+            path=path,
+            what=f"the file has mode {mode:04o}: others can read this secret",
+            why="whoever has read it can pass for its holder; what was readable must be taken for known",
+            remedy=f"chmod 600 {quoted}; then replace it: sluice pki issue --force",
+        )
+    if mode & _OTHERS_WRITE:
+        return Problem(
+            severity=Severity.ERROR,
+            code="file-writable",
+            path=path,
+            what=f"the file has mode {mode:04o}: others can write it",
+            why="others decide who is trusted",
+            remedy=f"chmod 644 {quoted}",
+        )
+    return None

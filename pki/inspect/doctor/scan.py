@@ -1,0 +1,272 @@
+"""Reading a home: every file that matters, bounded, and none of them trusted."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sluice.core.errors import PkiError, StoreError
+from sluice.core.files import MAX_MATERIAL_BYTES, read_bounded
+from sluice.core.home import Home
+from sluice.pki.authorities.rotation_store import rotation_directory
+from sluice.pki.authorities.store import CERTIFICATE_FILE, AuthorityStore
+from sluice.pki.authorities.trusted_authorities import bundle_file
+from sluice.pki.ca.refusals import Refusal, needing_attention, refusals_path
+from sluice.pki.identities.directory import (
+    CA_FILE,
+    CHAIN_FILE,
+    KEY_FILE,
+    KEYSTORE_FILE,
+    PASSWORD_FILE,
+    PEERS_FILE,
+    PREVIOUS_FILE,
+)
+from sluice.pki.inspect.doctor.facts import (
+    AuthorityFact,
+    FileFact,
+    HomeFacts,
+    IdentityFact,
+    ListFact,
+)
+from sluice.pki.ledger.file import ledger_path, verify_ledger
+from sluice.pki.revocation.crl import MAX_CRL_BYTES
+from sluice.pki.revocation.crl_files import (
+    COMPLETE_LISTS_FILE,
+    CRL_FILE,
+    JOB_IDENTITIES,
+    PROCESS_IDENTITIES,
+)
+from sluice.pki.revocation.delta_crl import BASE_FILE, DELTA_FILE
+from sluice.pki.x509.profiles import ISSUING, AuthorityKind
+
+MAX_FILES = 200_000
+"""Most files and directories looked at in one home."""
+LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS = 50, 0.02
+"""How long to wait for a writer of one identity."""
+_PUBLIC = frozenset(
+    {
+        CERTIFICATE_FILE,
+        CHAIN_FILE,
+        CA_FILE,
+        CRL_FILE,
+        COMPLETE_LISTS_FILE,
+        BASE_FILE,
+        DELTA_FILE,
+        PREVIOUS_FILE,
+        PEERS_FILE,
+        *(bundle_file(Path(), kind).name for kind in ISSUING),
+    }
+)
+"""What others may read below ``pki``: everything else there is taken for secret."""
+_SECRET = frozenset({KEY_FILE, KEYSTORE_FILE, PASSWORD_FILE})
+"""What is secret of a job's identity; its JVM writes other files beside it."""
+
+
+def read_home(home: Home, *, running: bool) -> HomeFacts:
+    """Everything that the decisions need of ``home``; :class:`StoreError` when there is no home."""
+    try:
+        owner = home.root.stat().st_uid
+    except OSError as error:
+        raise StoreError(f"cannot read {home.root}: {error.strerror or error}", "name a home with --home") from error
+    reader = _Reader()
+    ledger = ledger_path(home.pki)
+    return HomeFacts(
+        root=home.root,
+        owner=owner,
+        running=running,
+        files=tuple(_files(home)),
+        identities=tuple(_identities(home, reader)),
+        authorities=tuple(_authorities(home, reader)),
+        bundles=tuple(_bundles(home, reader)),
+        lists=tuple(_lists(home, reader)),
+        leftovers=tuple(_leftovers(home)),
+        unreadable=tuple(reader.failed),
+        ledger=ledger if ledger.exists() else None,
+        ledger_error=_ledger_error(ledger) if ledger.exists() else "",
+        refusals=_refusals(home, reader),
+    )
+
+
+class _Reader:
+    """Reads files that may be missing; what cannot be read is remembered."""
+
+    def __init__(self) -> None:
+        self.failed: list[tuple[Path, str]] = []
+
+    def read(self, path: Path, limit: int = MAX_MATERIAL_BYTES) -> bytes | None:
+        """The content; None when there is no such file, or it cannot be read."""
+        if not path.exists():
+            return None
+        try:
+            return read_bounded(path, limit)
+        except StoreError as error:
+            self.failed.append((path, error.what))
+            return None
+
+
+def _files(home: Home) -> Iterator[FileFact]:
+    places = [home.root, home.gateway, home.run, home.run / "endpoints", home.sockets]
+    for path in places:
+        yield from _fact(path, secret=False)
+    for count, path in enumerate(_below(home.pki)):
+        if count >= MAX_FILES:
+            raise StoreError(f"{home.pki} holds more than {MAX_FILES} files", "is it the right directory?")
+        yield from _fact(path, secret=path.name not in _PUBLIC)
+    for directory in _matching(home, JOB_IDENTITIES):
+        yield from _fact(directory, secret=False)
+        for name in sorted(_SECRET | _PUBLIC):
+            yield from _fact(directory / name, secret=name in _SECRET)
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    """``directory`` and everything in it; what is staged is told as a leftover, symbolic links are not followed."""
+    if not directory.is_dir():
+        return
+    yield directory
+    for where, directories, names in os.walk(directory):
+        directories[:] = sorted(name for name in directories if not _is_staged(name))
+        for name in (*directories, *sorted(names)):
+            path = Path(where, name)
+            if not _is_staged(name) and not path.is_symlink():
+                yield path
+
+
+def _fact(path: Path, *, secret: bool) -> Iterator[FileFact]:
+    """Nothing when it is not there, or has gone meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        info = path.stat()
+        yield FileFact(path, info.st_mode, info.st_uid, secret)
+
+
+def _matching(home: Home, patterns: tuple[str, ...]) -> list[Path]:
+    return sorted(
+        path
+        for pattern in patterns
+        for path in home.root.glob(pattern)
+        if path.is_dir() and not path.name.startswith(".")
+    )
+
+
+def _identities(home: Home, reader: _Reader) -> Iterator[IdentityFact]:
+    for patterns, job in ((PROCESS_IDENTITIES, False), (JOB_IDENTITIES, True)):
+        for directory in _matching(home, patterns):
+            with _no_writer(directory.parent):
+                if directory.exists():  # a job's directory may have gone meanwhile
+                    yield _identity(directory, reader, job=job)
+
+
+def _identity(directory: Path, reader: _Reader, *, job: bool) -> IdentityFact:
+    chain = directory / CHAIN_FILE
+    written_at = None
+    with contextlib.suppress(FileNotFoundError):
+        written_at = dt.datetime.fromtimestamp(chain.stat().st_mtime, dt.UTC)
+    return IdentityFact(
+        directory,
+        job,
+        key_pem=reader.read(directory / KEY_FILE),
+        chain_pem=reader.read(chain),
+        ca_pem=reader.read(directory / CA_FILE),
+        crl_pem=reader.read(directory / CRL_FILE, MAX_CRL_BYTES),
+        keystore=reader.read(directory / KEYSTORE_FILE),
+        password=reader.read(directory / PASSWORD_FILE),
+        written_at=written_at,
+    )
+
+
+@contextlib.contextmanager
+def _no_writer(directory: Path) -> Iterator[None]:
+    """Keep writers (see ``locked``) out while a set is read; one that does not end is not waited for."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        for _ in range(LOCK_ATTEMPTS):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(LOCK_PAUSE_SECONDS)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _authorities(home: Home, reader: _Reader) -> Iterator[AuthorityFact]:
+    store = AuthorityStore(home.pki)
+    for kind in AuthorityKind:
+        if store.exists(kind):
+            directory = store.directory(kind)
+            yield AuthorityFact(
+                kind, directory, reader.read(store.certificate_file(kind)), reader.read(directory / KEY_FILE)
+            )
+
+
+def _bundles(home: Home, reader: _Reader) -> Iterator[bytes]:
+    """The other generation of authorities that are being replaced, and what is trusted meanwhile."""
+    others = sorted(rotation_directory(home.pki).glob(f"authorities/*/{CERTIFICATE_FILE}"))
+    for path in (*others, *(bundle_file(home.pki, kind) for kind in ISSUING)):
+        pem = reader.read(path)
+        if pem is not None:
+            yield pem
+
+
+def _lists(home: Home, reader: _Reader) -> Iterator[ListFact]:
+    for path in sorted((home.pki / "revocation").glob(f"*/{CRL_FILE}")):
+        pem = reader.read(path, MAX_CRL_BYTES)
+        if pem is not None:
+            yield ListFact(path, pem)
+
+
+def _is_staged(name: str) -> bool:
+    """See :func:`sluice.core.files.staged_name`."""
+    return name.startswith(".") and name.endswith(".tmp")
+
+
+def _leftovers(home: Home) -> Iterator[Path]:
+    """Staged content whose writer is dead: writers hold the lock of the directory, or of the one above."""
+    staged = sorted(home.pki.rglob(".*.tmp"))
+    for directory in _matching(home, JOB_IDENTITIES):
+        staged += sorted({*directory.glob(".*.tmp"), *directory.parent.glob(".*.tmp")})
+    for path in staged:
+        inside = any(_is_staged(part.name) for part in path.parents)
+        if inside or _is_locked(path.parent) or _is_locked(path.parent.parent):
+            continue
+        if os.path.lexists(path):  # its writer may have finished since
+            yield path
+
+
+def _is_locked(directory: Path) -> bool:
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _refusals(home: Home, reader: _Reader) -> tuple[Refusal, ...]:
+    try:
+        return needing_attention(home, dt.datetime.now(dt.UTC))
+    except PkiError as error:
+        reader.failed.append((refusals_path(home.pki), error.what))
+        return ()
+
+
+def _ledger_error(path: Path) -> str:
+    try:
+        verify_ledger(path)
+    except PkiError as error:
+        return error.what
+    return ""

@@ -1,0 +1,282 @@
+"""One TLS handshake with a listener that is not trusted: everything it shows is kept, nothing is believed.
+
+OpenSSL through pyOpenSSL, for ``ssl`` of Python 3.11 gives neither the chain as the server sends it, nor the group, nor
+whether a certificate was asked for (ADR 18). The handshake runs over memory, so that time and bytes are bounded here.
+No application data is ever sent.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from OpenSSL import SSL, crypto
+
+from sluice.core.errors import PkiError
+from sluice.pki.identities.directory import IdentityMaterial
+from sluice.pki.inspect.live.address import Address, InvalidAddress
+from sluice.pki.x509.parse_errors import DAMAGED
+
+HANDSHAKE_SECONDS = 10.0
+"""For connecting and the handshake together."""
+VERDICT_SECONDS = 5.0
+"""How long to wait for what a server says after the handshake."""
+PATIENCE_SECONDS = 1.0
+"""How long to wait at least before saying goodbye: a refusal is on its way by then."""
+PATIENCE_HANDSHAKES = 4
+"""And how many times as long as the handshake took, for slow networks and busy machines."""
+MAX_RECEIVED_BYTES = 512 << 10
+"""Most bytes taken from one server."""
+MAX_CHAIN_CERTIFICATES = 32
+MAX_ISSUERS = 64
+"""Most names of acceptable issuers that are kept."""
+CHUNK_BYTES = 16 << 10
+ACCEPTED = "accepted"
+UNCLEAR = "not refused; it left without a word when goodbye was said"
+
+TLS12, TLS13 = SSL.TLS1_2_VERSION, SSL.TLS1_3_VERSION
+WEB_PROTOCOLS = ("h2", "http/1.1")
+"""What to offer when nothing else is known: a listener that insists on its protocol refuses whoever offers none."""
+# Everything OpenSSL has, also what nobody should offer: this is for looking. Nothing secret passes through it.
+_CIPHERS = b"ALL:@SECLEVEL=0"
+_REQUEST_STATE = b"read server certificate request"
+"""Ends the name of OpenSSL's state in which a client has got a CertificateRequest (SSL_state_string_long(3))."""
+
+
+class Unreachable(PkiError):
+    """Nobody accepts connections at an address, or whoever does speaks no TLS in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handshake:
+    """What one handshake has shown.
+
+    ``problem`` is empty when it was completed. ``verdict`` is what the server did afterwards: in TLS 1.3 a client's
+    certificate, or its absence, is judged only then (RFC 8446, 4.4.2.4).
+    """
+
+    version: str = ""
+    cipher: str = ""
+    group: str = ""
+    alpn: str = ""
+    chain: tuple[bytes, ...] = ()
+    """As sent, in DER."""
+    requested: bool = False
+    """The server asked for a client certificate."""
+    issuers: tuple[str, ...] = ()
+    """Whose certificates it says it takes; empty when it does not say."""
+    problem: str = ""
+    verdict: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """How to greet: versions, names, protocols, and the identity to show when one is asked for."""
+
+    version: int = TLS13
+    server_name: str = ""
+    alpn: tuple[str, ...] = ()
+    identity: IdentityMaterial | None = field(default=None, repr=False)
+
+
+def connect(address: Address, timeout: float = HANDSHAKE_SECONDS) -> socket.socket:
+    """A connected socket; :class:`Unreachable` when there is none."""
+    try:
+        if not address.path:
+            return socket.create_connection((address.host, address.port), timeout=timeout)
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connected.settimeout(timeout)
+            connected.connect(address.path)
+        except BaseException:
+            connected.close()
+            raise
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise Unreachable(
+            f"cannot connect to {address}: {reason}", "does the process run, and listen there?"
+        ) from error
+    return connected
+
+
+def shake_hands(address: Address, hello: Hello, *, clock: Callable[[], float] = time.monotonic) -> Handshake:
+    """Connect, greet, look, and leave.
+
+    Raises:
+        Unreachable: there is no connection, or no answer in time. A server that refuses is no error but a result.
+    """
+    deadline = clock() + HANDSHAKE_SECONDS
+    with connect(address) as connected:
+        return _Conversation(connected, hello, clock).run(address, deadline)
+
+
+class _Conversation:
+    """One connection: moves bytes between the socket and OpenSSL's memory, within limits."""
+
+    def __init__(self, connected: socket.socket, hello: Hello, clock: Callable[[], float]) -> None:
+        self._socket = connected
+        self._clock = clock
+        self._received = 0
+        self._requested = False
+        self._tls = SSL.Connection(_context(hello, self._observe), None)
+        if hello.server_name:
+            self._tls.set_tlsext_host_name(_encoded(hello.server_name))
+        self._tls.set_connect_state()
+
+    def run(self, address: Address, deadline: float) -> Handshake:
+        problem, verdict = "", ""
+        try:
+            start = self._clock()
+            self._until_done(self._tls.do_handshake, deadline)
+            took = self._clock() - start
+        except TimeoutError as error:
+            raise Unreachable(
+                f"{address} does not answer a TLS handshake within {HANDSHAKE_SECONDS:.0f} s", "does it speak TLS?"
+            ) from error
+        except (SSL.Error, OSError, _TooMuch) as error:
+            problem = _reason(error)
+        else:
+            if self._requested:
+                verdict = self._verdict(max(PATIENCE_SECONDS, PATIENCE_HANDSHAKES * took))
+        return self._result(problem, verdict)
+
+    def _observe(self, connection: SSL.Connection, where: int, _result: int) -> None:
+        if where == SSL.SSL_CB_CONNECT_LOOP and connection.get_state_string().endswith(_REQUEST_STATE):
+            self._requested = True
+
+    def _until_done(self, step: Callable[[], object], deadline: float) -> None:
+        while True:
+            try:
+                step()
+            except SSL.WantReadError:
+                self._flush(deadline)
+                self._receive(deadline)
+            else:
+                self._flush(deadline)
+                return
+
+    def _flush(self, deadline: float) -> None:
+        while True:
+            try:
+                data = self._tls.bio_read(CHUNK_BYTES)
+            except SSL.WantReadError:
+                return
+            self._socket.settimeout(self._left(deadline))
+            self._socket.sendall(data)
+
+    def _receive(self, deadline: float) -> None:
+        self._socket.settimeout(self._left(deadline))
+        data = self._socket.recv(CHUNK_BYTES)
+        if not data:
+            raise ConnectionError("it closed the connection without a word")
+        self._received += len(data)
+        if self._received > MAX_RECEIVED_BYTES:
+            raise _TooMuch
+        self._tls.bio_write(data)
+
+    def _left(self, deadline: float) -> float:
+        left = deadline - self._clock()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def _verdict(self, patience: float) -> str:
+        """What the server says to the certificate that it got, or did not get.
+
+        First it is left alone: who refuses sends an alert, or cuts the connection. Then goodbye is said (close_notify,
+        no data), which a server that accepted answers in kind, or by staying. One that then goes without a word has
+        only followed, or was very slow to refuse.
+        """
+        start = self._clock()
+        goodbye = False
+        try:
+            try:
+                self._until_done(self._read, start + min(patience, VERDICT_SECONDS))
+            except TimeoutError:
+                goodbye = True
+                self._tls.shutdown()
+                self._until_done(self._read, start + 2 * VERDICT_SECONDS)
+        except (SSL.ZeroReturnError, TimeoutError):
+            return ACCEPTED
+        except OSError as error:
+            return UNCLEAR if goodbye else f"refused: {_reason(error)}"
+        except (SSL.Error, _TooMuch) as error:
+            return f"refused: {_reason(error)}"
+        return ACCEPTED  # it speaks to us
+
+    def _read(self) -> None:
+        self._tls.recv(1)
+
+    def _result(self, problem: str, verdict: str) -> Handshake:
+        tls = self._tls
+        sent = tls.get_peer_cert_chain() or []
+        cipher = tls.get_cipher_name() or ""
+        return Handshake(
+            version=tls.get_protocol_version_name() if cipher else "",
+            cipher=cipher,
+            group=_group(tls) if cipher else "",
+            alpn=tls.get_alpn_proto_negotiated().decode("ascii", "replace"),
+            chain=tuple(crypto.dump_certificate(crypto.FILETYPE_ASN1, each) for each in sent[:MAX_CHAIN_CERTIFICATES]),
+            requested=self._requested,
+            issuers=_issuers(tls),
+            problem=problem,
+            verdict=verdict,
+        )
+
+
+class _TooMuch(Exception):
+    def __str__(self) -> str:
+        return f"it sends more than {MAX_RECEIVED_BYTES} bytes"
+
+
+def _context(hello: Hello, observe: Callable[[SSL.Connection, int, int], None]) -> SSL.Context:
+    context = SSL.Context(SSL.TLS_METHOD)
+    context.set_min_proto_version(hello.version)
+    context.set_max_proto_version(hello.version)
+    context.set_cipher_list(_CIPHERS)
+    # Nothing is believed: what is wrong with the chain is told, not a reason to look away.
+    context.set_verify(SSL.VERIFY_NONE)
+    context.set_info_callback(observe)
+    if hello.alpn:
+        context.set_alpn_protos([name.encode("ascii") for name in hello.alpn])
+    if hello.identity is not None:
+        context.use_certificate(hello.identity.leaf)
+        for each in hello.identity.chain:
+            context.add_extra_chain_cert(each)
+        context.use_privatekey(hello.identity.key)
+    return context
+
+
+def _encoded(server_name: str) -> bytes:
+    try:
+        return server_name.encode("idna")
+    except UnicodeError as error:
+        raise InvalidAddress(f"{server_name[:80]!r} is no host name: {error}", "see --servername") from error
+
+
+def _group(tls: SSL.Connection) -> str:
+    try:
+        return tls.get_group_name() or ""
+    except NotImplementedError:
+        return ""
+
+
+def _issuers(tls: SSL.Connection) -> tuple[str, ...]:
+    try:
+        names = tls.get_client_ca_list(as_cryptography=True)
+    except DAMAGED:
+        return ()
+    return tuple(name.rfc4514_string() for name in names[:MAX_ISSUERS])
+
+
+def _reason(error: Exception) -> str:
+    """OpenSSL's reason, or the system's; printable and bounded, for some of it is the peer's."""
+    if isinstance(error, SSL.SysCallError):
+        return "it closed the connection without a word"
+    if isinstance(error, SSL.Error) and error.args and error.args[0]:
+        text = str(error.args[0][-1][-1])
+    else:
+        text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return "".join(character if character.isprintable() else "?" for character in text)[:300]

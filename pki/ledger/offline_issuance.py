@@ -1,0 +1,129 @@
+"""Certificates signed on the authority's machine without the online authority: noted for its ledger.
+
+The ledger has one writer, the ``ca`` process, which may hold it or not run at all. So whoever signs with an authority's
+key writes a note, flushed to disk before the certificate leaves, and the online authority takes the notes into its
+chain: at its start, and every few seconds. A note is removed once its records are on the disk; one that is taken in
+again after a crash is recognised by its certificates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+
+from sluice.core.errors import StoreError
+from sluice.core.files import (
+    make_private_directory,
+    read_secret,
+    sync_directory,
+    write_secret,
+)
+from sluice.pki.ledger.file import Ledger, ledger_path, rfc3339
+from sluice.pki.ledger.records import (
+    MAX_LINE_BYTES,
+    NOTED_KINDS,
+    LedgerRecord,
+    NotedKind,
+)
+from sluice.pki.x509.key_identifiers import fingerprint
+from sluice.pki.x509.parse_errors import DAMAGED_JSON
+
+_LOG = logging.getLogger(__name__)
+
+MAX_RECORDS = 1000
+"""Most certificates in one note."""
+MAX_NOTE_BYTES = MAX_RECORDS * MAX_LINE_BYTES
+
+
+def note_of(certificate: x509.Certificate, identity: str, kind: NotedKind) -> LedgerRecord:
+    """What the ledger will say of ``certificate``; the requester is the user who had the authority's key."""
+    return LedgerRecord(
+        event="issued",
+        kind=kind,
+        identity=identity,
+        serial=f"{certificate.serial_number:x}",
+        certificate=fingerprint(certificate),
+        not_after=rfc3339(certificate.not_valid_after_utc),
+        requester=f"uid:{os.geteuid()}",
+    )
+
+
+class Notes:
+    """The notes beside the ledger of the authorities below ``pki``; nothing is noted where there is no ledger."""
+
+    def __init__(self, pki: Path) -> None:
+        self._ledger = ledger_path(pki)
+        self._directory = self._ledger.parent / "notes"
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is a ledger to note for."""
+        return self._ledger.exists()
+
+    def write(self, records: Sequence[LedgerRecord]) -> None:
+        """Have ``records`` on the disk when this returns; raises :class:`StoreError` when they cannot be."""
+        if not self.wanted:
+            return
+        for start in range(0, len(records), MAX_RECORDS):
+            lines = b"".join(msgspec.json.encode(each) + b"\n" for each in records[start : start + MAX_RECORDS])
+            make_private_directory(self._directory)
+            write_secret(self._directory / f"{secrets.token_hex(8)}.jsonl", lines)
+
+    def waiting(self) -> int:
+        """How many notes the online authority has not taken in yet."""
+        return len(self._paths())
+
+    def records(self) -> Iterator[LedgerRecord]:
+        """What waits; a damaged note is left out (the online authority says so)."""
+        for path in self._paths():
+            with contextlib.suppress(StoreError):
+                yield from _read(path)
+
+    def take_in(self, ledger: Ledger) -> int:
+        """Put what was noted into ``ledger``, and remove the notes; returns how many records that were.
+
+        Raises:
+            LedgerError: it could not be written; the notes stay.
+        """
+        taken = 0
+        for path in self._paths():
+            try:
+                records = _read(path)
+            except StoreError as error:
+                _LOG.error("a note for the ledger is set aside: %s", error)
+                path.replace(path.with_suffix(".damaged"))
+                continue
+            new = {each.certificate: each for each in records if not ledger.was_noted(each.certificate)}
+            ledger.append_all(list(new.values()))
+            taken += len(new)
+            path.unlink(missing_ok=True)
+        if taken:
+            sync_directory(self._directory)
+        return taken
+
+    def _paths(self) -> list[Path]:
+        return sorted(path for path in self._directory.glob("*.jsonl") if not path.name.startswith("."))
+
+
+def _read(path: Path) -> list[LedgerRecord]:
+    records = []
+    for line in read_secret(path, MAX_NOTE_BYTES).splitlines():
+        try:
+            record = msgspec.json.decode(line, type=LedgerRecord)
+        except DAMAGED_JSON as error:
+            raise StoreError(f"{path} is damaged: {error}") from error
+        # Only what note_of makes: a note passes for nothing that the online authority did itself.
+        honest = record.event == "issued" and record.kind in NOTED_KINDS and record.requester.startswith("uid:")
+        if not honest or record.token or record.sequence or record.previous or record.digest:
+            raise StoreError(f"{path} holds something else than notes of certificates")
+        records.append(record)
+    if len(records) > MAX_RECORDS:
+        raise StoreError(f"{path} holds more than {MAX_RECORDS} records")
+    return records

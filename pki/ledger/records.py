@@ -1,0 +1,144 @@
+"""The ledger of issued certificates as data: each record carries the digest of itself and of the one before. No I/O.
+
+A record that was removed, changed, inserted or moved breaks the chain. Only cutting off the *end* leaves a valid
+one; who wants to notice that keeps a :class:`ChainState` elsewhere and compares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from sluice.pki.errors import LedgerError
+from sluice.pki.x509.parse_errors import DAMAGED_JSON
+from sluice.pki.x509.profiles import AuthorityKind
+
+GENESIS = "0" * 64
+"""``previous`` of the first record."""
+MAX_LINE_BYTES = 8 << 10
+"""Longest line of a ledger, in bytes with its newline."""
+
+IssuanceKind = Literal["self", "enrolment", "renewal", "job", "edge-enrolment", "edge-renewal"]
+"""Why the online authority issued; ``self`` is its own identity, ``edge-…`` are public server certificates."""
+NotedKind = Literal["local", "edge-local", "authority"]
+"""Signed without it, with a key on its machine: by the internal authority, the edge's, or the root."""
+NOTED_KINDS = frozenset({"local", "edge-local", "authority"})
+EDGE_KINDS = frozenset({"edge-enrolment", "edge-renewal", "edge-local"})
+"""Signed by the edge authority; all others but ``authority`` by the internal one."""
+
+
+class LedgerRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One certificate that was issued; or another event.
+
+    ``event="recovered"``: what a crash had left half written was dropped. ``event="refused"``: this certificate was
+    shown, by its holder, for something of ``kind`` (empty: to have another revoked), although there is a newer one.
+
+    ``time`` and ``not_after`` are UTC in RFC 3339, ``serial`` is hexadecimal, ``certificate`` the SHA-256 of its DER,
+    ``requester`` a SPIFFE ID, ``token:<id>`` or ``uid:<user id>``, ``token`` the id of the join token that this
+    enrolment used up.
+    There is no secret in a record.
+    """
+
+    event: Literal["issued", "recovered", "refused"]
+    sequence: int = 0
+    time: str = ""
+    kind: IssuanceKind | NotedKind | Literal[""] = ""
+    identity: str = ""
+    serial: str = ""
+    certificate: str = ""
+    not_after: str = ""
+    requester: str = ""
+    token: str = ""
+    dropped_bytes: int = 0
+    dropped_sha256: str = ""
+    previous: str = ""
+    digest: str = ""
+
+
+def side_of(record: LedgerRecord) -> AuthorityKind | None:
+    """Which authority signed the leaf that ``record`` says was issued; None: it is about none."""
+    if record.event != "issued" or not record.serial or record.kind == "authority":
+        return None
+    return AuthorityKind.EDGE if record.kind in EDGE_KINDS else AuthorityKind.INTERNAL
+
+
+@dataclass(frozen=True, slots=True)
+class ChainState:
+    """How far a chain goes: the number of records, and the digest of the last."""
+
+    count: int = 0
+    digest: str = GENESIS
+
+    def __str__(self) -> str:
+        return f"{self.count}:{self.digest}"
+
+    @classmethod
+    def parse(cls, text: str) -> ChainState:
+        """The inverse of ``str``; raises :class:`LedgerError`."""
+        count, _, digest = text.partition(":")
+        if not (count.isascii() and count.isdigit() and len(count) <= 12) or len(digest) != len(GENESIS):
+            raise LedgerError(f"{text[:100]!r} is not the state of a ledger", "use COUNT:DIGEST as `verify` prints it")
+        return cls(int(count), digest)
+
+
+def seal(record: LedgerRecord, state: ChainState) -> tuple[bytes, LedgerRecord]:
+    """Put ``record`` at the end of the chain; returns its line (with newline) and the sealed record."""
+    linked = msgspec.structs.replace(record, sequence=state.count + 1, previous=state.digest, digest="")
+    sealed = msgspec.structs.replace(linked, digest=_digest(linked))
+    line = msgspec.json.encode(sealed) + b"\n"
+    if len(line) > MAX_LINE_BYTES:
+        raise LedgerError(f"a ledger record of {len(line)} bytes is larger than {MAX_LINE_BYTES}")
+    return line, sealed
+
+
+def state_after(record: LedgerRecord) -> ChainState:
+    """Where the chain stands with ``record`` as its last."""
+    return ChainState(record.sequence, record.digest)
+
+
+def read_chain(lines: Iterable[bytes]) -> Iterator[LedgerRecord]:
+    """The records of whole lines, each checked; raises :class:`LedgerError` naming the first that does not fit."""
+    state = ChainState()
+    for number, line in enumerate(lines, start=1):
+        record = _decode(line, number)
+        if record.previous != state.digest or record.sequence != number:
+            raise LedgerError(
+                f"ledger line {number} does not follow the line before it",
+                "a line was removed, changed, inserted or moved; restore the ledger from a copy",
+            )
+        state = state_after(record)
+        yield record
+
+
+def verify(lines: Iterable[bytes], *, known: ChainState | None = None) -> ChainState:
+    """Check a whole ledger, and that it continues the state ``known`` from earlier; returns where it stands."""
+    state = ChainState()
+    reached = known is None or known == state
+    for record in read_chain(lines):
+        state = state_after(record)
+        reached = reached or state == known
+    if not reached:
+        raise LedgerError(
+            f"the ledger does not contain the state {known}", "its end was cut off, or it is another ledger"
+        )
+    return state
+
+
+def _decode(line: bytes, number: int) -> LedgerRecord:
+    try:
+        record = msgspec.json.decode(line, type=LedgerRecord)
+    except DAMAGED_JSON as error:
+        raise LedgerError(f"ledger line {number} is damaged: {error}", "restore the ledger from a copy") from error
+    # One way only to write a record: what differs in a single byte is not what was sealed.
+    whole = msgspec.json.encode(record) + b"\n"
+    if whole != line or record.digest != _digest(msgspec.structs.replace(record, digest="")):
+        raise LedgerError(f"ledger line {number} was changed", "restore the ledger from a copy")
+    return record
+
+
+def _digest(record: LedgerRecord) -> str:
+    return hashlib.sha256(msgspec.json.encode(record)).hexdigest()

@@ -1,0 +1,1 @@
+"""Certificate revocation lists: made, kept, delivered to identity directories, and read by running processes."""

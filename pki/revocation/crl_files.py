@@ -1,0 +1,208 @@
+"""Revocation lists in identity directories: ``crl.pem``, beside ``ca.pem``.
+
+The file holds the newest list of each trust anchor that has one, a large one as a complete list and a delta where the
+reader applies deltas. It is written by :func:`install_crls` alone, which
+lets nothing in that a process would not take: a bad list never replaces a good one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from cryptography import x509
+
+from sluice.core.errors import CrlRejected, StoreError
+from sluice.core.files import (
+    LOCK_PATIENCE_SECONDS,
+    locked,
+    read_bounded,
+    remove_leftovers,
+    write_public,
+)
+from sluice.core.home import Home
+from sluice.pki.identities.directory import (
+    CA_FILE,
+    CHAIN_FILE,
+    PEERS_FILE,
+    read_certificates,
+)
+from sluice.pki.revocation.crl import (
+    EXPIRY_GRACE,
+    MAX_CRL_BYTES,
+    Delta,
+    RevocationList,
+    apply_delta,
+    check_crl,
+    check_delta,
+    is_delta,
+    load_crls,
+)
+from sluice.pki.revocation.outside import Outside
+from sluice.pki.spiffe_id import Role
+
+_LOG = logging.getLogger(__name__)
+
+CRL_FILE = "crl.pem"
+COMPLETE_LISTS_FILE = "complete-lists"
+"""An empty file in an identity directory whose reader does not apply deltas."""
+
+_DELTA_ROLES = frozenset({Role.JOBMANAGER, Role.TASKMANAGER, Role.SHUFFLE_MANAGER, Role.SHUFFLE_WORKER, Role.CA})
+PROCESS_IDENTITIES = ("pki/identities/*/*",)
+JOB_IDENTITIES = ("jobs/*/attempt-*/identity", "work/*/jobs/*/executor-*/identity")
+"""Where identity directories are below a home: of processes; of drivers and executors."""
+
+
+def identity_directories(home: Home) -> list[Path]:
+    """Every identity directory of ``home``, those of jobs included, in a fixed order."""
+    return sorted(
+        path
+        for pattern in (*PROCESS_IDENTITIES, *JOB_IDENTITIES)
+        for path in home.root.glob(pattern)
+        if not path.name.startswith(".")
+        and not (pattern in JOB_IDENTITIES and path.is_symlink())
+        and (path / CHAIN_FILE).is_file()
+        and (path / CA_FILE).is_file()
+    )
+
+
+def take_newer(
+    known: Mapping[bytes, RevocationList],
+    offered: Iterable[x509.CertificateRevocationList],
+    anchors: Sequence[x509.Certificate],
+    now: dt.datetime,
+    *,
+    grace: dt.timedelta = dt.timedelta(0),
+) -> tuple[dict[bytes, RevocationList], list[CrlRejected]]:
+    """Merge lists by issuer; what is bad or older than what is known changes nothing and is returned as errors.
+
+    A delta is applied to the complete list that is offered with it, or else to the one that is known.
+    """
+    found: dict[bytes, RevocationList] = {}
+    deltas: list[Delta] = []
+    refused: list[CrlRejected] = []
+    # 1. Each for itself, complete lists first: of several of one issuer the newest.
+    for crl in offered:
+        try:
+            if is_delta(crl):
+                deltas.append(check_delta(crl, anchors, now, grace=grace))
+                continue
+            complete = check_crl(crl, anchors, now, grace=grace)
+            _refuse_older(complete, found.get(complete.issuer_key))
+            found[complete.issuer_key] = complete
+        except CrlRejected as error:
+            refused.append(error)
+    # 2. Deltas, each on a complete list: two deltas are never added up (RFC 5280, 5.2.4).
+    for delta in sorted(deltas, key=lambda one: one.changes.number):
+        issuer = delta.changes.issuer_key
+        try:
+            below = found.get(issuer) or known.get(issuer)
+            if below is None:
+                raise CrlRejected(  # noqa: TRY301  refused like the others
+                    f"there is no complete list of {delta.changes.issuer.rfc4514_string()[:200]!r} for its delta",
+                    "sluice pki crl refresh",
+                )
+            found[issuer] = apply_delta(below.complete, delta)
+        except CrlRejected as error:
+            refused.append(error)
+    # 3. What comes out must not be older than what is known.
+    merged: dict[bytes, RevocationList] = dict(known)
+    for issuer, each in found.items():
+        try:
+            _refuse_older(each, known.get(issuer))
+            merged[issuer] = each
+        except CrlRejected as error:
+            refused.append(error)
+    return merged, refused
+
+
+def _refuse_older(found: RevocationList, known: RevocationList | None) -> None:
+    if known is not None and found.number < known.number:
+        raise CrlRejected(
+            f"the revocation list number {found.number} of {found.issuer.rfc4514_string()[:200]!r} "
+            f"is older than number {known.number}, which is in use"
+        )
+
+
+def applies_deltas(home: Home, directory: Path) -> bool:
+    """Whether whoever reads ``directory`` is known to be ours and in Python: all others get complete lists.
+
+    JVMs, Envoy, and programs that get copies of the files do not apply deltas.
+    """
+    role = directory.parent
+    return role.parent == home.pki / "identities" and role.name in _DELTA_ROLES and not _needs_complete(directory)
+
+
+def _needs_complete(directory: Path) -> bool:
+    return any((directory / name).exists() for name in (PEERS_FILE, COMPLETE_LISTS_FILE))
+
+
+def install_crls(directory: Path, pem: bytes, now: dt.datetime) -> bool:
+    """Put the lists in ``pem`` into an identity directory; returns whether anything changed.
+
+    Raises:
+        CrlRejected: one of them is damaged, foreign, expired, or older than what is there; nothing was changed.
+        StoreError: the directory cannot be read or written.
+    """
+    offered = load_crls(pem)
+    with locked(directory, patience=LOCK_PATIENCE_SECONDS):
+        remove_leftovers(directory, CRL_FILE)
+        anchors = read_certificates(directory / CA_FILE)
+        path = directory / CRL_FILE
+        present = read_bounded(path, MAX_CRL_BYTES) if path.exists() else b""
+        known = _usable(present, anchors, now)
+        merged, refused = take_newer(known, offered, anchors, now)
+        if refused:
+            raise refused[0]
+        # The same list whole and in parts: what the reader knows stays, unless it is in parts and he needs it whole.
+        for issuer, before in known.items():
+            fits = before.base is None or not _needs_complete(directory)
+            if fits and before.number == merged[issuer].number and now < before.next_update:
+                merged[issuer] = before
+        content = b"".join(merged[issuer].pem for issuer in sorted(merged))
+        if content == present:
+            return False
+        write_public(path, content)
+    return True
+
+
+def _usable(pem: bytes, anchors: Sequence[x509.Certificate], now: dt.datetime) -> dict[bytes, RevocationList]:
+    """What counts of a file that is there; one that somebody damaged counts as empty, so that it can be replaced."""
+    try:
+        return take_newer({}, load_crls(pem), anchors, now, grace=EXPIRY_GRACE)[0] if pem else {}
+    except CrlRejected:
+        return {}
+
+
+def push_crls(home: Home, lists: Sequence[RevocationList], now: dt.datetime) -> tuple[list[Path], list[str]]:
+    """Put ``lists`` into every identity directory of ``home``, and what it issued outside, that trusts their issuers.
+
+    Returns the directories that changed, and for each one that could not be written the reason: one bad directory
+    does not keep a revocation from the others.
+    """
+    changed, failed = [], []
+    try:
+        outside = Outside(home.pki).directories()
+    except StoreError as error:
+        outside, failed = [], [str(error)]
+    for directory in (*identity_directories(home), *outside):
+        try:
+            trusted = {anchor.subject for anchor in read_certificates(directory / CA_FILE)}
+            wanted = [each for each in lists if each.issuer in trusted]
+            if wanted and _push(directory, wanted, now, in_parts=applies_deltas(home, directory)):
+                changed.append(directory)
+        except (StoreError, CrlRejected) as error:
+            if directory.exists():  # a job's directory may have gone meanwhile
+                failed.append(f"{directory}: {error}")
+    return changed, failed
+
+
+def _push(directory: Path, lists: Sequence[RevocationList], now: dt.datetime, *, in_parts: bool) -> bool:
+    if in_parts and any(each.in_parts for each in lists):
+        try:
+            return install_crls(directory, b"".join(each.in_parts or each.pem for each in lists), now)
+        except CrlRejected as error:
+            _LOG.warning("%s gets complete revocation lists, for the deltas are not taken: %s", directory, error)
+    return install_crls(directory, b"".join(each.pem for each in lists), now)

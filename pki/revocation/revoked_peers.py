@@ -1,0 +1,182 @@
+"""The revocation lists that a running process goes by: ``crl.pem`` of its identity directory, read when it changes.
+
+A change that is damaged, foreign, expired or older leaves the lists in use as they are, and is logged once. When the
+list in use itself has expired (its ``nextUpdate`` plus a grace is over), certificates of its issuer are refused: a
+process that is kept from the news must not go on trusting everybody.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+
+from sluice.core.errors import PeerRefused, PkiError, StoreError
+from sluice.core.files import read_bounded
+from sluice.pki.revocation.crl import (
+    EXPIRY_GRACE,
+    MAX_CRL_BYTES,
+    RevocationList,
+    Revoked,
+    load_crls,
+)
+from sluice.pki.revocation.crl_files import CRL_FILE, take_newer
+from sluice.pki.x509.key_identifiers import key_id
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+"""By default the file is looked at no more often than this."""
+
+_Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateId:
+    """What a list refers to a certificate by: its issuer's name (DER) and its serial number."""
+
+    issuer: bytes
+    serial: int
+
+    @classmethod
+    def of(cls, certificate: x509.Certificate) -> CertificateId:
+        """Of a parsed certificate."""
+        return cls(certificate.issuer.public_bytes(), certificate.serial_number)
+
+
+class RevokedPeers:
+    """Who is revoked, as far as this process knows.
+
+    Args:
+        directory: the identity directory; without ``crl.pem`` in it nobody is revoked.
+        anchors: the authorities trusted now.
+        clock: the present, in UTC.
+        monotonic: for the pace of looking.
+        pace_seconds: the file is looked at no more often.
+
+    Raises:
+        StoreError: ``crl.pem`` is there and holds no usable list: there is nothing older to go by.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        anchors: Callable[[], Sequence[x509.Certificate]],
+        *,
+        clock: Callable[[], dt.datetime],
+        monotonic: Callable[[], float] = time.monotonic,
+        pace_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._path = directory / CRL_FILE
+        self._anchors = anchors
+        self._clock = clock
+        self._monotonic = monotonic
+        self._pace = pace_seconds
+        self._lists: dict[bytes, RevocationList] = {}
+        self._seen: tuple[_Stamp | None, tuple[x509.Certificate, ...]] = (None, ())
+        self._looked_at = monotonic()
+        self.version = 0
+        """Grows with each change of the lists in use."""
+        refused = self._reload()
+        if refused and not self._lists:
+            raise StoreError(f"{self._path} holds no usable revocation list: {refused[0].what}", refused[0].remedy)
+
+    @property
+    def lists(self) -> tuple[RevocationList, ...]:
+        """The lists in use, one of each issuer."""
+        return tuple(self._lists[issuer] for issuer in sorted(self._lists))
+
+    def look(self) -> int:
+        """Read the file again if it changed, at the given pace at most; returns :attr:`version`."""
+        now = self._monotonic()
+        if now - self._looked_at >= self._pace:
+            self._looked_at = now
+            self._reload()
+        return self.version
+
+    def numbers(self) -> dict[str, int]:
+        """The number of the list in use of each trusted authority that has one, by the authority's key identifier."""
+        return {
+            key_id(anchor): known.number
+            for anchor in self._anchors()
+            if (known := self._lists.get(anchor.subject.public_bytes())) is not None
+        }
+
+    def revoked(self, certificate: CertificateId) -> Revoked | None:
+        """What the lists in use say of ``certificate``; None: nothing."""
+        known = self._lists.get(certificate.issuer)
+        return None if known is None else known.revoked.get(certificate.serial)
+
+    def check(self, certificate: x509.Certificate) -> None:
+        """Refuse the certificate of a new peer that is revoked, or whose issuer's list has expired."""
+        self.look()
+        wanted = CertificateId.of(certificate)
+        known = self._lists.get(wanted.issuer)
+        if known is None:
+            return
+        if known.expired_at(self._clock()):
+            raise PeerRefused(
+                f"the revocation list of {known.issuer.rfc4514_string()[:200]!r} expired at "
+                f"{known.next_update:%Y-%m-%d %H:%M:%S} UTC: nobody can tell whether the peer is revoked",
+                "sluice pki crl refresh; is this machine's clock right?",
+            )
+        if (found := known.revoked.get(wanted.serial)) is not None:
+            raise PeerRefused(describe_revoked(wanted, found))
+
+    def _reload(self) -> list[PkiError]:
+        """Take over what is newer; returns what was refused of a file not seen before."""
+        anchors = tuple(self._anchors())
+        try:
+            stamp = self._stamp()
+            if stamp is None or (stamp, anchors) == self._seen:
+                return []
+            self._seen = (stamp, anchors)
+            offered = load_crls(read_bounded(self._path, MAX_CRL_BYTES))
+        except PkiError as error:
+            return self._keep([error])
+        merged, refused = take_newer(self._lists, offered, anchors, self._clock(), grace=EXPIRY_GRACE)
+        changed = {issuer for issuer in merged if merged[issuer].pem != self._pem(issuer)}
+        if changed:
+            self._lists = merged
+            self.version += 1
+            for issuer in changed:
+                each = merged[issuer]
+                _LOG.info(
+                    "revocation list number %d of %s: %d certificates, counts until %s",
+                    each.number,
+                    each.issuer.rfc4514_string(),
+                    len(each.revoked),
+                    each.next_update,
+                )
+        return self._keep(list(refused))
+
+    def _pem(self, issuer: bytes) -> bytes:
+        known = self._lists.get(issuer)
+        return b"" if known is None else known.pem
+
+    def _keep(self, refused: list[PkiError]) -> list[PkiError]:
+        for error in refused:
+            _LOG.warning("%s: not taken, what was known before still counts: %s", self._path, error)
+        return refused
+
+    def _stamp(self) -> _Stamp | None:
+        try:
+            info = self._path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"cannot read {self._path}: {error.strerror or error}") from error
+        return info.st_mtime_ns, info.st_size, info.st_ino
+
+
+def describe_revoked(certificate: CertificateId, found: Revoked) -> str:
+    """How messages say it."""
+    return (
+        f"the certificate with serial {certificate.serial:x} was revoked at "
+        f"{found.revoked_at:%Y-%m-%d %H:%M:%S} UTC ({found.reason})"
+    )

@@ -1,0 +1,1 @@
+"""Rotating authorities of a running cluster, phase by phase."""

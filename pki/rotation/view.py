@@ -1,0 +1,174 @@
+"""Who trusts and presents what, as far as a home can tell.
+
+By reports of processes here, identity directories, what processes elsewhere told the online authority, and its ledger.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from sluice.core.errors import InvalidIdentity, PkiError, StoreError
+from sluice.core.home import Home
+from sluice.pki.authorities.rotation_phases import (
+    Holder,
+    Keep,
+    Rotation,
+    Source,
+)
+from sluice.pki.ca.follower_file import followers_path, read_followers
+from sluice.pki.identities.directory import read_identity
+from sluice.pki.ledger.file import ledger_path, read_ledger
+from sluice.pki.ledger.records import NOTED_KINDS, LedgerRecord, side_of
+from sluice.pki.revocation.crl_files import identity_directories
+from sluice.pki.rotation.followers import follower_holders
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.trust.anchor_files import sides_of
+from sluice.pki.trust.in_use import Alive, is_running, read_reports
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
+
+RECORD_PRECISION = dt.timedelta(milliseconds=1)
+"""Times in the ledger are cut off to this."""
+
+
+def holders(
+    home: Home, now: dt.datetime, *, alive: Alive = is_running, revoked: Collection[int] = frozenset()
+) -> tuple[Holder, ...]:
+    """All identity directories of ``home`` and the processes that report there, and all that follow from elsewhere.
+
+    ``revoked``: serial numbers that count no more.
+    """
+    known = frozenset(identifier for side in sides_of(home.pki) for identifier in side.known)
+    found: list[Holder] = []
+    for directory in identity_directories(home):
+        files = _files(home, directory, now)
+        if files is None:
+            continue
+        found.append(_known(files, known))
+        found += [_known(each, known) for each in _processes(home, directory, files.identity, alive)]
+    found += [_known(each, known) for each in _followers(home, now, revoked)]
+    return tuple(found)
+
+
+def _files(home: Home, directory: Path, now: dt.datetime) -> Holder | None:
+    place = _place(home, directory)
+    try:
+        material, _ = read_identity(directory)
+        return Holder(
+            Source.FILES,
+            str(material.spiffe_id),
+            place,
+            issuer=issuer_id(material.leaf),
+            anchors=tuple(key_id(anchor) for anchor in material.anchors),
+            usable=now <= material.leaf.not_valid_after_utc,
+        )
+    except (PkiError, ValueError) as error:
+        if not directory.exists():
+            return None  # a job's directory goes with the job
+        return Holder(Source.FILES, place, place, problem=f"the identity cannot be read: {error}")
+
+
+def _processes(home: Home, directory: Path, identity: str, alive: Alive) -> Iterator[Holder]:
+    place = _place(home, directory)
+    try:
+        reports, unreadable = read_reports(directory, alive=alive)
+    except StoreError as error:
+        yield Holder(Source.PROCESS, identity, place, problem=error.what)
+        return
+    for report in reports:
+        yield Holder(
+            Source.PROCESS,
+            report.identity,
+            place,
+            program=report.program,
+            pid=report.pid,
+            issuer=report.issuer,
+            anchors=report.anchors,
+            crls=tuple(report.crls.items()),
+        )
+    for bad in unreadable:
+        yield Holder(Source.PROCESS, identity, place, pid=bad.pid, problem=bad.why)
+
+
+def _followers(home: Home, now: dt.datetime, revoked: Collection[int]) -> Iterator[Holder]:
+    place = _place(home, followers_path(home.pki))
+    try:
+        record = read_followers(home.pki)
+    except StoreError as error:
+        yield Holder(Source.FOLLOWER, place, place, problem=error.what)
+        return
+    yield from follower_holders(record, now, place, revoked)
+
+
+def _known(holder: Holder, known: frozenset[str]) -> Holder:
+    """What neither trusts nor presents any authority of this home cannot be judged, unless it has expired anyway."""
+    if holder.problem or not holder.usable or known & {holder.issuer, *holder.anchors}:
+        return holder
+    return replace(holder, problem="neither its certificate nor its trust is of an authority of this home")
+
+
+def remembered(  # noqa: PLR0917  where, what, and what is known besides
+    home: Home,
+    rotation: Rotation,
+    unwanted: Keep,
+    seen: tuple[Holder, ...],
+    now: dt.datetime,
+    revoked: Collection[int] = frozenset(),
+) -> tuple[Holder, ...]:
+    """Identities elsewhere whose last certificate, by the ledger, is of the generation ``unwanted`` and still counts.
+
+    What has a directory here or follows from elsewhere is judged by that; what was revoked, or is known here to have
+    ended, is left out.
+    """
+    path = ledger_path(home.pki)
+    if not path.exists():
+        return ()
+    here = {holder.identity for holder in seen if holder.source in {Source.FILES, Source.FOLLOWER}}
+    # What was signed without the online authority is recorded late, and is in a directory here or not known at all.
+    latest = {
+        (side, record.identity): record
+        for record in read_ledger(path)
+        if (side := side_of(record)) in rotation.generations
+        and record.kind not in NOTED_KINDS
+        and int(record.serial, 16) not in revoked
+    }
+    return tuple(
+        Holder(
+            Source.LEDGER, identity, f"ledger record {record.sequence}", issuer=rotation.generations[side].of(unwanted)
+        )
+        for (side, identity), record in latest.items()
+        if side is not None
+        and identity not in here
+        and dt.datetime.fromisoformat(record.not_after) > now
+        and _signed_by(record, rotation, unwanted)
+        and not _ended(home, identity)
+    )
+
+
+def _signed_by(record: LedgerRecord, rotation: Rotation, unwanted: Keep) -> bool:
+    issued = dt.datetime.fromisoformat(record.time)
+    if unwanted is Keep.OLD:
+        return rotation.activated_at is None or issued <= rotation.activated_at
+    if rotation.activating_at is None or issued < rotation.activating_at - RECORD_PRECISION:
+        return False
+    return rotation.reverted_at is None or issued <= rotation.reverted_at
+
+
+def _ended(home: Home, identity: str) -> bool:
+    """Whether it is a driver or an executor that ran here and is gone: its directory is here, its key is not."""
+    try:
+        spiffe_id = SpiffeId.parse(identity)
+    except InvalidIdentity:
+        return False
+    job = spiffe_id.job_id
+    if not job:
+        return False
+    if spiffe_id.role is Role.EXECUTOR and any(home.root.glob(f"work/*/jobs/{job}/executor-{spiffe_id.name}")):
+        return True
+    return (home.jobs / job).is_dir() and not any((home.jobs / job).glob("attempt-*/identity/chain.pem"))
+
+
+def _place(home: Home, directory: Path) -> str:
+    return str(directory.relative_to(home.root))

@@ -1,0 +1,1 @@
+"""Mutual TLS: contexts, listeners, bulk streams, and the record of who is connected."""

@@ -1,0 +1,62 @@
+"""TLS for people and programs outside the cluster who talk to the gateway's public listener.
+
+Outside, the host name is what a client knows, so here the host name is checked (RFC 9525), unlike
+inside, where the SPIFFE ID is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from pathlib import Path
+
+from sluice.core.errors import StoreError
+
+
+def edge_client_context(ca_file: Path | None) -> ssl.SSLContext:
+    """A context that trusts ``ca_file`` alone (the edge authority's certificate), or the system's when None.
+
+    TLS 1.3 only. The edge authority is an intermediate and yet the anchor, hence the partial chain.
+
+    Raises:
+        StoreError: ``ca_file`` is missing or holds no certificate.
+    """
+    try:
+        context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    except (OSError, ssl.SSLError) as error:
+        raise StoreError(
+            f"cannot use {ca_file} as the gateway's authority: {error}",
+            "name the edge authority's certificate with --ca, or start the cluster with `sluice up`",
+        ) from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+class EdgeTrust:
+    """The same, for a client that outlives a rotation of the edge authority: ``ca_file`` is read again when it changed.
+
+    Raises:
+        StoreError: ``ca_file`` is missing or holds no certificate.
+    """
+
+    def __init__(self, ca_file: Path | None) -> None:
+        self._ca_file = ca_file
+        self._stamp = self._look()
+        self._context = edge_client_context(ca_file)
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection; a file that has gone or is damaged meanwhile changes nothing."""
+        stamp = self._look()
+        if stamp not in {None, self._stamp}:
+            self._stamp = stamp
+            with contextlib.suppress(StoreError):
+                self._context = edge_client_context(self._ca_file)
+        return self._context
+
+    def _look(self) -> tuple[int, int, int] | None:
+        try:
+            info = None if self._ca_file is None else self._ca_file.stat()
+        except OSError:
+            return None
+        return None if info is None else (info.st_mtime_ns, info.st_size, info.st_ino)

@@ -1,0 +1,1 @@
+"""Trust anchors and CRLs on their way into identity directories, and what running processes have in memory."""

@@ -1,0 +1,92 @@
+"""Trust anchors in identity directories: bringing every ``ca.pem`` of a home to what is trusted now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+
+from sluice.core.errors import StoreError
+from sluice.core.files import (
+    LOCK_PATIENCE_SECONDS,
+    locked,
+    remove_leftovers,
+    write_public,
+)
+from sluice.core.home import Home
+from sluice.pki.authorities.rotation_store import read_rotation
+from sluice.pki.authorities.signing import to_pem
+from sluice.pki.authorities.store import AuthorityStore
+from sluice.pki.authorities.trusted_authorities import TrustStore
+from sluice.pki.identities.directory import CA_FILE, read_certificates
+from sluice.pki.revocation.crl_files import identity_directories
+from sluice.pki.x509.key_identifiers import key_id
+from sluice.pki.x509.parse_errors import DAMAGED
+from sluice.pki.x509.profiles import ISSUING
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What identities of one side are to trust; ``known``: every generation of it, those that go included."""
+
+    bundle: tuple[x509.Certificate, ...]
+    known: frozenset[str]
+
+
+def sides_of(pki: Path) -> tuple[Side, ...]:
+    """The internal and the edge side as they are now."""
+    rotation, trust = read_rotation(pki), TrustStore(pki)
+    sides = []
+    for kind in ISSUING:
+        if not AuthorityStore(pki).exists(kind):
+            continue
+        bundle = trust.anchors(kind)
+        known = {key_id(anchor) for anchor in bundle}
+        if rotation is not None and (both := rotation.generations.get(kind)) is not None:
+            known |= {both.old, both.new}
+        sides.append(Side(bundle, frozenset(known)))
+    return tuple(sides)
+
+
+def install_trust(directory: Path, side: Side) -> bool:
+    """Bring ``ca.pem`` of an identity directory up to date; returns whether anything changed.
+
+    An identity of another side stays as it is, and so do anchors that somebody has added by hand.
+    """
+    with locked(
+        directory.parent, patience=LOCK_PATIENCE_SECONDS
+    ):  # the lock of sluice.pki.identities.directory.write_identity
+        remove_leftovers(directory, CA_FILE)
+        present = read_certificates(directory / CA_FILE)
+        added = [anchor for anchor in present if _key_id(anchor) not in side.known]
+        if len(added) == len(present) or (wanted := [*side.bundle, *added]) == present:
+            return False
+        write_public(directory / CA_FILE, to_pem(*wanted))
+    return True
+
+
+def push_trust(home: Home, sides: Sequence[Side] | None = None) -> tuple[list[Path], list[str]]:
+    """Bring every identity directory of ``home`` up to date; returns those that changed, and what went wrong.
+
+    Revocation lists come after it (``push_crls``): a list is taken only of an issuer that is trusted.
+    """
+    changed, failed = [], []
+    wanted = sides_of(home.pki) if sides is None else sides
+    for directory in identity_directories(home):
+        for side in wanted:
+            try:
+                if install_trust(directory, side):
+                    changed.append(directory)
+            except StoreError as error:
+                if directory.exists():  # a job's directory may have gone meanwhile
+                    failed.append(f"{directory}: {error}")
+    return changed, failed
+
+
+def _key_id(anchor: x509.Certificate) -> str:
+    try:
+        return key_id(anchor)
+    except DAMAGED:
+        return ""

@@ -1,0 +1,175 @@
+"""Trust on its way into identity directories: new anchors into ``ca.pem``, then the lists of theirs into ``crl.pem``.
+
+A directory belongs to the side, internal or edge, with which it has an anchor in common. A bundle that has none of the
+anchors in use is refused: trust is handed on (A, A+B, B+A, B), never exchanged.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from sluice.core.errors import CrlRejected, StoreError
+from sluice.core.files import LOCK_PATIENCE_SECONDS, locked, write_public
+from sluice.core.home import Home
+from sluice.pki.authorities.signing import trust_domain_of
+from sluice.pki.identities.directory import (
+    CA_FILE,
+    CHAIN_FILE,
+    MAX_ANCHORS,
+    Stamp,
+    is_authority,
+    read_certificates,
+)
+from sluice.pki.revocation.crl import load_crls
+from sluice.pki.revocation.crl_files import CRL_FILE, identity_directories, install_crls
+from sluice.pki.x509.parse_errors import DAMAGED
+from sluice.pki.x509.peer_identity import certified_identity
+
+_NOTHING = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class TrustBundle:
+    """What is trusted on one side: anchors, of which the first signs now, and their revocation lists (PEM each)."""
+
+    anchors: tuple[x509.Certificate, ...]
+    ca_pem: bytes
+    lists: tuple[bytes, ...]
+
+    @classmethod
+    def parse(cls, ca_pem: bytes, crl_pem: bytes) -> TrustBundle:
+        """Check what came from outside; raises :class:`StoreError` or :class:`CrlRejected`."""
+        try:
+            anchors = x509.load_pem_x509_certificates(ca_pem)
+        except DAMAGED as error:
+            raise StoreError(f"the trust bundle holds no readable PEM certificate: {error}") from error
+        if not 0 < len(anchors) <= MAX_ANCHORS:
+            raise StoreError(f"the trust bundle holds {len(anchors)} certificates", f"1 to {MAX_ANCHORS} are possible")
+        if any(not is_authority(anchor) for anchor in anchors) or len({trust_domain_of(each) for each in anchors}) > 1:
+            raise StoreError("the trust bundle holds more than the authorities of one trust domain")
+        lists = load_crls(crl_pem) if crl_pem else []
+        return cls(tuple(anchors), ca_pem, tuple(each.public_bytes(Encoding.PEM) for each in lists))
+
+
+def install_trust(directory: Path, bundle: TrustBundle) -> bool:
+    """Put the anchors of ``bundle`` into an identity directory; returns whether anything changed.
+
+    Raises:
+        StoreError: it is of another trust domain than the identity, has no anchor in common with what is trusted
+            there now, or could not be written; nothing was changed.
+    """
+    # The lock of whoever writes a whole identity: an old bundle must not come over a new one.
+    with locked(directory.parent, patience=LOCK_PATIENCE_SECONDS):
+        present = read_certificates(directory / CA_FILE)
+        if tuple(present) == bundle.anchors:
+            return False
+        domain = certified_identity(read_certificates(directory / CHAIN_FILE)[0]).trust_domain
+        if trust_domain_of(bundle.anchors[0]) != domain:
+            raise StoreError(f"the trust bundle is not of {domain}, which {directory} is of")
+        if not set(present) & set(bundle.anchors):
+            raise _nothing_in_common(directory)
+        write_public(directory / CA_FILE, bundle.ca_pem)
+    return True
+
+
+class TrustPusher:
+    """Keeps directories at the latest trust; remembers what is as it should be, so that looking again costs little.
+
+    Not for several threads at once.
+
+    Args:
+        home: every identity directory below it is served, those of jobs included.
+        directories: others, anywhere; not to have a side in common with the trust is a failure for these.
+    """
+
+    def __init__(self, home: Home, directories: Sequence[Path] = ()) -> None:
+        self._home = home
+        self._directories = tuple(directories)
+        self._bundles: tuple[TrustBundle, ...] = ()
+        self._done: dict[Path, Stamp] = {}
+
+    def take(self, bundles: Sequence[TrustBundle]) -> None:
+        """From now on these are to be in the directories."""
+        self._bundles = tuple(bundles)
+        self._done.clear()
+
+    def push(self, now: dt.datetime) -> tuple[list[Path], dict[Path, str]]:
+        """Bring the latest trust to every directory that has changed since, or is new.
+
+        Returns the directories that changed, and for each that could not be served the reason: one bad directory does
+        not keep the news from the others.
+        """
+        changed: list[Path] = []
+        failed: dict[Path, str] = {}
+        found = dict.fromkeys((*self._directories, *identity_directories(self._home)))
+        for directory in found:
+            stamp = _stamp(directory)
+            if self._done.get(directory) == stamp:
+                continue
+            try:
+                if self._serve(directory, now):
+                    # Looked at once more next time: somebody else may have written after us.
+                    changed.append(directory)
+                    continue
+            except StoreError as error:
+                if directory.exists():  # a job's directory may have gone meanwhile
+                    failed[directory] = f"{directory}: {error}"
+                continue
+            except CrlRejected as error:
+                failed[directory] = f"{directory}: {error}"
+            self._done[directory] = stamp
+        for gone in self._done.keys() - found.keys():
+            del self._done[gone]
+        return changed, failed
+
+    def _serve(self, directory: Path, now: dt.datetime) -> bool:
+        if not (directory / CA_FILE).exists():
+            return False
+        present = set(read_certificates(directory / CA_FILE))
+        for bundle in self._bundles:
+            if present & set(bundle.anchors):
+                # 1. Trust first: a list counts only beside the anchor that signed it.
+                changed = install_trust(directory, bundle)
+                # 2. Each list by itself: a bad one keeps no other out.
+                return _install_lists(directory, bundle.lists, now) or changed
+        if self._bundles and directory in self._directories:
+            raise _nothing_in_common(directory)
+        return False
+
+
+def _nothing_in_common(directory: Path) -> StoreError:
+    return StoreError(
+        f"{directory} trusts none of the authorities in the new trust bundle",
+        "enrol it again with a join token: it missed a whole rotation, or the bundle is foreign",
+    )
+
+
+def _install_lists(directory: Path, lists: Sequence[bytes], now: dt.datetime) -> bool:
+    changed = False
+    refused: list[CrlRejected] = []
+    for each in lists:
+        try:
+            changed = install_crls(directory, each, now) or changed
+        except CrlRejected as error:
+            refused.append(error)
+    if refused:
+        raise refused[0]
+    return changed
+
+
+def _stamp(directory: Path) -> Stamp:
+    stamps = []
+    for name in (CA_FILE, CRL_FILE):
+        try:
+            info = (directory / name).stat()
+        except OSError:
+            stamps.append(_NOTHING)
+        else:
+            stamps.append((info.st_mtime_ns, info.st_size, info.st_ino))
+    return tuple(stamps)

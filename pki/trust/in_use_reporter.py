@@ -1,0 +1,108 @@
+"""Telling what this process has in memory: looks at its identity every second, idle or not, and reports changes."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+from cryptography.hazmat.primitives import hashes
+
+from sluice.core.errors import StoreError
+from sluice.core.metrics import IDENTITY_NOT_AFTER
+from sluice.core.tasks import end_tasks, repeat
+from sluice.pki.identities.directory import IdentityMaterial
+from sluice.pki.revocation.revoked_peers import LOOK_SECONDS
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.in_use import (
+    DIRECTORY,
+    InUse,
+    remove_report,
+    write_report,
+)
+from sluice.pki.x509.key_identifiers import issuer_id, key_id
+
+_LOG = logging.getLogger(__name__)
+
+
+class Reporter:
+    """The report of this process about one identity directory.
+
+    Args:
+        directory: the identity directory.
+        program: what this process is called, as in ``jobmanager``.
+    """
+
+    def __init__(self, directory: Path, program: str) -> None:
+        self._directory = directory
+        self._program = program
+        self._pid = os.getpid()
+        self._written: InUse | None = None
+        self._complained = False
+
+    def tell(self, material: IdentityMaterial, loaded_at: dt.datetime, crls: Mapping[str, int]) -> None:
+        """Write the report unless it says so already; what cannot be written is logged and tried again next time."""
+        report = _report(material, self._program, loaded_at, crls)
+        try:
+            if report != self._written or not (self._directory / DIRECTORY / f"{self._pid}.json").exists():
+                write_report(self._directory, report)
+        except (StoreError, OSError) as error:
+            if not self._complained:
+                _LOG.warning("cannot tell what %s uses: %s", material.spiffe_id, error)
+            self._complained = True
+            return
+        self._written, self._complained = report, False
+
+    def close(self) -> None:
+        """The process ends in order: the report goes."""
+        remove_report(self._directory, self._pid)
+
+
+def in_memory(identity: TlsIdentity, program: str) -> InUse:
+    """What this process, called ``program``, holds of ``identity`` after a look at its files."""
+    material = identity.material
+    identity.revoked_peers.look()
+    return _report(material, program, identity.loaded_at, identity.revoked_peers.numbers())
+
+
+def _report(material: IdentityMaterial, program: str, loaded_at: dt.datetime, crls: Mapping[str, int]) -> InUse:
+    return InUse(
+        pid=os.getpid(),
+        started=psutil.Process().create_time(),  # again each time: it follows a clock that is set
+        identity=str(material.spiffe_id),
+        program=program,
+        leaf=material.leaf.fingerprint(hashes.SHA256()).hex(),
+        issuer=issuer_id(material.leaf),
+        anchors=tuple(key_id(anchor) for anchor in material.anchors),
+        crls=dict(crls),
+        loaded_at=loaded_at,
+    )
+
+
+@asynccontextmanager
+async def reporting(identity: TlsIdentity, program: str, *, interval: float = LOOK_SECONDS) -> AsyncIterator[None]:
+    """Look at the files of ``identity`` every ``interval`` seconds and report what is in memory, until left.
+
+    A process that makes no connections follows a rotation too this way.
+    """
+    reporter = Reporter(identity.directory, program)
+
+    def look() -> None:
+        material = identity.material
+        identity.revoked_peers.look()
+        IDENTITY_NOT_AFTER.labels(str(material.spiffe_id)).set(material.leaf.not_valid_after_utc.timestamp())
+        reporter.tell(material, identity.loaded_at, identity.revoked_peers.numbers())
+
+    look()
+    failure = f"cannot look at the identity of {program} now"
+    looking = asyncio.create_task(repeat(look, interval, failure), name=f"in-use-{program}")
+    try:
+        yield
+    finally:
+        await end_tasks(looking)
+        reporter.close()

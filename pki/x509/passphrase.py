@@ -1,0 +1,45 @@
+"""Passphrases: from a file that nobody else can read, or typed; never from a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from sluice.core.errors import StoreError
+from sluice.core.files import read_secret
+
+MIN_PASSPHRASE_BYTES = 12
+"""Shortest passphrase taken for a new key: it is what a stolen copy of the file is guessed against."""
+MAX_PASSPHRASE_BYTES = 1023
+"""Longest passphrase, in bytes: what OpenSSL reads (PEM_BUFSIZE less its end)."""
+PROMPT = "-"
+"""In place of a file: ask."""
+
+Ask = Callable[[str], str]
+
+
+def read_passphrase(source: Path, ask: Ask, *, new: bool) -> bytes:
+    """The passphrase in the first line of ``source`` (mode 0600), or what ``ask`` returns when it is ``-``.
+
+    Args:
+        source: a file, or ``-``.
+        ask: shows its argument, and returns what is typed, unseen.
+        new: it will encrypt a new key: it must be long enough, and is asked for twice.
+
+    Raises:
+        StoreError: unreadable, readable by others, empty, too short or too long, or not typed the same twice.
+    """
+    if str(source) == PROMPT:
+        passphrase = ask("Passphrase of the root's key: ").encode()
+        if new and ask("The same again: ").encode() != passphrase:
+            raise StoreError("the two passphrases are not the same", "try again; nothing was changed")
+    else:
+        passphrase = read_secret(source, MAX_PASSPHRASE_BYTES + 2).split(b"\n", 1)[0].removesuffix(b"\r")
+    if not passphrase or len(passphrase) > MAX_PASSPHRASE_BYTES:
+        raise StoreError(f"a passphrase has 1 to {MAX_PASSPHRASE_BYTES} bytes", "put it into the file's first line")
+    if new and len(passphrase) < MIN_PASSPHRASE_BYTES:
+        raise StoreError(
+            f"a passphrase of {len(passphrase)} bytes is too short",
+            f"use {MIN_PASSPHRASE_BYTES} or more, as in `openssl rand -base64 24`",
+        )
+    return passphrase

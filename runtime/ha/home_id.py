@@ -1,0 +1,27 @@
+"""Which home a process runs in: a random name, made once.
+
+Two JobManagers with the same origin share a machine and its processes; with different ones they share nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+from sluice.core.errors import StoreError
+from sluice.core.files import make_private_directory, read_bounded, write_secret
+from sluice.core.home import Home
+
+_ORIGIN = re.compile(r"[0-9a-f]{32}")
+_FILE = "origin"
+
+
+def origin_of(home: Home) -> str:
+    """The origin of ``home``, made when it has none; raises :class:`StoreError` when it is damaged."""
+    path = make_private_directory(home.root / "ha") / _FILE
+    if not path.exists():
+        write_secret(path, secrets.token_hex(16).encode())
+    text = read_bounded(path, 64).decode("ascii", "replace")
+    if not _ORIGIN.fullmatch(text):
+        raise StoreError(f"{path} is damaged", "remove it while no JobManager of this home runs")
+    return text

@@ -1,0 +1,1 @@
+"""One attempt of a job: the JobMaster, its driver, its executors, its checkpoints."""

@@ -1,0 +1,136 @@
+"""Keeps the completed checkpoints of one attempt: counted, written to the HA metadata, checked before it begins."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import msgspec
+
+from sluice.core.errors import SluiceError
+from sluice.runtime.checkpoint.errors import CheckpointLost
+from sluice.runtime.checkpoint.ledger import (
+    Checkpoint,
+    CheckpointLedger,
+    CheckpointsView,
+    decode,
+    encode,
+    missing_batches,
+)
+from sluice.runtime.checkpoint.savepoints import CheckpointPlaces, Savepoint
+from sluice.runtime.ha.errors import EntryDamaged, StorageUnavailable
+from sluice.runtime.jobmanager.store.checkpoint_store import CheckpointStore
+from sluice.runtime.messages import StreamingState
+
+_LOG = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+"""Between tries while the HA storage is away."""
+LAST_WRITE_SECONDS = 5.0
+"""How long the end of an attempt waits for its last checkpoint to be written."""
+
+
+class CheckpointRecorder:
+    """See the module's documentation.
+
+    Checkpoints that are completed while one is being written are written as one, the latest: it has all that the
+    earlier ones had.
+    """
+
+    def __init__(self, job_id: str, attempt: int, store: CheckpointStore, places: CheckpointPlaces) -> None:
+        self._job_id = job_id
+        self._store = store
+        self._directory = places.checkpoints
+        self._savepoints = places.savepoints
+        self._ledger = CheckpointLedger(attempt)
+        self._pending: Checkpoint | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def location(self) -> str:
+        """What Spark is told."""
+        return self._directory.location(self._job_id)
+
+    @property
+    def view(self) -> CheckpointsView:
+        """What is shown."""
+        return self._ledger.view
+
+    @property
+    def problem(self) -> str:
+        """Why the job must not go on; empty: it may."""
+        return self._ledger.problem
+
+    def unnamed(self) -> list[str]:
+        """Ids of queries that no later attempt can go on with, each once."""
+        return self._ledger.unnamed()
+
+    async def restore(self, savepoint: str) -> None:
+        """Read from which checkpoint the attempt goes on, without one from ``savepoint``; look whether it is there.
+
+        Raises:
+            CheckpointLost: it is not, and the output would be written twice.
+            SavepointNotFound: the savepoint is not there any more.
+            StorageUnavailable, CheckpointsUnavailable: nobody can tell at the moment.
+        """
+        latest = await self._store.latest(self._job_id)
+        if latest is not None:
+            try:
+                restored = decode(latest[1])
+            except msgspec.DecodeError as error:
+                raise EntryDamaged(f"the checkpoints of job {self._job_id} cannot be read: {error}") from error
+        elif savepoint:
+            restored = await asyncio.to_thread(self._savepoints.restore, savepoint, self._job_id)
+        else:
+            return
+        committed = await asyncio.to_thread(self._directory.committed, self._job_id)
+        missing = missing_batches(restored, committed)
+        if missing:
+            raise CheckpointLost(missing, f"restore {self.location}, or submit the job again from a savepoint")
+        self._ledger.restored = restored
+        _LOG.info("job %s goes on from checkpoint %d", self._job_id, restored.number)
+
+    async def take_savepoint(self, savepoint_id: str, description: Savepoint) -> Savepoint:
+        """Copy the checkpoint; raises ``SavepointFailed`` or ``CheckpointsUnavailable``."""
+        return await asyncio.to_thread(self._savepoints.take, savepoint_id, description)
+
+    def told(self, state: StreamingState, now: int) -> bool:
+        """The driver tells of its queries; True: call :meth:`record` beside the main thread."""
+        completed = self._ledger.update(state, now)
+        if completed is None:
+            return False
+        self._pending = completed
+        return self._idle.is_set()
+
+    async def record(self) -> None:
+        """Write what is to be written; raises what the stores raise, but goes on while the storage is away."""
+        self._idle.clear()
+        try:
+            while self._pending is not None:
+                checkpoint, self._pending = self._pending, None
+                try:
+                    await self._store.add(self._job_id, checkpoint.number, encode(checkpoint))
+                except StorageUnavailable as error:
+                    _LOG.warning("checkpoint %d of job %s waits: %s", checkpoint.number, self._job_id, error)
+                    self._pending = self._pending or checkpoint
+                    await asyncio.sleep(RETRY_SECONDS)
+                except asyncio.CancelledError:
+                    self._pending = self._pending or checkpoint
+                    raise
+        finally:
+            self._idle.set()
+
+    async def flush(self) -> None:
+        """The JobManager stops: write what is left, once, if it still may."""
+        if self._pending is not None:
+            with contextlib.suppress(SluiceError):  # written already, no storage, or another leader
+                await self._store.add(self._job_id, self._pending.number, encode(self._pending))
+
+    async def settle(self) -> None:
+        """Wait for the last checkpoint to be written, but not for ever."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), LAST_WRITE_SECONDS)
+        except TimeoutError:
+            _LOG.warning("the last checkpoint of job %s is not written", self._job_id)

@@ -1,0 +1,159 @@
+"""One attempt of a job's driver: its directory, its identity, its process.
+
+The identity (``spiffe://<td>/job/<job-id>/driver``) is issued for this job alone, and renewed in place at
+half of its life for as long as the driver runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from sluice.core.files import make_private_directory
+from sluice.core.untrusted_files import clear_untrusted
+from sluice.pki.issuing.issuer import Issuer
+from sluice.pki.spiffe_id import SpiffeId
+from sluice.runtime.messages import Evidence, JobSubmission, SlotProfile
+from sluice.runtime.node.child_process import ChildProcess, Exit
+from sluice.runtime.node.identity_renewal import RenewalWatch
+from sluice.runtime.node.log_files import open_log, shorten_log
+from sluice.runtime.spark.driver.spec import DriverSpec
+from sluice.runtime.spark.evidence import read_evidence
+
+PASSED_ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME", "XDG_CACHE_HOME", "USER")
+"""What a driver agent inherits of the JobManager's environment; nothing else."""
+
+LOG_FILES = {
+    "driver.stdout": "driver.stdout",
+    "driver.stderr": "driver.stderr",
+    "driver.jvm": "driver.jvm.log",
+    "driver.agent": "driver.agent.log",
+}
+"""Logs of an attempt: the name it is asked for by, and the file in the attempt's directory."""
+
+DriverArgv = Callable[[Path], Sequence[str]]
+"""The command that runs a driver agent with the spec at this path."""
+
+
+def attempt_directory(jobs: Path, job_id: str, attempt: int) -> Path:
+    """Where an attempt lives below ``jobs`` (see :attr:`sluice.core.home.Home.jobs`)."""
+    return jobs / job_id / f"attempt-{attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverHost:
+    """What all drivers of this JobManager share: who signs, how they are started, and where they call home."""
+
+    jobs: Path
+    issuer: Issuer
+    trust_domain: str
+    identity_lifetime: timedelta
+    jobmanager_name: str
+    jobmanager_address: tuple[str, int]
+    host: str
+    executor_cores: int
+    executor_memory_mb: int
+    driver_memory_mb: int
+    start_timeout: float
+    stop_grace: float
+    argv: DriverArgv
+    lease: float = 0.0
+
+    def executor_size(self, submission: JobSubmission) -> SlotProfile:
+        """How large the executors of a job are: what it asked for, else the cluster's default."""
+        return SlotProfile(
+            cores=submission.executor_cores or self.executor_cores,
+            memory_mb=submission.executor_memory_mb or self.executor_memory_mb,
+        )
+
+
+class DriverAttempt:
+    """A driver process that has not been started yet, runs, or has ended."""
+
+    def __init__(self, host: DriverHost, job_id: str, attempt: int, submission: JobSubmission, token: bytes) -> None:
+        self._host = host
+        self._job_id = job_id
+        self._attempt = attempt
+        self._submission = submission
+        self._token = token
+        self.directory = attempt_directory(host.jobs, job_id, attempt)
+        self._identity = self.directory / "identity"
+
+    async def start(self) -> ChildProcess:
+        """Prepare everything and start the process."""
+        spec = await asyncio.to_thread(self._prepare)
+        environment = {name: os.environ[name] for name in PASSED_ENVIRONMENT if name in os.environ}
+        with open_log(self.directory / LOG_FILES["driver.agent"]) as log:
+            return await ChildProcess.start(
+                self._host.argv(spec),
+                env=environment,
+                cwd=self.directory,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+
+    def _prepare(self) -> Path:
+        make_private_directory(self.directory)
+        self._issue()
+        size = self._host.executor_size(self._submission)
+        return DriverSpec(
+            job_id=self._job_id,
+            attempt=self._attempt,
+            name=self._submission.name,
+            trust_domain=self._host.trust_domain,
+            jobmanager_name=self._host.jobmanager_name,
+            jobmanager_host=self._host.jobmanager_address[0],
+            jobmanager_port=self._host.jobmanager_address[1],
+            jobmaster_token=self._token.hex(),
+            identity_dir=str(self._identity),
+            work_dir=str(self.directory),
+            host=self._host.host,
+            executors=self._submission.executors,
+            executor_cores=size.cores,
+            executor_memory_mb=size.memory_mb,
+            driver_memory_mb=self._host.driver_memory_mb,
+            stop_grace_seconds=self._host.stop_grace,
+            start_timeout_seconds=self._host.start_timeout,
+            lease_seconds=self._host.lease,
+        ).write(self.directory / "driver.json")
+
+    def _issue(self) -> None:
+        self._host.issuer.issue_to(
+            self._identity,
+            SpiffeId.driver(self._host.trust_domain, self._job_id),
+            lifetime=self._host.identity_lifetime,
+            accept=[f"spiffe://{self._host.trust_domain}/job/{self._job_id}/*"],
+        )
+
+    async def renew_identity(self) -> None:
+        """Replace the driver's certificate and key by new ones; the running JVM picks them up by itself."""
+        await asyncio.to_thread(self._issue)
+
+    def renewal_watch(self) -> RenewalWatch:
+        """Tells when the present generation of the identity is due."""
+        return RenewalWatch(self._identity)
+
+    def connections(self) -> Evidence:
+        """What the driver's JVM recorded."""
+        return read_evidence(self._identity)
+
+    def clean_up(self) -> None:
+        """After the end: only the logs stay."""
+        clean_attempt_directory(self.directory)
+
+
+def clean_attempt_directory(directory: Path) -> None:
+    """Keep nothing but the logs of an attempt, shortened; key, token and the job's files go."""
+    logs = frozenset(LOG_FILES.values())
+    clear_untrusted(directory, keep=logs)
+    for name in logs:
+        shorten_log(directory / name)
+
+
+def describe_end(ended: Exit) -> str:
+    """How a driver process ended, for people."""
+    return f"{ended}; see driver.agent and driver.stderr"

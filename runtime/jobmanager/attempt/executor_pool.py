@@ -1,0 +1,386 @@
+"""Which executors a job has and should have: the JobMaster's decisions, apart from its I/O.
+
+Level-triggered: the driver states totals, and :meth:`ExecutorPool.decide` compares them with what runs. An
+executor that ends is replaced because a total is no longer met, not because somebody asks (Spark does not,
+without dynamic allocation). Failures count against a budget, so that executors that cannot start do not
+loop for ever.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sluice.runtime.messages import (
+    ExecutorExit,
+    ExecutorTarget,
+    ExecutorTargets,
+    SlotCount,
+    SlotOffer,
+    SlotProfile,
+    SparkRegistration,
+)
+
+SIGNAL_EXIT_BASE = 128
+"""A process ended by signal n is reported with exit code 128 + n, as shells do."""
+
+RELAUNCH_PAUSE_SECONDS = 1.0
+"""Wait after an executor that ended by itself: when a driver ends, its executors end a moment earlier."""
+
+MAX_EXITED_KEPT = 100
+"""How many ended executors of a job are remembered for display."""
+
+FAILURES_COUNT_SECONDS = 3600.0
+"""How long the failure of an executor counts: a job that runs for weeks loses some."""
+
+LEAST_FAILURES = 8
+"""Executors of a small job that may end by themselves, where nobody says how many."""
+
+LEAST_OWN_FAILURES = 3
+"""Of these, those that the job itself is to blame for, as for too little memory: others would end likewise."""
+
+MAX_FAILURE_BUDGET = 10_000
+"""However many failures a job's own configuration allows."""
+
+MAX_EXECUTORS_WANTED = 10_000
+"""More executors of all sizes together than this are not asked for, whatever a driver says."""
+
+MAX_TARGETS = 100
+"""Sizes of executors that one driver may want at the same time."""
+
+
+class ExecutorState(enum.StrEnum):
+    """LAUNCHING until the process runs, STOPPING once somebody wants it gone."""
+
+    LAUNCHING = "LAUNCHING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    EXITED = "EXITED"
+
+
+@dataclass(slots=True)
+class Executor:
+    """One executor in one slot."""
+
+    id: int
+    slot: SlotOffer
+    target: ExecutorTarget
+    started_at: int
+    state: ExecutorState = ExecutorState.LAUNCHING
+    exit_reason: str = ""
+    failed: bool = False
+    """It ended by itself and not in order, or its host was lost."""
+
+    @property
+    def active(self) -> bool:
+        """Counts towards its total."""
+        return self.state in {ExecutorState.LAUNCHING, ExecutorState.RUNNING}
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """When an executor ended by itself, and whether that was the job's own fault."""
+
+    at: float
+    own: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FailureBudget:
+    """How many executors may end by themselves within an hour, and how many of them by the job's own fault."""
+
+    all: int
+    own: int
+
+    @classmethod
+    def of(cls, configured: int, executors: int, spark_conf: Mapping[str, str]) -> FailureBudget:
+        """What a job of so many executors has, as Spark reckons (``spark.executor.maxNumFailures``).
+
+        Args:
+            configured: for every job; 0: twice as many as the job has executors.
+            executors: of the job.
+            spark_conf: its own settings, which may say it.
+        """
+        said = _count(spark_conf.get("spark.executor.maxNumFailures", ""))
+        if said:
+            return cls(said, said)
+        if spark_conf.get("spark.dynamicAllocation.enabled", "").lower() == "true":
+            executors = max(executors, _count(spark_conf.get("spark.dynamicAllocation.maxExecutors", "")))
+        most = configured or max(2 * executors, LEAST_FAILURES)
+        return cls(most, min(most, max(2 * executors, LEAST_OWN_FAILURES)))
+
+
+def _count(text: str) -> int:
+    return min(int(text), MAX_FAILURE_BUDGET) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now.
+
+    Attributes:
+        launch: executors to launch, each in its slot.
+        release: allocations to give back.
+        wanted: how many slots of which sizes the job wants in total.
+        retry_at: when to decide again because time alone changes the decision; None when it does not.
+    """
+
+    launch: tuple[Executor, ...]
+    release: tuple[str, ...]
+    wanted: tuple[SlotCount, ...] = ()
+    retry_at: float | None = None
+
+    @property
+    def slots_wanted(self) -> int:
+        """How many slots of any size."""
+        return sum(each.count for each in self.wanted)
+
+
+@dataclass
+class ExecutorPool:
+    """All executors of one driver attempt.
+
+    Attributes:
+        initial: how many slots to ask for before the driver has said what it wants.
+        slot_profile: how large those must be.
+        failure_budget: how many executors may end by themselves.
+        failures: how many did, of those that count still; ``own_failures`` are the job's own fault.
+        next_id: number of the first executor.
+        idle_timeout: seconds for which slots are held while no SparkContext is there to use them; then they go back
+            until there is one.
+    """
+
+    initial: int
+    slot_profile: SlotProfile
+    failure_budget: FailureBudget
+    next_id: int = 1
+    idle_timeout: float = float("inf")
+    last_failure: str = ""
+    _failed: deque[_Failed] = field(default_factory=deque)
+    _executors: dict[int, Executor] = field(default_factory=dict)
+    _slots: dict[str, SlotOffer] = field(default_factory=dict)
+    _leaving: set[str] = field(default_factory=set)
+    _targets: ExecutorTargets | None = None
+    _registration: SparkRegistration | None = None
+    _closed: bool = False
+    _pause_until: float = 0.0
+    _idle_since: float | None = None
+    _gave_up_waiting: bool = False
+
+    @property
+    def executors(self) -> tuple[Executor, ...]:
+        """All executors, ended ones included, by number."""
+        return tuple(self._executors.values())
+
+    @property
+    def budget_exhausted(self) -> bool:
+        """Too many executors have ended by themselves."""
+        return self.failures > self.failure_budget.all or self.own_failures > self.failure_budget.own
+
+    @property
+    def failures(self) -> int:
+        """How many executors have ended by themselves lately."""
+        return len(self._failed)
+
+    @property
+    def own_failures(self) -> int:
+        """How many of them by the job's own fault."""
+        return sum(each.own for each in self._failed)
+
+    def get(self, executor_id: int) -> Executor | None:
+        """The executor with this number."""
+        return self._executors.get(executor_id)
+
+    def launched_on(self, executor_id: int, taskmanager: str) -> bool:
+        """Whether ``taskmanager`` was told to launch this executor and it has not ended."""
+        executor = self._executors.get(executor_id)
+        return executor is not None and executor.active and executor.slot.taskmanager == taskmanager
+
+    # --- events ---------------------------------------------------------------------------------------
+
+    def spark_started(self, registration: SparkRegistration) -> list[Executor]:
+        """The driver can be reached by executors, and will say anew how many it wants.
+
+        Returns the executors that have to be stopped: those of an earlier SparkContext of the same driver.
+        """
+        self._targets, self._gave_up_waiting = None, False
+        earlier, self._registration = self._registration, registration
+        if earlier is None or earlier.app_id == registration.app_id:
+            return []
+        return self.stop(each.id for each in self.executors)
+
+    @property
+    def registration(self) -> SparkRegistration | None:
+        """The SparkContext that is up; None before there is one."""
+        return self._registration
+
+    def set_targets(self, targets: ExecutorTargets) -> None:
+        """The driver's wish; an older version than the last is ignored."""
+        if self._targets is None or targets.version > self._targets.version:
+            self._targets = msgspec.structs.replace(targets, targets=targets.targets[:MAX_TARGETS])
+
+    def offer(self, slot: SlotOffer) -> bool:
+        """A slot is offered; False when it is not wanted (any more)."""
+        if self._closed:
+            return False
+        if slot.allocation_id in self._slots:
+            return True
+        if self._held()[slot.profile] >= self._wanted()[slot.profile]:
+            return False
+        self._slots[slot.allocation_id] = slot
+        return True
+
+    def launched(self, executor_id: int) -> None:
+        """The executor's process runs."""
+        executor = self._executors.get(executor_id)
+        if executor is not None and executor.state is ExecutorState.LAUNCHING:
+            executor.state = ExecutorState.RUNNING
+
+    def exited(self, exit_report: ExecutorExit, now: float) -> bool:
+        """An executor has ended; False when that was known or it is unknown."""
+        executor = self._executors.get(exit_report.executor_id)
+        if executor is None or executor.state is ExecutorState.EXITED:
+            return False
+        unwanted = executor.state is not ExecutorState.STOPPING
+        executor.state, executor.exit_reason = ExecutorState.EXITED, exit_report.reason
+        executor.failed = unwanted and (exit_report.host_lost or exit_report.exit_code != 0)
+        if unwanted and not exit_report.host_lost:
+            if exit_report.exit_code != 0:
+                self._note_failure(exit_report, now)
+            if 0 <= exit_report.exit_code <= SIGNAL_EXIT_BASE:
+                self._pause_until = now + RELAUNCH_PAUSE_SECONDS
+        self._forget_oldest()
+        return True
+
+    def _note_failure(self, exit_report: ExecutorExit, now: float) -> None:
+        self.last_failure = exit_report.reason
+        self._failed.append(_Failed(now, exit_report.by_application))
+        while now - self._failed[0].at > FAILURES_COUNT_SECONDS:
+            self._failed.popleft()
+
+    def stop(self, executor_ids: Iterable[int]) -> list[Executor]:
+        """These are to end; returns those that have to be told."""
+        stopping = [each for i in executor_ids if (each := self._executors.get(i)) is not None and each.active]
+        for executor in stopping:
+            executor.state = ExecutorState.STOPPING
+        return stopping
+
+    def drain(self, allocation_ids: Iterable[str]) -> list[Executor]:
+        """These slots are to be given back; returns the executors that have to be ended in order."""
+        self._leaving |= {each for each in allocation_ids if each in self._slots}
+        return self.stop(each.id for each in self.executors if each.slot.allocation_id in self._leaving)
+
+    def slots_lost(self, allocation_ids: Iterable[str]) -> list[Executor]:
+        """Slots are gone; returns the executors that went with them, still to be reported as exited."""
+        gone = {each for each in allocation_ids if self._slots.pop(each, None) is not None}
+        self._leaving -= gone
+        return [
+            executor
+            for executor in self._executors.values()
+            if executor.slot.allocation_id in gone and executor.state is not ExecutorState.EXITED
+        ]
+
+    def close(self) -> tuple[str, ...]:
+        """The attempt is over: nothing is wanted; returns the allocations held."""
+        self._closed = True
+        held = tuple(self._slots)
+        self._slots.clear()
+        return held
+
+    # --- decision ---------------------------------------------------------------------------------------
+
+    def decide(self, now: float) -> Decision:
+        """Compare wish and reality; what is returned as ``launch`` counts as launching from now on."""
+        if self._closed:
+            return Decision((), ())
+        paused = now < self._pause_until
+        idle_until = self._idle_until(now)
+        launch: list[Executor] = []
+        if self._registration is not None and not paused and not self.budget_exhausted:
+            for target in self._all_targets():
+                launch += self._launch(target, now)
+        release = self._surplus()
+        wanted = tuple(SlotCount(profile, count) for profile, count in self._wanted().items() if count > 0)
+        later = [time for time in (self._pause_until if paused else None, idle_until) if time is not None]
+        return Decision(tuple(launch), release, wanted, min(later, default=None))
+
+    def _idle_until(self, now: float) -> float | None:
+        """Until when slots are held for a SparkContext that is not there; None when there is no such time."""
+        if self._registration is not None or not self._slots:
+            self._idle_since = None
+            return None
+        if self._idle_since is None:
+            self._idle_since = now
+        until = self._idle_since + self.idle_timeout
+        self._gave_up_waiting = self._gave_up_waiting or now >= until
+        return None if self._gave_up_waiting or until == float("inf") else until
+
+    def _launch(self, target: ExecutorTarget, now: float) -> list[Executor]:
+        launched: list[Executor] = []
+        missing = target.total - self._active(target.resource_profile_id)
+        for slot in self._idle():
+            if len(launched) >= missing:
+                break
+            if slot.profile != size_of(target) or slot.allocation_id in self._leaving:
+                continue
+            executor = Executor(self.next_id, slot, target, int(now * 1000))
+            self.next_id += 1
+            self._executors[executor.id] = executor
+            launched.append(executor)
+        return launched
+
+    def _idle(self) -> list[SlotOffer]:
+        busy = {each.slot.allocation_id for each in self._executors.values() if each.state is not ExecutorState.EXITED}
+        return [slot for slot in self._slots.values() if slot.allocation_id not in busy]
+
+    def _surplus(self) -> tuple[str, ...]:
+        """Idle slots that are to be given back, and those beyond what is wanted of their size."""
+        excess = self._held() - self._wanted()
+        released = []
+        for slot in self._idle():
+            if slot.allocation_id in self._leaving:
+                released.append(slot.allocation_id)
+            elif excess[slot.profile] > 0:
+                released.append(slot.allocation_id)
+                excess[slot.profile] -= 1
+        for allocation_id in released:
+            del self._slots[allocation_id]
+        self._leaving.difference_update(released)
+        return tuple(released)
+
+    def _wanted(self) -> Counter[SlotProfile]:
+        """How many slots of each size: what the driver says, and those in which something runs."""
+        if self._targets is None:
+            return Counter({} if self._gave_up_waiting else {self.slot_profile: self.initial})
+        wanted: Counter[SlotProfile] = Counter()
+        left = MAX_EXECUTORS_WANTED
+        for each in self._targets.targets:
+            total = max(0, min(each.total, left))
+            left -= total
+            wanted[size_of(each)] += max(total, self._active(each.resource_profile_id))
+        return wanted
+
+    def _held(self) -> Counter[SlotProfile]:
+        return Counter(slot.profile for key, slot in self._slots.items() if key not in self._leaving)
+
+    def _all_targets(self) -> tuple[ExecutorTarget, ...]:
+        return self._targets.targets if self._targets is not None else ()
+
+    def _active(self, resource_profile_id: int) -> int:
+        return sum(
+            each.active and each.target.resource_profile_id == resource_profile_id for each in self._executors.values()
+        )
+
+    def _forget_oldest(self) -> None:
+        exited = [each.id for each in self._executors.values() if each.state is ExecutorState.EXITED]
+        for executor_id in exited[: max(0, len(exited) - MAX_EXITED_KEPT)]:
+            del self._executors[executor_id]
+
+
+def size_of(target: ExecutorTarget) -> SlotProfile:
+    """The slot that an executor of this kind needs."""
+    return SlotProfile(cores=target.cores, memory_mb=target.memory_mb)

@@ -1,0 +1,106 @@
+"""What a job leaves behind from attempt to attempt: attempts, exceptions, executors. Bounded; no I/O.
+
+A JobMaster masters one attempt. It begins with the chronicle of the attempts before, and hands on its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from sluice.runtime.jobmanager.exceptions import (
+    MAX_ERROR_CHARACTERS,
+    MAX_TRACEBACK_CHARACTERS,
+    added,
+    headline,
+    root_cause,
+    shortened,
+)
+from sluice.runtime.jobmanager.views import (
+    AttemptView,
+    ExceptionEntry,
+    ExecutorView,
+    JobRecord,
+)
+
+MAX_ATTEMPTS_KEPT = 50
+"""Latest attempts of a job that are remembered."""
+MAX_EXECUTORS_KEPT = 100
+"""Latest executors of earlier attempts that are remembered."""
+LOST = "LOST"
+"""Outcome of an attempt whose JobManager did not live to see its end."""
+
+
+@dataclass
+class Chronicle:
+    """See the module's documentation. Times are epoch milliseconds.
+
+    Attributes:
+        attempts: the latest, the present one last.
+        exceptions: see :mod:`sluice.runtime.jobmanager.exceptions`.
+        executors: of earlier attempts.
+    """
+
+    attempts: tuple[AttemptView, ...] = ()
+    exceptions: tuple[ExceptionEntry, ...] = ()
+    executors: tuple[ExecutorView, ...] = ()
+
+    @classmethod
+    def of(cls, record: JobRecord) -> Chronicle:
+        """What the attempts before have left."""
+        return cls(record.detail.attempts, record.exceptions, record.detail.executors[-MAX_EXECUTORS_KEPT:])
+
+    @property
+    def next_executor(self) -> int:
+        """The first number that no executor of the job has had: their logs have their numbers in their names."""
+        return max((each.id for each in self.executors), default=0) + 1
+
+    def begin(self, number: int, now: int) -> None:
+        """Attempt ``number`` begins."""
+        self.attempts = (*self.attempts, AttemptView(number=number, started_at=now))[-MAX_ATTEMPTS_KEPT:]
+
+    def end(self, outcome: str, now: int, error: str = "") -> None:
+        """The present attempt is over."""
+        if self.attempts and not self.attempts[-1].outcome:
+            ended = msgspec.structs.replace(
+                self.attempts[-1], ended_at=now, outcome=outcome, error=error[:MAX_ERROR_CHARACTERS]
+            )
+            self.attempts = (*self.attempts[:-1], ended)
+
+    def lost(self, number: int, now: int, error: str) -> None:
+        """Attempt ``number`` went with its JobManager, unless its end is known; nobody saw when."""
+        known = [each for each in self.attempts if each.number != number]
+        entry = next(
+            (each for each in self.attempts if each.number == number), AttemptView(number=number, started_at=now)
+        )
+        if not entry.outcome:
+            entry = msgspec.structs.replace(entry, ended_at=entry.started_at, outcome=LOST, error=error)
+        self.attempts = (*known, entry)[-MAX_ATTEMPTS_KEPT:]
+
+    def note(
+        self,
+        now: int,
+        error: str,
+        traceback: str = "",
+        *,
+        task: str = "",
+        executor: int | None = None,
+        taskmanager: str = "",
+        ended_attempt: bool = False,
+    ) -> None:
+        """Something went wrong in the present attempt."""
+        self.exceptions = added(
+            self.exceptions,
+            ExceptionEntry(
+                attempt=self.attempts[-1].number if self.attempts else 1,
+                time=now,
+                error=headline(error, traceback),
+                root_cause=root_cause(error, traceback),
+                traceback=shortened(traceback, MAX_TRACEBACK_CHARACTERS),
+                task=task,
+                executor=executor,
+                taskmanager=taskmanager,
+                ended_attempt=ended_attempt,
+            ),
+        )

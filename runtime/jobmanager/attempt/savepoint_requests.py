@@ -1,0 +1,80 @@
+"""The savepoints that were asked of one job: at most one at a time, and what became of each. Decisions only; no I/O."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sluice.runtime.checkpoint.errors import NotStreaming, SavepointFailed
+from sluice.runtime.checkpoint.ledger import CheckpointsView
+from sluice.runtime.checkpoint.savepoints import Savepoint
+from sluice.runtime.jobmanager.views import SavepointRequest, SavepointState
+from sluice.runtime.messages import JobState
+
+MAX_REQUESTS = 20
+"""Latest requests that are remembered."""
+
+
+class SavepointDesk:
+    """See the module's documentation.
+
+    Args:
+        requests: those of earlier attempts.
+    """
+
+    def __init__(self, requests: tuple[SavepointRequest, ...] = ()) -> None:
+        self.requests = requests
+        self.fail("its attempt ended")
+        self.asked_to_stop = False
+
+    @property
+    def current(self) -> SavepointRequest | None:
+        """The one that is being made."""
+        last = self.requests[-1] if self.requests else None
+        return last if last is not None and last.state is SavepointState.IN_PROGRESS else None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the savepoint with which this attempt was to end is complete."""
+        return self.asked_to_stop and self.requests[-1].state is SavepointState.COMPLETED
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the job is to end with it."""
+        return self.current is not None and self.current.stop
+
+    def ask(self, savepoint_id: str, state: JobState, checkpoints: CheckpointsView, now: int, *, stop: bool) -> None:
+        """Begin one.
+
+        Raises:
+            SavepointFailed: the job does not run, or another one is being made.
+            NotStreaming: it has nothing to go on from.
+        """
+        if state is not JobState.RUNNING:
+            raise SavepointFailed(f"the job is {state}", "a savepoint is made of a running job")
+        if not any(query.name and query.state == "RUNNING" for query in checkpoints.queries):
+            raise NotStreaming(
+                "no streaming query with a name runs in this job",
+                "a batch job begins anew; a query is named with queryName()",
+            )
+        if checkpoints.latest is None:
+            raise SavepointFailed("no batch was committed yet", "try again when one was")
+        if self.asked_to_stop:
+            raise SavepointFailed("the job is being stopped with a savepoint", "wait for its end")
+        if self.current is not None:
+            raise SavepointFailed(f"{self.current.id} is being made already", "wait for it")
+        request = SavepointRequest(id=savepoint_id, requested_at=now, stop=stop)
+        self.requests = (*self.requests, request)[-MAX_REQUESTS:]
+        self.asked_to_stop = self.asked_to_stop or stop
+
+    def done(self, savepoint: Savepoint) -> None:
+        """It is complete."""
+        self._settle(SavepointState.COMPLETED, path=savepoint.path)
+
+    def fail(self, error: str) -> None:
+        """It is not to be; nothing when none is being made."""
+        self._settle(SavepointState.FAILED, error=error)
+
+    def _settle(self, state: SavepointState, **what: str) -> None:
+        if self.current is not None:
+            settled = msgspec.structs.replace(self.current, state=state, **what)
+            self.requests = (*self.requests[:-1], settled)

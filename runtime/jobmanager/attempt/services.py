@@ -1,0 +1,40 @@
+"""What every JobMaster of a process uses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.runtime.checkpoint.savepoints import CheckpointPlaces
+from sluice.runtime.jobmanager.attempt.driver_process import DriverHost
+from sluice.runtime.jobmanager.gateways import DispatcherGateway, ResourceManagerInternalGateway
+from sluice.runtime.jobmanager.store.checkpoint_store import CheckpointStore
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+
+
+@dataclass(frozen=True, slots=True)
+class JobServices:
+    """What every JobMaster of a process uses."""
+
+    driver_host: DriverHost
+    resource_manager: ResourceManagerInternalGateway
+    dispatcher: DispatcherGateway
+    blob_address: tuple[str, int]
+    connections: ConnectionLog
+    spark_defaults: dict[str, str]
+    failure_budget: int
+    driver_start_timeout: float
+    cancel_grace: float
+    checkpoints: CheckpointStore
+    places: CheckpointPlaces
+    slot_idle_timeout: float = float("inf")
+    """Seconds for which slots are held before there is a SparkContext."""
+    drain_timeout: float = 300.0
+    """Seconds that executors get to end in order when their TaskManager is drained."""
+    clock: Callable[[], float] = time.time
+    check_leadership: Callable[[], None] = lambda: None
+    """Raises ``LeadershipLost`` when this process does not lead (any more)."""
+    shuffle: ShuffleManagerLink | None = None
+    """To the shuffle service, where shuffles go through it."""

@@ -1,0 +1,148 @@
+"""The shuffles of one job: what its driver calls them, and what they are called on the data plane.
+
+Spark counts shuffles and map attempts from 0 in every SparkContext, and so does every driver attempt. On the data
+plane a shuffle therefore has a number that no other of the job ever has: what a forgotten executor of an earlier
+attempt still writes cannot get among the data of a later one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sluice.core.errors import SluiceError
+from sluice.runtime.messages import ShuffleAllocation
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+from sluice.runtime.shuffle.service_errors import NoShuffleService
+
+_LOG = logging.getLogger(__name__)
+
+ATTEMPT_SHIFT = 20
+"""A number on the data plane is the attempt, and below it a count of this many bits."""
+MAX_SHUFFLES_OF_ATTEMPT = 1 << ATTEMPT_SHIFT
+FIRST_NUMBER_OF_A_LATER_CONTEXT = (1 << ATTEMPT_SHIFT) + 1
+"""The first SparkContext of the first attempt has nothing before it."""
+_ATTEMPTS = 1 << (32 - ATTEMPT_SHIFT)
+
+
+@dataclass(slots=True)
+class _Shuffle:
+    number: int
+    allocation: asyncio.Task[ShuffleAllocation]
+
+
+class ShuffleRelay:
+    """See the module's documentation; ``link`` is None where the service is not used."""
+
+    def __init__(self, link: ShuffleManagerLink | None, job_id: str) -> None:
+        self._link = link
+        self._job_id = job_id
+        self._context: tuple[int, str] | None = None
+        self._attempt = 0
+        self._count = 0
+        self._shuffles: dict[int, _Shuffle] = {}
+        self._over = False
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the job's shuffles go through the service."""
+        return self._link is not None
+
+    def begin(self, attempt: int, app_id: str) -> Coroutine[Any, Any, None] | None:
+        """A SparkContext begins: what was registered before is over, and what is returned tells the service so.
+
+        Told again of the same SparkContext it does nothing.
+        """
+        if self._link is None or self._context == (attempt, app_id):
+            return None
+        if attempt != self._attempt:
+            self._attempt, self._count = attempt, 0
+        self._context = (attempt, app_id)
+        self.close()
+        first = self._number()
+        return self._release_before(self._link, first) if first >= FIRST_NUMBER_OF_A_LATER_CONTEXT else None
+
+    async def register(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        """Where the shuffle that Spark calls ``shuffle_id`` is kept; the same as long as it is not unregistered."""
+        link = self._link
+        if link is None or self._over:
+            raise NoShuffleService(
+                f"job {self._job_id} does not use the shuffle service", "it is ending" if self._over else ""
+            )
+        known = self._shuffles.get(shuffle_id)
+        if known is None or (known.allocation.done() and _failed(known.allocation)):
+            number = self._next_number()
+            task = asyncio.ensure_future(link.allocate(self._job_id, number, partitions))
+            known = self._shuffles[shuffle_id] = _Shuffle(number, task)
+        return await asyncio.shield(known.allocation)
+
+    async def locate(self, shuffle_id: int) -> ShuffleAllocation:
+        """Where the workers of a registered shuffle are now, those included that took over from others."""
+        shuffle = self._shuffles.get(shuffle_id)
+        if self._link is None or shuffle is None:
+            raise NoShuffleService(f"shuffle {shuffle_id} of job {self._job_id} is not registered")
+        allocation = await asyncio.shield(shuffle.allocation)
+        names = [worker.name for worker in allocation.workers]
+        return msgspec.structs.replace(allocation, workers=await self._link.locate(self._job_id, shuffle.number, names))
+
+    async def unregister(self, shuffle_id: int) -> None:
+        """Spark does not need it any more."""
+        shuffle = self._shuffles.pop(shuffle_id, None)
+        if shuffle is not None:
+            await self._release(shuffle)
+
+    async def workers_lost(self, shuffle_id: int, workers: Collection[str]) -> None:
+        """The job cannot reach these workers of the shuffle; names that are not its are ignored."""
+        shuffle = self._shuffles.get(shuffle_id)
+        if self._link is None or shuffle is None or not shuffle.allocation.done() or _failed(shuffle.allocation):
+            return
+        named = {worker.name for worker in shuffle.allocation.result().workers} & set(workers)
+        if named:
+            await self._link.workers_lost(self._job_id, sorted(named))
+
+    async def release(self) -> None:
+        """The job is over: nothing of it stays in the service."""
+        self._over = True
+        self.close()
+        if self._link is not None:
+            await self._link.release_job(self._job_id)
+
+    def close(self) -> None:
+        """Wait for nothing any more, and leave the service as it is: another leader goes on with the job."""
+        for shuffle in self._shuffles.values():
+            shuffle.allocation.cancel()
+        self._shuffles.clear()
+
+    def _number(self) -> int:
+        return (self._attempt % _ATTEMPTS) << ATTEMPT_SHIFT | self._count
+
+    def _next_number(self) -> int:
+        if self._count >= MAX_SHUFFLES_OF_ATTEMPT:
+            raise NoShuffleService(f"job {self._job_id} has had {MAX_SHUFFLES_OF_ATTEMPT} shuffles")
+        number = self._number()
+        self._count += 1
+        return number
+
+    async def _release_before(self, link: ShuffleManagerLink, first: int) -> None:
+        try:
+            await link.release_before(self._job_id, first)
+        except SluiceError as error:
+            _LOG.info("earlier shuffles of job %s go with the job: %s", self._job_id, error)
+
+    async def _release(self, shuffle: _Shuffle) -> None:
+        shuffle.allocation.cancel()
+        if self._link is None:
+            return
+        try:
+            await self._link.release_shuffle(self._job_id, shuffle.number)
+        except SluiceError as error:
+            _LOG.info("shuffle %d of job %s goes with the job: %s", shuffle.number, self._job_id, error)
+
+
+def _failed(allocation: asyncio.Task[ShuffleAllocation]) -> bool:
+    return allocation.cancelled() or allocation.exception() is not None

@@ -1,0 +1,1 @@
+"""The Dispatcher: submissions, the register of jobs, queues, Spark Connect sessions."""

@@ -1,0 +1,149 @@
+"""Spark Connect sessions: one for each principal, started when it is first asked for, found again afterwards.
+
+A session is a job whose program is ``runtime.spark.driver.connect_session``: a driver of its own with executors in
+slots of its own. Two principals never share one, because what a session's user runs, runs as that driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+import weakref
+from pathlib import Path
+
+import msgspec
+
+from sluice.core.errors import SluiceError
+from sluice.core.untrusted_files import read_untrusted
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.config import ConnectConfig
+from sluice.runtime.jobmanager.attempt.driver_process import attempt_directory
+from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
+from sluice.runtime.jobmanager.errors import TooManyJobs
+from sluice.runtime.jobmanager.gateways import DispatcherGateway
+from sluice.runtime.jobmanager.views import JobDetail, JobSummary
+from sluice.runtime.messages import (
+    BlobRef,
+    JobKind,
+    JobState,
+    JobSubmission,
+    Message,
+)
+from sluice.runtime.spark.driver import connect_session
+
+PROGRAM_NAME = "connect_session.py"
+SESSION_NAME = "Spark Connect"
+MAX_ADDRESS_BYTES = 4096
+MAX_ADDRESS_CHARACTERS = 255
+_ENDING = frozenset({JobState.CANCELLING, JobState.FAILING})
+
+
+class ConnectSession(Message, frozen=True):
+    """A principal's session; ``port`` is 0 until its server listens."""
+
+    job_id: str
+    owner: str
+    state: JobState
+    host: str = ""
+    port: int = 0
+    pending_reason: str = ""
+
+
+class _Address(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+
+
+class ConnectSessions:
+    """Finds and starts sessions.
+
+    Args:
+        dispatcher: accepts the jobs.
+        store: takes their program.
+        jobs: directory with the working directories of jobs.
+        config: size, number and life of sessions.
+    """
+
+    def __init__(self, dispatcher: DispatcherGateway, store: BlobStore, jobs: Path, config: ConnectConfig) -> None:
+        self._dispatcher = dispatcher
+        self._store = store
+        self._jobs = jobs
+        self._config = config
+        self._program = inspect.getsource(connect_session).encode()
+        self._submitting: set[str] = set()
+        self._starting: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    async def ensure(self, owner: str) -> ConnectSession:
+        """The session of ``owner``, started when there is none; raises ``TooManyJobs``."""
+        lock = self._starting.setdefault(owner, asyncio.Lock())
+        async with lock:  # the same owner's next call finds what this one has started
+            job_id = await self._find_or_submit(owner)
+        detail = await self._dispatcher.job(job_id)
+        return await asyncio.to_thread(self._view, detail)
+
+    async def _find_or_submit(self, owner: str) -> str:
+        # Of two owners at once the later one sees the earlier one: as submitting, or among the jobs that it asks for
+        # afterwards.
+        submitting = frozenset(self._submitting)
+        self._submitting.add(owner)
+        try:
+            sessions = {job.owner: job.id for job in await self._dispatcher.jobs() if is_live_session(job)}
+            if owner in sessions:
+                return sessions[owner]
+            if len(sessions.keys() | submitting) >= self._config.max_sessions:
+                raise TooManyJobs(f"{self._config.max_sessions} Spark Connect sessions are running", "try again later")
+            return await self._submit(owner)
+        finally:
+            self._submitting.discard(owner)
+
+    async def _submit(self, owner: str) -> str:
+        job_id = secrets.token_hex(16)
+
+        async def prepare() -> JobSubmission:
+            return JobSubmission(
+                name=SESSION_NAME,
+                owner=owner,
+                kind=JobKind.CONNECT,
+                pipeline=await asyncio.to_thread(self._put_program, job_id),
+                args=(str(self._config.idle_seconds),),
+                executors=self._config.executors,
+            )
+
+        await submit_with_blobs(self._dispatcher, self._store, job_id, prepare)
+        return job_id
+
+    def _put_program(self, job_id: str) -> BlobRef:
+        with self._store.writer(job_id, PROGRAM_NAME) as writer:
+            writer.write(self._program)
+            return writer.commit()
+
+    def _view(self, detail: JobDetail) -> ConnectSession:
+        address = self._address(detail)
+        return ConnectSession(
+            job_id=detail.id,
+            owner=detail.owner,
+            state=detail.state,
+            host=address.host,
+            port=address.port,
+            pending_reason=detail.pending_reason,
+        )
+
+    def _address(self, detail: JobDetail) -> _Address:
+        """What the session has written; it proves nothing: whoever dials it wants the driver's certificate."""
+        directory = attempt_directory(self._jobs, detail.id, detail.attempt)
+        none = _Address("", 0)
+        if detail.state is not JobState.RUNNING:
+            return none
+        try:
+            data = read_untrusted(directory, connect_session.ADDRESS_FILE, limit=MAX_ADDRESS_BYTES)
+            address = msgspec.json.decode(data, type=_Address)
+        except (FileNotFoundError, SluiceError, msgspec.MsgspecError, UnicodeDecodeError):
+            return none
+        usable = 0 < address.port < 65536 and 0 < len(address.host) <= MAX_ADDRESS_CHARACTERS
+        return address if usable else none
+
+
+def is_live_session(job: JobSummary) -> bool:
+    """Whether ``job`` is a session that can be used, now or soon."""
+    return job.kind is JobKind.CONNECT and not job.state.terminal and job.state not in _ENDING

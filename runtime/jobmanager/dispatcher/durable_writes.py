@@ -1,0 +1,71 @@
+"""Writes that must not be given up because a store is away, and what is said when one is refused for good."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+
+from sluice.runtime.checkpoint.errors import CheckpointsUnavailable
+from sluice.runtime.ha.errors import PointerConflict, StorageUnavailable
+from sluice.runtime.jobmanager.views import Failure, JobRecord
+from sluice.runtime.messages import JobState
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+FIRST_RETRY_SECONDS = 0.2
+LONGEST_RETRY_SECONDS = 5.0
+"""Between tries while a store is away."""
+CONFLICT_TRIES = 5
+"""How often a write is tried that others contend for."""
+
+
+async def persistently(
+    work: Callable[[], Awaitable[_T]],
+    what: str,
+    check: Callable[[], None],
+    *,
+    first_retry: float = FIRST_RETRY_SECONDS,
+) -> _T:
+    """The result of ``work``, tried again for as long as a store is away and this process leads.
+
+    Args:
+        work: safe to repeat.
+        what: of a job is written, for the log.
+        check: raises ``LeadershipLost``.
+        first_retry: seconds before the second try; each later pause is twice as long, up to a limit.
+
+    Raises:
+        LeadershipLost: this process does not lead (any more).
+        SluiceError: what ``work`` raised that does not pass with time.
+    """
+    delay, conflicts = first_retry, 0
+    while True:
+        try:
+            return await work()
+        except (StorageUnavailable, CheckpointsUnavailable) as error:
+            _LOG.warning("a job waits for the storage with %s: %s", what, error)
+        except PointerConflict as error:
+            conflicts += 1
+            if conflicts >= CONFLICT_TRIES:
+                raise
+            _LOG.warning("a job tries again with %s: %s", what, error)
+        await asyncio.sleep(delay)
+        check()
+        delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+
+
+def unwritten(record: JobRecord, error: Exception, now_ms: int) -> JobRecord:
+    """How a job is shown whose end could not be written down: for this leader it has failed, and says why."""
+    detail = record.detail
+    failure = Failure(
+        error=f"it was {detail.state}, and that could not be written down, so the next leader runs it again: {error}",
+        traceback=detail.failure.traceback if detail.failure is not None else "",
+    )
+    timestamps = {**detail.timestamps, JobState.FAILED.value: now_ms}
+    ended = msgspec.structs.replace(detail, state=JobState.FAILED, failure=failure, timestamps=timestamps)
+    return msgspec.structs.replace(record, detail=ended)

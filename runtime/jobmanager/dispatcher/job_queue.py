@@ -1,0 +1,102 @@
+"""Which jobs may run and which wait for their turn: first come, first served, within limits for each user.
+
+A job that waits has no driver and holds no slots. One whose owner has as many jobs running as one user may is passed
+over until one of them has ended, so that it holds up nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sluice.runtime.jobmanager.errors import TooManyJobs
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """How many jobs at a time; 0: any number.
+
+    Attributes:
+        running: that run.
+        per_user: that run of one user.
+        queued: that wait.
+        queued_per_user: that wait of one user.
+    """
+
+    running: int = 100
+    per_user: int = 0
+    queued: int = 1000
+    queued_per_user: int = 100
+
+
+@dataclass(slots=True)
+class _Waiting:
+    owner: str
+    turn: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class JobQueue:
+    """See the module's documentation."""
+
+    def __init__(self, limits: JobLimits) -> None:
+        self._limits = limits
+        self._running: dict[str, str] = {}
+        self._waiting: dict[str, _Waiting] = {}
+
+    def enter(self, job_id: str, owner: str) -> None:
+        """A new job wants to run; raises :class:`TooManyJobs` when it cannot even wait."""
+        limits, waiting = self._limits, self._owners_waiting()
+        if self._obstacle(owner):
+            if limits.queued and sum(waiting.values()) >= limits.queued:
+                raise TooManyJobs(f"{limits.queued} jobs are waiting already", "try again when one has ended")
+            if limits.queued_per_user and waiting[owner] >= limits.queued_per_user:
+                raise TooManyJobs(
+                    f"{limits.queued_per_user} jobs of {owner} are waiting already", "try again when one has ended"
+                )
+        self.enter_again(job_id, owner)
+
+    def enter_again(self, job_id: str, owner: str) -> None:
+        """A job that was accepted before wants to run."""
+        self._waiting[job_id] = _Waiting(owner)
+        self._next()
+
+    async def turn(self, job_id: str) -> None:
+        """Wait until the job may run, or has left."""
+        if (waiting := self._waiting.get(job_id)) is not None:
+            await waiting.turn.wait()
+
+    def leave(self, job_id: str) -> None:
+        """The job has ended, or will never run."""
+        self._running.pop(job_id, None)
+        waiting = self._waiting.pop(job_id, None)
+        if waiting is not None:
+            waiting.turn.set()
+        self._next()
+
+    def reason(self, job_id: str) -> str:
+        """Why a job waits; empty when it does not."""
+        waiting = self._waiting.get(job_id)
+        if waiting is None:
+            return ""
+        ahead = list(self._waiting).index(job_id)
+        return f"queued, {ahead} jobs ahead of it: {self._obstacle(waiting.owner)}"
+
+    def _next(self) -> None:
+        for job_id, waiting in list(self._waiting.items()):
+            if not self._obstacle(waiting.owner):
+                del self._waiting[job_id]
+                self._running[job_id] = waiting.owner
+                waiting.turn.set()
+
+    def _obstacle(self, owner: str) -> str:
+        limits = self._limits
+        if limits.running and len(self._running) >= limits.running:
+            return f"{limits.running} jobs run, as many as may"
+        mine = sum(each == owner for each in self._running.values())
+        if limits.per_user and mine >= limits.per_user:
+            return f"{mine} jobs of {owner} run, as many as one user may have"
+        return ""
+
+    def _owners_waiting(self) -> Counter[str]:
+        return Counter(each.owner for each in self._waiting.values())

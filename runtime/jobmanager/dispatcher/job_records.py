@@ -1,0 +1,109 @@
+"""How a job is shown that no JobMaster speaks for: just accepted, interrupted, or ended under an earlier leader."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sluice.runtime.jobmanager.attempt.executor_pool import ExecutorState
+from sluice.runtime.jobmanager.attempt.history_log import MAX_EXECUTORS_KEPT, Chronicle
+from sluice.runtime.jobmanager.store.job_history import JobHistory
+from sluice.runtime.jobmanager.store.job_store import AcceptedJob, EndedJob
+from sluice.runtime.jobmanager.views import (
+    ExecutorView,
+    Failure,
+    JobDetail,
+    JobRecord,
+)
+from sluice.runtime.messages import (
+    BlobRef,
+    JobProgress,
+    JobState,
+    JobSubmission,
+)
+
+_LOST = BlobRef(sha256="0" * 64, name="lost", size=0)
+RECOVERY_REASON = "its JobManager was lost; it starts again as soon as nothing of it runs any more"
+
+
+def accepted_detail(job_id: str, submission: JobSubmission, now_ms: int) -> JobDetail:
+    """A job that has just come in."""
+    detail = _detail(job_id, submission.name, submission.owner, JobState.INITIALIZING, now_ms, attempt=1)
+    return msgspec.structs.replace(detail, kind=submission.kind)
+
+
+def interrupted_record(job: AcceptedJob, history: JobHistory) -> JobRecord:
+    """A job that an earlier leader did not bring to its end, with what that leader wrote down of it."""
+    attempt = job.attempt.number if job.attempt is not None else 1
+    reason = RECOVERY_REASON if job.attempt is not None else ""
+    chronicle = Chronicle(history.attempts, history.exceptions)
+    if job.attempt is not None:
+        chronicle.lost(attempt, job.accepted_at, "its JobManager was lost or stopped")
+    detail = _detail(
+        job.job_id, job.name, job.owner, JobState.RECONCILING, job.accepted_at, attempt=attempt, reason=reason
+    )
+    submission = job.submission or _unknown(job.name, job.owner)
+    return JobRecord(
+        submission=submission,
+        detail=msgspec.structs.replace(
+            detail,
+            kind=submission.kind,
+            attempts=chronicle.attempts,
+            executors=tuple(_gone(each) for each in history.executors[-MAX_EXECUTORS_KEPT:]),
+        ),
+        exceptions=chronicle.exceptions,
+    )
+
+
+def _gone(executor: ExecutorView) -> ExecutorView:
+    """No executor outlives the leader of its job."""
+    if executor.state == ExecutorState.EXITED:
+        return executor
+    return msgspec.structs.replace(executor, state=ExecutorState.EXITED, exit_reason="its JobManager was lost")
+
+
+def ended_record(job: EndedJob) -> JobRecord:
+    """A job with a result; when its record is lost, what the pointer to it says."""
+    if job.record is not None:
+        return job.record
+    each = job.summary
+    detail = JobDetail(
+        id=each.id,
+        name=each.name,
+        owner=each.owner,
+        state=each.state,
+        start_time=each.start_time,
+        end_time=each.end_time,
+        duration_ms=each.duration_ms,
+        attempt=1,
+        progress=JobProgress(),
+        executors=(),
+        timestamps={},
+        failure=Failure(error="the details of this job are lost: its entry in the HA storage is damaged"),
+        pending_reason="",
+        kind=each.kind,
+    )
+    return JobRecord(submission=_unknown(each.name, each.owner), detail=detail)
+
+
+def _unknown(name: str, owner: str) -> JobSubmission:
+    return JobSubmission(name=name, owner=owner, pipeline=_LOST)
+
+
+def _detail(
+    job_id: str, name: str, owner: str, state: JobState, start: int, *, attempt: int, reason: str = ""
+) -> JobDetail:
+    return JobDetail(
+        id=job_id,
+        name=name,
+        owner=owner,
+        state=state,
+        start_time=start,
+        end_time=None,
+        duration_ms=0,
+        attempt=attempt,
+        progress=JobProgress(),
+        executors=(),
+        timestamps={JobState.INITIALIZING.value: start},
+        failure=None,
+        pending_reason=reason,
+    )

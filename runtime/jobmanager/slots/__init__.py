@@ -1,0 +1,1 @@
+"""The ResourceManager: TaskManagers, slots, placement."""

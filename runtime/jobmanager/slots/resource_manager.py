@@ -1,0 +1,440 @@
+"""The ResourceManager: TaskManagers register here, JobMasters get slots here.
+
+It carries out what ``SlotManager`` decides. A TaskManager is lost when its
+stream closes (at once) or when it has not been heard of for the heartbeat timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from sluice.core.errors import PeerRefused, SluiceError
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.runtime.gateways import RESOURCE_MANAGER, TASK_EXECUTOR, TaskExecutorGateway
+from sluice.runtime.jobmanager.errors import (
+    LogNotFound,
+    NotRegistered,
+    TaskManagerLeaves,
+    TaskManagerNotFound,
+)
+from sluice.runtime.jobmanager.gateways import (
+    ExecutorLogRequest,
+    JobMasterInternalGateway,
+    ResourceManagerInternalGateway,
+    ServiceCounts,
+    SlotRequirement,
+)
+from sluice.runtime.jobmanager.slots.concurrency_limit import AtOnce
+from sluice.runtime.jobmanager.slots.provision import Provided, Provision, ProvisionLimits
+from sluice.runtime.jobmanager.slots.slot_ledger import (
+    AllocationLost,
+    Release,
+    Requirement,
+    Reserve,
+)
+from sluice.runtime.jobmanager.slots.slot_manager import SlotManager
+from sluice.runtime.jobmanager.views import SlotView, TaskManagerView
+from sluice.runtime.messages import (
+    MAX_SLOTS_PER_TASKMANAGER,
+    Evidence,
+    LogChunk,
+    RegistrationAccepted,
+    SlotProfile,
+    SlotReport,
+    TaskManagerRegistration,
+)
+from sluice.runtime.node.evidence import from_log, merge
+from sluice.runtime.placement import Placement
+from sluice.runtime.rpc import (
+    EndpointNotFound,
+    EndpointStopped,
+    FencedRpcEndpoint,
+    FencingTokenMismatch,
+    HeartbeatMonitor,
+    RemotePeer,
+)
+
+_LOG = logging.getLogger(__name__)
+
+MAX_TASKMANAGERS = 10_000
+TOKEN_BYTES = 16
+PROVIDE_SECONDS = 0.5
+"""How often it is looked at how many TaskManagers there should be."""
+MAX_REQUESTS_AT_ONCE = 512
+"""Requests to TaskManagers, for slots or to free them, that are under way at a time."""
+
+
+@dataclass(slots=True)
+class _Registered:
+    peer: RemotePeer
+    gateway: TaskExecutorGateway
+    last_heartbeat: int
+    draining: bool | None = None
+    """Whether it is to be drained; None: nobody said anything since it registered, so what it says itself counts."""
+    leaving: bool = False
+    """It has been told to leave."""
+
+
+class ResourceManager(FencedRpcEndpoint):
+    """See the module's documentation.
+
+    Args:
+        heartbeat_interval: seconds between a TaskManager's heartbeats.
+        heartbeat_timeout: seconds after which a silent one is lost.
+        blob_address: of the blob server, told to TaskManagers.
+        connections: what this process has seen.
+        placement: on which TaskManagers slots are.
+        max_slots_per_user: 0: any number.
+        provision: how many TaskManagers are started on demand; None: nobody starts any.
+    """
+
+    def __init__(
+        self,
+        *,
+        heartbeat_interval: float,
+        heartbeat_timeout: float,
+        blob_address: tuple[str, int],
+        connections: ConnectionLog,
+        placement: Placement = Placement.SPREAD,
+        max_slots_per_user: int = 0,
+        provision: ProvisionLimits | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(RESOURCE_MANAGER, ResourceManagerInternalGateway)
+        self.fencing_token = secrets.token_bytes(TOKEN_BYTES)
+        self._interval = heartbeat_interval
+        self._timeout = heartbeat_timeout
+        self._blob_address = blob_address
+        self._connections = connections
+        self._clock = clock
+        self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(heartbeat_timeout)
+        self._slots = SlotManager(
+            lambda: secrets.token_hex(16), placement=placement, max_slots_per_user=max_slots_per_user
+        )
+        self._provision = None if provision is None else Provision(provision)
+        self._provided = Provided(0 if provision is None else provision.least, ())
+        self._registered: dict[str, _Registered] = {}
+        self._requests = AtOnce(MAX_REQUESTS_AT_ONCE)
+        self._jobs: dict[str, SlotRequirement] = {}
+
+    async def on_start(self) -> None:
+        """Start to watch heartbeats, and what is lacking."""
+        self._watch()
+        self._provide()
+
+    # --- TaskManagers -----------------------------------------------------------------------------------
+
+    async def register(self, registration: TaskManagerRegistration) -> RegistrationAccepted:
+        """See :class:`sluice.runtime.gateways.ResourceManagerGateway`."""
+        peer, identity, name = self.caller.peer, self.caller.identity, registration.name
+        if peer is None or identity.name != name:
+            raise PeerRefused(f"{identity} cannot register as {name!r}", "the name must be that of the certificate")
+        if not 1 <= registration.slots <= MAX_SLOTS_PER_TASKMANAGER:
+            raise PeerRefused(f"{registration.slots} slots", f"offer 1 to {MAX_SLOTS_PER_TASKMANAGER}")
+        if min(registration.profile.cores, registration.profile.memory_mb) < 1:
+            raise PeerRefused(f"slots of {registration.profile}", "offer at least a core and 1 MiB in each")
+        if name not in self._registered and len(self._registered) >= MAX_TASKMANAGERS:
+            raise PeerRefused(f"{MAX_TASKMANAGERS} TaskManagers are registered already")
+        earlier = self._registered.get(name)
+        if earlier is not None and earlier.peer is not peer:
+            self.hand_off(earlier.peer.close("registered again"))
+        self._registered[name] = _Registered(peer, peer.gateway(TaskExecutorGateway, TASK_EXECUTOR), self._now_ms())
+        size = (registration.slots, registration.profile, registration.total)
+        self._tell_lost(name, self._slots.register(name, registration.host, *size))
+        self._monitor.beat(name)
+        if earlier is None or earlier.peer is not peer:
+            self.watch(peer, lambda _: self._peer_closed(name, peer))
+        _LOG.info("registered %s with %d slots at %s", identity, registration.slots, registration.host)
+        self.call_later(0, self._decide)  # after the answer; not refused when the mailbox is full
+        return RegistrationAccepted(
+            fencing_token=self.fencing_token or b"",
+            heartbeat_interval=self._interval,
+            heartbeat_timeout=self._timeout,
+            blob_host=self._blob_address[0],
+            blob_port=self._blob_address[1],
+        )
+
+    async def heartbeat(self, report: SlotReport) -> None:
+        """See :class:`sluice.runtime.gateways.ResourceManagerGateway`."""
+        name = self.caller.identity.name
+        registered = self._registered.get(name)
+        if registered is None or registered.peer is not self.caller.peer:
+            raise NotRegistered(f"TaskManager {name} is not registered over this connection", "register again")
+        registered.last_heartbeat = self._now_ms()
+        self._monitor.beat(name)
+        lost = []
+        for action in self._slots.report(name, report):
+            if isinstance(action, Release):
+                self._release(action)
+            else:
+                lost.append(action)
+        self._tell_lost(name, lost)
+        self._agree_on_draining(name, registered, report.draining)
+        self._decide()
+
+    async def drain_taskmanager(self, name: str, draining: bool) -> None:
+        """See :class:`ResourceManagerInternalGateway`."""
+        registered = self._registered.get(name)
+        if registered is None:
+            raise TaskManagerNotFound(f"no TaskManager {name[:64]!r} is registered", "see the list of TaskManagers")
+        if registered.leaving and not draining:
+            raise TaskManagerLeaves(f"TaskManager {name} is empty and leaves", "start it again when it has ended")
+        _LOG.info("TaskManager %s is %s", name, "to be drained" if draining else "in service again")
+        registered.draining = draining
+        self._drain(name, registered, draining=draining)
+        self._decide()
+
+    def _agree_on_draining(self, name: str, registered: _Registered, said: bool) -> None:
+        """Whoever drained it may have been an earlier leader; a word to it may have been lost."""
+        if registered.draining is None:
+            registered.draining = said
+            if said:
+                self._drain(name, registered, draining=True)
+        elif registered.draining != said:
+            self.hand_off(registered.gateway.drain(registered.draining), failed=self._log_failure("draining"))
+        self._let_go(name, again=True)
+
+    def _drain(self, name: str, registered: _Registered, *, draining: bool) -> None:
+        self.hand_off(registered.gateway.drain(draining), failed=self._log_failure(f"telling {name} to drain"))
+        for job_id, allocations in self._slots.drain(name, draining=draining).items():
+            requirement = self._jobs.get(job_id)
+            if requirement is not None:
+                master = self._master(requirement)
+                self.hand_off(master.slots_draining(allocations, name), failed=partial(self._untold, requirement))
+        self._let_go(name)
+
+    def _let_go(self, name: str, *, again: bool = False) -> None:
+        """A TaskManager that is drained leaves; told again with the next heartbeat, should the word be lost."""
+        registered = self._registered.get(name)
+        if registered is None or not self._slots.drained(name) or (registered.leaving and not again):
+            return
+        _LOG.info("TaskManager %s is drained and may leave", name)
+        registered.leaving = True
+        self.hand_off(registered.gateway.leave(), failed=self._log_failure(f"letting {name} go"))
+
+    def _peer_closed(self, name: str, peer: RemotePeer) -> None:
+        registered = self._registered.get(name)
+        if registered is not None and registered.peer is peer:
+            self._lose(name, "its connection closed")
+
+    def _watch(self) -> None:
+        """Look at all of them: an error with one, or a word that was lost, costs no other its being noticed."""
+        self.call_later(min(self._interval, self._timeout / 4), self._watch)
+        silent = set(self._monitor.expired())
+        for name, registered in list(self._registered.items()):
+            with self.supervised():
+                if name in silent:
+                    self.hand_off(registered.peer.close("no heartbeat"))
+                    self._lose(name, f"nothing was heard of it for {self._timeout:g} s")
+                elif registered.peer.closed:
+                    self._lose(name, "its connection closed")
+
+    def _lose(self, name: str, reason: str) -> None:
+        _LOG.warning("lost TaskManager %s: %s", name, reason)
+        lost = self._slots.lost(name)  # should that fail, it is found with its connection closed the next time
+        del self._registered[name]
+        self._monitor.forget(name)
+        self._tell_lost(name, lost)
+        self._decide()
+
+    def _tell_lost(self, taskmanager: str, lost: Sequence[AllocationLost]) -> None:
+        by_job: dict[str, list[str]] = defaultdict(list)
+        for each in lost:
+            by_job[each.job_id].append(each.allocation_id)
+        for job_id, allocations in by_job.items():
+            requirement = self._jobs.get(job_id)
+            if requirement is not None:
+                self.hand_off(
+                    self._master(requirement).slots_lost(tuple(allocations), taskmanager),
+                    failed=partial(self._untold, requirement),
+                )
+
+    def _master(self, requirement: SlotRequirement) -> JobMasterInternalGateway:
+        return self.service.local(
+            JobMasterInternalGateway, requirement.jobmaster_endpoint, token=requirement.jobmaster_token
+        )
+
+    def _untold(self, requirement: SlotRequirement, error: BaseException) -> None:
+        """A JobMaster that is no longer there wants no slots: without this they would be offered to it for ever."""
+        self._log_failure("telling a JobMaster")(error)
+        gone = isinstance(error, EndpointNotFound | EndpointStopped | FencingTokenMismatch)
+        if gone and self._jobs.get(requirement.job_id) is requirement:
+            self._drop_job(requirement.job_id)
+
+    # --- TaskManagers on demand -----------------------------------------------------------------------------
+
+    async def service_counts(self) -> ServiceCounts:
+        """See :class:`ResourceManagerInternalGateway`."""
+        return ServiceCounts(
+            taskmanagers=len(self._registered),
+            taskmanagers_draining=sum(each.draining for each in self._slots.taskmanagers),
+            taskmanagers_wanted=None if self._provision is None else self._provided.wanted,
+        )
+
+    def _provide(self) -> None:
+        if self._provision is None:
+            return
+        self.call_later(PROVIDE_SECONDS, self._provide)
+        self._provided = self._provision.decide(self._slots.taskmanagers, self._slots.unmet(), time.monotonic())
+        for name in self._provided.drain:
+            registered = self._registered.get(name)
+            if registered is not None:
+                _LOG.info("TaskManager %s is not needed any more", name)
+                registered.draining = True
+                self._drain(name, registered, draining=True)
+
+    # --- JobMasters ---------------------------------------------------------------------------------------
+
+    async def require_slots(self, requirement: SlotRequirement) -> str:
+        """See :class:`ResourceManagerInternalGateway`."""
+        self._jobs[requirement.job_id] = requirement
+        self._slots.require(
+            Requirement(
+                requirement.job_id,
+                requirement.wanted,
+                requirement.jobmaster_endpoint,
+                requirement.jobmaster_token,
+                requirement.owner,
+            )
+        )
+        self._decide()
+        return self._slots.pending_reason(requirement.job_id)
+
+    async def too_large(self, size: SlotProfile) -> str:
+        """See :class:`ResourceManagerInternalGateway`."""
+        if self._provision is not None and self._provision.limits.size.fits(size):
+            return ""
+        return self._slots.too_large(size)
+
+    async def release_slot(self, allocation_id: str) -> None:
+        """See :class:`ResourceManagerInternalGateway`."""
+        for release in self._slots.release(allocation_id):
+            self._release(release)
+
+    async def release_job(self, job_id: str) -> None:
+        """See :class:`ResourceManagerInternalGateway`."""
+        self._drop_job(job_id)
+
+    def _drop_job(self, job_id: str) -> None:
+        self._jobs.pop(job_id, None)
+        for release in self._slots.release_job(job_id):
+            self._release(release)
+        self._decide()
+
+    def _decide(self) -> None:
+        for reserve in self._slots.decide():
+            self._reserve(reserve)
+
+    def _reserve(self, reserve: Reserve) -> None:
+        allocation_id = reserve.request.allocation_id
+
+        def acknowledged(_: None) -> None:
+            self._requests.done()
+            self._slots.acknowledged(allocation_id)
+
+        def refused(error: BaseException) -> None:
+            self._requests.done()
+            _LOG.warning("%s did not reserve slot %d: %s", reserve.taskmanager, reserve.request.slot, error)
+            self._slots.refused(allocation_id)
+            self._decide()
+
+        def start() -> bool:
+            registered = self._registered.get(reserve.taskmanager)
+            if registered is None or not self._slots.awaits(allocation_id):
+                return False  # lost or given back while it waited
+            self.hand_off(registered.gateway.request_slot(reserve.request), then=acknowledged, failed=refused)
+            return True
+
+        self._requests.submit(start)
+
+    def _release(self, release: Release) -> None:
+        def freed(_: None) -> None:
+            self._requests.done()
+            self._slots.freed(release.allocation_id)
+            self._let_go(release.taskmanager)
+            self._decide()
+
+        def failed(error: BaseException) -> None:
+            # The next heartbeat shows the slot still taken and it is tried again.
+            self._requests.done()
+            self._log_failure(f"freeing a slot of {release.taskmanager}")(error)
+
+        def start() -> bool:
+            registered = self._registered.get(release.taskmanager)
+            if registered is None:
+                return False  # the slot is gone with its TaskManager
+            self.hand_off(registered.gateway.free_slot(release.allocation_id), then=freed, failed=failed)
+            return True
+
+        self._requests.submit(start)
+
+    # --- queries --------------------------------------------------------------------------------------------
+
+    async def taskmanagers(self) -> tuple[TaskManagerView, ...]:
+        """See :class:`ResourceManagerInternalGateway`."""
+        return tuple(
+            TaskManagerView(
+                id=each.name,
+                identity=str(self._registered[each.name].peer.identity),
+                host=each.host,
+                slots_total=each.defaults,
+                slots_free=each.free,
+                slots=tuple(
+                    SlotView(
+                        slot=slot.index,
+                        state=slot.state,
+                        job_id=slot.job_id,
+                        cores=slot.profile.cores,
+                        memory_mb=slot.profile.memory_mb,
+                    )
+                    for _, slot in sorted(each.slots.items())
+                ),
+                last_heartbeat=self._registered[each.name].last_heartbeat,
+                total=each.total,
+                free=each.free_total,
+                draining=each.draining,
+            )
+            for each in self._slots.taskmanagers
+        )
+
+    async def connections(self) -> Evidence:
+        """See :class:`ResourceManagerInternalGateway`."""
+        gateways = [each.gateway for each in self._registered.values()]
+
+        async def collect() -> Evidence:
+            answers = await asyncio.gather(*(each.connections("") for each in gateways), return_exceptions=True)
+            return merge(from_log(self._connections), *(each for each in answers if isinstance(each, Evidence)))
+
+        return self.deferred(collect())
+
+    async def read_executor_log(self, request: ExecutorLogRequest) -> LogChunk:
+        """See :class:`ResourceManagerInternalGateway`."""
+        registered = self._registered.get(request.taskmanager)
+        if registered is None:
+            raise LogNotFound(f"TaskManager {request.taskmanager} is not there any more, and its logs with it")
+        return self.deferred(
+            registered.gateway.read_executor_log(
+                request.job_id, request.executor_id, request.stream, request.offset, request.limit
+            )
+        )
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _log_failure(self, what: str) -> Callable[[BaseException], None]:
+        def log(error: BaseException) -> None:
+            if not isinstance(error, SluiceError):
+                self.on_failure(error)
+            else:
+                _LOG.info("%s failed: %s", what, error)
+
+        return log
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)

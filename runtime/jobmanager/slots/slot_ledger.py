@@ -1,0 +1,200 @@
+"""The ResourceManager's record of slots, and what ``SlotManager`` is told and tells."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from sluice.runtime.messages import (
+    MAX_SLOTS_PER_TASKMANAGER,
+    NO_RESOURCES,
+    SlotCount,
+    SlotProfile,
+    SlotRequest,
+    SlotState,
+)
+
+_K = TypeVar("_K", bound=Hashable)
+
+MAX_DOUBTED_REPORTS = 64
+"""A job that a TaskManager refuses again and again asks it each time after twice as many reports, at most so many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A job wants slots of these sizes and numbers in total; endpoint and token are where they are offered."""
+
+    job_id: str
+    wanted: tuple[SlotCount, ...]
+    jobmaster_endpoint: str
+    jobmaster_token: bytes = field(repr=False)
+    owner: str = ""
+
+    @property
+    def count(self) -> int:
+        """How many slots of any size."""
+        return sum(max(0, each.count) for each in self.wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Ask ``taskmanager`` to reserve a slot."""
+
+    taskmanager: str
+    request: SlotRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Ask ``taskmanager`` to free the slot of an allocation."""
+
+    taskmanager: str
+    allocation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationLost:
+    """Tell the job that an allocation is gone."""
+
+    job_id: str
+    allocation_id: str
+
+
+@dataclass(slots=True)
+class Slot:
+    """One slot as the ResourceManager sees it.
+
+    ``acknowledged``: the TaskManager has confirmed the reservation. ``doubted``: it refused one; this number is not
+    used again until it reports the slot as free. A doubted slot is nobody's, and takes nothing from the others.
+    """
+
+    index: int
+    profile: SlotProfile
+    state: SlotState = SlotState.FREE
+    allocation_id: str = ""
+    job_id: str = ""
+    acknowledged: bool = False
+    doubted: bool = False
+
+    def clear(self, *, doubted: bool = False) -> None:
+        """Make the slot free."""
+        self.state, self.allocation_id, self.job_id = SlotState.FREE, "", ""
+        self.acknowledged, self.doubted = False, doubted
+
+    @property
+    def usable(self) -> bool:
+        """Free, and believed to be."""
+        return self.state is SlotState.FREE and not self.doubted
+
+
+@dataclass(slots=True)
+class TaskManagerSlots:
+    """A registered TaskManager: its default slots, of one profile, and those carved out of what it has in all.
+
+    The numbers of default slots are below ``defaults``; a carved slot is recorded as long as it is not usable.
+    """
+
+    name: str
+    host: str
+    profile: SlotProfile
+    total: SlotProfile
+    defaults: int
+    slots: dict[int, Slot]
+    free_total: SlotProfile
+    """What no slot has, whichever slots are made of it."""
+    draining: bool = False
+    """No slot of it is given to anybody."""
+
+    @classmethod
+    def empty(
+        cls, name: str, host: str, defaults: int, profile: SlotProfile, total: SlotProfile | None
+    ) -> TaskManagerSlots:
+        """One that holds nothing; ``total`` is by default what the default slots have together."""
+        whole = total or profile.multiplied(defaults)
+        return cls(name, host, profile, whole, defaults, {i: Slot(i, profile) for i in range(defaults)}, whole)
+
+    @property
+    def free(self) -> int:
+        """How many default slots a job could get."""
+        if self.draining:
+            return 0
+        usable = sum(self.slots[index].usable for index in range(self.defaults))
+        return min(usable, self.free_total.times(self.profile))
+
+    @property
+    def empty_of_slots(self) -> bool:
+        """Whether no slot is held, or doubted."""
+        return all(slot.usable for slot in self.slots.values())
+
+    def slot_for(self, profile: SlotProfile) -> Slot | None:
+        """A usable slot of that size, not yet taken: a default slot when the size is theirs, else a new one."""
+        if profile == self.profile:
+            for index in range(self.defaults):
+                if self.slots[index].usable:
+                    return self.slots[index]
+        unused = (i for i in range(self.defaults, MAX_SLOTS_PER_TASKMANAGER) if i not in self.slots)
+        number = next(unused, None)
+        return None if number is None else Slot(number, profile)
+
+    def tidy(self) -> SlotProfile:
+        """Drop carved slots that are free again; returns :attr:`free_total`, counted anew."""
+        used = NO_RESOURCES
+        for index, slot in list(self.slots.items()):
+            if slot.state is not SlotState.FREE:
+                used = used.plus(slot.profile)
+            elif index >= self.defaults and not slot.doubted:
+                del self.slots[index]
+        self.free_total = self.total.less(used)
+        return self.free_total
+
+
+@dataclass(slots=True)
+class Doubt:
+    """A TaskManager has refused a job slots: the job gets none there for a while, and others do.
+
+    ``refusals`` in a row, each of which counts once between two reports; ``reports`` to wait for yet.
+    """
+
+    refusals: int = 0
+    reports: int = 0
+
+    def refused(self) -> None:
+        """It was refused once more; requests that were under way at the same time count as one."""
+        if not self.reports:
+            self.refusals += 1
+            self.reports = min(1 << (self.refusals - 1), MAX_DOUBTED_REPORTS)
+
+    def reported(self) -> None:
+        """The TaskManager has said what it has."""
+        self.reports = max(0, self.reports - 1)
+
+
+@dataclass(slots=True)
+class Holdings:
+    """What a job holds: its allocations, how many of them each TaskManager has, and of which size they are."""
+
+    allocations: set[str] = field(default_factory=set)
+    spread: Counter[str] = field(default_factory=Counter)
+    by_profile: Counter[SlotProfile] = field(default_factory=Counter)
+
+    def add(self, slot: Slot, taskmanager: str) -> None:
+        """The slot is the job's."""
+        self.allocations.add(slot.allocation_id)
+        self.spread[taskmanager] += 1
+        self.by_profile[slot.profile] += 1
+
+    def discard(self, slot: Slot, taskmanager: str) -> None:
+        """The slot is not the job's (any more)."""
+        if slot.allocation_id in self.allocations:
+            self.allocations.remove(slot.allocation_id)
+            _one_less(self.spread, taskmanager)
+            _one_less(self.by_profile, slot.profile)
+
+
+def _one_less(counter: Counter[_K], key: _K) -> None:
+    """What is none any more goes; ``-=`` would look at all of them."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

@@ -1,0 +1,452 @@
+"""Which slot goes to which job: the ResourceManager's decisions, apart from its I/O.
+
+Slot states are Flink's. A slot is FREE; ALLOCATED once a job's request for it has been decided; ACTIVE once
+the job took it; RELEASING until its TaskManager confirms that it is free again. Requirements are
+level-triggered: a job states how many slots of which sizes it wants in total, and :meth:`SlotManager.decide` works
+until it has them. TaskManagers report all their slots with each heartbeat; where report and record differ, the
+record is corrected or the TaskManager is told to free what nobody knows.
+
+First come, first served: an earlier job gets what it lacks before a later one gets anything. When nothing free is large
+enough for it, one TaskManager that could hold its slot is kept for it, so that small requests of later jobs cannot eat
+every piece that becomes free; the others serve those jobs meanwhile.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from sluice.runtime.jobmanager.slots.slot_ledger import (
+    AllocationLost,
+    Doubt,
+    Holdings,
+    Release,
+    Requirement,
+    Reserve,
+    Slot,
+    TaskManagerSlots,
+)
+from sluice.runtime.messages import (
+    MAX_SLOTS_PER_TASKMANAGER,
+    NO_RESOURCES,
+    SlotProfile,
+    SlotReport,
+    SlotRequest,
+    SlotState,
+    SlotStatus,
+)
+from sluice.runtime.placement import Placement, rank
+
+_FREE, _ALLOCATED, _ACTIVE, _RELEASING = SlotState.FREE, SlotState.ALLOCATED, SlotState.ACTIVE, SlotState.RELEASING
+
+_NOTHING = Holdings()
+
+
+class SlotManager:
+    """All TaskManagers, their slots, and what jobs require.
+
+    Whatever happens with each heartbeat, or for each slot, takes time that does not depend on how many TaskManagers
+    or slots there are: those with room are known by how much it is, and so is what each job holds where.
+
+    Args:
+        new_allocation_id: makes one that was never used.
+        placement: how TaskManagers with room are chosen among.
+        max_slots_per_user: how many slots the jobs of one user may hold together; 0: any number.
+    """
+
+    def __init__(
+        self,
+        new_allocation_id: Callable[[], str],
+        *,
+        placement: Placement = Placement.SPREAD,
+        max_slots_per_user: int = 0,
+    ) -> None:
+        self._new_allocation_id = new_allocation_id
+        self._placement = placement
+        self._max_slots_per_user = max_slots_per_user
+        self._taskmanagers: dict[str, TaskManagerSlots] = {}
+        self._sizes: Counter[SlotProfile] = Counter()
+        self._requirements: dict[str, Requirement] = {}
+        self._allocations: dict[str, tuple[str, Slot]] = {}
+        self._by_job: dict[str, Holdings] = {}
+        self._room: dict[SlotProfile, dict[str, TaskManagerSlots]] = {}
+        self._room_of: dict[str, SlotProfile] = {}
+        self._kept: dict[str, str] = {}
+        self._doubts: dict[str, dict[str, Doubt]] = {}
+
+    # --- TaskManagers come and go ---------------------------------------------------------------------
+
+    def register(
+        self, name: str, host: str, slots: int, profile: SlotProfile, total: SlotProfile | None = None
+    ) -> list[AllocationLost]:
+        """A TaskManager is there with all slots free; what an earlier one of that name held is lost."""
+        lost = self.lost(name)
+        taskmanager = TaskManagerSlots.empty(name, host, slots, profile, total)
+        self._taskmanagers[name] = taskmanager
+        self._sizes[taskmanager.total] += 1
+        self._note_room(name)
+        return lost
+
+    def lost(self, name: str) -> list[AllocationLost]:
+        """A TaskManager is gone, with everything in its slots."""
+        taskmanager = self._taskmanagers.pop(name, None)
+        if taskmanager is None:
+            return []
+        self._doubts.pop(name, None)
+        self._sizes[taskmanager.total] -= 1
+        self._sizes += Counter()  # without those of which there are none
+        self._remove_room(name)
+        gone = [slot for slot in taskmanager.slots.values() if slot.allocation_id in self._allocations]
+        return [self._forget(slot) for slot in gone]
+
+    def report(self, name: str, report: SlotReport) -> list[Release | AllocationLost]:
+        """Compare what a TaskManager says about its slots with the record, and correct what differs."""
+        taskmanager = self._taskmanagers.get(name)
+        if taskmanager is None:
+            return []
+        actions: list[Release | AllocationLost] = []
+        reported = {each.slot: each for each in report.slots if 0 <= each.slot < MAX_SLOTS_PER_TASKMANAGER}
+        for index in sorted(taskmanager.slots.keys() | reported.keys()):
+            status = reported.get(index)
+            if status is None:
+                if index < taskmanager.defaults:
+                    continue
+                status = SlotStatus(slot=index, state=_FREE)  # a carved slot that is not there any more
+            slot = taskmanager.slots.get(index) or Slot(index, status.profile or taskmanager.profile)
+            actions += self._reconcile(name, slot, status)
+        for doubt in self._doubts.get(name, {}).values():
+            doubt.reported()
+        self._note_room(name)
+        return actions
+
+    def drain(self, name: str, *, draining: bool = True) -> dict[str, tuple[str, ...]]:
+        """No slot of this TaskManager is given any more, or again; returns what is held there, by job.
+
+        What is held there does not count as held any more, so that the jobs get others before these are given back.
+        """
+        taskmanager = self._taskmanagers.get(name)
+        if taskmanager is None:
+            return {}
+        taskmanager.draining = draining
+        held: dict[str, list[str]] = {}
+        for slot in taskmanager.slots.values() if draining else ():
+            if slot.state in {_ALLOCATED, _ACTIVE}:
+                self._held(slot.job_id).discard(slot, name)
+                held.setdefault(slot.job_id, []).append(slot.allocation_id)
+        self._note_room(name)
+        return {job_id: tuple(allocations) for job_id, allocations in held.items()}
+
+    def drained(self, name: str) -> bool:
+        """Whether a TaskManager may leave: it is draining and nothing is held there."""
+        taskmanager = self._taskmanagers.get(name)
+        return taskmanager is not None and taskmanager.draining and taskmanager.empty_of_slots
+
+    def _reconcile(self, name: str, slot: Slot, status: SlotStatus) -> list[Release | AllocationLost]:
+        if slot.state is _FREE:
+            if status.state is _FREE:
+                slot.doubted = False
+                return []
+            return self._adopt_to_release(name, slot, status)
+        if status.allocation_id == slot.allocation_id and status.state is not _FREE:
+            return self._same_allocation(name, slot, status)
+        if slot.state is _RELEASING:
+            self._free(slot)
+            return [] if status.state is _FREE else self._adopt_to_release(name, slot, status)
+        if not slot.acknowledged:
+            return []  # the request is on its way and its answer will tell
+        lost = self._forget(slot)
+        slot.clear()
+        return [lost, *([] if status.state is _FREE else self._adopt_to_release(name, slot, status))]
+
+    def _same_allocation(self, name: str, slot: Slot, status: SlotStatus) -> list[Release | AllocationLost]:
+        slot.acknowledged = True
+        if slot.state is _RELEASING:  # told before, but the word may have been lost
+            return [] if status.state is _RELEASING else [Release(name, slot.allocation_id)]
+        if status.state is _RELEASING:
+            lost = self._forget(slot)
+            self._allocations[slot.allocation_id] = (name, slot)
+            slot.state = _RELEASING
+            return [lost]
+        slot.state = status.state
+        return []
+
+    def _adopt_to_release(self, name: str, slot: Slot, status: SlotStatus) -> list[Release | AllocationLost]:
+        """The TaskManager holds something that nobody here knows."""
+        slot.state, slot.allocation_id, slot.job_id = _RELEASING, status.allocation_id, status.job_id
+        slot.acknowledged, slot.doubted = True, False
+        slot.profile = status.profile or slot.profile
+        self._taskmanagers[name].slots[slot.index] = slot
+        self._allocations[slot.allocation_id] = (name, slot)
+        return [] if status.state is _RELEASING else [Release(name, status.allocation_id)]
+
+    # --- jobs want and give back ------------------------------------------------------------------------
+
+    def require(self, requirement: Requirement) -> None:
+        """State how many slots a job wants in total; none means none any more."""
+        if requirement.count > 0:
+            self._requirements[requirement.job_id] = requirement
+        else:
+            self._requirements.pop(requirement.job_id, None)
+
+    def decide(self) -> list[Reserve]:
+        """Allocate what is free to jobs that lack some: the earliest job first, its largest slots first."""
+        reserved: list[Reserve] = []
+        self._kept = {}
+        allowed = self._allowances()
+        for requirement in self._requirements.values():
+            if not self._room:
+                break
+            for profile, missing in self._missing(requirement):
+                wanted = min(missing, allowed[requirement.owner]) if allowed is not None else missing
+                given = self._allocate(requirement, profile, wanted)
+                if allowed is not None:
+                    allowed[requirement.owner] -= len(given)
+                if len(given) < wanted:
+                    self._keep_for(requirement.job_id, profile)
+                reserved += given
+        return reserved
+
+    def _missing(self, requirement: Requirement) -> list[tuple[SlotProfile, int]]:
+        """What a job lacks, the largest slots first."""
+        held = self._held(requirement.job_id).by_profile
+        lacking = [(each.profile, each.count - held[each.profile]) for each in requirement.wanted]
+        # No TaskManager carves a slot of nothing, whoever asks for one.
+        lacking = [(size, count) for size, count in lacking if count > 0 and min(size.cores, size.memory_mb) > 0]
+        return sorted(lacking, key=lambda each: (each[0].memory_mb, each[0].cores), reverse=True)
+
+    def _allowances(self) -> Counter[str] | None:
+        """How many slots each user may still get; None: any number."""
+        if self._max_slots_per_user <= 0:
+            return None
+        allowed = Counter({each.owner: self._max_slots_per_user for each in self._requirements.values()})
+        for job_id, held in self._by_job.items():
+            if (requirement := self._requirements.get(job_id)) is not None:
+                allowed[requirement.owner] -= len(held.allocations)
+        return Counter({owner: max(0, count) for owner, count in allowed.items()})
+
+    def _allocate(self, requirement: Requirement, profile: SlotProfile, missing: int) -> list[Reserve]:
+        held = self._held(requirement.job_id).spread
+
+        def ranked(each: TaskManagerSlots) -> tuple[float, float, str]:
+            return rank(self._placement, name=each.name, held=held[each.name], free=each.free_total, wanted=profile)
+
+        queue = [
+            ranked(each)
+            for free, with_room in self._room.items()
+            if missing > 0 and free.fits(profile)
+            for each in with_room.values()
+            if self._kept.get(each.name, requirement.job_id) == requirement.job_id
+            and not self._doubted(each.name, requirement.job_id)
+        ]
+        heapq.heapify(queue)
+        reserved: list[Reserve] = []
+        while queue and len(reserved) < missing:
+            *_, name = heapq.heappop(queue)
+            taskmanager = self._taskmanagers[name]
+            slot = taskmanager.slot_for(profile)
+            if slot is None:
+                continue  # as many slots as a TaskManager may have
+            reserved.append(self._reserve(name, slot, requirement))
+            held = self._held(requirement.job_id).spread
+            if taskmanager.free_total.fits(profile):
+                heapq.heappush(queue, ranked(taskmanager))
+        return reserved
+
+    def _keep_for(self, job_id: str, profile: SlotProfile) -> None:
+        """Nothing free is large enough: later jobs leave alone the TaskManager that comes nearest, one for each job."""
+        if job_id in self._kept.values():
+            return  # for a larger slot; however many sizes a driver wants, the others go on
+        if not any(size.fits(profile) for size in self._sizes):
+            return
+        nearest = sorted(self._room, key=lambda free: (free.memory_mb, free.cores), reverse=True)
+        names = (
+            name
+            for free in nearest
+            for name, each in self._room[free].items()
+            if name not in self._kept and each.total.fits(profile) and not self._doubted(name, job_id)
+        )
+        if (name := next(names, None)) is not None:
+            self._kept[name] = job_id
+
+    def _reserve(self, name: str, slot: Slot, requirement: Requirement) -> Reserve:
+        slot.state, slot.job_id, slot.acknowledged = _ALLOCATED, requirement.job_id, False
+        slot.allocation_id = self._new_allocation_id()
+        self._taskmanagers[name].slots[slot.index] = slot
+        self._allocations[slot.allocation_id] = (name, slot)
+        self._by_job.setdefault(requirement.job_id, Holdings()).add(slot, name)
+        self._note_room(name)
+        return Reserve(
+            name,
+            SlotRequest(
+                slot=slot.index,
+                allocation_id=slot.allocation_id,
+                job_id=requirement.job_id,
+                jobmaster_endpoint=requirement.jobmaster_endpoint,
+                jobmaster_token=requirement.jobmaster_token,
+                profile=slot.profile,
+            ),
+        )
+
+    def awaits(self, allocation_id: str) -> bool:
+        """Whether an allocation is still to be reserved at its TaskManager."""
+        found = self._allocations.get(allocation_id)
+        return found is not None and found[1].state is _ALLOCATED and not found[1].acknowledged
+
+    def acknowledged(self, allocation_id: str) -> None:
+        """The TaskManager has reserved the slot."""
+        if allocation_id in self._allocations:
+            name, slot = self._allocations[allocation_id]
+            slot.acknowledged = True
+            self._doubts.get(name, {}).pop(slot.job_id, None)
+
+    def refused(self, allocation_id: str) -> None:
+        """The TaskManager did not reserve the slot, or did not answer.
+
+        The slot's number is left alone until it reports, and the job asks it for nothing until then, or longer when it
+        has refused the job before. What it has counts as free for other jobs, which it may not refuse.
+        """
+        found = self._allocations.get(allocation_id)
+        if found is not None:
+            name, slot = found
+            self._doubts.setdefault(name, {}).setdefault(slot.job_id, Doubt()).refused()
+            self._free(slot, doubted=True)
+
+    def _doubted(self, name: str, job_id: str) -> bool:
+        doubt = self._doubts.get(name, {}).get(job_id)
+        return doubt is not None and doubt.reports > 0
+
+    def release(self, allocation_id: str) -> list[Release]:
+        """The job gives an allocation back; nothing to do when it is gone already."""
+        found = self._allocations.get(allocation_id)
+        if found is None or found[1].state is _RELEASING:
+            return []
+        name, slot = found
+        self._held(slot.job_id).discard(slot, name)
+        slot.state = _RELEASING
+        return [Release(name, allocation_id)]
+
+    def freed(self, allocation_id: str) -> None:
+        """The TaskManager confirms that the slot is free."""
+        found = self._allocations.get(allocation_id)
+        if found is not None and found[1].state is _RELEASING:
+            self._free(found[1])
+
+    def release_job(self, job_id: str) -> list[Release]:
+        """The job is over: it wants nothing, and everything it holds goes back."""
+        self._requirements.pop(job_id, None)
+        for doubts in self._doubts.values():
+            doubts.pop(job_id, None)
+        held = self._held(job_id).allocations
+        draining = {
+            slot.allocation_id
+            for each in self._taskmanagers.values()
+            if each.draining
+            for slot in each.slots.values()
+            if slot.job_id == job_id
+        }
+        releases = [release for each in sorted(held | draining) for release in self.release(each)]
+        self._by_job.pop(job_id, None)
+        return releases
+
+    # --- what is there ----------------------------------------------------------------------------------
+
+    def unmet(self) -> list[tuple[SlotProfile, int]]:
+        """What jobs lack and may have: how many slots of which size."""
+        allowed, unmet = self._allowances(), []
+        for requirement in self._requirements.values():
+            for profile, missing in self._missing(requirement):
+                count = missing
+                if allowed is not None:
+                    count = min(missing, allowed[requirement.owner])
+                    allowed[requirement.owner] -= count
+                unmet.append((profile, count))
+        return unmet
+
+    @property
+    def taskmanagers(self) -> tuple[TaskManagerSlots, ...]:
+        """All registered TaskManagers."""
+        return tuple(self._taskmanagers.values())
+
+    def holder(self, allocation_id: str) -> str:
+        """The TaskManager of an allocation, empty when unknown."""
+        found = self._allocations.get(allocation_id)
+        return found[0] if found else ""
+
+    def pending_reason(self, job_id: str) -> str:
+        """Why a job does not have all the slots it wants, as of the last decision; empty when it has."""
+        requirement = self._requirements.get(job_id)
+        missing = [] if requirement is None else self._missing(requirement)
+        if requirement is None or not missing:
+            return ""
+        lacking = sum(count for _, count in missing)
+        return f"{requirement.count - lacking} of {requirement.count} slots: {self._why(requirement, missing)}"
+
+    def _why(self, requirement: Requirement, missing: list[tuple[SlotProfile, int]]) -> str:
+        if not self._taskmanagers:
+            return "no TaskManager is registered"
+        for profile, _ in missing:
+            if unfit := self.too_large(profile):
+                return unfit
+        allowed = self._allowances()
+        if allowed is not None and not allowed[requirement.owner]:
+            return f"the jobs of {requirement.owner} hold the {self._max_slots_per_user} slots that one user may have"
+        if not any(each.total.fits(profile) for each in self._open() for profile, _ in missing):
+            return "the TaskManagers that it would fit into are being drained"
+        return self._why_not_now(requirement, missing)
+
+    def _why_not_now(self, requirement: Requirement, missing: list[tuple[SlotProfile, int]]) -> str:
+        doubting = sorted(each.name for each in self._open() if self._doubted(each.name, requirement.job_id))
+        if doubting:
+            return f"refused by {', '.join(doubting[:3])}, to be asked again after its next reports"
+        first = next((job for job in self._kept.values() if job != requirement.job_id), "")
+        if first and any(free.fits(profile) for free in self._room for profile, _ in missing):
+            return f"what is free is kept for job {first}, which came first"
+        return "all fitting slots are in use"
+
+    def too_large(self, profile: SlotProfile) -> str:
+        """Why no TaskManager that is registered could have such a slot; empty when one could, or there is none."""
+        if not self._taskmanagers or any(size.fits(profile) for size in self._sizes):
+            return ""
+        largest = max(self._sizes, key=lambda size: (size.memory_mb, size.cores))
+        return (
+            f"no TaskManager has {profile.cores} cores and {profile.memory_mb} MiB, "
+            f"the largest has {largest.cores} and {largest.memory_mb}"
+        )
+
+    def _open(self) -> Iterator[TaskManagerSlots]:
+        return (each for each in self._taskmanagers.values() if not each.draining)
+
+    def _held(self, job_id: str) -> Holdings:
+        return self._by_job.get(job_id, _NOTHING)
+
+    # --- bookkeeping --------------------------------------------------------------------------------------
+
+    def _forget(self, slot: Slot) -> AllocationLost:
+        name, _ = self._allocations.pop(slot.allocation_id, ("", slot))
+        self._held(slot.job_id).discard(slot, name)
+        return AllocationLost(slot.job_id, slot.allocation_id)
+
+    def _free(self, slot: Slot, *, doubted: bool = False) -> None:
+        name, _ = self._allocations.get(slot.allocation_id, ("", slot))
+        self._forget(slot)
+        slot.clear(doubted=doubted)
+        self._note_room(name)
+
+    def _note_room(self, name: str) -> None:
+        """What a TaskManager has free may have changed."""
+        taskmanager = self._taskmanagers.get(name)
+        if taskmanager is None:
+            return
+        free = taskmanager.tidy()
+        self._remove_room(name)
+        if free.cores and free.memory_mb and not taskmanager.draining:
+            self._room.setdefault(free, {})[name] = taskmanager
+            self._room_of[name] = free
+
+    def _remove_room(self, name: str) -> None:
+        free = self._room_of.pop(name, NO_RESOURCES)
+        with_room = self._room.get(free, {})
+        with_room.pop(name, None)
+        if not with_room:
+            self._room.pop(free, None)

@@ -1,0 +1,1 @@
+"""What the next leader has to know of jobs, in the HA storage."""

@@ -1,0 +1,81 @@
+"""Completed checkpoints of a job: the latest few, so that the next leader can go on from the last one.
+
+After Flink's ``CompletedCheckpointStore``. The content goes to the HA storage first; one pointer per job lists the
+checkpoints that count, the earliest first. What drops out of the list is removed afterwards, and
+:meth:`~sluice.runtime.jobmanager.store.job_store.JobStore.clean` removes all of it with the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import msgspec
+
+from sluice.runtime.ha.errors import EntryDamaged, EntryMissing, HaError
+from sluice.runtime.ha.pointers import PointerStore
+from sluice.runtime.ha.storage import HaStorage, StoredEntry
+
+KEPT = 3
+"""How many checkpoints of a job are kept: the last one, and earlier ones in case its entry is damaged."""
+MAX_CHECKPOINT_BYTES = 1 << 20
+
+
+class _Completed(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    entry: StoredEntry
+
+
+class _CheckpointsPointer(msgspec.Struct, frozen=True, kw_only=True):
+    completed: tuple[_Completed, ...] = ()
+
+
+class CheckpointStore:
+    """See the module's documentation. Writes need leadership: ``pointers`` belong to one term."""
+
+    def __init__(self, pointers: PointerStore, storage: HaStorage) -> None:
+        self._pointers = pointers
+        self._storage = storage
+
+    async def add(self, job_id: str, number: int, content: bytes) -> None:
+        """Record the completed checkpoint ``number``, which is later than all before it; durable when this returns.
+
+        Raises:
+            HaError: the content is too large, or the number is not higher than the last one.
+        """
+        if len(content) > MAX_CHECKPOINT_BYTES:
+            raise HaError(f"a checkpoint of {len(content)} bytes", f"at most {MAX_CHECKPOINT_BYTES}")
+        present = await self._pointers.get("checkpoints", job_id)
+        before = () if present is None else _decode(job_id, present.value).completed
+        if before and number <= before[-1].number:
+            raise HaError(f"checkpoint {number} of job {job_id} comes after {before[-1].number}", "numbers go upwards")
+        name = f"jobs/{job_id}/checkpoint-{number}-{secrets.token_hex(8)}"
+        await asyncio.to_thread(self._storage.write, name, content)
+        every = (*before, _Completed(number=number, entry=StoredEntry.of(name, content)))
+        value = msgspec.json.encode(_CheckpointsPointer(completed=every[-KEPT:]))
+        if present is None:
+            await self._pointers.create("checkpoints", job_id, value)
+        else:
+            await self._pointers.replace("checkpoints", job_id, value, present.version)
+        for dropped in every[:-KEPT]:
+            await asyncio.to_thread(self._storage.remove, dropped.entry.name)
+
+    async def latest(self, job_id: str) -> tuple[int, bytes] | None:
+        """Number and content of the last checkpoint that can be read; None when there is none."""
+        present = await self._pointers.get("checkpoints", job_id)
+        if present is None:
+            return None
+        for each in reversed(_decode(job_id, present.value).completed):
+            try:
+                data = await asyncio.to_thread(self._storage.read, each.entry.name)
+                return each.number, each.entry.check(data)
+            except (EntryDamaged, EntryMissing):
+                continue
+        return None
+
+
+def _decode(job_id: str, data: bytes) -> _CheckpointsPointer:
+    try:
+        return msgspec.json.decode(data, type=_CheckpointsPointer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise EntryDamaged(f"the checkpoints of job {job_id} cannot be read: {error}", "restore the pointer") from error

@@ -1,0 +1,121 @@
+"""What the next leader is told of a job's past: attempts, exceptions, executors, and what its restart strategy counted.
+
+One entry in the HA storage and one pointer per job, replaced as a whole; bounded, because everything in it is
+(``runtime.jobmanager.attempt.history_log``, ``runtime.jobmanager.exceptions``), and by :data:`MAX_HISTORY_BYTES`. It is
+told from, not lived by: a history that cannot be read is an empty one, and costs no job its life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import defaultdict
+
+import msgspec
+
+from sluice.runtime.ha.errors import EntryDamaged, EntryMissing
+from sluice.runtime.ha.pointers import PointerStore
+from sluice.runtime.ha.storage import HaStorage, StoredEntry
+from sluice.runtime.jobmanager.restart_strategies import RestartMemory
+from sluice.runtime.jobmanager.views import AttemptView, ExceptionEntry, ExecutorView
+from sluice.runtime.messages import Message
+
+_LOG = logging.getLogger(__name__)
+
+HISTORY = "history"
+"""The folder of pointers."""
+MAX_HISTORY_BYTES = 1 << 20
+"""Largest entry: with more than this in it, the tracebacks of the earliest exceptions go."""
+
+
+class JobHistory(Message, frozen=True):
+    """See the module's documentation; ``attempts`` with the present one last, whose ``outcome`` is empty."""
+
+    attempts: tuple[AttemptView, ...] = ()
+    exceptions: tuple[ExceptionEntry, ...] = ()
+    executors: tuple[ExecutorView, ...] = ()
+    restarts: RestartMemory = RestartMemory()
+
+
+class HistoryStore:
+    """Histories in the HA storage. Writes need leadership: ``pointers`` belong to one term."""
+
+    def __init__(self, pointers: PointerStore, storage: HaStorage) -> None:
+        self._pointers = pointers
+        self._storage = storage
+
+    async def put(self, job_id: str, history: JobHistory) -> None:
+        """Replace the history of a job; durable when this returns."""
+        data = encoded(history)
+        entry = StoredEntry.of(f"jobs/{job_id}/history-{secrets.token_hex(8)}.json", data)
+        await asyncio.to_thread(self._storage.write, entry.name, data)
+        present = await self._pointers.get(HISTORY, job_id)
+        if present is None:
+            await self._pointers.create(HISTORY, job_id, msgspec.json.encode(entry))
+            return
+        await self._pointers.replace(HISTORY, job_id, msgspec.json.encode(entry), present.version)
+        try:
+            earlier = msgspec.json.decode(present.value, type=StoredEntry)
+        except msgspec.DecodeError:
+            return
+        await asyncio.to_thread(self._storage.remove, earlier.name)
+
+    async def get(self, job_id: str) -> JobHistory:
+        """The history of a job; an empty one when there is none that can be read."""
+        try:
+            present = await self._pointers.get(HISTORY, job_id)
+            if present is None:
+                return JobHistory()
+            entry = msgspec.json.decode(present.value, type=StoredEntry)
+            data = await asyncio.to_thread(self._storage.read, entry.name)
+            return msgspec.json.decode(entry.check(data), type=JobHistory)
+        except (EntryDamaged, EntryMissing, msgspec.DecodeError, UnicodeDecodeError) as error:
+            _LOG.error("the history of job %s cannot be read, it begins anew: %s", job_id, error)
+            return JobHistory()
+
+
+class HistoryKeeper:
+    """Writes the latest history of each job: one write of a job at a time, and what came meanwhile in one go."""
+
+    def __init__(self, store: HistoryStore) -> None:
+        self._store = store
+        self._waiting: dict[str, JobHistory] = {}
+        self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._over: set[str] = set()
+
+    async def keep(self, job_id: str, history: JobHistory) -> None:
+        """Write it down; returns when this or a later one is durable, at once when the job is over."""
+        if job_id in self._over:
+            return
+        self._waiting[job_id] = history
+        async with self._locks[job_id]:
+            latest = self._waiting.pop(job_id, None)
+            if latest is not None and job_id not in self._over:
+                await self._store.put(job_id, latest)
+
+    async def close(self, job_id: str) -> None:
+        """The job is over, and its history is part of its result: nothing is written any more."""
+        self._over.add(job_id)
+        self._waiting.pop(job_id, None)
+        async with self._locks[job_id]:
+            pass
+
+    def forget(self, job_id: str) -> None:
+        """Nobody asks for this job any more."""
+        self._over.discard(job_id)
+        self._locks.pop(job_id, None)
+
+
+def encoded(history: JobHistory) -> bytes:
+    """``history`` in at most :data:`MAX_HISTORY_BYTES`: the latest says most."""
+    data = msgspec.json.encode(history)
+    exceptions = list(history.exceptions)
+    for index, entry in enumerate(exceptions):
+        if len(data) <= MAX_HISTORY_BYTES:
+            break
+        exceptions[index] = msgspec.structs.replace(entry, traceback="")
+        data = msgspec.json.encode(msgspec.structs.replace(history, exceptions=tuple(exceptions)))
+    if len(data) > MAX_HISTORY_BYTES:  # names of TaskManagers are short, but who knows
+        data = msgspec.json.encode(JobHistory(attempts=history.attempts[-1:], exceptions=(), restarts=history.restarts))
+    return data

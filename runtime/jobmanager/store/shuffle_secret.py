@@ -1,0 +1,23 @@
+"""What all JobManagers of a cluster know and nobody else does: by it the shuffle service knows whose a job is."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+
+from sluice.runtime.ha.errors import EntryMissing, PointerExists
+from sluice.runtime.ha.pointers import PointerStore
+
+SECRET_BYTES = 32
+_FOLDER, _NAME = "meta", "shuffle-secret"
+
+
+async def shuffle_secret(pointers: PointerStore) -> bytes:
+    """The secret of the cluster that ``pointers`` belong to, made by the first who asks."""
+    with contextlib.suppress(PointerExists):
+        if await pointers.get(_FOLDER, _NAME) is None:
+            await pointers.create(_FOLDER, _NAME, secrets.token_bytes(SECRET_BYTES))
+    found = await pointers.get(_FOLDER, _NAME)
+    if found is None:
+        raise EntryMissing(f"the pointer {_FOLDER}/{_NAME} was removed", "start the JobManager again")
+    return found.value

@@ -1,0 +1,1 @@
+"""What every process of a cluster does: addresses, child processes, logs, identity renewal, finding the leader."""

@@ -1,0 +1,63 @@
+"""When the identity of something that runs has to be renewed.
+
+At half of what is left of it, with jitter; and at once when its directory says that another authority signs today.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+
+from sluice.core.errors import StoreError
+from sluice.core.files import read_bounded
+from sluice.pki.identities.directory import Stamp, read_identity, stamp_of
+from sluice.pki.identities.renewal import is_superseded
+
+RENEWAL_JITTER = 0.1
+"""Renewal comes earlier than half of the remaining life by up to this fraction of it, so that many do not coincide."""
+
+SHORTEST_RENEWAL_SECONDS = 1.0
+LOOK_SECONDS = 2.0
+"""How often it is looked whether an identity is due."""
+
+
+def seconds_until_renewal(identity: Path, *, now: datetime | None = None) -> float:
+    """How long the certificate in directory ``identity`` may stay in use; raises :class:`StoreError`."""
+    try:
+        leaf = x509.load_pem_x509_certificate(read_bounded(identity / "chain.pem"))
+    except ValueError as error:
+        raise StoreError(f"{identity / 'chain.pem'} is not a certificate") from error
+    remaining = (leaf.not_valid_after_utc - (now or datetime.now(UTC))).total_seconds()
+    share = 0.5 - random.uniform(0, RENEWAL_JITTER)  # noqa: S311  # spreads load, protects nothing
+    return max(SHORTEST_RENEWAL_SECONDS, remaining * share)
+
+
+class RenewalWatch:
+    """Whether one generation of the identity in directory ``identity`` is due; made anew after each renewal.
+
+    Raises:
+        StoreError: there is no certificate.
+    """
+
+    def __init__(self, identity: Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._identity = identity
+        self._monotonic = monotonic
+        self._deadline = monotonic() + seconds_until_renewal(identity)
+        self._seen: Stamp | None = None
+        self._superseded = False
+
+    def is_due(self) -> bool:
+        """Whether it is to be renewed now; files that do not fit together (they are being replaced) are not due."""
+        try:
+            stamp = stamp_of(self._identity)
+            if stamp != self._seen:
+                material, self._seen = read_identity(self._identity)
+                self._superseded = is_superseded(material)
+        except StoreError:
+            self._superseded = False
+        return self._superseded or self._monotonic() >= self._deadline

@@ -1,0 +1,145 @@
+"""Finding the JobManager that leads: any JobManager tells who that is, and its certificate proves it.
+
+TaskManagers have no business with ZooKeeper: they know the addresses of the JobManagers, or the home in which the
+leader announces itself. ShuffleManagers are found in the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
+
+from sluice.core.errors import SluiceError
+from sluice.core.home import Home
+from sluice.pki.spiffe_id import Role
+from sluice.runtime.ha.leader_endpoint import LEADER, LeaderAddress, LeaderGateway
+from sluice.runtime.node.addresses import read_jobmanager
+from sluice.runtime.rpc import PeerUnreachable, RemotePeer, RpcService
+
+_LOG = logging.getLogger(__name__)
+
+Address = tuple[str, int]
+
+
+class Announcement(Protocol):
+    """What a leader announces."""
+
+    @property
+    def name(self) -> str:
+        """That in its certificate."""
+        ...
+
+    @property
+    def rpc(self) -> Address:
+        """Where it listens."""
+        ...
+
+
+class AnnouncedLeader:
+    """The leader announces itself in this home; ``read`` reads that, of leaders in ``role``."""
+
+    def __init__(
+        self,
+        service: RpcService,
+        home: Home,
+        *,
+        read: Callable[[Home], Announcement] = read_jobmanager,
+        role: Role = Role.JOBMANAGER,
+    ) -> None:
+        self._service = service
+        self._home = home
+        self._read = read
+        self._role = role
+
+    async def dial(self) -> RemotePeer:
+        """Connect to the leader; raises ``AddressUnknown`` when none is announced, or what connecting raises."""
+        address = self._read(self._home)
+        return await self._service.connect(*address.rpc, role=self._role, name=address.name)
+
+    async def superseded(self, peer: RemotePeer) -> bool:
+        """Whether another one than ``peer`` is announced."""
+        try:
+            return self._read(self._home).name != peer.identity.name
+        except SluiceError:
+            return False
+
+
+class AskedLeader:
+    """Every process in ``role`` at ``addresses`` knows who leads, when somebody does.
+
+    Of JobManagers those called ``jobmanagers`` are believed; empty: any of the trust domain.
+    """
+
+    def __init__(
+        self,
+        service: RpcService,
+        addresses: Sequence[Address],
+        *,
+        role: Role = Role.JOBMANAGER,
+        jobmanagers: Collection[str] = (),
+    ) -> None:
+        self._service = service
+        self._jobmanagers = frozenset(jobmanagers) or None
+        self._role = role
+        self._addresses = list(addresses)
+
+    async def dial(self) -> RemotePeer:
+        """Connect to the leader; raises the last reason why there is no way to it."""
+        reason: Exception = PeerUnreachable(
+            f"no {self._role.value} leads at the moment", "it is asked for again and again"
+        )
+        for address in tuple(self._addresses):
+            try:
+                found = await self._by(address)
+            except (SluiceError, OSError) as error:
+                reason = error
+                self._last(address)
+                continue
+            if found is not None:
+                return found
+        raise reason
+
+    async def superseded(self, peer: RemotePeer) -> bool:
+        """Whether one of them says that another one than ``peer`` leads."""
+        for address in tuple(self._addresses):
+            try:
+                asked = await self._service.connect(*address, role=self._role, jobmanagers=self._jobmanagers)
+            except (SluiceError, OSError):
+                continue
+            if asked.identity == peer.identity:
+                await asked.close()
+                continue
+            leader = await self._ask(asked)
+            await asked.close()
+            if leader is not None:
+                return leader.name != peer.identity.name
+        return False
+
+    async def _by(self, address: Address) -> RemotePeer | None:
+        peer = await self._service.connect(*address, role=self._role, jobmanagers=self._jobmanagers)
+        try:
+            leader = await peer.gateway(LeaderGateway, LEADER).leader()
+        except BaseException:
+            await peer.close()
+            raise
+        if leader is not None and leader.name == peer.identity.name:
+            return peer
+        await peer.close()
+        if leader is None:
+            return None
+        return await self._service.connect(
+            leader.host, leader.port, role=self._role, name=leader.name, jobmanagers=self._jobmanagers
+        )
+
+    async def _ask(self, peer: RemotePeer) -> LeaderAddress | None:
+        try:
+            return await peer.gateway(LeaderGateway, LEADER).leader()
+        except SluiceError as error:
+            _LOG.info("%s does not tell who leads: %s", peer.identity, error)
+            return None
+
+    def _last(self, address: Address) -> None:
+        """Ask it after the others from now on."""
+        self._addresses.remove(address)
+        self._addresses.append(address)

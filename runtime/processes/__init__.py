@@ -1,0 +1,1 @@
+"""Composition roots: one module for each process of a cluster. Nothing imports them but the command."""

@@ -1,0 +1,350 @@
+"""The JobManager process: what it runs for the whole of its life, and its terms as a leader one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import NoReturn
+
+from sluice.core.errors import PkiError, SluiceError
+from sluice.core.home import Home
+from sluice.core.metric_exposition import MetricsRegistry, RegistryCollector
+from sluice.core.metrics import collecting
+from sluice.core.tasks import end_tasks
+from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
+from sluice.pki.assertions.stream_standing import OpenStreams, Standing
+from sluice.pki.ca.address import CaAddress, read_ca
+from sluice.pki.ca.refusals import needing_attention
+from sluice.pki.config import PkiConfig
+from sluice.pki.enrolment.client import OnlineIssuer
+from sluice.pki.issuing.issuer import Issuer, utc_now
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.in_use_reporter import reporting
+from sluice.runtime.blob.server import BlobServer
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.blob.uploads import sweeping
+from sluice.runtime.checkpoint.savepoints import CheckpointPlaces
+from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.ha.home_id import origin_of
+from sluice.runtime.ha.leader_endpoint import LeaderEndpoint
+from sluice.runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
+from sluice.runtime.ha.services import make_election, make_storage
+from sluice.runtime.ha.terms import Ready, terms
+from sluice.runtime.jobmanager.attempt.driver_process import DriverArgv, DriverHost
+from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
+from sluice.runtime.jobmanager.dispatcher.observation import Observation
+from sluice.runtime.node.addresses import (
+    JobManagerAddress,
+    listening_jobmanager,
+    publish_jobmanager,
+    require_reachable,
+    withdraw_jobmanager,
+)
+from sluice.runtime.processes.jobmanager_term import Gateways, Workshop, leading
+from sluice.runtime.rest.artifacts import ArtifactStores
+from sluice.runtime.rest.assertion_keys import fetch_forever
+from sluice.runtime.rest.audit_summary import read_summary
+from sluice.runtime.rest.cluster import Cluster, ClusterFacts, Term
+from sluice.runtime.rest.standing import standing_at, whoever_was_let_in
+from sluice.runtime.rest.streams import Streams
+from sluice.runtime.rest.trust_facts import TrustFacts, trust_facts
+from sluice.runtime.rest_server.leader_switch import RestSwitch
+from sluice.runtime.rest_server.server import RestServer, make_application
+from sluice.runtime.rpc import RpcEndpoint, RpcService
+from sluice.runtime.shuffle.finder import shuffle_manager_finder
+
+_LOG = logging.getLogger(__name__)
+
+REST_SOCKET = "rest.sock"
+AGENT_SHARE_OF_GRACE = 0.8
+"""A driver agent gives its JVM and Python this share of the grace, to be done itself before it is killed."""
+
+
+def driver_argv(spec: Path) -> Sequence[str]:
+    """The real driver agent; ``-P`` keeps a job's files off its module path."""
+    return (sys.executable, "-P", "-m", "sluice.runtime.spark.driver.main", str(spec))
+
+
+async def run_jobmanager(
+    home: Home,
+    config: RuntimeConfig,
+    pki: PkiConfig,
+    name: str,
+    *,
+    locate_ca: Callable[[], CaAddress] | None = None,
+    auth: tuple[str, int] | None = None,
+    standing: Standing | None,
+) -> None:
+    """Run a JobManager until cancelled, leading or standing by; then stop. Its jobs are left to the next leader.
+
+    Its identity is at ``home.identity(Role.JOBMANAGER, name)``, prepared before. ``locate_ca`` says where the online
+    authority is; by default it is announced in ``home``. ``auth`` is where the auth service of another machine is,
+    which tells the gateway's public keys; without it they are in ``home``. ``standing`` tells whose streams of events
+    may stay open; None: the auth service of another machine is asked.
+
+    Raises:
+        StoreError: there is no usable identity, or an address is taken.
+        AddressUnusable: others could not connect to ``config.jobmanager.host``.
+        HaError: it can neither lead nor stand by.
+    """
+    async with _running(home, config, pki, name, locate_ca=locate_ca, auth=auth, standing=standing) as node:
+        await asyncio.wait({node.terms, node.fatal}, return_when=asyncio.FIRST_COMPLETED)
+        await (node.fatal if node.fatal.done() else node.terms)
+
+
+@asynccontextmanager
+async def jobmanager(
+    home: Home,
+    config: RuntimeConfig,
+    pki: PkiConfig,
+    name: str,
+    *,
+    issuer: Issuer | None = None,
+    locate_ca: Callable[[], CaAddress] | None = None,
+    auth: tuple[str, int] | None = None,
+    argv: DriverArgv = driver_argv,
+    election: LeaderElection | None = None,
+    standing: Standing | None = None,
+) -> AsyncIterator[JobManagerAddress]:
+    """A running JobManager; yields its addresses once it takes work, or stands by for another one that does.
+
+    Args:
+        issuer: who signs the identities of jobs; by default the online authority.
+        locate_ca: where that is; by default as announced in ``home``.
+        auth: where the gateway's public keys are asked for; None: an auth service of ``home`` writes them there.
+        argv: the command of a driver agent.
+        election: by default the one of ``config.ha``.
+        standing: whose streams of events may stay open; by default as the auth service of another machine says, or
+            those of whoever was let in, where there is none.
+    """
+    async with _running(
+        home,
+        config,
+        pki,
+        name,
+        issuer=issuer,
+        locate_ca=locate_ca,
+        auth=auth,
+        argv=argv,
+        election=election,
+        standing=standing,
+    ) as node:
+        yield node.address
+
+
+@asynccontextmanager
+async def _running(
+    home: Home,
+    config: RuntimeConfig,
+    pki: PkiConfig,
+    name: str,
+    *,
+    issuer: Issuer | None = None,
+    locate_ca: Callable[[], CaAddress] | None = None,
+    auth: tuple[str, int] | None = None,
+    argv: DriverArgv = driver_argv,
+    election: LeaderElection | None = None,
+    standing: Standing | None = None,
+) -> AsyncIterator[_Node]:
+    settings = config.jobmanager
+    require_reachable(settings.host, "jobmanager.host")
+    home.create()
+    identity = TlsIdentity(home.identity(Role.JOBMANAGER, name))
+    connections = ConnectionLog()
+    store = BlobStore(home.blobs, settings.max_blob_bytes)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(reporting(identity, "jobmanager"))
+        elected_by = election or make_election(config.ha, home, identity)
+        stack.push_async_callback(elected_by.close)
+        storage = await asyncio.to_thread(make_storage, config.ha, home)
+        blobs = BlobServer(identity, store, connections)
+        stack.push_async_callback(blobs.close)
+        blob_address = await blobs.start(settings.host, settings.blob_port)
+        metrics = MetricsRegistry()
+        stack.enter_context(collecting(RegistryCollector(metrics)))
+        fatal: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
+        service = RpcService(identity, connections=connections, metrics=metrics, on_fatal=_note_fatal(fatal))
+        stack.push_async_callback(service.close)
+        rpc_address = await service.listen(settings.host, settings.rpc_port)
+        await service.start(LeaderEndpoint(elected_by.leader))
+        lease = config.ha.lease if elected_by.across_machines else 0.0
+        driver_host = DriverHost(
+            jobs=home.jobs,
+            issuer=issuer or OnlineIssuer(identity, locate_ca or (lambda: read_ca(home)), algorithm=pki.key_algorithm),
+            trust_domain=config.trust_domain,
+            identity_lifetime=timedelta(hours=pki.job_hours),
+            jobmanager_name=name,
+            jobmanager_address=rpc_address,
+            host=settings.host,
+            executor_cores=config.taskmanager.slot_cores,
+            executor_memory_mb=config.taskmanager.slot_memory_mb,
+            driver_memory_mb=config.spark.driver_memory_mb,
+            start_timeout=settings.driver_start_timeout,
+            stop_grace=settings.cancel_grace * AGENT_SHARE_OF_GRACE,
+            argv=argv,
+            lease=lease,
+        )
+        workshop = Workshop(
+            config=config,
+            service=service,
+            blobs=store,
+            blob_address=blob_address,
+            connections=connections,
+            driver_host=driver_host,
+            storage=storage,
+            origin=origin_of(home),
+            jobs=home.jobs,
+            lease=lease,
+            places=CheckpointPlaces.of(config.streaming, home.root),
+            find_shuffle_manager=shuffle_manager_finder(service, home, config.shuffle)
+            if config.shuffle.enabled
+            else None,
+        )
+        facts = ClusterFacts(
+            sluice_version=importlib.metadata.version("sluice"),
+            spark_version=importlib.metadata.version("pyspark"),
+            jobmanager=str(identity.spiffe_id),
+            trust_domain=config.trust_domain,
+        )
+        keys_file = assertion_keys_file(home)
+        if auth is not None:
+            fetching = asyncio.create_task(fetch_forever(identity, *auth, keys_file), name="fetch-assertion-keys")
+            stack.callback(fetching.cancel)
+        streams = _streams(stack, standing or _standing(identity, auth))
+        switch = RestSwitch(identity, workshop.origin, elected_by.leader)
+        stack.push_async_callback(switch.close)
+        rest = RestServer(make_application(switch.serve, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
+        stack.push_async_callback(rest.close)
+        await rest.prepare()
+        rest_address = None
+        if settings.rest_host:
+            rest_address = await rest.listen(
+                identity,
+                settings.rest_host,
+                settings.rest_port,
+                jobmanagers=config.ha.jobmanagers,
+                connections=connections,
+            )
+        address = JobManagerAddress(
+            name=name,
+            rpc=rpc_address,
+            blob=blob_address,
+            rest=str(rest.path),
+            rest_tls=rest_address,
+            pid=os.getpid(),
+        )
+        node = _Node(home, identity, workshop, rest, switch, facts, address, streams, elected_by.standbys, fatal)
+        node.terms = await stack.enter_async_context(terms(elected_by, node.lead, what="JobManager"))
+        stack.enter_context(listening_jobmanager(home, address))
+        yield node
+        _LOG.info("JobManager %s stops", identity.spiffe_id)
+
+
+@dataclass
+class _Node:
+    """What a JobManager runs in each of its terms."""
+
+    home: Home
+    identity: TlsIdentity
+    workshop: Workshop
+    rest: RestServer
+    switch: RestSwitch
+    facts: ClusterFacts
+    address: JobManagerAddress
+    streams: Streams
+    standbys: Callable[[], Awaitable[tuple[str, ...] | None]]
+    fatal: asyncio.Future[NoReturn]
+    terms: asyncio.Task[NoReturn] = field(init=False)
+
+    async def lead(self, stack: AsyncExitStack, leadership: Leadership, ready: Ready) -> None:
+        """Begin a term."""
+        gateways = await stack.enter_async_context(leading(self.workshop, leadership))
+        await stack.enter_async_context(sweeping(self.workshop.blobs.uploads))
+        stack.enter_context(self.switch.leading(self._cluster(gateways, leadership)))
+        await self.rest.open_socket()
+        stack.push_async_callback(self.rest.close_socket)
+        stack.callback(withdraw_jobmanager, self.home, os.getpid())
+        await leadership.publish(self._information(leadership))
+        publish_jobmanager(self.home, self.address)
+        rpc, blob = self.address.rpc, self.address.blob
+        _LOG.info("JobManager %s is ready: rpc %s:%d, blob %s:%d", self.facts.jobmanager, *rpc, *blob)
+        ready()
+
+    def _cluster(self, gateways: Gateways, leadership: Leadership) -> Cluster:
+        config = self.workshop.config
+        return Cluster(
+            gateways.dispatcher,
+            gateways.resource_manager,
+            self.workshop.blobs,
+            self.facts,
+            ConnectSessions(gateways.dispatcher, self.workshop.blobs, self.workshop.driver_host.jobs, config.connect),
+            default_executors=config.spark.executors,
+            leader=Term(self.address.name, leadership.epoch, int(time.time() * 1000)),
+            config=config,
+            observation=Observation(self.home, f"jobmanager/{self.address.name}", self.workshop.service.peers),
+            artifacts=ArtifactStores(config.jobmanager.artifact_stores),
+            feed=gateways.feed,
+            streams=self.streams,
+            shuffle=gateways.shuffle,
+            trust=self._trust,
+            standbys=self.standbys,
+        )
+
+    def _trust(self) -> TrustFacts:
+        loaded = self.identity.material
+        return trust_facts(
+            str(loaded.spiffe_id), loaded.leaf, loaded.anchors, read_summary(self.home), _shown_late(self.home)
+        )
+
+    def _information(self, leadership: Leadership) -> LeaderInformation:
+        return LeaderInformation(
+            name=self.address.name,
+            epoch=leadership.epoch,
+            origin=self.workshop.origin,
+            rpc=self.address.rpc,
+            rest=self.address.rest,
+            rest_tls=self.address.rest_tls,
+        )
+
+
+def _shown_late(home: Home) -> tuple[str, ...]:
+    """What the online authority of this home has refused to renew, where there is one."""
+    try:
+        return tuple(each.describe() for each in needing_attention(home, utc_now()))
+    except PkiError as error:
+        return (f"refused renewals cannot be read: {error.what}",)
+
+
+def _standing(identity: TlsIdentity, auth: tuple[str, int] | None) -> Standing:
+    return whoever_was_let_in if auth is None else standing_at(identity, *auth)
+
+
+def _streams(stack: AsyncExitStack, standing: Standing) -> Streams:
+    """The streams of events of this process, watched until ``stack`` is left."""
+    opened = OpenStreams(standing)
+    stack.push_async_callback(end_tasks, asyncio.create_task(opened.watch(), name="watch-streams"))
+    return Streams(opened)
+
+
+class EndpointFailed(SluiceError):
+    """An endpoint of this process failed, and no strategy could deal with it."""
+
+
+def _note_fatal(fatal: asyncio.Future[NoReturn]) -> Callable[[RpcEndpoint, BaseException], None]:
+    def note(endpoint: RpcEndpoint, error: BaseException) -> None:
+        if not fatal.done():
+            fatal.set_exception(EndpointFailed(f"endpoint {endpoint.name} failed: {type(error).__name__}"))
+            fatal.exception()  # looked at, whether or not anybody waits
+
+    return note

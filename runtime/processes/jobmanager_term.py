@@ -1,0 +1,189 @@
+"""What a JobManager runs while it leads: ResourceManager, Dispatcher, and through it the JobMasters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.core.tasks import end_tasks
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.checkpoint.savepoints import CheckpointPlaces
+from sluice.runtime.config import LimitsConfig, Provider, RuntimeConfig
+from sluice.runtime.gateways import RESOURCE_MANAGER
+from sluice.runtime.ha.leadership import Leadership
+from sluice.runtime.ha.storage import HaStorage
+from sluice.runtime.ha.storage_identity import check_storage
+from sluice.runtime.jobmanager.attempt.driver_process import DriverHost
+from sluice.runtime.jobmanager.attempt.services import JobServices
+from sluice.runtime.jobmanager.dispatcher.endpoint import Dispatcher
+from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
+from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
+from sluice.runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway, ResourceManagerInternalGateway
+from sluice.runtime.jobmanager.slots.provision import ProvisionLimits
+from sluice.runtime.jobmanager.slots.resource_manager import ResourceManager
+from sluice.runtime.jobmanager.store.checkpoint_store import CheckpointStore
+from sluice.runtime.jobmanager.store.job_history import HistoryStore
+from sluice.runtime.jobmanager.store.job_store import JobStore
+from sluice.runtime.jobmanager.store.shuffle_secret import shuffle_secret
+from sluice.runtime.rpc import RpcService
+from sluice.runtime.shuffle.manager_link import Leader as ShuffleLeader
+from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What a JobManager has whether it leads or not.
+
+    ``lease`` is of its drivers in seconds, 0 where no JobManager of another machine could take over.
+    """
+
+    config: RuntimeConfig
+    service: RpcService
+    blobs: BlobStore
+    blob_address: tuple[str, int]
+    connections: ConnectionLog
+    driver_host: DriverHost
+    storage: HaStorage
+    origin: str
+    jobs: Path
+    lease: float
+    places: CheckpointPlaces
+    find_shuffle_manager: ShuffleLeader | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gateways:
+    """How REST reaches the endpoints of this term."""
+
+    dispatcher: DispatcherGateway
+    resource_manager: ResourceManagerInternalGateway
+    feed: JobFeed
+    shuffle: ShuffleManagerLink | None = None
+
+
+@asynccontextmanager
+async def leading(workshop: Workshop, leadership: Leadership) -> AsyncIterator[Gateways]:
+    """Everything that a leader runs, with the jobs of its predecessor; ended when the block is left.
+
+    Raises:
+        StorageUnavailable: the HA storage cannot be read, or is another one.
+        RemainsLeft: something of an earlier leader does not end.
+    """
+    await check_storage(leadership.pointers, workshop.storage)
+    settings, service = workshop.config.jobmanager, workshop.service
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(_say_goodbye, service)
+        shuffle = await stack.enter_async_context(linked_to_shuffle(workshop, leadership))
+        resource_manager = ResourceManager(
+            heartbeat_interval=settings.heartbeat_interval,
+            heartbeat_timeout=settings.heartbeat_timeout,
+            blob_address=workshop.blob_address,
+            connections=workshop.connections,
+            placement=workshop.config.resources.placement,
+            max_slots_per_user=workshop.config.limits.max_slots_per_user,
+            provision=_provision(workshop.config),
+        )
+        await service.start(resource_manager)
+        stack.push_async_callback(service.stop, resource_manager)
+        slots = service.local(ResourceManagerInternalGateway, RESOURCE_MANAGER, token=resource_manager.fencing_token)
+        dispatcher_gateway = service.local(DispatcherGateway, DISPATCHER)
+        feed = JobFeed()
+        stack.callback(feed.close)
+        dispatcher = Dispatcher(
+            store=JobStore(leadership.pointers, workshop.storage, epoch=leadership.epoch, origin=workshop.origin),
+            history=HistoryStore(leadership.pointers, workshop.storage),
+            term=leadership,
+            blobs=workshop.blobs,
+            jobs=workshop.jobs,
+            resource_manager=slots,
+            services=_services(workshop, slots, dispatcher_gateway, leadership, shuffle),
+            finished_jobs_kept=settings.finished_jobs_kept,
+            lease=workshop.lease,
+            limits=_limits(workshop.config.limits),
+            feed=feed,
+            restart=workshop.config.restart,
+            blob_quota=workshop.config.limits.max_blob_bytes_per_user,
+        )
+        await service.start(dispatcher)
+        stack.push_async_callback(service.stop, dispatcher)
+        yield Gateways(dispatcher_gateway, slots, feed, shuffle)
+
+
+@asynccontextmanager
+async def linked_to_shuffle(workshop: Workshop, leadership: Leadership) -> AsyncIterator[ShuffleManagerLink | None]:
+    """The connection to the shuffle service for this term; None where it is not used."""
+    settings, leader = workshop.config.shuffle, workshop.find_shuffle_manager
+    if leader is None:
+        yield None
+        return
+    link = ShuffleManagerLink(
+        leader,
+        await shuffle_secret(leadership.pointers),
+        replicas=settings.replicas,
+        allocation_timeout=settings.allocation_timeout,
+    )
+    renewing = asyncio.create_task(link.run(), name="shuffle leases")
+    try:
+        yield link
+    finally:
+        await end_tasks(renewing)
+        await link.close()
+
+
+def _provision(config: RuntimeConfig) -> ProvisionLimits | None:
+    resources = config.resources
+    if resources.provider is not Provider.PROCESS:
+        return None
+    size = config.taskmanager.total
+    return ProvisionLimits(
+        resources.min_taskmanagers, resources.max_taskmanagers, resources.taskmanager_idle_timeout, size
+    )
+
+
+def _limits(config: LimitsConfig) -> JobLimits:
+    return JobLimits(
+        running=config.max_running_jobs,
+        per_user=config.max_jobs_per_user,
+        queued=config.max_queued_jobs,
+        queued_per_user=config.max_queued_jobs_per_user,
+    )
+
+
+def _services(
+    workshop: Workshop,
+    slots: ResourceManagerInternalGateway,
+    dispatcher: DispatcherGateway,
+    leadership: Leadership,
+    shuffle: ShuffleManagerLink | None,
+) -> JobServices:
+    settings = workshop.config.jobmanager
+    return JobServices(
+        driver_host=workshop.driver_host,
+        resource_manager=slots,
+        dispatcher=dispatcher,
+        blob_address=workshop.blob_address,
+        connections=workshop.connections,
+        spark_defaults=dict(workshop.config.spark.conf),
+        failure_budget=settings.executor_failure_budget,
+        driver_start_timeout=settings.driver_start_timeout,
+        cancel_grace=settings.cancel_grace,
+        checkpoints=CheckpointStore(leadership.pointers, workshop.storage),
+        places=workshop.places,
+        check_leadership=leadership.check,
+        slot_idle_timeout=workshop.config.resources.slot_idle_timeout,
+        drain_timeout=workshop.config.resources.drain_timeout,
+        shuffle=shuffle,
+    )
+
+
+async def _say_goodbye(service: RpcService) -> None:
+    """TaskManagers and drivers look for the next leader, once nothing here could answer them any more."""
+    for peer in service.peers():
+        await peer.close("this JobManager does not lead any more")

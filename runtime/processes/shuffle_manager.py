@@ -1,0 +1,162 @@
+"""The ShuffleManager process: it stands by, leads, loses the lead, and stands by again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import msgspec
+
+from sluice.core.home import Home
+from sluice.core.metric_exposition import MetricsRegistry, RegistryCollector
+from sluice.core.metrics import collecting
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.in_use_reporter import reporting
+from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.ha.config import HaConfig
+from sluice.runtime.ha.embedded import EmbeddedElection
+from sluice.runtime.ha.home_id import origin_of
+from sluice.runtime.ha.leader_endpoint import LeaderEndpoint
+from sluice.runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
+from sluice.runtime.ha.services import make_election
+from sluice.runtime.ha.terms import Ready, terms
+from sluice.runtime.node.addresses import (
+    SHUFFLE_MANAGER,
+    ShuffleManagerAddress,
+    publish_shuffle_listener,
+    publish_shuffle_manager,
+    require_reachable,
+    withdraw_registration,
+    withdraw_shuffle_manager,
+)
+from sluice.runtime.rpc import RpcService
+from sluice.runtime.shuffle.config import ShuffleConfig
+from sluice.runtime.shuffle.manager.endpoint import ShuffleManager
+from sluice.runtime.shuffle.manager.job_store import ShuffleJobStore
+from sluice.runtime.shuffle.service_errors import ShuffleMisconfigured
+
+_LOG = logging.getLogger(__name__)
+
+_DIRECTORY = "shuffle-ha"
+_SUFFIX = "-shuffle"
+
+
+def shuffle_ha(config: HaConfig, shuffle: ShuffleConfig) -> HaConfig:
+    """An election of its own: beside that of the JobManagers, and closed to them.
+
+    Raises:
+        ShuffleMisconfigured: nobody is named who may lead.
+    """
+    if config.mode == "zookeeper" and not shuffle.manager_names:
+        raise ShuffleMisconfigured(
+            "ha.mode is 'zookeeper' without shuffle.manager_names", 'all of them, as in ["shuffle-manager-1"]'
+        )
+    return msgspec.structs.replace(
+        config,
+        zookeeper_root=f"{config.zookeeper_root}{_SUFFIX}",
+        cluster=f"{config.cluster}{_SUFFIX}" if config.mode == "kubernetes" else config.cluster,
+        jobmanagers=shuffle.manager_names,
+    )
+
+
+async def run_shuffle_manager(home: Home, config: RuntimeConfig, name: str) -> None:
+    """Run a ShuffleManager until cancelled, leading or standing by.
+
+    Its identity is at ``home.identity(Role.SHUFFLE_MANAGER, name)``, prepared before.
+
+    Raises:
+        StoreError: there is no usable identity, or an address is taken.
+        AddressUnusable: others could not connect to ``config.shuffle.host``.
+        HaError: it can neither lead nor stand by.
+    """
+    async with _running(home, config, name) as node:
+        await node.terms
+
+
+@asynccontextmanager
+async def shuffle_manager(
+    home: Home, config: RuntimeConfig, name: str, *, election: LeaderElection | None = None
+) -> AsyncIterator[ShuffleManagerAddress]:
+    """A running ShuffleManager; yields its address once it leads, or stands by for another one that does.
+
+    ``election`` is by default the one of ``config.ha``, with names of its own.
+    """
+    async with _running(home, config, name, election=election) as node:
+        yield node.address
+
+
+@asynccontextmanager
+async def _running(
+    home: Home, config: RuntimeConfig, name: str, *, election: LeaderElection | None = None
+) -> AsyncIterator[_Node]:
+    settings = config.shuffle
+    require_reachable(settings.host, "shuffle.host")
+    home.create()
+    identity = TlsIdentity(home.identity(Role.SHUFFLE_MANAGER, name))
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(reporting(identity, "shuffle-manager"))
+        elected_by = election or _election(config, home, identity)
+        stack.push_async_callback(elected_by.close)
+        metrics = MetricsRegistry()
+        stack.enter_context(collecting(RegistryCollector(metrics)))
+        service = RpcService(identity, connections=ConnectionLog(), metrics=metrics)
+        stack.push_async_callback(service.close)
+        rpc = await service.listen(settings.host, settings.manager_port)
+        await service.start(LeaderEndpoint(elected_by.leader))
+        address = ShuffleManagerAddress(name=name, rpc=rpc, pid=os.getpid())
+        stack.callback(withdraw_registration, home, name, SHUFFLE_MANAGER)
+        publish_shuffle_listener(home, address)
+        node = _Node(home, settings, service, address)
+        node.terms = await stack.enter_async_context(terms(elected_by, node.lead, what="ShuffleManager"))
+        yield node
+        _LOG.info("ShuffleManager %s stops", identity.spiffe_id)
+
+
+def _election(config: RuntimeConfig, home: Home, identity: TlsIdentity) -> LeaderElection:
+    if config.ha.mode == "embedded":
+        return EmbeddedElection(home.root / _DIRECTORY)
+    return make_election(shuffle_ha(config.ha, config.shuffle), home, identity)
+
+
+@dataclass
+class _Node:
+    """What a ShuffleManager runs in each of its terms."""
+
+    home: Home
+    config: ShuffleConfig
+    service: RpcService
+    address: ShuffleManagerAddress
+    terms: asyncio.Task[NoReturn] = field(init=False)
+
+    async def lead(self, stack: AsyncExitStack, leadership: Leadership, ready: Ready) -> None:
+        """Begin a term."""
+        stack.push_async_callback(self._say_goodbye)
+        manager = ShuffleManager(self.config, ShuffleJobStore(leadership.pointers))
+        await self.service.start(manager)
+        stack.push_async_callback(self.service.stop, manager)
+        stack.callback(withdraw_shuffle_manager, self.home, os.getpid())
+        await leadership.publish(self._information(leadership))
+        publish_shuffle_manager(self.home, self.address)
+        _LOG.info("ShuffleManager %s is ready: rpc %s:%d", self.service.spiffe_id, *self.address.rpc)
+        ready()
+
+    async def _say_goodbye(self) -> None:
+        """Workers and JobManagers look for the next leader, once nothing here could answer them any more."""
+        for peer in self.service.peers():
+            await peer.close("this ShuffleManager does not lead any more")
+
+    def _information(self, leadership: Leadership) -> LeaderInformation:
+        return LeaderInformation(
+            name=self.address.name,
+            epoch=leadership.epoch,
+            origin=origin_of(self.home),
+            rpc=(self.config.host, self.address.rpc[1]),
+            rest="",
+        )

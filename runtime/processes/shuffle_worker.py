@@ -1,0 +1,281 @@
+"""The ShuffleWorker process: a worker, and its connection to the ShuffleManager."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.metadata
+import logging
+import os
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from sluice.core.errors import StoreError
+from sluice.core.files import (
+    make_private_directory,
+    read_bounded,
+    read_secret,
+    write_public,
+    write_secret,
+)
+from sluice.core.home import Home
+from sluice.core.metric_exposition import MetricsRegistry, RegistryCollector
+from sluice.core.metrics import collecting
+from sluice.core.tasks import end_tasks
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.bulk import serving_engine
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.in_use_reporter import reporting
+from sluice.runtime.node.addresses import (
+    SHUFFLE_WORKER,
+    ShuffleRegistration,
+    publish_registration,
+    require_reachable,
+    withdraw_registration,
+)
+from sluice.runtime.rpc import RpcService
+from sluice.runtime.shuffle.config import ShuffleConfig
+from sluice.runtime.shuffle.connection import WorkerAddress
+from sluice.runtime.shuffle.errors import ShuffleError
+from sluice.runtime.shuffle.finder import shuffle_manager_finder
+from sluice.runtime.shuffle.messages import (
+    DiskReport,
+    HandOver,
+    JobReport,
+    WorkerReport,
+)
+from sluice.runtime.shuffle.statistics import DiskStatistics, JobStatistics, WorkerStatistics
+from sluice.runtime.shuffle.worker.at_rest import SECRET_BYTES
+from sluice.runtime.shuffle.worker.config import WorkerConfig
+from sluice.runtime.shuffle.worker.registration import ManagerLink, ServedWorker, WorkerEndpoint
+from sluice.runtime.shuffle.worker.worker import ShuffleWorker
+
+_LOG = logging.getLogger(__name__)
+
+MAX_PORT_BYTES = 16
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""The same in all containers of a machine, and on no other."""
+
+
+async def run_shuffle_worker(home: Home, config: ShuffleConfig, name: str) -> None:
+    """Run a ShuffleWorker until cancelled; what was committed stays on its disks for the next start.
+
+    Its identity is at ``home.identity(Role.SHUFFLE_WORKER, name)``, prepared before.
+
+    Raises:
+        StoreError: there is no usable identity.
+        ShuffleError: the address is in use, or no directory can be used.
+        AddressUnusable: others could not connect to ``config.host``.
+    """
+    require_reachable(config.host, "shuffle.host")
+    identity = TlsIdentity(home.identity(Role.SHUFFLE_WORKER, name))
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(reporting(identity, "shuffle-worker"))
+        worker = ShuffleWorker(worker_config(home, config, name), identity)
+        address = await worker.start(config.host, config.worker_port or last_port(home, config.host, name))
+        stack.push_async_callback(worker.stop)
+        remember_port(home, name, address[1])
+        _LOG.info("ShuffleWorker %s serves the data channel at %s:%d", identity.spiffe_id, *address)
+        linked = await stack.enter_async_context(
+            registered_worker(home, config, identity, ManagedWorker(worker), address)
+        )
+        await linked
+
+
+def _port_file(home: Home, name: str) -> Path:
+    return make_private_directory(home.shuffle) / f"{name}.port"
+
+
+def remember_port(home: Home, name: str, port: int) -> None:
+    """For the next start of this worker."""
+    write_public(_port_file(home, name), b"%d" % port)
+
+
+def last_port(home: Home, host: str, name: str) -> int:
+    """The port that this worker had last, if it is free; else any. Readers know where to find what it kept."""
+    try:
+        port = int(read_bounded(_port_file(home, name), MAX_PORT_BYTES))
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except (StoreError, ValueError, OverflowError, OSError):
+        return 0
+    return port
+
+
+def worker_config(home: Home, config: ShuffleConfig, name: str) -> WorkerConfig:
+    """What worker ``name`` may use: a folder of its own in each directory."""
+    roots = [Path(each).expanduser() for each in config.directories] or [home.shuffle]
+    return WorkerConfig(
+        directories=tuple(make_private_directory(root / name) for root in roots),
+        memory_bytes=config.memory_mb << 20,
+        metadata_bytes=config.metadata_mb << 20,
+        max_connections=config.max_connections,
+        reserved_disk_bytes=config.disk_reserve_mb << 20,
+        spare_bytes=config.spare_mb << 20,
+        job_quota_bytes=config.job_quota_mb << 20,
+        policy=config.policy,
+        layout=config.layout,
+        engine=serving_engine(),
+        at_rest_secret=_at_rest_secret(home, name) if config.encrypt_at_rest else b"",
+    )
+
+
+def _at_rest_secret(home: Home, name: str) -> bytes:
+    """The secret of worker ``name``, made when it starts for the first time."""
+    path = make_private_directory(home.shuffle) / f"{name}.secret"
+    if not path.exists():
+        write_secret(path, os.urandom(SECRET_BYTES))
+    return read_secret(path, SECRET_BYTES)
+
+
+class ManagedWorker:
+    """A worker as its manager sees it (:class:`sluice.runtime.shuffle.worker.registration.ServedWorker`)."""
+
+    def __init__(self, worker: ShuffleWorker) -> None:
+        self._worker = worker
+
+    @property
+    def draining(self) -> bool:
+        """See :class:`ServedWorker`."""
+        return self._worker.draining
+
+    def jobs(self) -> tuple[str, ...]:
+        """See :class:`ServedWorker`."""
+        return self._worker.jobs()
+
+    def kept_shuffles(self, job_id: str) -> tuple[int, ...]:
+        """See :class:`ServedWorker`."""
+        return self._worker.kept_shuffles(job_id)
+
+    async def allow_job(self, job_id: str, integrity_key: bytes) -> None:
+        """See :class:`ServedWorker`. A job with another key than before has begun anew, as its lease was over."""
+        try:
+            self._worker.allow_job(job_id, integrity_key)
+        except ShuffleError:
+            await self._worker.release_job(job_id)
+            self._worker.allow_job(job_id, integrity_key)
+
+    async def release_job(self, job_id: str) -> None:
+        """See :class:`ServedWorker`."""
+        await self._worker.release_job(job_id)
+
+    async def release_shuffle(self, job_id: str, shuffle: int) -> None:
+        """See :class:`ServedWorker`."""
+        await self._worker.release_shuffle(job_id, shuffle)
+
+    def drain(self, wanted: bool) -> None:
+        """See :class:`ServedWorker`."""
+        if wanted:
+            self._worker.drain()
+        else:
+            self._worker.undrain()
+
+    def expect(self, job_id: str, worker: str) -> None:
+        """See :class:`ServedWorker`."""
+        self._worker.expect(job_id, worker)
+
+    def hand_over(self, order: HandOver) -> int:
+        """See :class:`ServedWorker`."""
+        return self._worker.hand_over(
+            order.job_id, order.shuffle_id, WorkerAddress(order.to.name, order.to.host, order.to.port)
+        )
+
+    async def report(self) -> WorkerReport:
+        """See :class:`ServedWorker`."""
+        return await asyncio.to_thread(report_of, self._worker.statistics())
+
+
+def report_of(statistics: WorkerStatistics) -> WorkerReport:
+    """What the manager is told. Looks at the disks, which may take long."""
+    return WorkerReport(
+        memory_used=statistics.memory_bytes,
+        memory_peak=statistics.memory_peak_bytes,
+        memory_limit=statistics.memory_capacity_bytes,
+        metadata_used=statistics.metadata_bytes,
+        metadata_limit=statistics.metadata_capacity_bytes,
+        disks=tuple(_disk(each) for each in statistics.disks),
+        jobs=tuple(_job(each) for each in statistics.jobs),
+        connections=statistics.connections,
+        refused_connections=statistics.refused_connections,
+        written_bytes=statistics.written_bytes,
+        spilled_bytes=statistics.spilled_bytes,
+        waits=statistics.back_pressure_waits,
+        waiting_seconds=statistics.back_pressure_seconds,
+        draining=statistics.draining,
+        policy=statistics.policy,
+        followed=statistics.followed,
+    )
+
+
+def _disk(disk: DiskStatistics) -> DiskReport:
+    try:
+        total, device = shutil.disk_usage(disk.path).total, _device(Path(disk.path))
+    except OSError as error:
+        return DiskReport(path=disk.path, total=0, free=0, usable=False, error=str(error))
+    return DiskReport(path=disk.path, total=total, free=disk.free_bytes, usable=disk.usable, device=device)
+
+
+def _device(path: Path) -> str:
+    """The file system of a directory: of this machine, also when workers are in containers of their own."""
+    return hashlib.sha256(f"{_BOOT_ID.read_text()}{path.stat().st_dev}".encode()).hexdigest()[:16]
+
+
+def _job(job: JobStatistics) -> JobReport:
+    return JobReport(
+        job_id=job.job_id,
+        bytes=job.memory_bytes + job.disk_bytes + job.metadata_bytes,
+        pushed_bytes=job.pushed_bytes,
+        fetched_bytes=job.fetched_bytes,
+        maps=job.committed_maps,
+        refused=job.refused,
+        commit_latency=job.commit_latency,
+        fetch_latency=job.fetch_latency,
+        spilled_bytes=job.spilled_bytes,
+        waits=job.back_pressure_waits,
+        waiting_seconds=job.back_pressure_seconds,
+    )
+
+
+@asynccontextmanager
+async def registered_worker(
+    home: Home, config: ShuffleConfig, identity: TlsIdentity, worker: ServedWorker, bound: tuple[str, int]
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Keep ``worker``, which serves the data channel at ``bound``, registered at whoever manages shuffles.
+
+    Executors are told ``config.host``: a name that stays when addresses change.
+
+    Yields the task that does so, which ends only with an error.
+    """
+    name = identity.spiffe_id.name
+    async with AsyncExitStack() as stack:
+        metrics = MetricsRegistry()
+        stack.enter_context(collecting(RegistryCollector(metrics)))
+        service = RpcService(identity, connections=ConnectionLog(), metrics=metrics)
+        stack.push_async_callback(service.close)
+        endpoint = WorkerEndpoint(worker)
+        await service.start(endpoint)
+
+        def registered(manager: SpiffeId | None) -> None:
+            if manager is None:
+                withdraw_registration(home, name, SHUFFLE_WORKER)
+            else:
+                publish_registration(home, ShuffleRegistration(name=name, manager=str(manager), data=bound))
+
+        stack.callback(withdraw_registration, home, name, SHUFFLE_WORKER)
+        link = ManagerLink(
+            shuffle_manager_finder(service, home, config),
+            endpoint,
+            worker,
+            name=name,
+            address=(config.host, bound[1]),
+            version=importlib.metadata.version("sluice"),
+            registered=registered,
+        )
+        linked: asyncio.Task[None] = asyncio.create_task(link.run(), name="shuffle manager link")
+        stack.push_async_callback(end_tasks, linked)
+        yield linked

@@ -1,0 +1,145 @@
+"""The TaskManager process: slots, and the executors in them."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import logging
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from sluice.core.files import make_private_directory
+from sluice.core.home import Home
+from sluice.core.metric_exposition import MetricsRegistry, RegistryCollector
+from sluice.core.metrics import collecting
+from sluice.core.tasks import end_tasks
+from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.tls.connections import ConnectionLog
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.in_use_reporter import reporting
+from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.messages import TaskManagerRegistration
+from sluice.runtime.node.addresses import (
+    Registration,
+    publish_registration,
+    require_reachable,
+    withdraw_registration,
+)
+from sluice.runtime.node.diagnostics import Diagnostics
+from sluice.runtime.node.leader_finder import Address, AnnouncedLeader, AskedLeader
+from sluice.runtime.node.log_tail import kept
+from sluice.runtime.rpc import RpcService
+from sluice.runtime.taskmanager.jobmanager_link import JobManagerLink
+from sluice.runtime.taskmanager.launcher import ExecutorLauncher, SparkExecutorLauncher
+from sluice.runtime.taskmanager.task_executor import TaskExecutor, TaskManagerShape
+
+_LOG = logging.getLogger(__name__)
+
+
+async def run_taskmanager(home: Home, config: RuntimeConfig, name: str, *, jobmanagers: Sequence[Address] = ()) -> bool:
+    """Run a TaskManager until it is cancelled, or drained and told to leave; then end its executors and stop.
+
+    Returns True when it was told to leave.
+
+    Its identity is at ``home.identity(Role.TASKMANAGER, name)``, prepared before. It asks the JobManagers at
+    ``jobmanagers`` who leads, by default it takes the address published in ``home``, each time it connects.
+
+    Raises:
+        StoreError: there is no usable identity.
+        JavaNotFound: there is no Java that executors could run on.
+        AddressUnusable: others could not connect to ``config.taskmanager.host``.
+    """
+    async with taskmanager(home, config, name, jobmanagers=jobmanagers) as link:
+        await link
+    return True
+
+
+@asynccontextmanager
+async def taskmanager(
+    home: Home,
+    config: RuntimeConfig,
+    name: str,
+    *,
+    jobmanagers: Sequence[Address] = (),
+    launcher: ExecutorLauncher | None = None,
+) -> AsyncIterator[asyncio.Task[None]]:
+    """A running TaskManager; yields the task that keeps it connected, which ends when it leaves, or with an error.
+
+    Args:
+        jobmanagers: where JobManagers listen; by default where the leader is published in ``home``.
+        launcher: composes the commands of executors; by default Spark's.
+    """
+    settings = config.taskmanager
+    require_reachable(settings.host, "taskmanager.host")
+    identity = TlsIdentity(home.identity(Role.TASKMANAGER, name))
+    profile = settings.profile
+    total = settings.total
+    spark = launcher or SparkExecutorLauncher()
+    await asyncio.to_thread(spark.prepare)
+    connections = ConnectionLog()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(reporting(identity, "taskmanager"))
+        metrics = MetricsRegistry()
+        stack.enter_context(collecting(RegistryCollector(metrics)))
+        service = RpcService(identity, connections=connections, metrics=metrics)
+        stack.push_async_callback(service.close)
+        shape = TaskManagerShape(
+            name=name,
+            host=settings.host,
+            trust_domain=config.trust_domain,
+            python=sys.executable,
+            slots=settings.slots,
+            profile=profile,
+            total=total,
+            work=make_private_directory(home.work(name)),
+        )
+
+        leader: AskedLeader | AnnouncedLeader = AnnouncedLeader(service, home)
+        if jobmanagers:
+            leader = AskedLeader(service, jobmanagers, jobmanagers=config.ha.jobmanagers)
+
+        def registered(jobmanager_id: SpiffeId | None) -> None:
+            if jobmanager_id is None:
+                withdraw_registration(home, name)
+            else:
+                publish_registration(home, Registration(name=name, jobmanager=str(jobmanager_id)))
+
+        stack.callback(withdraw_registration, home, name)
+        slots_changed = asyncio.Event()
+        executor = TaskExecutor(shape, spark, connections, slots_changed.set)
+        link = JobManagerLink(
+            leader,
+            executor,
+            TaskManagerRegistration(
+                name=name,
+                host=settings.host,
+                slots=settings.slots,
+                profile=profile,
+                python=sys.executable,
+                version=importlib.metadata.version("sluice"),
+                total=total,
+            ),
+            slots_changed=slots_changed,
+            fence_after=config.jobmanager.heartbeat_timeout,
+            registered=registered,
+        )
+        await service.start(executor)
+        await service.start(Diagnostics(f"taskmanager/{name}", stack.enter_context(kept())))
+        linked = asyncio.create_task(_until_left(link, executor), name="jobmanager link")
+        stack.push_async_callback(end_tasks, linked)
+        _LOG.info("TaskManager %s offers %d slots", identity.spiffe_id, settings.slots)
+        yield linked
+        _LOG.info("TaskManager %s stops", identity.spiffe_id)
+
+
+async def _until_left(link: JobManagerLink, executor: TaskExecutor) -> None:
+    """Keep the link up until this TaskManager is drained and told to leave."""
+    keeping = asyncio.create_task(link.run())
+    leaving = asyncio.create_task(executor.left.wait())
+    try:
+        await asyncio.wait({keeping, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if keeping.done():
+            keeping.result()
+    finally:
+        await end_tasks(keeping, leaving)

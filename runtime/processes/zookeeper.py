@@ -1,0 +1,189 @@
+"""One ZooKeeper server of an ensemble, from Spark's jars: mutual TLS for clients and between servers, and no plaintext.
+
+Its configuration is what ``sluice pki export --for zookeeper`` writes; the stores are written again whenever the
+certificate or what is trusted has changed, and ZooKeeper reads them again without a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from sluice.core.errors import SluiceError
+from sluice.core.files import make_private_directory, write_public
+from sluice.core.home import Home
+from sluice.pki.enrolment.client import parse_address
+from sluice.pki.export.programs.catalogue import Program, export_for
+from sluice.pki.export.programs.zookeeper import SECURE_CLIENT_PORT
+from sluice.pki.issuing.issuer import utc_now
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.in_use_reporter import reporting
+from sluice.runtime.ha.errors import HaError, HaMisconfigured
+from sluice.runtime.node.addresses import (
+    ZooKeeperAddress,
+    publish_zookeeper,
+    require_reachable,
+    withdraw_zookeeper,
+)
+from sluice.runtime.node.child_process import ChildProcess
+from sluice.runtime.spark.java import find_java, find_spark
+from sluice.runtime.spark.plugin_build import ensure_plugin
+
+_LOG = logging.getLogger(__name__)
+
+QUORUM_PORT = 2888
+"""Where the server that leads the others is followed."""
+ELECTION_PORT = 3888
+TICK_MS = 2000
+"""The shortest session of a client is two ticks, the longest twenty."""
+LIBRARIES = (
+    "zookeeper-",
+    "netty-",
+    "slf4j-",
+    "log4j-",
+    "metrics-core-",
+    "snappy-java-",
+    "commons-",
+    "jackson-",
+    "scala-library-",
+)
+JVM_OPTIONS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dlog4j2.level=INFO")
+STOP_GRACE_SECONDS = 10.0
+EXPORT_CHECK_SECONDS = 5.0
+POLL_SECONDS = 0.2
+_MAIN = "io.sluice.zookeeper.EnsembleServer"
+_QUORUM_CONTEXT = "io.sluice.zookeeper.PunctualContext"
+
+
+async def run_zookeeper(home: Home, hosts: Sequence[str], name: str, host: str, peers: Sequence[str] = ()) -> None:
+    """Run the server at ``host`` of the ensemble ``hosts`` (``host:port``) until cancelled.
+
+    ``peers`` are where the servers reach each other, in the same order; by default where clients reach them.
+
+    Its identity is at ``home.identity(Role.ZOOKEEPER, name)``, prepared before, with the host name in it.
+
+    Raises:
+        StoreError: there is no usable identity.
+        HaMisconfigured: this host is none of the ensemble.
+        HaError: the server has ended.
+    """
+    require_reachable(host, "--host")
+    home.create()
+    directory = home.identity(Role.ZOOKEEPER, name)
+    identity = TlsIdentity(directory)
+    place = make_private_directory(home.root / "zookeeper") / name
+    export_for(Program.ZOOKEEPER, directory, place, now=utc_now())
+    settings = place / "server.cfg"
+    exported = (place / "zoo.cfg").read_text() + quorum_settings(identity.spiffe_id.trust_domain)
+    text, number, port = server_settings(exported, place / "data", hosts, host, peers)
+    write_public(make_private_directory(place / "data") / "myid", str(number).encode())
+    write_public(settings, text.encode())
+    among = peers[number - 1] if peers else host
+    address = ZooKeeperAddress(
+        name=name, client=(host, port), quorum=(among, QUORUM_PORT), election=(among, ELECTION_PORT), pid=os.getpid()
+    )
+    async with reporting(identity, "zookeeper"):
+        server = await ChildProcess.start(
+            await asyncio.to_thread(_command, settings),
+            env={"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"},
+            cwd=place,
+            stdout=sys.stderr.fileno(),  # its log is this process's
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        beside = [
+            asyncio.create_task(_export_forever(identity, place), name="export"),
+            asyncio.create_task(_announce(home, address), name="announce"),
+        ]
+        try:
+            ended = await server.wait()
+            raise HaError(f"the ZooKeeper server has ended: {ended}", "its log says why")
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            withdraw_zookeeper(home, name)
+            await server.stop(STOP_GRACE_SECONDS)
+
+
+def quorum_settings(trust_domain: str) -> str:
+    """How the servers meet each other: with deadlines, and nobody else."""
+    return (
+        f"ssl.quorum.context.supplier.class={_QUORUM_CONTEXT}\nssl.quorum.peers=spiffe://{trust_domain}/zookeeper/*\n"
+    )
+
+
+def server_settings(
+    exported: str, data: Path, hosts: Sequence[str], host: str, peers: Sequence[str] = ()
+) -> tuple[str, int, int]:
+    """The whole configuration of the server at ``host``, its number in the ensemble, and its port for clients."""
+    ensemble = [parse_address(each) for each in hosts]
+    names = [name for name, _ in ensemble]
+    if host not in names:
+        raise HaMisconfigured(
+            f"{host[:120]!r} is not in ha.zookeeper_hosts ({', '.join(names)})",
+            "name this server with --host as the list does",
+        )
+    if peers and len(peers) != len(names):
+        raise HaMisconfigured(
+            f"{len(peers)} peers for {len(names)} servers in ha.zookeeper_hosts", "name each with --peer, in that order"
+        )
+    number = names.index(host) + 1
+    port = ensemble[number - 1][1]
+    servers = "".join(
+        f"server.{n}={each}:{QUORUM_PORT}:{ELECTION_PORT}\n" for n, each in enumerate(peers or names, start=1)
+    )
+    lines = exported.replace(f"secureClientPort={SECURE_CLIENT_PORT}\n", f"secureClientPort={port}\n")
+    own = f"secureClientPortAddress={host}\ndataDir={data}\ntickTime={TICK_MS}\ninitLimit=15\nsyncLimit=5\n"
+    purge = "autopurge.snapRetainCount=3\nautopurge.purgeInterval=1\n"
+    return f"{lines}{own}{purge}{servers}", number, port
+
+
+def _command(settings: Path) -> list[str]:
+    java, spark = find_java(), find_spark()
+    plugin = ensure_plugin(java=java, spark=spark)
+    jars = [str(jar) for jar in (plugin, *spark.jars) if jar.name.startswith(LIBRARIES) or jar == plugin]
+    return [str(java.executable), *JVM_OPTIONS, "-cp", os.pathsep.join(jars), _MAIN, str(settings)]
+
+
+async def _announce(home: Home, address: ZooKeeperAddress) -> None:
+    """As soon as clients can connect; with addresses, as the kernel shows them."""
+    while True:
+        with contextlib.suppress(OSError):  # nobody listens yet, or a name cannot be looked up now
+            client = await _resolved(address.client)
+            _, writer = await asyncio.open_connection(*client)
+            writer.close()
+            quorum, election = await _resolved(address.quorum), await _resolved(address.election)
+            break
+        await asyncio.sleep(POLL_SECONDS)
+    publish_zookeeper(home, msgspec.structs.replace(address, client=client, quorum=quorum, election=election))
+    _LOG.info("ZooKeeper server %s serves clients at %s:%d", address.name, *client)
+
+
+async def _resolved(place: tuple[str, int]) -> tuple[str, int]:
+    found = await asyncio.get_running_loop().getaddrinfo(*place, type=socket.SOCK_STREAM)
+    return str(found[0][4][0]), place[1]
+
+
+async def _export_forever(identity: TlsIdentity, place: Path) -> None:
+    exported = identity.material
+    while True:
+        await asyncio.sleep(EXPORT_CHECK_SECONDS)
+        present = identity.material
+        if present is exported:
+            continue
+        try:
+            await asyncio.to_thread(export_for, Program.ZOOKEEPER, identity.directory, place, now=utc_now())
+        except (SluiceError, OSError) as error:
+            _LOG.error("the stores of %s do not get its new certificate, trying again: %s", identity.spiffe_id, error)
+            continue
+        exported = present
+        _LOG.info("the stores of %s have its new certificate", identity.spiffe_id)

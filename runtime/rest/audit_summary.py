@@ -1,0 +1,59 @@
+"""What the last ``sluice audit`` of this home found, in a few words: written by the command, shown by the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from sluice.core.errors import StoreError
+from sluice.core.files import read_bounded
+from sluice.core.home import Home
+
+MAX_SUMMARY_BYTES = 1 << 20
+
+
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
+    """A listener and what it negotiated with a client that offered everything good; empty: no handshake was had."""
+
+    name: str
+    channel: str = ""
+    process: str = ""
+    version: str = ""
+    suite: str = ""
+    group: str = ""
+    findings: int = 0
+
+
+class AuditSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The audit; ``at`` in seconds since the epoch, ``findings`` by severity without those that were accepted."""
+
+    at: float
+    checks: int
+    findings: dict[str, int] = {}
+    listeners: tuple[Examined, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """How many findings there were."""
+        return sum(self.findings.values())
+
+    def of(self, channel: str, identities: Sequence[str]) -> Examined | None:
+        """The listener of one of ``identities`` on ``channel``; any of the channel when none says whose it is."""
+        there = [each for each in self.listeners if each.channel == channel and each.version]
+        mine = [each for each in there if each.process and any(each.process in identity for identity in identities)]
+        return next(iter(mine or there), None)
+
+
+def summary_file(home: Home) -> Path:
+    """Where it is kept."""
+    return home.root / "audit" / "last.json"
+
+
+def read_summary(home: Home) -> AuditSummary | None:
+    """The last one; None when there is none that can be read, for nothing depends on it."""
+    try:
+        return msgspec.json.decode(read_bounded(summary_file(home), MAX_SUMMARY_BYTES), type=AuditSummary)
+    except (StoreError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None

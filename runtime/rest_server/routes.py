@@ -1,0 +1,75 @@
+"""The one list of REST operations: served here, described, and given to the gateway, which lets nothing else through.
+
+A new operation is a ``Route`` in the ``ROUTES`` of a module of :mod:`sluice.runtime.rest.resources`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from sluice.runtime.rest.cluster import Cluster
+from sluice.runtime.rest.openapi import describe
+from sluice.runtime.rest.resources import (
+    batches,
+    blobs,
+    connect,
+    events,
+    jobs,
+    leader,
+    logs,
+    metrics,
+    overview,
+    recovery,
+    savepoints,
+    shuffle,
+    stages,
+    taskmanagers,
+    ui,
+    uploads,
+)
+from sluice.runtime.rest.route import Call, NoQuery, Route
+from sluice.runtime.ui.pages import PAGES
+
+HEALTH_PATH = "/v1/health"
+"""Answered without an assertion, and never published: whether this JobManager takes work."""
+HEALTH = Route("GET", HEALTH_PATH, "", overview.get_health)
+
+
+async def get_description(cluster: Cluster, call: Call[NoQuery]) -> dict[str, Any]:  # noqa: ARG001
+    """This API, in OpenAPI 3.1."""
+    return _description(cluster.facts.sluice_version)
+
+
+ROUTES: tuple[Route, ...] = (
+    *overview.ROUTES,
+    *jobs.ROUTES,
+    *blobs.ROUTES,
+    *uploads.ROUTES,
+    *stages.ROUTES,
+    *logs.ROUTES,
+    *events.ROUTES,
+    *leader.ROUTES,
+    *ui.ROUTES,
+    *metrics.ROUTES,
+    *recovery.ROUTES,
+    *savepoints.ROUTES,
+    *taskmanagers.ROUTES,
+    *shuffle.ROUTES,
+    *connect.ROUTES,
+    *batches.ROUTES,
+    Route("GET", "/v1/openapi.json", "openapi.read", get_description),
+)
+
+PUBLISHED: tuple[Route, ...] = (*ROUTES, *PAGES)
+"""All that the gateway lets through: the API, and the pages of the dashboard."""
+
+
+@cache
+def _description(version: str) -> dict[str, Any]:
+    return describe(ROUTES, version)
+
+
+def published_routes() -> list[dict[str, Any]]:
+    """The routes as they are written for the gateway: ``[{"method", "path", "operation"}]``."""
+    return [route.published() for route in PUBLISHED]

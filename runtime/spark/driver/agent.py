@@ -1,0 +1,307 @@
+"""One driver attempt from start to end: fetch the work, run JVM and Python, relay between Spark and the JobMaster.
+
+Knows nothing of sockets to the JobManager (that is ``runtime.spark.driver.jobmaster_link``), nor of how blobs travel (a
+function that is passed in).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sluice.core.errors import SluiceError
+from sluice.core.files import make_private_directory
+from sluice.core.tasks import end_tasks
+from sluice.runtime.messages import (
+    BlobRef,
+    DriverAssignment,
+    DriverExit,
+    Evidence,
+    ExecutorExit,
+    ExecutorTargets,
+    JobKind,
+    JobProgress,
+    ShuffleAllocation,
+    SparkRegistration,
+    StageTable,
+    StreamingState,
+    TaskFailure,
+    UiPage,
+    UiRequest,
+)
+from sluice.runtime.node.child_process import Exit
+from sluice.runtime.out_of_memory import KernelKills
+from sluice.runtime.shuffle.service_errors import ShuffleServiceError
+from sluice.runtime.spark.driver import ui_client
+from sluice.runtime.spark.driver.bridge import (
+    Bridge,
+    BridgeEvent,
+    KillExecutors,
+    LocateShuffle,
+    RegisterShuffle,
+    ShuffleWorkersLost,
+    SparkStopped,
+    StreamingStopped,
+    UnregisterShuffle,
+)
+from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink, first_of
+from sluice.runtime.spark.driver.process import DriverProcess, Pipeline, driver_conf
+from sluice.runtime.spark.driver.spec import DriverSpec
+from sluice.runtime.spark.driver.verdict import Ending, judge
+from sluice.runtime.spark.errors import DriverFailed
+from sluice.runtime.spark.evidence import read_evidence
+from sluice.runtime.spark.jvm.command import SparkRuntime
+from sluice.runtime.spark.jvm.conf import connect_conf, shuffle_conf, streaming_conf
+from sluice.runtime.spark.jvm.packages import Packages, importable
+from sluice.runtime.spark.own_python import bring
+
+KILL_GRACE_SECONDS = 2.0
+"""How long a Python process that must go gets between SIGTERM and SIGKILL."""
+
+JVM_LOSS_GRACE_SECONDS = 5.0
+"""How long the pipeline gets to notice by itself that its JVM is gone."""
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+FetchBlob = Callable[[DriverAssignment, BlobRef, Path], Awaitable[None]]
+"""Fetches an artifact of the job into a file, verified against its digest."""
+
+
+class DriverAgent:
+    """Runs one attempt; the JobMaster's calls come in by :meth:`executor_exited` and :meth:`cancel`."""
+
+    def __init__(
+        self, spec: DriverSpec, spark: SparkRuntime, link: JobMasterLink, fetch: FetchBlob, temp_dir: Path
+    ) -> None:
+        self._spec = spec
+        self._link = link
+        self._fetch = fetch
+        self._bridge = Bridge(temp_dir / "bridge", self._spark_says)
+        self._process = DriverProcess(spec, spark, temp_dir, self._bridge.path)
+        self._cancelled: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._spark_lost = False
+        self._kills = KernelKills()
+        self._kills_before = self._kills.count
+        self._questions: set[asyncio.Task[None]] = set()
+
+    def executor_exited(self, exit_report: ExecutorExit) -> None:
+        """Tell Spark why an executor is gone."""
+        self._bridge.executor_exited(exit_report)
+
+    def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
+        """Have Spark end executors in order."""
+        self._bridge.decommission_executors(executor_ids, reason)
+
+    def cancel(self, grace_seconds: float) -> None:
+        """Cancel all Spark jobs, then end the driver within the grace; safe to call again."""
+        if not self._cancelled.done():
+            self._cancelled.set_result(grace_seconds)
+
+    def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries; the pipeline goes on behind its ``awaitTermination``."""
+        self._bridge.stop_streaming(grace_seconds)
+
+    def connections(self) -> Evidence:
+        """Mutual TLS connections of the driver's JVM."""
+        return read_evidence(Path(self._spec.identity_dir))
+
+    async def ui(self, request: UiRequest) -> UiPage:
+        """A page of Spark's UI."""
+        return await ui_client.ask(self._bridge.path.with_name(ui_client.SOCKET_NAME), request)
+
+    async def run(self) -> DriverExit:
+        """Run the attempt to its end, report it, and return the report."""
+        try:
+            await self._bridge.start()
+            result = judge(await self._attempt())
+        finally:
+            for question in self._questions:
+                question.cancel()
+            await self._bridge.close()
+        if not self._link.lost.done():
+            await self._link.finish(result)
+        return result
+
+    async def _attempt(self) -> Ending:
+        try:
+            assignment = await self._first(self._link.assignment)
+            if assignment is None:
+                return self._ending(None)
+            pipeline = await self._first(asyncio.ensure_future(self._fetch_all(assignment)))
+            if pipeline is None:
+                return self._ending(None)
+            conf = driver_conf(
+                self._spec,
+                assignment.spark_conf,
+                assignment.spark_auth_secret,
+                pipeline.files,
+                packages=pipeline.packages,
+                besides=kind_conf(assignment, self._spec.host),
+            )
+            gateway = await self._first(asyncio.ensure_future(self._process.start_jvm(conf)))
+            if gateway is None:
+                return self._ending(None)
+            await self._process.start_python(pipeline, gateway)
+            return await self._wait()
+        except (SluiceError, OSError) as error:
+            _log.exception("the driver could not be run")
+            return self._ending(None, failure=str(error))
+        finally:
+            await self._process.stop_python(KILL_GRACE_SECONDS)
+            await self._process.stop_jvm(0 if self._link.lost.done() else self._spec.stop_grace_seconds)
+
+    async def _first(self, work: asyncio.Future[_T]) -> _T | None:
+        """The result of ``work``, or None when the driver was cancelled or lost its JobMaster before."""
+        await first_of(work, self._cancelled, self._link.lost)
+        if work.done():
+            return work.result()
+        await end_tasks(work)
+        return None
+
+    async def _fetch_all(self, assignment: DriverAssignment) -> Pipeline:
+        """Fetch the pipeline and its files into one private directory."""
+        directory = make_private_directory(Path(self._spec.work_dir) / "app")
+        fetched: set[Path] = set()
+
+        async def fetch(ref: BlobRef) -> Path:
+            path = directory / safe_name(ref.name)
+            if path in fetched:
+                raise DriverFailed(f"two files of the job are called {ref.name}", "rename one of them")
+            fetched.add(path)
+            await self._fetch(assignment, ref, path)
+            return path
+
+        script = await fetch(assignment.pipeline)
+        files = [await fetch(ref) for ref in assignment.files]
+        modules = [await asyncio.to_thread(importable, await fetch(ref)) for ref in assignment.py_files]
+        archives = [(await fetch(each.blob), each.name) for each in assignment.archives]
+        if assignment.python:
+            await bring(assignment.python, archives, Path(self._spec.work_dir), directory)
+        packages = Packages(tuple(modules), tuple(archives))
+        return Pipeline(script, assignment.args, files, packages, assignment.python)
+
+    async def _wait(self) -> Ending:
+        python = asyncio.ensure_future(self._process.wait_python())
+        jvm = asyncio.ensure_future(self._process.wait_jvm())
+        try:
+            await first_of(python, jvm, self._cancelled, self._link.lost)
+            jvm_was_first = jvm.done() and not python.done()
+            if not python.done():
+                await self._end_early(python, jvm)
+            ended = await python
+            spark_lost = self._spark_lost
+            # Only now may the JVM end, and in order: one that was killed a moment ago is found out here.
+            jvm_ended = await self._process.stop_jvm(0 if self._link.lost.done() else self._spec.stop_grace_seconds)
+            died = jvm_ended if jvm_ended is not None and (jvm_was_first or jvm_ended.code != 0) else None
+            return self._ending(ended, jvm_died=died, spark_lost=spark_lost)
+        finally:
+            for task in (python, jvm):
+                task.cancel()
+
+    async def _end_early(self, python: asyncio.Future[Exit], jvm: asyncio.Future[Exit]) -> None:
+        """Something other than the pipeline's own end comes first."""
+        if self._cancelled.done():
+            self._bridge.cancel()
+            await asyncio.wait({python}, timeout=self._cancelled.result())
+        elif jvm.done():
+            await asyncio.wait({python}, timeout=JVM_LOSS_GRACE_SECONDS)
+        await self._process.stop_python(KILL_GRACE_SECONDS)
+
+    def _ending(
+        self, python: Exit | None, *, jvm_died: Exit | None = None, spark_lost: bool = False, failure: str = ""
+    ) -> Ending:
+        return Ending(
+            python=python,
+            jvm_died=jvm_died,
+            spark_lost=spark_lost,
+            cancelled=self._cancelled.done(),
+            fenced=self._link.lost.done(),
+            failure=failure,
+            stderr_tail=self._process.stderr_tail(),
+            memory_mb=self._spec.driver_memory_mb,
+            kernel_killed=self._kills.count > self._kills_before,
+        )
+
+    def _spark_says(self, event: BridgeEvent) -> None:
+        match event:
+            case SparkRegistration():
+                self._link.spark_started(event)
+            case ExecutorTargets():
+                self._link.set_targets(event)
+            case KillExecutors(executor_ids):
+                self._link.kill_executors(executor_ids)
+            case RegisterShuffle():
+                asked = self._link.register_shuffle(event.shuffle_id, event.partitions)
+                self._answer(self._shuffle_answer(self._bridge.contexts, event, asked))
+            case LocateShuffle():
+                asked = self._link.locate_shuffle(event.shuffle_id)
+                self._answer(self._shuffle_answer(self._bridge.contexts, event, asked))
+            case UnregisterShuffle(shuffle_id):
+                self._link.unregister_shuffle(shuffle_id)
+            case ShuffleWorkersLost(shuffle_id, workers):
+                self._link.shuffle_workers_lost(shuffle_id, workers)
+            case StreamingStopped():
+                _log.info("all streaming queries have ended")
+            case SparkStopped(in_order):
+                self._spark_lost = self._spark_lost or not in_order
+            case _:
+                self._report(event)
+
+    def _report(self, news: JobProgress | StageTable | StreamingState | TaskFailure) -> None:
+        """What the JobMaster only writes down."""
+        match news:
+            case JobProgress():
+                self._link.report_progress(news)
+            case StageTable():
+                self._link.report_stages(news)
+            case StreamingState():
+                self._link.report_streaming(news)
+            case TaskFailure():
+                self._link.report_task_failure(news)
+
+    def _answer(self, answering: Coroutine[Any, Any, None]) -> None:
+        question = asyncio.ensure_future(answering)
+        self._questions.add(question)
+        question.add_done_callback(self._questions.discard)
+
+    async def _shuffle_answer(
+        self, context: int, event: RegisterShuffle | LocateShuffle, asked: Awaitable[ShuffleAllocation]
+    ) -> None:
+        """Spark hears why a shuffle cannot be kept, and fails its stage: there is no other place for it."""
+        answer: ShuffleAllocation | str
+        try:
+            answer = await asked
+        except Exception as error:  # noqa: BLE001  # whatever it is, Spark waits for an answer
+            known = isinstance(error, ShuffleServiceError)
+            _log.log(logging.WARNING, "shuffle %d has no place: %s", event.shuffle_id, error, exc_info=not known)
+            answer = str(error)
+        self._bridge.shuffle_registered(context, event.id, answer)
+
+
+def kind_conf(assignment: DriverAssignment, host: str) -> dict[str, str]:
+    """Settings that only this kind of job has."""
+    shuffle = shuffle_conf() if assignment.shuffle else {}
+    if assignment.kind is not JobKind.CONNECT:
+        return {**shuffle, **(streaming_conf(assignment.checkpoints) if assignment.checkpoints else {})}
+    try:
+        return {**shuffle, **connect_conf(host, float(assignment.args[0]))}
+    except (IndexError, ValueError) as error:
+        raise DriverFailed("a Spark Connect session without a time-out", "it is started by REST") from error
+
+
+def safe_name(name: str) -> str:
+    """``name`` when it is a plain file name that Spark's lists can carry; :class:`DriverFailed` otherwise."""
+    if (
+        not name
+        or name != Path(name).name
+        or name.startswith(".")
+        or "," in name
+        or not name.isprintable()
+        or len(name) > 200
+    ):
+        raise DriverFailed(f"{name[:100]!r} is not a usable file name", "use letters, digits, '.', '_' and '-'")
+    return name

@@ -1,0 +1,272 @@
+"""The line between the driver's JVM and its agent: JSON objects, one a line, over a private unix socket.
+
+The JVM (``runtime/spark/plugin/cluster/Bridge.scala``) connects once per SparkContext. From the JVM::
+
+    {"type": "started", …SparkRegistration}      the SparkContext is up
+    {"type": "targets", …ExecutorTargets}        how many executors are wanted from now on
+    {"type": "kill", "executor_ids": […]}        Spark gives these up; never overtakes its targets
+    {"type": "progress", …JobProgress}           counters, at most five times a second
+    {"type": "shuffle_register", "id": …, "shuffle_id": …, "partitions": …}    asks where a shuffle is kept
+    {"type": "shuffle_locate", "id": …, "shuffle_id": …}                        asks where its workers are now
+    {"type": "shuffle_unregister", "shuffle_id": …}                             it is not needed any more
+    {"type": "shuffle_lost", "shuffle_id": …, "workers": […]}                   these cannot be reached
+    {"type": "stages", …StageTable}              its stages, at most once a second
+    {"type": "streaming", …StreamingState}       streaming queries, whenever one began, committed a batch, or ended
+    {"type": "task_failed", …TaskFailure}        a task failed by an error of its own
+    {"type": "streaming_stopped"}                the answer to stop_streaming
+    {"type": "stopped"}                          the SparkContext ended in order
+
+To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel"}``,
+``{"type": "stop_streaming", "grace_ms": …}``, ``{"type": "decommission", "executor_ids": […], "reason": "…"}`` (these
+are to end when their blocks are elsewhere), and answers, each with the ``id`` of its question::
+
+    {"type": "shuffle_registered", "id": …, "error": "", "shuffle": …, "replicas": …, "integrity_key": "16 hex digits",
+     "workers": [{"name": …, "host": …, "port": …, "instead_of": …}, …]}
+
+``shuffle`` is the number on the data plane; ``workers`` is empty when ``error`` is a sentence. ``instead_of``, if not
+empty, names the worker whose outputs this one has taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sluice.runtime.messages import (
+    ExecutorExit,
+    ExecutorTargets,
+    JobProgress,
+    ShuffleAllocation,
+    SparkRegistration,
+    StageTable,
+    StreamingState,
+    TaskFailure,
+)
+from sluice.runtime.spark.errors import BridgeProtocolError, SparkError
+
+MAX_LINE_BYTES = 1 << 20
+"""Longest message on the bridge."""
+
+MAX_SOCKET_PATH_BYTES = 107
+"""``sun_path`` holds 108 bytes with the terminating zero (unix(7))."""
+
+FENCED_EXIT_CODE = 58
+"""Exit code of a driver JVM whose agent is gone."""
+
+
+class KillExecutors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Spark gives these executors up."""
+
+    executor_ids: tuple[int, ...]
+
+
+class SparkStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A SparkContext is gone; ``in_order`` when it said so itself."""
+
+    in_order: bool = True
+
+
+class RegisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where is shuffle ``shuffle_id`` (Spark's number) kept? ``id`` is that of the question."""
+
+    id: int
+    shuffle_id: int
+    partitions: int
+
+
+class LocateShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where are the workers of a registered shuffle now? ``id`` is that of the question."""
+
+    id: int
+    shuffle_id: int
+
+
+class UnregisterShuffle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The shuffle is not needed any more."""
+
+    shuffle_id: int
+
+
+class ShuffleWorkersLost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """These workers of the shuffle cannot be reached."""
+
+    shuffle_id: int
+    workers: tuple[str, ...]
+
+
+class StreamingStopped(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All streaming queries have ended."""
+
+
+BridgeEvent = (
+    SparkRegistration
+    | ExecutorTargets
+    | KillExecutors
+    | JobProgress
+    | RegisterShuffle
+    | LocateShuffle
+    | UnregisterShuffle
+    | ShuffleWorkersLost
+    | StageTable
+    | StreamingState
+    | TaskFailure
+    | StreamingStopped
+    | SparkStopped
+)
+
+_EVENTS: dict[str, type[Any]] = {
+    "started": SparkRegistration,
+    "targets": ExecutorTargets,
+    "kill": KillExecutors,
+    "progress": JobProgress,
+    "shuffle_register": RegisterShuffle,
+    "shuffle_locate": LocateShuffle,
+    "shuffle_unregister": UnregisterShuffle,
+    "shuffle_lost": ShuffleWorkersLost,
+    "stages": StageTable,
+    "streaming": StreamingState,
+    "task_failed": TaskFailure,
+    "streaming_stopped": StreamingStopped,
+    "stopped": SparkStopped,
+}
+
+
+def decode_event(line: bytes) -> BridgeEvent:
+    """Decode one line from the JVM; raises :class:`BridgeProtocolError` for anything else than the messages above."""
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+        kind = fields.pop("type", None)
+        declared = _EVENTS.get(kind) if isinstance(kind, str) else None
+        if declared is None:
+            raise BridgeProtocolError(f"unknown message {kind!r} on the bridge")
+        event: BridgeEvent = msgspec.convert(fields, declared)
+    except msgspec.DecodeError as error:
+        raise BridgeProtocolError(f"a malformed message on the bridge: {error}") from error
+    return event
+
+
+def encode_exit(exit_report: ExecutorExit) -> bytes:
+    """The line that tells Spark how an executor ended."""
+    return _line("executor_exited", msgspec.to_builtins(exit_report))
+
+
+def encode_cancel() -> bytes:
+    """The line that cancels all Spark jobs."""
+    return _line("cancel", {})
+
+
+def encode_decommission(executor_ids: tuple[int, ...], reason: str) -> bytes:
+    """The line that has Spark end executors in order."""
+    return _line("decommission", {"executor_ids": executor_ids, "reason": reason})
+
+
+def encode_shuffle(question: int, answer: ShuffleAllocation | str) -> bytes:
+    """The line that answers the question ``question``: where the shuffle is kept, or a sentence why nowhere."""
+    if isinstance(answer, str):
+        fields: dict[str, Any] = {"error": answer, "shuffle": 0, "replicas": 0, "integrity_key": "", "workers": []}
+    else:
+        fields = {
+            "error": "",
+            "shuffle": answer.shuffle_id,
+            "replicas": answer.replicas,
+            "integrity_key": answer.integrity_key.hex(),
+            "workers": msgspec.to_builtins(answer.workers),
+        }
+    return _line("shuffle_registered", {"id": question, **fields})
+
+
+def encode_stop_streaming(grace_seconds: float) -> bytes:
+    """The line that stops all streaming queries."""
+    return _line("stop_streaming", {"grace_ms": int(grace_seconds * 1000)})
+
+
+def _line(kind: str, fields: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"type": kind, **fields}) + b"\n"
+
+
+class Bridge:
+    """The agent's end: listens, and calls ``on_event`` for every message in order."""
+
+    def __init__(self, path: Path, on_event: Callable[[BridgeEvent], None]) -> None:
+        if len(bytes(path)) > MAX_SOCKET_PATH_BYTES:
+            raise SparkError(f"{path} is too long for a unix socket", "set TMPDIR to a shorter directory")
+        self.path = path
+        self._on_event = on_event
+        self._server: asyncio.Server | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self.contexts = 0
+        """SparkContexts so far; questions of one are not answered to the next."""
+
+    async def start(self) -> None:
+        """Listen; the socket's directory must be private (0700)."""
+        self._server = await asyncio.start_unix_server(self._serve, self.path, limit=MAX_LINE_BYTES)
+        self.path.chmod(0o600)
+
+    @property
+    def connected(self) -> bool:
+        """Whether a SparkContext is up."""
+        return self._writer is not None
+
+    def executor_exited(self, exit_report: ExecutorExit) -> None:
+        """Tell Spark why an executor is gone; without a SparkContext there is nobody to tell."""
+        self._send(encode_exit(exit_report))
+
+    def shuffle_registered(self, context: int, question: int, answer: ShuffleAllocation | str) -> None:
+        """Answer a question of the SparkContext that was number ``context``; a later one is told nothing."""
+        if context == self.contexts:
+            self._send(encode_shuffle(question, answer))
+
+    def cancel(self) -> None:
+        """Cancel all Spark jobs of the current SparkContext."""
+        self._send(encode_cancel())
+
+    def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
+        """Have Spark end executors when their blocks are elsewhere."""
+        self._send(encode_decommission(executor_ids, reason))
+
+    def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries; :class:`StreamingStopped` is the answer."""
+        self._send(encode_stop_streaming(grace_seconds))
+
+    async def close(self) -> None:
+        """Stop listening and drop the connection."""
+        if self._server is not None:
+            self._server.close()
+            if self._writer is not None:
+                self._writer.transport.abort()
+            await self._server.wait_closed()
+        self.path.unlink(missing_ok=True)
+
+    def _send(self, line: bytes) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(line)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._writer is not None:  # one SparkContext at a time, as Spark itself has it
+            writer.close()
+            return
+        self._writer = writer
+        self.contexts += 1
+        in_order = False
+        try:
+            while not in_order:
+                line = await reader.readline()
+                if not line.endswith(b"\n"):
+                    break
+                event = decode_event(line)
+                if isinstance(event, SparkStopped):
+                    in_order = True
+                else:
+                    self._on_event(event)
+        except (BridgeProtocolError, ValueError, OSError):
+            in_order = False  # ValueError: a line beyond the limit
+        finally:
+            self._writer = None
+            self._on_event(SparkStopped(in_order))
+            with contextlib.suppress(OSError):
+                writer.close()

@@ -1,0 +1,317 @@
+"""The driver agent's connection to its JobMaster: ordered, made again when it breaks, given up after a while.
+
+Calls leave in the order they were queued, each one until it is answered. After a reconnection the
+driver introduces itself again and repeats what the JobMaster has to know, so it does not matter what the other side
+remembers. A JobMaster that stays away for too long, or that says it is not ours, ends the link: whoever waits on
+:attr:`JobMasterLink.lost` must stop the driver (fencing). Where another JobManager could take over, the driver holds a
+lease besides: it counts from the moment at which the last answered renewal was *sent*, for only then did the JobManager
+surely lead (:mod:`sluice.runtime.spark.driver.lease`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from sluice.core.errors import SluiceError
+from sluice.core.tasks import end_tasks
+from sluice.runtime.gateways import JobMasterGateway
+from sluice.runtime.messages import (
+    DriverAssignment,
+    DriverExit,
+    ExecutorTargets,
+    JobProgress,
+    ShuffleAllocation,
+    SparkRegistration,
+    StageTable,
+    StreamingState,
+    TaskFailure,
+)
+from sluice.runtime.rpc import (
+    MailboxFull,
+    PeerUnreachable,
+    RpcError,
+    RpcTimeout,
+)
+from sluice.runtime.spark.driver.lease import DriverLease
+from sluice.runtime.spark.errors import DriverFailed
+
+MAX_QUEUED_CALLS = 10_000
+"""Most calls that wait for the JobMaster; more mean that it has been away for too long."""
+
+RETRY_SECONDS = 0.5
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class JobMasterPeer(Protocol):
+    """What the link needs of a connection; :class:`sluice.runtime.rpc.RemotePeer` bound to the JobMaster's endpoint."""
+
+    @property
+    def jobmaster(self) -> JobMasterGateway:
+        """The JobMaster's methods over this connection."""
+        ...
+
+    async def wait_closed(self) -> None:
+        """Return when the connection is gone."""
+        ...
+
+    async def close(self) -> None:
+        """End the connection."""
+        ...
+
+
+Call = Callable[[JobMasterGateway], Awaitable[object]]
+
+
+@dataclass(slots=True)
+class _Queued:
+    call: Call
+    done: asyncio.Future[None]
+    shows: str = ""
+    """What it shows the state of: the next one about the same makes it superfluous."""
+
+
+class JobMasterLink:
+    """See the module.
+
+    Args:
+        dial: makes a connection; raises an :class:`RpcError` or :class:`OSError` when it cannot.
+        attempt, pid: what the driver introduces itself with.
+        patience_seconds: how long the JobMaster may be away.
+        lease: of the driver; by default one that is never over.
+    """
+
+    def __init__(
+        self,
+        dial: Callable[[], Awaitable[JobMasterPeer]],
+        *,
+        attempt: int,
+        pid: int,
+        patience_seconds: float,
+        lease: DriverLease | None = None,
+    ) -> None:
+        self._dial = dial
+        self._attempt = attempt
+        self._pid = pid
+        self._patience = patience_seconds
+        self._lease = lease or DriverLease(0)
+        self._queue: deque[_Queued] = deque()
+        self._waiting = asyncio.Event()
+        self._registration: SparkRegistration | None = None
+        self._targets: ExecutorTargets | None = None
+        self._streaming: StreamingState | None = None
+        self.assignment: asyncio.Future[DriverAssignment] = asyncio.get_running_loop().create_future()
+        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def spark_started(self, registration: SparkRegistration) -> None:
+        """A SparkContext is up; targets of an earlier one are void."""
+        self._registration, self._targets = registration, None
+        self._put(lambda jobmaster: jobmaster.spark_started(registration))
+
+    def set_targets(self, targets: ExecutorTargets) -> None:
+        """The latest wish for executors."""
+        self._targets = targets
+        self._put(lambda jobmaster: jobmaster.set_executor_targets(targets))
+
+    def kill_executors(self, executor_ids: tuple[int, ...]) -> None:
+        """Spark gives these up; stays behind the targets that were queued before."""
+        self._put(lambda jobmaster: jobmaster.kill_executors(executor_ids))
+
+    def report_progress(self, progress: JobProgress) -> None:
+        """The latest counters; ones that have not left yet are replaced."""
+        self._show("progress", lambda jobmaster: jobmaster.report_progress(progress))
+
+    def report_stages(self, stages: StageTable) -> None:
+        """The latest stages, under the same rule."""
+        self._show("stages", lambda jobmaster: jobmaster.report_stages(stages))
+
+    async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+        """Where the shuffle is kept; asked behind what was queued before, but the queue does not wait for the answer.
+
+        Asked again after a reconnection. Raises what the JobMaster raised, or :class:`DriverFailed` when the link is
+        lost.
+        """
+        return await self._ask(lambda jobmaster: jobmaster.register_shuffle(shuffle_id, partitions), shuffle_id)
+
+    async def locate_shuffle(self, shuffle_id: int) -> ShuffleAllocation:
+        """Where the workers of a registered shuffle are now; asked and raising as :meth:`register_shuffle` does."""
+        return await self._ask(lambda jobmaster: jobmaster.locate_shuffle(shuffle_id), shuffle_id)
+
+    async def _ask(
+        self, question: Callable[[JobMasterGateway], Awaitable[ShuffleAllocation]], shuffle_id: int
+    ) -> ShuffleAllocation:
+        while True:
+            asked: asyncio.Future[Awaitable[ShuffleAllocation]] = asyncio.get_running_loop().create_future()
+
+            async def ask(
+                jobmaster: JobMasterGateway,
+                asked: asyncio.Future[Awaitable[ShuffleAllocation]] = asked,
+            ) -> None:
+                if not asked.done():
+                    asked.set_result(asyncio.ensure_future(question(jobmaster)))
+                    await asyncio.sleep(0)  # it leaves before what is queued behind it
+
+            self._put(ask)
+            await first_of(asked, self.lost)
+            if not asked.done():
+                raise DriverFailed(f"the JobMaster is lost: {self.lost.result()}")
+            try:
+                return await asked.result()
+            except (PeerUnreachable, RpcTimeout, MailboxFull) as error:
+                _log.info("shuffle %d is asked for again: %s", shuffle_id, error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def unregister_shuffle(self, shuffle_id: int) -> None:
+        """Spark does not need the shuffle any more."""
+        self._put(lambda jobmaster: jobmaster.unregister_shuffle(shuffle_id))
+
+    def shuffle_workers_lost(self, shuffle_id: int, workers: tuple[str, ...]) -> None:
+        """These workers of the shuffle cannot be reached."""
+        self._put(lambda jobmaster: jobmaster.shuffle_workers_lost(shuffle_id, workers))
+
+    def report_streaming(self, state: StreamingState) -> None:
+        """The latest state of streaming queries; repeated after a reconnection."""
+        self._streaming = state
+        self._put(lambda jobmaster: jobmaster.report_streaming(state))
+
+    def report_task_failure(self, failure: TaskFailure) -> None:
+        """A task failed."""
+        self._put(lambda jobmaster: jobmaster.report_task_failure(failure))
+
+    async def finish(self, result: DriverExit) -> None:
+        """Report the end and wait until it has arrived; raises :class:`DriverFailed` when the link is lost."""
+        done = self._put(lambda jobmaster: jobmaster.driver_finished(result))
+        await first_of(done, self.lost)
+        if not done.done():
+            raise DriverFailed(f"the end of the driver could not be reported: {self.lost.result()}")
+
+    async def run(self) -> None:
+        """Keep the link up until it is lost; cancel it to end it.
+
+        An error of its own loses the link too, and is raised: without it nobody would hear of the driver, nor fence it.
+        """
+        keeping = asyncio.ensure_future(self._keep_up())
+        watch = asyncio.ensure_future(self._watch_lease())
+        try:
+            try:
+                await first_of(keeping, watch)
+                if watch.done():
+                    watch.result()
+                await keeping
+            finally:
+                await end_tasks(keeping, watch)
+        except Exception as error:
+            self._lose(f"internal error: {type(error).__name__}: {error}")
+            raise
+
+    async def _watch_lease(self) -> None:
+        await self._lease.over()
+        _log.error("no word from a leading JobManager for as long as the lease")
+        self._lose("the lease is over: another JobManager may have started the job again")
+
+    async def _keep_up(self) -> None:
+        try:
+            while True:
+                peer = await self._connect()
+                try:
+                    await self._serve(peer)
+                finally:
+                    with contextlib.suppress(RpcError, OSError):
+                        await peer.close()
+                _log.warning("the connection to the JobMaster is gone, making a new one")
+        except SluiceError as error:
+            _log.error("the JobMaster is lost: %s", error)
+            self._lose(str(error))
+
+    def _show(self, what: str, call: Call) -> None:
+        """Queue ``call`` in place of one that shows the same, unless that is on its way or others came after it."""
+        for place in range(len(self._queue) - 1, 0, -1):
+            if not self._queue[place].shows:
+                break
+            if self._queue[place].shows == what:
+                del self._queue[place]
+                break
+        self._put(call, shows=what)
+
+    def _put(self, call: Call, *, shows: str = "") -> asyncio.Future[None]:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if len(self._queue) >= MAX_QUEUED_CALLS:
+            self._lose(f"{MAX_QUEUED_CALLS} messages wait for the JobMaster")
+        else:
+            self._queue.append(_Queued(call, done, shows))
+            self._waiting.set()
+        return done
+
+    def _lose(self, why: str) -> None:
+        if not self.lost.done():
+            self.lost.set_result(why)
+
+    async def _connect(self) -> JobMasterPeer:
+        """Dial until it works, within the patience."""
+        try:
+            async with asyncio.timeout(self._patience):
+                while True:
+                    try:
+                        return await self._dial()
+                    except (PeerUnreachable, RpcTimeout, OSError) as error:
+                        _log.info("the JobManager does not answer: %s", error)
+                    await asyncio.sleep(RETRY_SECONDS)
+        except TimeoutError as error:
+            raise DriverFailed(f"no JobManager for {self._patience:g} seconds") from error
+
+    async def _serve(self, peer: JobMasterPeer) -> None:
+        """Introduce ourselves, then deliver until the connection is gone."""
+        closed = asyncio.ensure_future(peer.wait_closed())
+        delivery = asyncio.ensure_future(self._introduce_and_deliver(peer.jobmaster))
+        renewal = asyncio.ensure_future(self._lease.keep(lambda: peer.jobmaster.renew_lease(self._attempt)))
+        try:
+            await first_of(closed, delivery, renewal)
+            for task in (delivery, renewal):
+                if task.done():
+                    with contextlib.suppress(PeerUnreachable, RpcTimeout):
+                        task.result()
+        finally:
+            await end_tasks(closed, delivery, renewal)
+
+    async def _introduce_and_deliver(self, jobmaster: JobMasterGateway) -> None:
+        assignment = await _accepted(lambda: jobmaster.register_driver(self._attempt, self._pid))
+        if not self.assignment.done():
+            self.assignment.set_result(assignment)
+        elif self._registration is not None:
+            registration, targets = self._registration, self._targets
+            await _accepted(lambda: jobmaster.spark_started(registration))
+            if targets is not None:
+                await _accepted(lambda: jobmaster.set_executor_targets(targets))
+            streaming = self._streaming
+            if streaming is not None:
+                await _accepted(lambda: jobmaster.report_streaming(streaming))
+        while True:
+            while self._queue:
+                queued = self._queue[0]
+                await _accepted(lambda call=queued.call: call(jobmaster))  # type: ignore[misc]  # default argument
+                self._queue.remove(queued)
+                if not queued.done.done():
+                    queued.done.set_result(None)
+            self._waiting.clear()
+            await self._waiting.wait()
+
+
+async def first_of(*futures: asyncio.Future[Any]) -> None:
+    """Return when any of ``futures`` is done; none of them is cancelled."""
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _accepted(call: Callable[[], Awaitable[_T]]) -> _T:
+    """Call again while the other side is too busy to take it."""
+    while True:
+        try:
+            return await call()
+        except MailboxFull:
+            await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,189 @@
+"""The driver agent: ``python -m sluice.runtime.spark.driver.main SPEC.json``, one process per driver attempt.
+
+Started by the JobMaster with a :class:`sluice.runtime.spark.driver.spec.DriverSpec`. It dials the JobManager with
+the identity of the job's driver, serves ``DriverGateway`` over that connection, and runs the
+driver (:mod:`sluice.runtime.spark.driver.agent`). SIGTERM cancels. Exit codes: 0 the end was reported (whatever
+it was), 1 it could not be, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Protocol
+
+from sluice.core.errors import SluiceError
+from sluice.core.tasks import end_tasks
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.pki.trust.in_use_reporter import reporting
+from sluice.runtime.blob.client import fetch_blob
+from sluice.runtime.gateways import (
+    DRIVER,
+    DriverGateway,
+    JobMasterGateway,
+    jobmaster_endpoint,
+)
+from sluice.runtime.messages import (
+    BlobRef,
+    DriverAssignment,
+    DriverExit,
+    Evidence,
+    ExecutorExit,
+    UiPage,
+    UiRequest,
+)
+from sluice.runtime.rpc import RemotePeer, RpcEndpoint, RpcService
+from sluice.runtime.spark.driver.agent import DriverAgent
+from sluice.runtime.spark.driver.jobmaster_link import JobMasterLink
+from sluice.runtime.spark.driver.lease import DriverLease
+from sluice.runtime.spark.driver.spec import DriverSpec
+from sluice.runtime.spark.errors import DriverFailed
+from sluice.runtime.spark.jvm.command import find_spark_runtime
+from sluice.runtime.spark.jvm.tempdir import make_temp_dir, remove_temp_dir
+
+_log = logging.getLogger(__name__)
+
+
+class Agent(Protocol):
+    """One attempt; :class:`~sluice.runtime.spark.driver.agent.DriverAgent`."""
+
+    async def run(self) -> DriverExit:
+        """Run it to its end, which comes soon when the link is lost."""
+        ...
+
+
+class DriverEndpoint(RpcEndpoint):
+    """What the JobMaster may ask of a driver."""
+
+    def __init__(self, agent: DriverAgent, job_id: str) -> None:
+        super().__init__(DRIVER, DriverGateway, job_id=job_id)
+        self._agent = agent
+
+    async def executor_exited(self, exit_report: ExecutorExit) -> None:
+        """Tell Spark why an executor is gone."""
+        self._agent.executor_exited(exit_report)
+
+    async def decommission_executors(self, executor_ids: tuple[int, ...], reason: str) -> None:
+        """Have Spark end executors in order."""
+        self._agent.decommission_executors(executor_ids, reason)
+
+    async def cancel(self, grace_seconds: float) -> None:
+        """Cancel all Spark jobs, then end the driver within ``grace_seconds``."""
+        self._agent.cancel(grace_seconds)
+
+    async def stop_streaming(self, grace_seconds: float) -> None:
+        """Stop all streaming queries."""
+        self._agent.stop_streaming(grace_seconds)
+
+    async def connections(self) -> Evidence:
+        """Mutual TLS connections that the driver's JVM made or accepted."""
+        return self._agent.connections()
+
+    async def ui(self, request: UiRequest) -> UiPage:
+        """A page of Spark's UI; status 502 to 504 when there is none."""
+        return self.deferred(self._agent.ui(request))
+
+
+class _DialedPeer:
+    """A connection to the JobManager, seen as the one to our JobMaster."""
+
+    def __init__(self, peer: RemotePeer, spec: DriverSpec) -> None:
+        self._peer = peer
+        self._spec = spec
+
+    @property
+    def jobmaster(self) -> JobMasterGateway:
+        return self._peer.gateway(JobMasterGateway, jobmaster_endpoint(self._spec.job_id), token=self._spec.token)
+
+    async def wait_closed(self) -> None:
+        await self._peer.wait_closed()
+
+    async def close(self) -> None:
+        await self._peer.close()
+
+
+async def run_driver(spec: DriverSpec) -> int:
+    """Run one driver attempt; returns the exit code of the agent."""
+    identity = TlsIdentity(Path(spec.identity_dir))
+    expected = f"spiffe://{spec.trust_domain}/job/{spec.job_id}/driver"
+    if str(identity.spiffe_id) != expected:
+        raise DriverFailed(f"the identity is {identity.spiffe_id}, not {expected}")
+    spark = await asyncio.to_thread(find_spark_runtime)
+    service = RpcService(identity)
+
+    async def dial() -> _DialedPeer:
+        peer = await service.connect(
+            spec.jobmanager_host, spec.jobmanager_port, role=Role.JOBMANAGER, name=spec.jobmanager_name
+        )
+        return _DialedPeer(peer, spec)
+
+    async def fetch(assignment: DriverAssignment, ref: BlobRef, target: Path) -> None:
+        await fetch_blob(
+            identity,
+            assignment.blob_host,
+            assignment.blob_port,
+            spec.job_id,
+            ref,
+            target,
+            jobmanager=spec.jobmanager_name,
+        )
+
+    temp_dir = make_temp_dir()
+    link = JobMasterLink(
+        dial,
+        attempt=spec.attempt,
+        pid=os.getpid(),
+        patience_seconds=spec.reconnect_seconds,
+        lease=DriverLease(spec.lease_seconds),
+    )
+    agent = DriverAgent(spec, spark, link, fetch, temp_dir)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, agent.cancel, spec.stop_grace_seconds)
+    try:
+        async with reporting(identity, "driver-agent"):
+            await service.start(DriverEndpoint(agent, spec.job_id))
+            result = await run_linked(agent, link)
+    finally:
+        with contextlib.suppress(SluiceError):
+            await service.close()
+        remove_temp_dir(temp_dir)
+    _log.info("driver of job %s: %s", spec.job_id, "succeeded" if result.succeeded else result.error)
+    return 1 if link.lost.done() else 0
+
+
+async def run_linked(agent: Agent, link: JobMasterLink) -> DriverExit:
+    """Run the attempt while the link is kept up; raises :class:`DriverFailed` for an error of the link's own."""
+    keeping = asyncio.create_task(link.run())
+    try:
+        return await agent.run()
+    finally:
+        await end_tasks(keeping)
+        error = None if keeping.cancelled() else keeping.exception()
+        if error is not None:
+            raise DriverFailed(
+                f"the connection to the JobMaster ended with an internal error: {type(error).__name__}: {error}",
+                "the driver was stopped; please report it",
+            ) from error
+
+
+def main(argv: list[str]) -> int:
+    """Command line entry point; ``argv`` without the program's name."""
+    if len(argv) != 1:
+        sys.stderr.write("usage: python -m sluice.runtime.spark.driver.main SPEC.json\n")
+        return 2
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        return asyncio.run(run_driver(DriverSpec.read(Path(argv[0]))))
+    except SluiceError as error:
+        unexpected = error.__cause__ if isinstance(error, DriverFailed) else None
+        _log.error("%s", error, exc_info=unexpected)  # else the text has the remedy; a traceback would bury it
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,206 @@
+"""Running one driver: Spark's gateway JVM, and the user's Python that talks to it over loopback.
+
+The JVM is started directly (not by spark-submit): no secret in an argument list, no check of the master URL, and it
+ends when its standard input does, so it cannot outlive this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from sluice.core.files import make_private_directory
+from sluice.core.untrusted_files import UnsafeFile, open_untrusted
+from sluice.runtime.node.child_process import ChildProcess, Exit
+from sluice.runtime.node.log_files import open_log
+from sluice.runtime.spark.driver.spec import DriverSpec
+from sluice.runtime.spark.errors import DriverFailed
+from sluice.runtime.spark.jvm.command import Command, SparkRuntime, driver_jvm_command
+from sluice.runtime.spark.jvm.conf import check_job_conf, default_conf, launcher_conf
+from sluice.runtime.spark.jvm.gateway_port import Gateway, read_gateway
+from sluice.runtime.spark.jvm.packages import NO_PACKAGES, Packages
+from sluice.runtime.spark.own_python import own_environment
+
+MAX_STDERR_TAIL_BYTES = 64 << 10
+
+_GATEWAY_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """What the user's Python runs, and the files that go to every executor besides."""
+
+    script: Path
+    args: Sequence[str] = ()
+    files: Sequence[Path] = ()
+    packages: Packages = NO_PACKAGES
+    python: str = ""
+    """Path of its own Python, relative to the directory of ``script``; empty: the one that runs this."""
+
+
+def driver_conf(
+    spec: DriverSpec,
+    job_conf: Mapping[str, str],
+    spark_auth_secret: str,
+    files: Sequence[Path],
+    *,
+    packages: Packages = NO_PACKAGES,
+    besides: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The complete Spark configuration of a driver: defaults, then the job's, then the launcher's and ``besides``.
+
+    Holds the secret.
+    """
+    work = Path(spec.work_dir)
+    conf = {
+        **default_conf(),
+        **check_job_conf(job_conf),
+        **launcher_conf(job_id=spec.job_id, name=spec.name, host=spec.host, shape=spec.shape),
+        **(besides or {}),
+        "spark.authenticate.secret": spark_auth_secret,
+    }
+    conf.setdefault("spark.sql.warehouse.dir", str(work / "warehouse"))
+    return {**conf, **packages.conf(files)}
+
+
+class DriverProcess:
+    """The JVM and the Python process of one attempt."""
+
+    def __init__(self, spec: DriverSpec, spark: SparkRuntime, temp_dir: Path, bridge: Path) -> None:
+        self._spec = spec
+        self._spark = spark
+        self._temp_dir = temp_dir
+        self._bridge = bridge
+        self._work = Path(spec.work_dir)
+        self._jvm: ChildProcess | None = None
+        self._python: ChildProcess | None = None
+
+    async def start_jvm(self, conf: Mapping[str, str]) -> Gateway:
+        """Start the JVM and wait until its gateway listens; raises :class:`DriverFailed` when it does not."""
+        make_private_directory(self._work / "local")
+        info = self._temp_dir / "gateway"
+        command = driver_jvm_command(
+            conf,
+            spark=self._spark,
+            identity_dir=Path(self._spec.identity_dir),
+            work_dir=self._work,
+            temp_dir=self._temp_dir,
+            host=self._spec.host,
+            memory_mb=self._spec.driver_memory_mb,
+            bridge=self._bridge,
+            connection_info=info,
+            job_id=self._spec.job_id,
+            attempt=self._spec.attempt,
+        )
+        command.write_files()
+        with self._log("driver.jvm.log") as log:
+            self._jvm = await ChildProcess.start(
+                command.argv,
+                env=command.env,
+                cwd=self._work,
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+                stdin=asyncio.subprocess.PIPE,
+            )
+        try:
+            async with asyncio.timeout(self._spec.start_timeout_seconds):
+                while not info.exists():
+                    if not self._jvm.running:
+                        ended = await self._jvm.wait()
+                        raise DriverFailed(f"the driver's JVM did not start: {ended}", "see driver.jvm.log")
+                    await asyncio.sleep(_GATEWAY_POLL_SECONDS)
+        except TimeoutError as error:
+            raise DriverFailed("the driver's JVM took too long to start", "see driver.jvm.log") from error
+        gateway = read_gateway(info.read_bytes())
+        info.unlink()
+        for path in command.files:
+            path.unlink()  # read long ago; no reason to keep a secret on disk
+        return gateway
+
+    async def start_python(self, pipeline: Pipeline, gateway: Gateway) -> None:
+        """Start the user's program; its output goes to ``driver.stdout`` and ``driver.stderr``."""
+        command = self._python_command(pipeline, gateway)
+        with self._log("driver.stdout") as out, self._log("driver.stderr") as err:
+            self._python = await ChildProcess.start(
+                command.argv,
+                env=command.env,
+                cwd=pipeline.script.parent,
+                stdout=out.fileno(),
+                stderr=err.fileno(),
+            )
+
+    def _python_command(self, pipeline: Pipeline, gateway: Gateway) -> Command:
+        env = {
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "HOME": str(self._work),
+            "LANG": "C.UTF-8",
+            "TMPDIR": str(self._temp_dir),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "SPARK_HOME": str(self._spark.distribution.home),
+            "SPARK_LOCAL_IP": self._spec.host,
+            "PYSPARK_PYTHON": sys.executable,
+            **self._packages_environment(pipeline),
+            "PYSPARK_GATEWAY_PORT": str(gateway.port),
+            "PYSPARK_GATEWAY_SECRET": gateway.secret,
+            "SLUICE_JOB_ID": self._spec.job_id,
+        }
+        python = str(pipeline.script.parent / pipeline.python) if pipeline.python else sys.executable
+        return Command((python, str(pipeline.script), *pipeline.args), env, {})
+
+    def _packages_environment(self, pipeline: Pipeline) -> Mapping[str, str]:
+        packages = pipeline.packages.environment()
+        if not pipeline.python:
+            return packages
+        return own_environment(pipeline.python, self._spark.distribution.home, packages)
+
+    async def wait_python(self) -> Exit:
+        """Wait for the user's program."""
+        if self._python is None:
+            raise DriverFailed("the pipeline was never started")
+        return await self._python.wait()
+
+    async def wait_jvm(self) -> Exit:
+        """Wait for the JVM."""
+        if self._jvm is None:
+            raise DriverFailed("the driver's JVM was never started")
+        return await self._jvm.wait()
+
+    async def stop_python(self, grace_seconds: float) -> None:
+        """SIGTERM the program and what it started, SIGKILL after the grace."""
+        if self._python is not None:
+            await self._python.stop(grace_seconds)
+
+    async def stop_jvm(self, grace_seconds: float) -> Exit | None:
+        """Close the JVM's standard input, so that it stops Spark in order; kill it after the grace.
+
+        Returns how it ended by itself, or None when it had to be killed or never ran.
+        """
+        if self._jvm is None:
+            return None
+        ended = None
+        if self._jvm.stdin is not None:
+            self._jvm.stdin.close()
+            with contextlib.suppress(TimeoutError):
+                ended = await asyncio.wait_for(self._jvm.wait(), grace_seconds)
+        await self._jvm.stop(0)
+        return ended
+
+    def stderr_tail(self) -> str:
+        """The end of the program's standard error."""
+        try:
+            with open_untrusted(self._work, "driver.stderr") as file:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(0, file.tell() - MAX_STDERR_TAIL_BYTES))
+                return file.read(MAX_STDERR_TAIL_BYTES).decode(errors="replace")
+        except (FileNotFoundError, UnsafeFile):
+            return ""
+
+    def _log(self, name: str) -> IO[bytes]:
+        return open_log(self._work / name)

@@ -1,0 +1,88 @@
+"""What a driver agent needs to know to start: written by the JobMaster, read by ``runtime.spark.driver.main``.
+
+The JobMaster fills a :class:`DriverSpec`, writes it with :meth:`DriverSpec.write` (0600: it holds the fencing
+token) into the attempt's working directory, and starts ``python -m sluice.runtime.spark.driver.main SPEC``. Everything
+about the *work* (pipeline, arguments, Spark settings, Spark's secret) is not in here; the agent asks for it over
+its own mutual TLS connection with ``JobMasterGateway.register_driver``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from sluice.core.files import read_secret, write_secret
+from sluice.runtime.spark.errors import DriverFailed
+from sluice.runtime.spark.jvm.conf import DriverShape
+
+MAX_SPEC_BYTES = 64 << 10
+
+
+class DriverSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One driver attempt.
+
+    Attributes:
+        job_id: 32 hexadecimal digits.
+        attempt: number of this attempt, from 1.
+        name: what the job is called (``spark.app.name``).
+        trust_domain: of the cluster.
+        jobmanager_name: the name in the JobManager's certificate.
+        jobmanager_host, jobmanager_port: its RPC listener.
+        jobmaster_token: fencing token of the JobMaster, in hexadecimal.
+        identity_dir: identity directory of the driver, with a ``peers`` file (``spiffe://<td>/job/<job-id>/*``).
+        work_dir: private directory of this attempt; logs are written here
+            (``driver.stdout``, ``driver.stderr``, ``driver.jvm.log``).
+        host: the address that the driver's Spark listens on.
+        executors, executor_cores, executor_memory_mb, driver_memory_mb: the size of the job.
+        reconnect_seconds: how long a lost JobManager is waited for before the driver stops itself.
+        stop_grace_seconds: how long Python and the JVM get to end by themselves.
+        start_timeout_seconds: how long the driver's JVM may take to come up.
+        lease_seconds: how long the driver may go on without word from a JobManager that leads; 0: there is no other
+            that could lead.
+    """
+
+    job_id: str
+    attempt: int
+    name: str
+    trust_domain: str
+    jobmanager_name: str
+    jobmanager_host: str
+    jobmanager_port: int
+    jobmaster_token: str
+    identity_dir: str
+    work_dir: str
+    host: str = "127.0.0.1"
+    executors: int = 2
+    executor_cores: int = 1
+    executor_memory_mb: int = 768
+    driver_memory_mb: int = 768
+    reconnect_seconds: float = 30.0
+    stop_grace_seconds: float = 15.0
+    start_timeout_seconds: float = 120.0
+    lease_seconds: float = 0.0
+
+    @property
+    def token(self) -> bytes:
+        """The fencing token as it goes on the wire."""
+        return bytes.fromhex(self.jobmaster_token)
+
+    @property
+    def shape(self) -> DriverShape:
+        """The size of the job as the launcher's Spark settings want it."""
+        return DriverShape(self.executors, self.executor_cores, self.executor_memory_mb, self.driver_memory_mb)
+
+    def write(self, path: Path) -> Path:
+        """Write the spec to ``path`` with mode 0600; returns ``path``."""
+        write_secret(path, msgspec.json.encode(self))
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> DriverSpec:
+        """Read a spec; a file that others may read, or that does not decode, is refused."""
+        try:
+            spec = msgspec.json.decode(read_secret(path, MAX_SPEC_BYTES), type=cls)
+            bytes.fromhex(spec.jobmaster_token)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise DriverFailed(f"{path} is not a driver spec: {error}", "it is written by the JobMaster") from error
+        return spec

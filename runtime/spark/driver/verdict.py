@@ -1,0 +1,96 @@
+"""Judging how a driver attempt ended. Decisions only; no I/O.
+
+An exit code alone proves nothing: a driver whose Spark was lost can still leave its Python process with code 0.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from sluice.runtime.messages import DriverExit
+from sluice.runtime.node.child_process import Exit
+from sluice.runtime.out_of_memory import end_of
+from sluice.runtime.spark.causes import cause, last_line, last_traceback
+
+MAX_TRACEBACK_CHARACTERS = 32_768
+"""Longest piece of the pipeline's standard error that is reported."""
+
+UNCAUGHT = 1
+"""The exit code of Python after an exception, and after ``sys.exit("why")``."""
+SAID_WHY = frozenset({UNCAUGHT, 2})
+"""Exit codes before which a program says why on its last line: ``sys.exit("why")``, and argparse's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is known at the end of an attempt.
+
+    Attributes:
+        python: how the pipeline's process ended; None when it never started.
+        jvm_died: how the JVM ended when it did so before the pipeline, else None.
+        spark_lost: a SparkContext vanished without having stopped in order.
+        cancelled: somebody asked for the end.
+        fenced: the agent lost its JobMaster, or was told that it is not its driver any more.
+        failure: why the attempt could not be started.
+        stderr_tail: the end of the pipeline's standard error.
+        memory_mb: heap of the driver's JVM, in MiB.
+        kernel_killed: whether the kernel has killed a process for want of memory meanwhile.
+    """
+
+    python: Exit | None
+    jvm_died: Exit | None = None
+    spark_lost: bool = False
+    cancelled: bool = False
+    fenced: bool = False
+    failure: str = ""
+    stderr_tail: str = ""
+    memory_mb: int = 0
+    kernel_killed: bool = False
+
+
+def judge(ending: Ending) -> DriverExit:
+    """Success only when the pipeline ended with code 0 and nothing was out of order."""
+    code = ending.python.code if ending.python is not None else -1
+    stderr = ending.stderr_tail
+    traceback = (last_traceback(stderr) or stderr.strip())[-MAX_TRACEBACK_CHARACTERS:]
+    if ending.cancelled:
+        error = "the driver was cancelled"
+    elif ending.fenced:
+        error = "the driver lost its JobMaster and stopped itself"
+    elif ending.failure:
+        error = ending.failure
+    elif ending.jvm_died is not None:
+        error = f"the driver's JVM ended before the pipeline: {_jvm_end(ending, ending.jvm_died)}"
+    elif ending.python is None:
+        error = "the pipeline was never started"
+    elif code != 0:
+        error = _error_of(ending.python, ending.stderr_tail, kernel_killed=ending.kernel_killed)
+    elif ending.spark_lost:
+        error = "Spark was lost while the pipeline ran"
+    else:
+        return DriverExit(succeeded=True, exit_code=0)
+    return DriverExit(succeeded=False, exit_code=code, error=error, traceback=traceback)
+
+
+def _jvm_end(ending: Ending, died: Exit) -> str:
+    return end_of(
+        died, memory_mb=ending.memory_mb, setting="driver_memory_mb in [spark]", kernel_killed=ending.kernel_killed
+    )
+
+
+def _error_of(ended: Exit, stderr: str, *, kernel_killed: bool) -> str:
+    """Why a pipeline ended with another code than 0, in one line."""
+    if ended.code == -signal.SIGKILL and kernel_killed:
+        return (
+            f"out of memory: the kernel killed the pipeline's Python process ({ended}); collect less into it, "
+            "or give the machine or container more memory"
+        )
+    if ended.code < 0:
+        return f"the pipeline was {ended}"
+    # An exception that nobody catches ends Python with 1; any other code was chosen by the program.
+    raised = cause(last_traceback(stderr)) if ended.code == UNCAUGHT else ""
+    said = last_line(stderr)
+    if raised or (said and ended.code in SAID_WHY):
+        return raised or said
+    return f"the pipeline ended with {ended}" + (f": {said}" if said else "")

@@ -1,0 +1,1 @@
+"""Spark's JVMs: command lines, configuration, packages, class archives."""

@@ -1,0 +1,252 @@
+"""Composing the command lines of Spark's JVMs. Values in, values out; nothing is started here.
+
+How a TaskManager uses it::
+
+    spark = find_spark_runtime()                                   # once per process; compiles the plugin if needed
+    temp_dir = make_temp_dir()                                     # short, private; remove_temp_dir() when it has ended
+    command = executor_command(launch, spark=spark, identity_dir=…, work_dir=…, temp_dir=temp_dir, host=config.host)
+    command.write_files()                                          # 0600
+    child = await ChildProcess.start(command.argv, env=command.env, cwd=work_dir, stdout=…, stderr=…)
+
+The identity directory must be complete, with its ``peers`` file, before the start: a JVM without identity halts
+with exit code :data:`IDENTITY_EXIT_CODE`. Nothing secret is in ``argv``; the environment is complete, nothing
+of the parent's is inherited.
+"""
+
+from __future__ import annotations
+
+import enum
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sluice.core.files import write_secret
+from sluice.runtime.messages import ExecutorLaunch
+from sluice.runtime.spark.errors import ForbiddenSparkConf
+from sluice.runtime.spark.java import (
+    Java,
+    SparkDistribution,
+    find_java,
+    find_spark,
+)
+from sluice.runtime.spark.jvm.class_archive import find_class_archive
+from sluice.runtime.spark.jvm.conf import FORBIDDEN_PATTERNS_PROPERTY, executor_startup_conf, forbidden_patterns
+from sluice.runtime.spark.jvm.options import MODULE_OPTIONS, SCALA_BINARY_VERSION, argument_file
+from sluice.runtime.spark.plugin_build import ensure_plugin
+
+IDENTITY_EXIT_CODE = 97
+"""Exit code of a JVM that the security provider stopped: no usable identity, or Spark could not be guarded."""
+
+MINIMUM_EXECUTOR_MEMORY_MB = 450
+"""Least heap Spark accepts (1.5 times its reserved memory), in MiB."""
+
+CLASSES_LOG = "classes.log"
+"""In the working directory of a JVM: whether it could use the archive of classes, and why not."""
+
+SERIAL_GC_BELOW_MB = 1792
+"""Heaps smaller than this, in MiB, are collected by one thread: what Java itself does on machines of this size
+(HotSpot's "server-class machine"); it looks at the machine, but slots share one."""
+
+
+class TlsEngine(enum.StrEnum):
+    """Which implementation of TLS 1.3 the provider uses; the rules are the same.
+
+    OpenSSL's (BoringSSL in netty-tcnative, among Spark's jars) is the quicker one, above all in the first seconds of
+    a JVM, when the JDK's is still interpreted; see ``benchmarks/spark_tls.py``.
+    """
+
+    JDK = "jdk"
+    OPENSSL = "openssl"
+
+
+_NATIVE_PLATFORMS = {
+    ("Linux", "x86_64"): "linux-x86_64",
+    ("Linux", "aarch64"): "linux-aarch_64",
+    ("Darwin", "x86_64"): "osx-x86_64",
+    ("Darwin", "arm64"): "osx-aarch_64",
+}
+"""Where netty-tcnative has a native library, by its classifier; on Linux it is linked against glibc."""
+
+
+def engine_for(system: str, machine: str, libc: str, jars: Iterable[Path]) -> TlsEngine:
+    """OpenSSL's engine where its native library is there and will load, else the JDK's."""
+    classifier = _NATIVE_PLATFORMS.get((system, machine))
+    if classifier is None or (system == "Linux" and libc != "glibc"):
+        return TlsEngine.JDK
+    found = any(jar.name.startswith("netty-tcnative-boringssl-static-") and classifier in jar.name for jar in jars)
+    return TlsEngine.OPENSSL if found else TlsEngine.JDK
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRuntime:
+    """What every Spark JVM is started from; ``class_archive`` is None where there is none (yet)."""
+
+    java: Java
+    distribution: SparkDistribution
+    plugin: Path
+    engine: TlsEngine
+    class_archive: Path | None = None
+
+
+def find_spark_runtime() -> SparkRuntime:
+    """Java, the installed Spark and the plugin (compiled if needed); raises what is missing."""
+    java = find_java()
+    distribution = find_spark()
+    engine = engine_for(platform.system(), platform.machine(), platform.libc_ver()[0], distribution.jars)
+    plugin = ensure_plugin(java=java, spark=distribution)
+    return SparkRuntime(java, distribution, plugin, engine, find_class_archive(java, distribution))
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A process to start: ``files`` must be written (0600) first, and may hold secrets, as may ``env``."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    files: Mapping[Path, bytes] = field(repr=False)
+
+    def write_files(self) -> None:
+        """Write :attr:`files`, each readable by its owner alone."""
+        for path, content in self.files.items():
+            write_secret(path, content)
+
+
+def executor_command(
+    launch: ExecutorLaunch, *, spark: SparkRuntime, identity_dir: Path, work_dir: Path, temp_dir: Path, host: str
+) -> Command:
+    """The command of one executor.
+
+    Args:
+        launch: what the JobMaster asks for; settings that come from the driver are vetted again.
+        spark: see :func:`find_spark_runtime`.
+        identity_dir: of the executor, with ``peers``.
+        work_dir: its private working directory (shuffle files go into ``local`` below it).
+        temp_dir: a short private directory, see :func:`sluice.runtime.spark.jvm.tempdir.make_temp_dir`.
+        host: the address it listens on and tells the driver.
+
+    Raises:
+        ForbiddenSparkConf: the driver wants something that the launcher decides.
+    """
+    _check_java_options(launch.java_options)
+    options = [
+        *_jvm_options(spark, identity_dir, work_dir, temp_dir, memory_mb=launch.memory_mb),
+        *(f"-D{key}={value}" for key, value in sorted(executor_startup_conf(launch.startup_conf).items())),
+        "-cp",
+        spark.distribution.class_path,
+    ]
+    argfile = work_dir / "executor.args"
+    argv = (
+        str(spark.java.executable),
+        f"@{argfile}",
+        "org.apache.spark.executor.CoarseGrainedExecutorBackend",
+        *("--driver-url", launch.driver_url),
+        *("--executor-id", str(launch.executor_id)),
+        *("--bind-address", host),
+        *("--hostname", host),
+        *("--cores", str(launch.cores)),
+        *("--app-id", launch.app_id),
+        *("--resourceProfileId", str(launch.resource_profile_id)),
+    )
+    env = {
+        **_environment(spark, work_dir, temp_dir, host),
+        "SPARK_EXECUTOR_DIRS": str(work_dir / "local"),
+        "PYSPARK_PYTHON": launch.python,
+        "OMP_NUM_THREADS": str(launch.cores),
+        "_SPARK_AUTH_SECRET": launch.spark_auth_secret,
+    }
+    return Command(argv, env, {argfile: argument_file(options)})
+
+
+def driver_jvm_command(
+    conf: Mapping[str, str],
+    *,
+    spark: SparkRuntime,
+    identity_dir: Path,
+    work_dir: Path,
+    temp_dir: Path,
+    host: str,
+    memory_mb: int,
+    bridge: Path,
+    connection_info: Path,
+    job_id: str,
+    attempt: int,
+) -> Command:
+    """The command of a driver's JVM: a py4j gateway on loopback that ends at the end of its standard input.
+
+    Args:
+        conf: the complete Spark configuration, with ``spark.authenticate.secret``; it goes into an argument
+            file that only the owner can read.
+        bridge: unix socket of the driver agent, see :mod:`sluice.runtime.spark.driver.bridge`.
+        connection_info: where the gateway writes its port and token.
+    """
+    options = [
+        *_jvm_options(spark, identity_dir, work_dir, temp_dir, memory_mb=memory_mb),
+        f"-D{FORBIDDEN_PATTERNS_PROPERTY}={','.join(forbidden_patterns())}",
+        *(f"-D{key}={value}" for key, value in sorted(conf.items())),
+        "-cp",
+        spark.distribution.class_path,
+    ]
+    argfile = work_dir / "driver-jvm.args"
+    env = {
+        **_environment(spark, work_dir, temp_dir, host),
+        "SPARK_LOCAL_DIRS": str(work_dir / "local"),
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection_info),
+        "SPARK_SCALA_VERSION": SCALA_BINARY_VERSION,
+        # The Python of executors for the functions of Spark Connect's clients.
+        "PYSPARK_PYTHON": sys.executable,
+        "SLUICE_BRIDGE": str(bridge),
+        "SLUICE_JOB_ID": job_id,
+        "SLUICE_ATTEMPT": str(attempt),
+    }
+    argv = (str(spark.java.executable), f"@{argfile}", "org.apache.spark.api.python.PythonGatewayServer")
+    return Command(argv, env, {argfile: argument_file(options)})
+
+
+def _jvm_options(
+    spark: SparkRuntime, identity_dir: Path, work_dir: Path, temp_dir: Path, *, memory_mb: int
+) -> list[str]:
+    return [
+        *MODULE_OPTIONS,
+        f"-Xmx{memory_mb}m",
+        "-XX:+ExitOnOutOfMemoryError",
+        "-XX:+DisableAttachMechanism",
+        "-XX:-UsePerfData",
+        *(["-XX:+UseSerialGC"] if memory_mb < SERIAL_GC_BELOW_MB else []),
+        *(_class_options(spark.class_archive, work_dir) if spark.class_archive is not None else []),
+        f"-Djava.io.tmpdir={temp_dir}",
+        f"-Dsluice.tls.engine={spark.engine}",
+        f"-javaagent:{spark.plugin}={identity_dir}",
+    ]
+
+
+def _class_options(archive: Path, work_dir: Path) -> list[str]:
+    """Use an archive of classes when it fits; the JVM's log says whether it did."""
+    return [
+        "-Xshare:auto",
+        f"-XX:SharedArchiveFile={archive}",
+        # where it was made for: elsewhere each JVM would have to change, and so to hold, every page of it
+        "-XX:+UnlockDiagnosticVMOptions",
+        "-XX:ArchiveRelocationMode=0",
+        f'-Xlog:cds=info:file="{work_dir / CLASSES_LOG}":uptime,level,tags:filecount=0',
+    ]
+
+
+def _environment(spark: SparkRuntime, work_dir: Path, temp_dir: Path, host: str) -> dict[str, str]:
+    return {
+        "PATH": f"{spark.java.executable.parent}:/usr/bin:/bin",
+        "HOME": str(work_dir),
+        "LANG": "C.UTF-8",
+        "TMPDIR": str(temp_dir),
+        "SPARK_HOME": str(spark.distribution.home),
+        "SPARK_LOCAL_IP": host,
+        "SPARK_CONF_DIR": str(work_dir),
+    }
+
+
+def _check_java_options(options: Iterable[str]) -> None:
+    """Refuse any JVM option of the driver's but the ones Spark adds by itself (which are ours already)."""
+    for option in options:
+        if option not in MODULE_OPTIONS:
+            raise ForbiddenSparkConf(f"the driver wants executors with the JVM option {option[:200]!r}")

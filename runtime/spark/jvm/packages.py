@@ -1,0 +1,95 @@
+"""Modules, packages and archives that come with a pipeline: what they may be called, and how Spark is told of them."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sluice.runtime.messages import JobSubmission
+from sluice.runtime.spark.errors import DriverFailed, PackageRefused
+
+MODULE_SUFFIXES = (".py", ".zip", ".egg", ".whl")
+ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
+"""What Spark unpacks."""
+MAX_MEMBERS = 100_000
+"""Most members of a wheel that are looked at."""
+
+_DIRECTORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_NATIVE = re.compile(r"\.(so|pyd|dylib)(\.[0-9.]+)?$")
+
+
+def directory_name(file_name: str) -> str:
+    """The directory that an archive is unpacked into unless it is given another name: its own without the suffix."""
+    return next((file_name[: -len(each)] for each in ARCHIVE_SUFFIXES if file_name.lower().endswith(each)), file_name)
+
+
+def check_packages(submission: JobSubmission) -> None:
+    """Raise :class:`PackageRefused` when something cannot be a module or an archive, or two have one name."""
+    for ref in submission.py_files:
+        if not ref.name.lower().endswith(MODULE_SUFFIXES):
+            raise PackageRefused(f"{ref.name} is no Python module or package", f"one of {', '.join(MODULE_SUFFIXES)}")
+    for archive in submission.archives:
+        name = archive.blob.name
+        if not name.lower().endswith(ARCHIVE_SUFFIXES) or "#" in name:
+            raise PackageRefused(f"{name} is no archive", f"one of {', '.join(ARCHIVE_SUFFIXES)}, without '#'")
+        if not _DIRECTORY.fullmatch(archive.name):
+            raise PackageRefused(
+                f"{archive.name[:80]!r} is no name for the directory of {name}", "letters, digits, '.', '_' and '-'"
+            )
+    names = [archive.name for archive in submission.archives]
+    taken = {ref.name for ref in (*submission.files, *submission.py_files)}
+    for name in names:
+        if names.count(name) > 1 or name in taken:
+            raise PackageRefused(f"two things of the job are called {name}", "give the archive another name: FILE#NAME")
+
+
+def importable(path: Path) -> Path:
+    """``path`` as Python can import it: a wheel is a zip file, and PySpark knows it by that suffix.
+
+    Raises:
+        DriverFailed: it is no zip file, or has native code, which cannot be imported from one.
+    """
+    if path.suffix.lower() not in {".whl", ".zip", ".egg"}:
+        return path
+    try:
+        with zipfile.ZipFile(path) as package:
+            native = next((each for each in package.namelist()[:MAX_MEMBERS] if _NATIVE.search(each)), None)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DriverFailed(f"{path.name} is not a zip file: {error}", "build it again") from error
+    if native is not None:
+        raise DriverFailed(
+            f"{path.name} has native code ({native}), which Python cannot import from a zip file",
+            "install it where executors run, or unpack it with --archives",
+        )
+    return path.rename(path.with_name(path.name + ".zip")) if path.suffix.lower() == ".whl" else path
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """What is on Python's path, and what is unpacked (file, directory name)."""
+
+    modules: Sequence[Path] = ()
+    archives: Sequence[tuple[Path, str]] = ()
+
+    def conf(self, files: Sequence[Path]) -> dict[str, str]:
+        """The settings that bring these and ``files`` to driver and executors."""
+        conf = {}
+        if files or self.modules:
+            conf["spark.files"] = ",".join(map(str, (*files, *self.modules)))
+        if self.modules:
+            conf["spark.submit.pyFiles"] = ",".join(map(str, self.modules))
+        if self.archives:
+            conf["spark.archives"] = ",".join(f"{path}#{name}" for path, name in self.archives)
+        return conf
+
+    def environment(self) -> Mapping[str, str]:
+        """So that the pipeline can import them before it has a SparkContext; ``.py`` files are beside it."""
+        packed = [str(path) for path in self.modules if path.suffix.lower() != ".py"]
+        return {"PYTHONPATH": ":".join(packed)} if packed else {}
+
+
+NO_PACKAGES = Packages()
+"""Nothing comes with the pipeline."""

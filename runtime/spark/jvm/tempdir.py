@@ -1,0 +1,62 @@
+"""Short private directories for the unix sockets and temporary files of Spark's processes.
+
+``sun_path`` holds 108 bytes (unix(7)) and Spark appends up to 45 to ``java.io.tmpdir``, so a directory inside a job's
+working directory can be too long. These live directly below the system's temporary directory, are readable by
+their owner alone, and carry the pid of their maker: whoever makes the next one removes those of dead makers.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from pathlib import Path
+
+from sluice.core.untrusted_files import remove_untrusted
+from sluice.runtime.spark.errors import SparkError
+
+MAX_TEMP_DIRECTORY_BYTES = 61
+"""Longest directory Spark accepts for its unix sockets (``spark.python.unix.domain.socket.dir``)."""
+
+_NAME = re.compile(r"sluice-jvm-(\d+)-\w+")
+
+
+def make_temp_dir(parent: Path | None = None) -> Path:
+    """Create a private (0700) directory with a short path; remove it with :func:`remove_temp_dir`."""
+    base = parent or Path(tempfile.gettempdir())
+    _sweep(base)
+    path = Path(tempfile.mkdtemp(prefix=f"sluice-jvm-{os.getpid()}-", dir=base))
+    if len(os.fsencode(path)) > MAX_TEMP_DIRECTORY_BYTES:
+        path.rmdir()
+        raise SparkError(f"the temporary directory {base} is too long for unix sockets", "set TMPDIR to a shorter one")
+    return path
+
+
+def remove_temp_dir(path: Path) -> None:
+    """Remove a directory of :func:`make_temp_dir` with everything in it."""
+    remove_untrusted(path.parent, path.name)
+
+
+def _sweep(base: Path) -> None:
+    """Remove our own directories whose maker is gone (it was killed before it could)."""
+    for path in base.glob("sluice-jvm-*"):
+        match = _NAME.fullmatch(path.name)
+        if match is None or _alive(int(match[1])):
+            continue
+        try:
+            info = path.lstat()
+        except OSError:
+            continue
+        if stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid():
+            remove_untrusted(base, path.name)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
