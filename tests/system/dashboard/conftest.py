@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import shutil
 import socket
@@ -17,11 +18,15 @@ import pytest
 
 from sluice.core.files import write_secret
 from sluice.core.home import Home
+from sluice.core.tasks import end_tasks
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.service.processes import route_file
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
+from sluice.pki.assertions.stream_standing import OpenStreams, Standing
 from sluice.pki.spiffe_id import Role
 from sluice.runtime.rest.serving import handler_of
+from sluice.runtime.rest.standing import whoever_was_let_in
+from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest_server.routes import published_routes
 from sluice.runtime.rest_server.server import RestServer, make_application
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority, Gateway
@@ -50,9 +55,14 @@ class Stage:
 class CompleteGateway(Gateway):
     """With the REST of a simulated cluster behind it."""
 
-    def start_with(self, dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager) -> None:
-        """Start it all."""
-        self.upstream = _Rest(self.home, dispatcher, manager)  # type: ignore[assignment]
+    def start_with(
+        self,
+        dispatcher: SimulatedDispatcher,
+        manager: SimulatedResourceManager,
+        standing: Standing = whoever_was_let_in,
+    ) -> None:
+        """Start it all; ``standing`` says whose streams of events may stay."""
+        self.upstream = _Rest(self.home, dispatcher, manager, standing)  # type: ignore[assignment]
         self.start()
 
     def publish(self) -> None:
@@ -60,17 +70,23 @@ class CompleteGateway(Gateway):
 
 
 class _Rest:
-    def __init__(self, home: Home, dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager) -> None:
-        self._home, self._dispatcher, self._manager = home, dispatcher, manager
+    def __init__(
+        self, home: Home, dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager, standing: Standing
+    ) -> None:
+        self._home, self._dispatcher, self._manager, self._standing = home, dispatcher, manager, standing
 
     async def serve(self, path: Path) -> None:
+        streams = OpenStreams(self._standing)
         cluster = simulated(self._dispatcher, self._manager, self._home.root)
+        cluster = dataclasses.replace(cluster, streams=Streams(streams))
         keys = AssertionKeys(assertion_keys_file(self._home)).keys
         server = RestServer(make_application(lambda route: handler_of(route, cluster), keys), path)
+        watching = asyncio.create_task(streams.watch())
         await server.start()
         try:
             await asyncio.Event().wait()
         finally:
+            await end_tasks(watching)
             await server.close()
 
 
