@@ -101,7 +101,7 @@ def test_a_set_for_containers_has_what_its_image_is_built_from(
 
 
 def test_a_wheel_is_not_packed_from_files_that_were_changed(installed: Installed) -> None:
-    (changed,) = installed.environment.glob("lib/python3*/site-packages/pki/openssl.cnf")
+    (changed,) = installed.environment.glob("lib/python3*/site-packages/sluice/pki/tls/openssl.cnf")
     kept = changed.read_bytes()
     changed.write_bytes(kept + b"\n")
     try:

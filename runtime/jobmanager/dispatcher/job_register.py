@@ -6,12 +6,14 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn, TypeVar
 
 import msgspec
 
+from sluice.core.errors import SluiceError
 from sluice.core.untrusted_files import is_regular_file
 from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.checkpoint.errors import SavepointFailed
@@ -52,8 +54,9 @@ from sluice.runtime.messages import (
 )
 from sluice.runtime.node.log_files import read_log
 from sluice.runtime.restart_config import RestartConfig
-from sluice.runtime.rpc import RpcEndpoint
+from sluice.runtime.rpc import EndpointNotFound, EndpointStopped, RpcEndpoint
 
+_T = TypeVar("_T")
 _EARLIER_LOG = re.compile(r"attempt-([1-9][0-9]{0,5})\.(driver\.[a-z]+)")
 _EXECUTOR_LOG = re.compile(r"executor-([1-9][0-9]{0,8})\.(stdout|stderr)")
 
@@ -201,7 +204,7 @@ class JobRegister(RpcEndpoint):
         master = self._master(job_id)
         if master is None or job.record.detail.state.terminal:
             return job.record.evidence
-        return self.deferred(master.connections())
+        return self.deferred(answer_or_record(master.connections(), lambda: job.record.evidence))
 
     async def job_stages(self, job_id: str) -> StageTable:
         """See :class:`DispatcherGateway`."""
@@ -209,15 +212,15 @@ class JobRegister(RpcEndpoint):
         master = self._master(job_id)
         if master is None or job.record.detail.state.terminal:
             return job.record.stages
-        return self.deferred(master.stages())
+        return self.deferred(answer_or_record(master.stages(), lambda: job.record.stages))
 
     async def job_ui(self, job_id: str, request: UiRequest) -> UiPage:
         """See :class:`DispatcherGateway`."""
         job = self._job(job_id)
         master = self._master(job_id)
         if master is None or job.record.detail.state.terminal:
-            raise UiNotFound(f"job {job_id} does not run", "its UI is there while it runs")
-        return self.deferred(master.ui(request))
+            raise _no_ui(job_id)
+        return self.deferred(answer_or_record(master.ui(request), lambda: _raise(_no_ui(job_id))))
 
     async def job_exceptions(self, job_id: str) -> tuple[ExceptionEntry, ...]:
         """See :class:`DispatcherGateway`."""
@@ -227,7 +230,8 @@ class JobRegister(RpcEndpoint):
             return judged(job.record.exceptions, detail.attempts, detail.state)
 
         async def ask() -> tuple[ExceptionEntry, ...]:
-            return judged(await master.exceptions(), detail.attempts, detail.state)
+            entries = await answer_or_record(master.exceptions(), lambda: job.record.exceptions)
+            return judged(entries, detail.attempts, detail.state)
 
         return self.deferred(ask())
 
@@ -236,24 +240,24 @@ class JobRegister(RpcEndpoint):
         job, master = self._job(job_id), self._master(job_id)
         if master is None or job.record.detail.state.terminal:
             return job.record.checkpoints
-        return self.deferred(master.checkpoints())
+        return self.deferred(answer_or_record(master.checkpoints(), lambda: job.record.checkpoints))
 
     async def job_savepoints(self, job_id: str) -> tuple[SavepointRequest, ...]:
         """See :class:`DispatcherGateway`."""
         job, master = self._job(job_id), self._master(job_id)
         if master is None or job.record.detail.state.terminal:
             return job.record.savepoints
-        return self.deferred(master.savepoints())
+        return self.deferred(answer_or_record(master.savepoints(), lambda: job.record.savepoints))
 
     async def trigger_savepoint(self, job_id: str, stop: bool) -> str:
         """See :class:`DispatcherGateway`."""
         job, master = self._job(job_id), self._master(job_id)
         if master is None or job.record.detail.state.terminal:
-            raise SavepointFailed(f"job {job_id} is {job.record.detail.state}", "a savepoint is made of a running job")
+            raise _no_savepoint(job)
         savepoint_id = new_savepoint_id(job_id)
 
         async def ask() -> str:
-            await master.trigger_savepoint(savepoint_id, stop)
+            await answer_or_record(master.trigger_savepoint(savepoint_id, stop), lambda: _raise(_no_savepoint(job)))
             return savepoint_id
 
         return self.deferred(ask())
@@ -301,3 +305,24 @@ class JobRegister(RpcEndpoint):
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)
+
+
+async def answer_or_record(question: Awaitable[_T], otherwise: Callable[[], _T]) -> _T:
+    """What the JobMaster answers to ``question``; ``otherwise`` when its attempt ended before it did."""
+    try:
+        return await question
+    except (EndpointNotFound, EndpointStopped):
+        return otherwise()
+
+
+def _raise(error: SluiceError) -> NoReturn:
+    raise error
+
+
+def _no_ui(job_id: str) -> UiNotFound:
+    return UiNotFound(f"job {job_id} does not run", "its UI is there while it runs")
+
+
+def _no_savepoint(job: RegisteredJob) -> SavepointFailed:
+    detail = job.record.detail
+    return SavepointFailed(f"job {detail.id} is {detail.state}", "a savepoint is made of a running job")
