@@ -41,7 +41,9 @@
     if (!mine) return;
     for (const element of document.querySelectorAll("[data-needs]")) {
       const verdict = mine.operations[element.dataset.needs] || "deny";
-      const allowed = verdict === "allow" || (verdict === "own" && element.dataset.owner === mine.name);
+      // Without an owner it is a page or a list, of which the server shows what is one's own.
+      const owned = !("owner" in element.dataset) || element.dataset.owner === mine.name;
+      const allowed = verdict === "allow" || (verdict === "own" && owned);
       element.hidden = !allowed;
       if (allowed && settled && element.dataset.part && !element.dataset.asked) {
         element.dataset.asked = "1";

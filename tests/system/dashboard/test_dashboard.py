@@ -61,10 +61,11 @@ async def test_a_savepoint_is_made_by_who_may(small: Stage) -> None:
         for own in (True, False)
     )
     await _running(small, mine.id, others.id)
-    await sign_in(small, small.gateway.token(AccessRole.SUBMITTER, "ada"), f"/ui/jobs/{others.id}")
+    await sign_in(small, small.gateway.token(AccessRole.VIEWER), f"/ui/jobs/{others.id}")
     await tab.until("document.querySelector('#checkpoints')", "its checkpoints are shown")
     assert not await tab.evaluate("document.querySelector('#make-savepoint summary').checkVisibility()")
-    await tab.go(f"{small.url}/ui/jobs/{mine.id}")
+    await tab.call("Network.clearBrowserCookies")
+    await sign_in(small, small.gateway.token(AccessRole.SUBMITTER, "ada"), f"/ui/jobs/{mine.id}")
     await tab.until("document.querySelector('#make-savepoint summary')?.checkVisibility()", "it is one's own")
     for button, stop in (("#savepoint", False), ("#stop-with-savepoint", True)):
         await tab.click("#make-savepoint summary")
@@ -107,11 +108,18 @@ async def test_only_who_may_is_offered_to_cancel(small: Stage) -> None:
         next(each for each in small.dispatcher.details.values() if (each.owner == "ada") is own)
         for own in (True, False)
     )
-    await sign_in(small, small.gateway.token(AccessRole.SUBMITTER, "ada"), f"/ui/jobs/{others.id}")
+    await sign_in(small, small.gateway.token(AccessRole.VIEWER), f"/ui/jobs/{others.id}")
     await tab.until("sessionStorage.getItem('rights')", "the page knows what one may do")
     assert "Cancel" not in await tab.text()
+    await tab.call("Network.clearBrowserCookies")
+    await sign_in(small, small.gateway.token(AccessRole.SUBMITTER, "ada"), f"/ui/jobs/{others.id}")
+    assert others.name not in await tab.text(), "by default whoever submits sees their own jobs alone"
     await tab.go(f"{small.url}/ui/jobs/{mine.id}")
     await tab.until("document.querySelector('summary.danger').checkVisibility()", "it is one's own")
+    await tab.until(
+        "[...document.querySelectorAll('nav a')].some(each => each.checkVisibility() && each.textContent === 'Jobs')",
+        "the list of one's own jobs is offered",
+    )
     await tab.click("summary.danger")
     await tab.click("#cancel")
     await tab.until("document.querySelector('.head .badge').textContent === 'CANCELED'", "it is cancelled")
