@@ -6,7 +6,7 @@ import http.client
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from sluice.core.files import write_secret
@@ -77,38 +77,36 @@ class Load:
                 self.failures.append(repr(error))
 
 
+def under_load(
+    gateway: Gateway, credential: str, changes: Sequence[Callable[[int], object]], *, restarts: bool = False
+) -> None:
+    """Make ``changes`` in turn until enough requests with ``credential`` were answered, all of them with 200."""
+    number, deadline = 0, time.monotonic() + DEADLINE_SECONDS
+    with Load(gateway, credential) as load:
+        while load.answered < REQUESTS and not load.failures:
+            assert time.monotonic() < deadline, f"{load.answered} answered"
+            changes[number % len(changes)](number)
+            number += 1
+            if restarts and number % 40 == 20:
+                # Its xDS server away and back again: Envoy goes on with what it has.
+                gateway.stop_auth()
+                gateway.start_auth()
+            time.sleep(0.05)  # a pace, not a wait for something
+    assert load.failures == []
+    assert load.answered >= REQUESTS
+    assert number >= len(changes) * 3
+
+
 def test_no_request_fails_while_everything_changes(running_gateway: Gateway) -> None:
     gateway = running_gateway
     text, _ = pass_of(gateway, "viewer")
     keys, revocations = PassKeys.of(gateway.home), Revocations.of(gateway.home)
-    policy_path = gateway.home.gateway / "policy.toml"
-
-    def policy(number: int) -> None:
-        write_secret(policy_path, POLICY.format(number=number, more=("read", "logs")[number // 4 % 2]).encode())
-
     changes: list[Callable[[int], object]] = [
         lambda _: gateway.authority.issue(gateway.identity),
-        policy,
         lambda number: revocations.revoke("token", f"somebody-{number}"),
         lambda number: keys.refresh(time.time() + number),
     ]
-    number, deadline = 0, time.monotonic() + DEADLINE_SECONDS
-    try:
-        with Load(gateway, text) as load:
-            while load.answered < REQUESTS and not load.failures:
-                assert time.monotonic() < deadline, f"{load.answered} answered"
-                changes[number % len(changes)](number)
-                number += 1
-                if number % 40 == 20:
-                    # Its xDS server away and back again: Envoy goes on with what it has.
-                    gateway.stop_auth()
-                    gateway.start_auth()
-                time.sleep(0.05)  # a pace, not a wait for something
-    finally:
-        policy_path.unlink(missing_ok=True)
-    assert load.failures == []
-    assert load.answered >= REQUESTS
-    assert number >= len(changes) * 3
+    under_load(gateway, text, changes, restarts=True)
 
 
 def test_envoy_follows_the_server_after_it_was_away(running_gateway: Gateway) -> None:
@@ -122,3 +120,18 @@ def test_envoy_follows_the_server_after_it_was_away(running_gateway: Gateway) ->
     back = time.monotonic()
     while gateway.send("GET", "/v1/jobs", token=text).status == 200:
         assert time.monotonic() - back < 5.0, "Envoy does not come back to the server"
+
+
+def test_no_request_fails_while_the_policy_changes(running_gateway: Gateway) -> None:
+    """Envoy asks about passes that were made under another policy, so the auth service stays up here."""
+    gateway = running_gateway
+    text, _ = pass_of(gateway, "viewer", "policy", "policy-1")
+    policy_path = gateway.home.gateway / "policy.toml"
+
+    def change(number: int) -> None:
+        write_secret(policy_path, POLICY.format(number=number, more=("read", "cancel")[number // 4 % 2]).encode())
+
+    try:
+        under_load(gateway, text, [change])
+    finally:
+        policy_path.unlink(missing_ok=True)
