@@ -15,6 +15,7 @@ from pathlib import Path
 from cryptography import x509
 
 from sluice.cli.config import Configuration
+from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, PkiError, StoreError
 from sluice.core.home import Home
 from sluice.gateway.config import (
@@ -46,7 +47,7 @@ from sluice.pki.issuing.bulk import (
     issue_all,
     wish_like,
 )
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl_files import identity_directories, push_crls
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.trust.anchor_files import push_trust

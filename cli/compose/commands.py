@@ -106,8 +106,8 @@ def ca(
     from sluice.cli.compose.invitations import Invitation, joined_already
     from sluice.cli.compose.invitations import invite as write_tokens
     from sluice.cli.serving import serve
+    from sluice.core.clock import utc_now
     from sluice.pki.ca.process import DEFAULT_NAME, run_ca
-    from sluice.pki.issuing.issuer import utc_now
 
     located, configuration = load_configuration(home, config)
     wanted = [Invitation.parse(each, configuration.pki.trust_domain) for each in invite]
@@ -133,7 +133,7 @@ def invite_again(
     """Give a process another token: its home was lost, or it came too late for the first."""
     from sluice.cli.compose.invitations import Invitation
     from sluice.cli.compose.invitations import invite as write_tokens
-    from sluice.pki.issuing.issuer import utc_now
+    from sluice.core.clock import utc_now
 
     located, configuration = load_configuration(home, config)
     invitation = Invitation.parse(who, configuration.pki.trust_domain)

@@ -19,6 +19,7 @@ from sluice.cli.options import (
     load_configuration,
 )
 from sluice.cli.pki.arguments import print_json
+from sluice.core.clock import utc_now
 from sluice.core.files import (
     make_private_directory,
     read_bounded,
@@ -30,7 +31,6 @@ from sluice.core.home import Home
 from sluice.pki.authorities.offline import check_signed, request_authority, sign_authority
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.ledger.offline_issuance import Notes, note_of
 from sluice.pki.x509.csr import MAX_CSR_BYTES
 from sluice.pki.x509.keys import key_from_pem, key_to_pem

@@ -27,12 +27,12 @@ from sluice.cli.pki.arguments import (
     arguments,
     names_argument,
 )
+from sluice.core.clock import utc_now
 from sluice.core.files import read_secret, write_secret
 from sluice.core.home import Home
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.identities.join_tokens import MAX_TOKEN_BYTES, mint
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.ledger.file import ledger_path, read_ledger, verify_ledger
 from sluice.pki.ledger.offline_issuance import Notes
 from sluice.pki.ledger.records import ChainState

@@ -51,11 +51,11 @@ from sluice.cli.pki import (
 )
 from sluice.cli.pki.arguments import algorithm_argument, print_json
 from sluice.cli.run import agent as pki_agent
+from sluice.core.clock import utc_now
 from sluice.core.errors import InvalidIdentity
 from sluice.core.files import make_private_directory
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.authorities.trusted_authorities import TrustStore
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.passphrase import read_passphrase
 from sluice.pki.x509.profiles import AuthorityKind

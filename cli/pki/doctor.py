@@ -13,10 +13,10 @@ from sluice.cli.errors import EXIT_NO, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.pki.arguments import print_json
 from sluice.cli.pki.inspect import printable, problem_lines
+from sluice.core.clock import utc_now
 from sluice.core.home import Home
 from sluice.pki.inspect.doctor.examine import Processes, examine
 from sluice.pki.inspect.problems import Severity
-from sluice.pki.issuing.issuer import utc_now
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -10,6 +10,7 @@ import typer
 from sluice.cli.errors import UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.pki.arguments import print_json
+from sluice.core.clock import utc_now
 from sluice.core.errors import InvalidIdentity
 from sluice.core.files import write_public, write_secret
 from sluice.core.home import Home
@@ -22,7 +23,6 @@ from sluice.pki.export.formats import (
 )
 from sluice.pki.export.programs.catalogue import CATALOGUE, Program, export_for
 from sluice.pki.identities.directory import read_identity
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.x509.profiles import AuthorityKind
 
 EPILOG = (

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from sluice.cli.errors import UnreachableError, UsageError
 from sluice.cli.options import DEFAULT_HOME, HomeOption, JsonOption
 from sluice.cli.pki.arguments import print_json
+from sluice.core.clock import utc_now
 from sluice.core.home import Home
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.identities.known_authorities import (
@@ -41,7 +42,6 @@ from sluice.pki.inspect.live.report import (
     inspect_live,
 )
 from sluice.pki.inspect.problems import Problem
-from sluice.pki.issuing.issuer import utc_now
 
 MAX_SHOWN_ENTRIES = 20
 """Most entries of a revocation list that the text shows; JSON has all."""

@@ -30,6 +30,7 @@ from sluice.cli.pki.arguments import (
     print_json,
 )
 from sluice.cli.progress import with_bar
+from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected
 from sluice.core.files import make_private_directory, read_bounded, write_public
 from sluice.core.home import Home
@@ -53,7 +54,7 @@ from sluice.pki.issuing.bulk import (
     prepare,
 )
 from sluice.pki.issuing.inventory import MAX_INVENTORY_BYTES, Wish, parse_inventory
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl_files import install_crls
 from sluice.pki.revocation.outside import Outside
 from sluice.pki.revocation.store import RevocationStore

@@ -21,6 +21,7 @@ from sluice.cli.options import (
     load_configuration,
 )
 from sluice.cli.pki.arguments import address_argument, lifetime_argument, print_json
+from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, SluiceError
 from sluice.core.home import Home
 from sluice.pki.errors import IssuanceRefused
@@ -44,7 +45,6 @@ from sluice.pki.issuing.bulk import (
     prepare,
     wish_like,
 )
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.outside import Outside
 from sluice.pki.x509.profiles import changed_lifetime
 

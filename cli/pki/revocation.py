@@ -24,6 +24,7 @@ from sluice.cli.options import (
     load_configuration,
 )
 from sluice.cli.pki.edge_revocation import end_at_the_gateway
+from sluice.core.clock import utc_now
 from sluice.core.errors import CrlRejected, InvalidIdentity, PkiError
 from sluice.core.files import write_public
 from sluice.core.home import Home
@@ -31,7 +32,6 @@ from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.authorities.trusted_authorities import TrustStore
 from sluice.pki.ca.revocable import Found, in_directory, in_home
 from sluice.pki.config import PkiConfig
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl import Reason, RevocationList
 from sluice.pki.revocation.crl_files import push_crls
 from sluice.pki.revocation.store import RevocationStore, Target

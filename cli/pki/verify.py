@@ -19,6 +19,7 @@ from sluice.cli.options import (
     load_configuration,
 )
 from sluice.cli.pki.arguments import arguments, print_json, spiffe_id_argument
+from sluice.core.clock import utc_now
 from sluice.core.errors import CrlRejected, PkiError, StoreError
 from sluice.core.files import read_bounded
 from sluice.core.home import Home
@@ -26,7 +27,6 @@ from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.authorities.trusted_authorities import TrustStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_certificates, read_identity
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.check import CertificateRevoked, RevocationCheck, check_path
 from sluice.pki.revocation.crl import MAX_CRL_BYTES, load_crls
 from sluice.pki.revocation.crl_files import CRL_FILE

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from sluice.core.clock import Clock
 from sluice.pki.identities.directory import IdentityMaterial
-from sluice.pki.issuing.issuer import Clock
 from sluice.pki.revocation.crl import RevocationList
 from sluice.pki.spiffe_id import SpiffeId
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from sluice.core.clock import Clock
 from sluice.core.errors import StoreError
 from sluice.core.files import (
     locked,
@@ -28,7 +29,6 @@ from sluice.pki.agent.jwt_svid import (
     signing_key,
     validate_token,
 )
-from sluice.pki.issuing.issuer import Clock
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.x509.keys import key_from_pem, key_to_pem
 

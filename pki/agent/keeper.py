@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
 
+from sluice.core.clock import Clock
 from sluice.core.errors import SluiceError, StoreError
 from sluice.core.files import write_public
 from sluice.pki.agent.board import Board
@@ -26,7 +27,7 @@ from sluice.pki.identities.directory import (
     stamp_of,
 )
 from sluice.pki.identities.renewal import is_superseded
-from sluice.pki.issuing.issuer import Clock, DirectoryIssuer
+from sluice.pki.issuing.issuer import DirectoryIssuer
 from sluice.pki.revocation.crl_files import COMPLETE_LISTS_FILE
 from sluice.pki.revocation.revoked_peers import RevokedPeers
 from sluice.pki.trust.in_use_reporter import Reporter

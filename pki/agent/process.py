@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from sluice.core.clock import Clock, utc_now
 from sluice.core.errors import StoreError
 from sluice.pki.agent.board import Board
 from sluice.pki.agent.endpoint import bind_socket
@@ -19,7 +20,7 @@ from sluice.pki.agent.keeper import Keeper, keep_forever
 from sluice.pki.agent.policy import AgentPolicy
 from sluice.pki.agent.sds import SecretDiscovery
 from sluice.pki.agent.workload_api import WorkloadApi
-from sluice.pki.issuing.issuer import Clock, DirectoryIssuer, utc_now
+from sluice.pki.issuing.issuer import DirectoryIssuer
 from sluice.pki.trust.in_use_reporter import Reporter
 
 _LOG = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from typing import Literal
 from cryptography import x509
 from prometheus_client import Counter
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, CrlRejected, StoreError
 from sluice.core.metrics import REGISTRY
 from sluice.pki.authorities.signing import (
@@ -39,7 +40,7 @@ from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateSuperseded, IssuanceRefused
 from sluice.pki.identities.join_tokens import JoinToken, check_token
-from sluice.pki.issuing.issuer import SignedChain, install_signed, utc_now
+from sluice.pki.issuing.issuer import SignedChain, install_signed
 from sluice.pki.ledger.file import (
     Disk,
     Ledger,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from sluice.core.clock import Clock, utc_now
 from sluice.core.errors import StoreError
 from sluice.core.files import (
     make_private_directory,
@@ -20,7 +21,6 @@ from sluice.core.files import (
 )
 from sluice.pki.ca.followers import MAX_FOLLOWERS, FollowerRecord, Followers
 from sluice.pki.ca.protocol import MAX_TRUST_REQUEST_BYTES
-from sluice.pki.issuing.issuer import Clock, utc_now
 from sluice.pki.ledger.file import ledger_path
 from sluice.pki.x509.parse_errors import DAMAGED_JSON
 

@@ -14,9 +14,9 @@ from typing import Annotated
 import msgspec
 from cryptography import x509
 
+from sluice.core.clock import Clock, utc_now
 from sluice.core.errors import PeerRefused
 from sluice.pki.ca.protocol import MAX_TOLD, TrustRequest
-from sluice.pki.issuing.issuer import Clock, utc_now
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.trust.in_use import InUse
 

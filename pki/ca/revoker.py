@@ -10,13 +10,13 @@ import datetime as dt
 import logging
 from collections.abc import Callable
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import PeerRefused
 from sluice.core.home import Home
 from sluice.pki.ca.protocol import RevokedAnswer
 from sluice.pki.ca.revocable import fingerprints, in_home
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateUnknown, IssuanceRefused
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import push_crls
 from sluice.pki.revocation.store import RevocationStore

@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import (
     CertificateRejected,
     PeerRefused,
@@ -58,7 +59,7 @@ from sluice.pki.errors import (
 from sluice.pki.identities.directory import KEY_FILE, PEERS_FILE, read_identity
 from sluice.pki.identities.due import purposes_of
 from sluice.pki.identities.join_tokens import JoinToken
-from sluice.pki.issuing.issuer import SignedChain, install_signed, utc_now
+from sluice.pki.issuing.issuer import SignedChain, install_signed
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity, enrolment_client_context, unverified_client_context

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from sluice.core.clock import Clock, utc_now
 from sluice.core.home import Home
 from sluice.pki.agent.board import Board
 from sluice.pki.agent.keeper import Keeper, keep_forever
@@ -26,7 +27,7 @@ from sluice.pki.enrolment.trust_follower import (
     pause_seconds,
 )
 from sluice.pki.errors import CaUnavailable, RateLimited
-from sluice.pki.issuing.issuer import Clock, DirectoryIssuer, utc_now
+from sluice.pki.issuing.issuer import DirectoryIssuer
 from sluice.pki.x509.profiles import AuthorityKind
 
 _LOG = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from sluice.core.clock import Clock, utc_now
 from sluice.core.errors import PkiError, StoreError
 from sluice.core.home import Home
 from sluice.core.tasks import end_tasks
@@ -32,7 +33,6 @@ from sluice.pki.ca.protocol import (
 from sluice.pki.enrolment.member import Locate
 from sluice.pki.enrolment.trust_client import fetch_trust
 from sluice.pki.errors import RateLimited
-from sluice.pki.issuing.issuer import Clock, utc_now
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.trust.distribution import TrustBundle, TrustPusher
 from sluice.pki.trust.in_use import Alive, is_running, read_reports

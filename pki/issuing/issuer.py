@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from cryptography import x509
 
+from sluice.core.clock import Clock, utc_now
 from sluice.core.errors import CertificateRejected
 from sluice.core.home import Home
 from sluice.pki.authorities.signing import (
@@ -27,7 +28,7 @@ from sluice.pki.ledger.records import NotedKind
 from sluice.pki.revocation.crl_files import install_crls
 from sluice.pki.revocation.store import RevocationStore
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.x509.csr import check_csr, check_edge_key, new_csr
+from sluice.pki.x509.csr import check_csr, check_edge_key
 from sluice.pki.x509.keys import edge_algorithm, generate_key, key_to_pem
 from sluice.pki.x509.profiles import (
     AuthorityKind,
@@ -36,15 +37,6 @@ from sluice.pki.x509.profiles import (
     edge_server_profile,
     workload_profile,
 )
-
-__all__ = ["DirectoryIssuer", "Issuer", "LocalIssuer", "SignedChain", "install_signed", "new_csr", "write_identity"]
-
-Clock = Callable[[], dt.datetime]
-
-
-def utc_now() -> dt.datetime:
-    """The present, in UTC."""
-    return dt.datetime.now(dt.UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
+from sluice.core.clock import Clock, utc_now
 from sluice.core.errors import StoreError
 from sluice.core.home import Home
 from sluice.pki.authorities.rotation_phases import (
@@ -32,7 +33,6 @@ from sluice.pki.authorities.rotation_phases import (
 from sluice.pki.authorities.rotation_store import RotationStore
 from sluice.pki.authorities.trusted_authorities import TrustStore
 from sluice.pki.config import PkiConfig
-from sluice.pki.issuing.issuer import Clock, utc_now
 from sluice.pki.revocation.crl_files import push_crls
 from sluice.pki.revocation.store import RevocationStore
 from sluice.pki.rotation.view import holders, remembered

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import PkiError, SluiceError
 from sluice.core.home import Home
 from sluice.core.metric_exposition import MetricsRegistry, RegistryCollector
@@ -26,7 +27,7 @@ from sluice.pki.ca.address import CaAddress, read_ca
 from sluice.pki.ca.refusals import needing_attention
 from sluice.pki.config import PkiConfig
 from sluice.pki.enrolment.client import OnlineIssuer
-from sluice.pki.issuing.issuer import Issuer, utc_now
+from sluice.pki.issuing.issuer import Issuer
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.connections import ConnectionLog
 from sluice.pki.tls.contexts import TlsIdentity

@@ -10,15 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from sluice.core.clock import utc_now
 from sluice.core.files import make_private_directory
 from sluice.core.untrusted_files import clear_untrusted
-from sluice.pki.issuing.issuer import (
-    SignedChain,
-    install_signed,
-    new_csr,
-    utc_now,
-)
+from sluice.pki.issuing.issuer import SignedChain, install_signed
 from sluice.pki.spiffe_id import SpiffeId
+from sluice.pki.x509.csr import new_csr
 from sluice.runtime.messages import (
     CsrToSign,
     Evidence,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.clock import utc_now
 from sluice.pki.export.programs.catalogue import Program, export_for
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.runtime.spark.java import find_java
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki

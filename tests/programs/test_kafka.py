@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.pki.export.programs.catalogue import Program, export_for
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.peer_identity import certified_identity
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.clock import utc_now
 from sluice.pki.export.programs.catalogue import Program, export_for
 from sluice.pki.identities.directory import read_identity
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.store import RevocationStore, Target
 from sluice.pki.spiffe_id import Role, SpiffeId

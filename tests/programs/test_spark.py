@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from sluice.core.clock import utc_now
 from sluice.pki.export.programs.catalogue import Program, export_for
 from sluice.pki.identities.directory import read_identity
-from sluice.pki.issuing.issuer import utc_now
 from tests.hostile import Hostile, TestPki
 from tests.integration.programs.ports import client_context, exchange, let_in, presented, refuses, tail
 from tests.integration.programs.spark_application import OTHER, SPARK, started

@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.gateway.proxy.envoy_process import EnvoyProcess
 from sluice.pki.agent.policy import IdentityEntry
 from sluice.pki.authorities.signing import authority_key_identifier, to_pem
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.identities.directory import read_identity, write_identity
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.keys import generate_key, key_to_pem, signature_hash
 from sluice.pki.x509.profiles import AuthorityKind, Purpose, leaf_key_usage

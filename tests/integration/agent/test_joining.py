@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.clock import utc_now
 from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.pki.agent.policy import PolicyError, load_policy
@@ -21,7 +22,6 @@ from sluice.pki.config import PkiConfig
 from sluice.pki.enrolment.remote_agent import check_joinable
 from sluice.pki.identities.directory import CHAIN_FILE, read_certificates, read_identity
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki

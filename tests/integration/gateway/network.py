@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from aiohttp import ClientSession, UnixConnector, web
 
+from sluice.core.clock import utc_now
 from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.gateway.config import AUTH_NAME, ENVOY_NAME, GatewayConfig
@@ -28,7 +29,7 @@ from sluice.pki.authorities.signing import to_pem
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_identity, write_identity
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import install_crls
 from sluice.pki.revocation.store import Target

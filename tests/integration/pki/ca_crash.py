@@ -18,13 +18,14 @@ from pathlib import Path
 
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca.authority import OnlineAuthority
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import EnrolmentRefused
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import LocalIssuer, SignedChain, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer, SignedChain
 from sluice.pki.ledger.file import (
     SystemDisk,
     ledger_path,

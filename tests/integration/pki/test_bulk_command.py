@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.clock import utc_now
 from sluice.core.home import Home
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_certificates, read_identity
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.test_command import Command, pki, sluice_pki  # noqa: F401  fixtures

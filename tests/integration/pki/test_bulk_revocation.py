@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sluice.pki.identities.directory import previous_certificates, read_certificates
-from sluice.pki.issuing.issuer import new_csr
 from sluice.pki.revocation.crl import load_crls
 from sluice.pki.revocation.crl_files import CRL_FILE
 from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.csr import new_csr
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.pki.test_command import Command, pki, sluice_pki  # noqa: F401  fixtures
 

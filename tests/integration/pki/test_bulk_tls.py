@@ -13,10 +13,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from OpenSSL.crypto import X509
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import PeerRefused, PkiError
 from sluice.pki.channels import Channel, client_policy, server_policy
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import install_crls
 from sluice.pki.revocation.store import Target

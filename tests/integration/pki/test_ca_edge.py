@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, PkiError
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca.address import CaAddress
@@ -25,7 +26,6 @@ from sluice.pki.errors import CaUnavailable, IssuanceRefused
 from sluice.pki.identities.directory import IdentityMaterial, read_identity
 from sluice.pki.identities.due import purposes_of
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.store import Target
 from sluice.pki.spiffe_id import Role, SpiffeId

@@ -11,6 +11,7 @@ import pytest
 
 from sluice.cli.cluster.identities import issue_due, prepare_authorities, refresh_lists
 from sluice.cli.config import Configuration, load
+from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, SluiceError
 from sluice.core.home import Home
 from sluice.pki.authorities.store import AuthorityStore
@@ -22,7 +23,7 @@ from sluice.pki.enrolment.client import enrol, renew
 from sluice.pki.errors import CaUnavailable
 from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import CRL_FILE
 from sluice.pki.revocation.store import Target

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, StoreError
 from sluice.core.files import write_secret
 from sluice.core.home import Home
@@ -51,7 +52,6 @@ from sluice.pki.identities.directory import (
     read_identity,
 )
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.ledger.file import ledger_path, read_ledger
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import unverified_client_context

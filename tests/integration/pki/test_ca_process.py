@@ -16,11 +16,11 @@ import pytest
 from cryptography import x509
 
 from sluice.cli.main import main
+from sluice.core.clock import utc_now
 from sluice.pki.ca.address import CaAddress, read_ca
 from sluice.pki.enrolment.client import OnlineIssuer
 from sluice.pki.errors import CaUnavailable
 from sluice.pki.identities.directory import read_identity
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.ledger.file import Ledger, ledger_path, read_ledger
 from sluice.pki.ledger.records import LedgerRecord
 from sluice.pki.spiffe_id import Role, SpiffeId

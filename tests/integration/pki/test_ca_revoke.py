@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, PeerRefused
 from sluice.pki.ca.address import CaAddress
 from sluice.pki.ca.config import CaConfig
@@ -24,7 +25,6 @@ from sluice.pki.errors import (
     RateLimited,
 )
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import CRL_FILE
 from sluice.pki.revocation.store import RevocationStore

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, PkiError
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca import server
@@ -44,7 +45,6 @@ from sluice.pki.errors import (
 )
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.ledger.file import ledger_path, read_ledger
 from sluice.pki.ledger.records import LedgerRecord
 from sluice.pki.spiffe_id import Role, SpiffeId

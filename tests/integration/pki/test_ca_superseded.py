@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import StoreError
 from sluice.core.files import write_secret
 from sluice.pki.authorities.store import AuthorityStore
@@ -28,7 +29,7 @@ from sluice.pki.enrolment.member import EdgeMemberIssuer, MemberIssuer
 from sluice.pki.errors import CertificateSuperseded
 from sluice.pki.identities.directory import CHAIN_FILE, read_certificates, read_identity
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.ledger.file import ledger_path, read_ledger
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.spiffe_id import Role, SpiffeId

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from sluice.cli.main import main
+from sluice.core.clock import utc_now
 from sluice.pki.identities.directory import read_certificates, read_identity
 from sluice.pki.inspect.describe import inspect_bytes
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.keys import key_from_pem, same_public_key

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sluice.cli.main import main
+from sluice.core.clock import utc_now
 from sluice.core.home import Home
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca.address import CaAddress, publish_ca
@@ -24,7 +25,6 @@ from sluice.pki.inspect.doctor.examine import Processes, examine
 from sluice.pki.inspect.doctor.online import announced, peer_time
 from sluice.pki.inspect.live.address import Address
 from sluice.pki.inspect.problems import Problem
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl_files import push_crls
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity

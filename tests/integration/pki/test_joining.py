@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.pki.authorities.store import AuthorityStore
@@ -25,7 +26,6 @@ from sluice.pki.ca.process import online_ca
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
 from tests.hostile import TRUST_DOMAIN, TestPki

@@ -10,6 +10,7 @@ import pytest
 
 from sluice.cli.cluster.identities import issue_due, prepare_authorities
 from sluice.cli.config import Configuration, load
+from sluice.core.clock import utc_now
 from sluice.core.home import Home
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca.authority import OnlineAuthority
@@ -17,7 +18,7 @@ from sluice.pki.ca.process import online_ca
 from sluice.pki.ca.refusals import needing_attention
 from sluice.pki.identities.directory import read_identity
 from sluice.pki.identities.due import purposes_of
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.profiles import AuthorityKind, Purpose

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import PeerRefused, StoreError
 from sluice.pki.channels import Channel, client_policy, server_policy
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl import EXPIRY_GRACE, Reason
 from sluice.pki.revocation.crl_files import CRL_FILE, install_crls
 from sluice.pki.revocation.revoked_peers import RevokedPeers

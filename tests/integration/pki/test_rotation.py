@@ -14,8 +14,7 @@ from cryptography import x509
 
 from sluice.core.errors import StoreError
 from sluice.pki.channels import Channel, server_policy
-from sluice.pki.identities.directory import read_certificates
-from sluice.pki.issuing.issuer import write_identity
+from sluice.pki.identities.directory import read_certificates, write_identity
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki, answer_of, assert_refused

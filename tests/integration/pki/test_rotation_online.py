@@ -12,6 +12,7 @@ import pytest
 
 from sluice.cli.cluster.identities import issue_due, prepare_authorities, renew_superseded
 from sluice.cli.config import Configuration, load
+from sluice.core.clock import utc_now
 from sluice.core.home import Home
 from sluice.pki.authorities.rotation_phases import (
     Laggard,
@@ -29,7 +30,6 @@ from sluice.pki.enrolment.client import enrol, renew
 from sluice.pki.errors import CaUnavailable
 from sluice.pki.identities.directory import CA_FILE, CHAIN_FILE, read_certificates
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.ledger.file import ledger_path, read_ledger
 from sluice.pki.rotation.rotator import Rotator
 from sluice.pki.spiffe_id import Role, SpiffeId

@@ -13,6 +13,7 @@ import pytest
 from cryptography import x509
 
 from sluice.cli.main import main
+from sluice.core.clock import utc_now
 from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.pki.agent.policy import ManagedIdentity
@@ -27,7 +28,6 @@ from sluice.pki.enrolment.keeper import CaKeeper, Kept
 from sluice.pki.enrolment.member import MemberIssuer
 from sluice.pki.identities.directory import CA_FILE, CHAIN_FILE, read_certificates
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.pki.tls.listener import MutualTlsListener

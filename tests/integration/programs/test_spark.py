@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.clock import utc_now
 from sluice.pki.export.programs.catalogue import Program, export_for
-from sluice.pki.issuing.issuer import utc_now
 from tests.hostile import Hostile, TestPki
 from tests.integration.programs.ports import Listener, tail, until
 from tests.integration.programs.spark_application import OTHER, SPARK, started

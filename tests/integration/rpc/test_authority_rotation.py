@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from sluice.cli.cluster.identities import renew_superseded
 from sluice.cli.config import load
+from sluice.core.clock import utc_now
 from sluice.core.errors import PeerRefused
 from sluice.pki.authorities.rotation_phases import (
     Keep,
@@ -24,7 +25,6 @@ from sluice.pki.authorities.rotation_phases import (
     Phase,
 )
 from sluice.pki.authorities.rotation_store import RotationStore
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.rotation.rotator import Rotator
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity

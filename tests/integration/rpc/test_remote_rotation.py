@@ -15,6 +15,7 @@ import pytest
 
 from sluice.cli.cluster.identities import renew_superseded
 from sluice.cli.config import load
+from sluice.core.clock import utc_now
 from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.pki.agent.policy import ManagedIdentity
@@ -34,7 +35,6 @@ from sluice.pki.enrolment.join_token_file import JoinTokenFile
 from sluice.pki.enrolment.keeper import CaKeeper, Kept
 from sluice.pki.enrolment.member import MemberIssuer
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.rotation.rotator import Rotator
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import PeerRefused
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import install_crls
 from sluice.pki.revocation.store import Target

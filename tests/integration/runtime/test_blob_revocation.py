@@ -7,9 +7,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from sluice.core.clock import utc_now
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import install_crls
 from sluice.pki.revocation.store import Target

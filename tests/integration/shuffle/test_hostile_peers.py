@@ -443,8 +443,8 @@ async def test_a_job_that_sends_slowly_leaves_memory_to_others(
 async def test_a_revoked_executor_loses_its_connection(
     start_worker: StartWorker, pki: TestPki, identities: dict[str, TlsIdentity]
 ) -> None:
+    from sluice.core.clock import utc_now
     from sluice.pki.identities.directory import read_certificates
-    from sluice.pki.issuing.issuer import utc_now
     from sluice.pki.revocation.crl import Reason
     from sluice.pki.revocation.crl_files import install_crls
     from sluice.pki.revocation.store import Target

@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.core.files import write_public
 from sluice.pki.authorities.signing import to_pem
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.identities.directory import read_identity, write_identity
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl import Reason, Revocation, sign_crl
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+from sluice.core.clock import utc_now
 from sluice.pki.authorities.signing import (
     Authority,
     authority_key_identifier,
@@ -23,7 +24,6 @@ from sluice.pki.authorities.signing import (
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.spiffe_id import SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind
 from sluice.runtime.spark.evidence import MAX_EVIDENCE_LINES, read_evidence

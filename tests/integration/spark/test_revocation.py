@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.clock import utc_now
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl import Reason, Revocation, sign_crl
 from sluice.pki.revocation.crl_files import CRL_FILE, install_crls
 from sluice.pki.revocation.store import Target

@@ -16,10 +16,10 @@ import pytest_asyncio
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
+from sluice.core.clock import utc_now
 from sluice.core.files import write_public
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import previous_certificates, read_certificates
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl_files import install_crls
 from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TRUST_DOMAIN, Hostile, HostileIdentity, TestPki, answer_of, assert_refused

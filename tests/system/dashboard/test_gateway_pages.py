@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 
+from sluice.core.clock import utc_now
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.principal import AccessRole
 from sluice.pki.ca.config import CaConfig
 from sluice.pki.ca.process import online_ca
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.store import RevocationStore
 from sluice.pki.spiffe_id import Role, SpiffeId

@@ -7,8 +7,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sluice.core.clock import utc_now
 from sluice.pki.export.programs.catalogue import Program, export_for
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.hostile import TRUST_DOMAIN, TestPki
 from tests.integration.programs.ports import client_context, exchange, free_ports, tail, until

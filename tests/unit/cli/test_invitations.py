@@ -9,10 +9,10 @@ import pytest
 
 from sluice.cli.compose.invitations import Invitation, invite, joined_already
 from sluice.cli.errors import UsageError
+from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, PkiError
 from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.identities.join_tokens import JoinToken
-from sluice.pki.issuing.issuer import utc_now
 from tests.hostile import TRUST_DOMAIN, TestPki
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, StoreError
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.ca.authority import OnlineAuthority
@@ -16,7 +17,7 @@ from sluice.pki.ca.token_store import TokenStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import EnrolmentRefused, LedgerError
 from sluice.pki.identities.join_tokens import mint
-from sluice.pki.issuing.issuer import LocalIssuer, SignedChain, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer, SignedChain
 from sluice.pki.ledger.file import SystemDisk, ledger_path, read_ledger
 from sluice.pki.ledger.records import LedgerRecord, read_chain
 from sluice.pki.spiffe_id import Role, SpiffeId

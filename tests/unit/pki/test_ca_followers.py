@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import PeerRefused, StoreError
 from sluice.core.files import make_private_directory, write_public, write_secret
 from sluice.core.home import Home
@@ -25,7 +26,7 @@ from sluice.pki.ca.protocol import MAX_TOLD, MAX_TRUST_REQUEST_BYTES, TrustReque
 from sluice.pki.config import PkiConfig
 from sluice.pki.enrolment.trust_follower import question
 from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.ledger.file import Ledger, ledger_path, rfc3339
 from sluice.pki.ledger.records import IssuanceKind, LedgerRecord, NotedKind
 from sluice.pki.revocation.crl import Reason

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import StoreError
 from sluice.core.home import Home
 from sluice.pki.ca.authority import OnlineAuthority
@@ -23,7 +24,7 @@ from sluice.pki.issuing.bulk import (
     issue_all,
 )
 from sluice.pki.issuing.inventory import Wish
-from sluice.pki.issuing.issuer import LocalIssuer, new_csr, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.ledger.file import (
     Ledger,
     SystemDisk,
@@ -34,6 +35,7 @@ from sluice.pki.ledger.issued import living
 from sluice.pki.ledger.offline_issuance import Notes, note_of
 from sluice.pki.ledger.records import LedgerRecord
 from sluice.pki.spiffe_id import Role, SpiffeId
+from sluice.pki.x509.csr import new_csr
 from sluice.pki.x509.key_identifiers import fingerprint
 from sluice.pki.x509.profiles import AuthorityKind, Names, workload_profile
 

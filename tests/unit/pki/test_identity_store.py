@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import StoreError
 from sluice.pki.authorities.store import AuthorityStore
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.database import IdentityStore
 from sluice.pki.issuing.bulk import Certified, Signer
 from sluice.pki.issuing.inventory import parse_inventory
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.spiffe_id import Role, SpiffeId
 from tests.unit.pki.test_files import disk_full_beyond
 

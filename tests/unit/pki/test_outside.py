@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import StoreError
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import CHAIN_FILE, read_certificates
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.outside import OUTSIDE_FILE, Outside
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.x509.profiles import AuthorityKind

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import (
     CertificateRejected,
     InvalidIdentity,
@@ -25,7 +26,6 @@ from sluice.pki.export.programs.catalogue import (
     export_for,
 )
 from sluice.pki.identities.directory import read_identity
-from sluice.pki.issuing.issuer import utc_now
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.store import RevocationStore, Target
 from sluice.pki.spiffe_id import Role, SpiffeId

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import CertificateRejected, CrlRejected, StoreError
 from sluice.core.home import Home
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import (
     CRL_FILE,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from sluice.core.clock import utc_now
 from sluice.core.errors import StoreError
 from sluice.core.home import Home
 from sluice.pki.authorities.rotation_phases import (
@@ -29,7 +30,7 @@ from sluice.pki.identities.directory import (
     read_certificates,
     read_identity,
 )
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.crl_files import CRL_FILE
 from sluice.pki.revocation.store import RevocationStore, Target

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
 
+from sluice.core.clock import utc_now
 from sluice.core.files import write_secret
 from sluice.gateway.audit_log.log import audit_file
 from sluice.gateway.credentials.access_tokens import CSRF_COOKIE
@@ -17,7 +18,7 @@ from sluice.pki.ca.config import CaConfig
 from sluice.pki.ca.process import online_ca
 from sluice.pki.config import PkiConfig
 from sluice.pki.identities.directory import read_certificates
-from sluice.pki.issuing.issuer import LocalIssuer, utc_now
+from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.revocation.crl import Reason
 from sluice.pki.revocation.store import RevocationStore
 from sluice.pki.spiffe_id import Role, SpiffeId
