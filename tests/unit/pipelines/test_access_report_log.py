@@ -16,8 +16,8 @@ from sluice.gateway.audit_log.segments import CURRENT
 from sluice.gateway.audit_log.verification import verify_log
 from sluice.pipelines import access_report as report
 from sluice.pipelines.access_report import LogError
-from tests.unit.gateway.test_audit_traffic import TAMPERED, Kept
-from tests.unit.gateway.test_audit_verify import HARM, write_log
+from tests.unit.gateway.audit_log.test_audit_traffic import TAMPERED, Kept
+from tests.unit.gateway.audit_log.test_audit_verify import HARM, write_log
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,461 @@
+"""Acceptance and end of jobs when writes land late, are refused, or nobody waits for them any more."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from sluice.pki.spiffe_id import Role
+from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.blob.store import BlobStore
+from sluice.runtime.ha.errors import (
+    EntryDamaged,
+    HaError,
+    LeadershipLost,
+    OutcomeUnknown,
+    PointerConflict,
+    PointersFull,
+    StorageUnavailable,
+)
+from sluice.runtime.jobmanager.attempt.job_master import JobMaster
+from sluice.runtime.jobmanager.dispatcher.durable_writes import CONFLICT_TRIES, persistently
+from sluice.runtime.jobmanager.dispatcher.endpoint import Dispatcher
+from sluice.runtime.jobmanager.dispatcher.job_queue import JobLimits
+from sluice.runtime.jobmanager.dispatcher.job_records import accepted_detail
+from sluice.runtime.jobmanager.dispatcher.submitting import submit_with_blobs
+from sluice.runtime.jobmanager.errors import JobNotFound
+from sluice.runtime.jobmanager.gateways import DISPATCHER, DispatcherGateway
+from sluice.runtime.jobmanager.store.job_history import HistoryStore, JobHistory
+from sluice.runtime.jobmanager.store.job_store import JobStore
+from sluice.runtime.jobmanager.views import JobRecord
+from sluice.runtime.messages import (
+    BlobRef,
+    Evidence,
+    JobState,
+    JobSubmission,
+    SlotProfile,
+)
+from sluice.runtime.restart_config import RestartConfig, RestartStrategy
+from sluice.runtime.rpc import EndpointStopped, MailboxFull, RpcService
+from tests.hostile import TestPki
+from tests.unit.runtime.ha.simulated import Lines, MemoryStorage, Service, SimulatedPointers
+
+CONTENT = b"print(1)"
+PIPELINE = BlobRef(sha256=hashlib.sha256(CONTENT).hexdigest(), name="p.py", size=len(CONTENT))
+SUBMISSION = JobSubmission(name="p.py", owner="ann", pipeline=PIPELINE)
+ONE, TWO, THREE = "1" * 32, "2" * 32, "3" * 32
+
+
+@dataclass
+class Steered(SimulatedPointers):
+    """Pointers whose writes wait, fail before they are carried out, or after; by operation and folder."""
+
+    service: Service
+    slow: dict[tuple[str, str], asyncio.Event] = field(default_factory=dict)
+    before: dict[tuple[str, str], Exception] = field(default_factory=dict)
+    after: dict[tuple[str, str], Exception] = field(default_factory=dict)
+    later: dict[tuple[str, str], Exception] = field(default_factory=dict)
+    """As ``before``, from when something of ``after`` was raised."""
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        super().__init__(self.service, Lines(self.service), self.service.open(), lambda: None)
+
+    async def create(self, folder: str, name: str, value: bytes) -> None:
+        await self._steered("create", folder, lambda: SimulatedPointers.create(self, folder, name, value))
+
+    async def replace(self, folder: str, name: str, value: bytes, version: int) -> None:
+        await self._steered("replace", folder, lambda: SimulatedPointers.replace(self, folder, name, value, version))
+
+    async def _steered(self, operation: str, folder: str, write: Callable[[], Awaitable[None]]) -> None:
+        key = (operation, folder)
+        if key in self.slow:
+            self.begun.set()
+            await self.slow[key].wait()
+        if key in self.before:
+            raise self.before[key]
+        await write()
+        if key in self.after:
+            self.before |= self.later
+            raise self.after.pop(key)
+
+
+class Blobs(BlobStore):
+    """Notes in which thread files are removed."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, 1000)
+        self.removed_in: list[threading.Thread] = []
+
+    def remove_job(self, job_id: str) -> None:
+        self.removed_in.append(threading.current_thread())
+        super().remove_job(job_id)
+
+    def put(self, job_id: str) -> None:
+        """The pipeline."""
+        with self.writer(job_id, "p.py") as writer:
+            writer.write(CONTENT)
+            writer.commit()
+
+
+class Term:
+    """It leads."""
+
+    granted_at = 0.0
+
+    def check(self) -> None:
+        """Still."""
+
+
+class Roomy:
+    """TaskManagers of any size."""
+
+    async def too_large(self, profile: SlotProfile) -> str:
+        assert profile.cores
+        return ""
+
+
+class World:
+    """A dispatcher that accepts jobs and has no room to run any, over memory."""
+
+    def __init__(self, rpc: RpcService, root: Path) -> None:
+        self.rpc = rpc
+        self.root = root
+        self.blobs = Blobs(root / "blobs")
+        (root / "jobs").mkdir()
+        self.storage = MemoryStorage()
+        self.pointers = Steered(Service(10.0))
+        self.store = JobStore(self.pointers, self.storage, epoch=1, origin="here")
+        checkpoints = SimpleNamespace(remove=lambda _: None)
+        self.dispatcher = Dispatcher(
+            store=self.store,
+            history=HistoryStore(self.pointers, self.storage),
+            term=_any(Term()),
+            blobs=self.blobs,
+            jobs=root / "jobs",
+            resource_manager=_any(Roomy()),
+            services=_any(
+                SimpleNamespace(
+                    shuffle=None,
+                    places=SimpleNamespace(checkpoints=checkpoints),
+                    driver_host=SimpleNamespace(executor_size=lambda _: SlotProfile(cores=1, memory_mb=1)),
+                )
+            ),
+            finished_jobs_kept=10,
+            lease=0.0,
+            restart=RestartConfig(strategy=RestartStrategy.FIXED_DELAY),
+            limits=JobLimits(running=0, per_user=0, queued=0, queued_per_user=0),
+        )
+        self.gateway = rpc.local(DispatcherGateway, DISPATCHER)
+
+    async def submit(self, job_id: str) -> None:
+        """As REST does."""
+
+        async def prepare() -> JobSubmission:
+            await asyncio.to_thread(self.blobs.put, job_id)
+            return SUBMISSION
+
+        await submit_with_blobs(self.gateway, self.blobs, job_id, prepare)
+
+    async def durable(self) -> list[str]:
+        """What the next leader would run."""
+        later = JobStore(SimulatedPointers(self.pointers.service, Lines(self.pointers.service), 1, lambda: None),
+                         self.storage, epoch=2, origin="there")  # fmt: skip
+        return [job.job_id for job in (await later.recover()).accepted]
+
+    def ended(self, job_id: str, state: JobState = JobState.FINISHED) -> JobRecord:
+        """A result."""
+        detail = msgspec.structs.replace(accepted_detail(job_id, SUBMISSION, 1), state=state, end_time=2)
+        return JobRecord(submission=SUBMISSION, detail=detail)
+
+
+@pytest.fixture(scope="module")
+def identity(tmp_path_factory: pytest.TempPathFactory) -> TlsIdentity:
+    return TestPki(tmp_path_factory.mktemp("pki")).process(Role.JOBMANAGER, "jm")
+
+
+@pytest_asyncio.fixture
+async def world(identity: TlsIdentity, tmp_path: Path) -> AsyncIterator[World]:
+    rpc = RpcService(identity)
+    made = World(rpc, tmp_path)
+    never = asyncio.Event()
+    made.pointers.slow["create", "attempts"] = never  # accepted jobs do not get further than that
+    await rpc.start(made.dispatcher)
+    yield made
+    await rpc.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for it, not for ever."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+# --- acceptance -----------------------------------------------------------------------------------------------
+
+
+async def test_a_job_whose_client_gave_up_is_accepted_once_its_write_lands(world: World) -> None:
+    """It was forgotten, and the next leader ran what nobody knew of."""
+    lands = world.pointers.slow["replace", "jobs"] = asyncio.Event()
+    client = asyncio.create_task(world.submit(ONE))
+    await asyncio.wait_for(world.pointers.begun.wait(), 30)
+    client.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await client
+    assert [job.id for job in await world.gateway.jobs()] == [ONE]
+    lands.set()
+    await until(lambda: world.dispatcher._jobs[ONE].accepting is None)
+    assert await world.durable() == [ONE]
+    assert world.blobs.path(ONE, PIPELINE.sha256).is_file()
+
+
+async def test_a_write_that_was_refused_but_landed_is_undone_before_the_client_is_told(world: World) -> None:
+    world.pointers.after["replace", "jobs"] = StorageUnavailable("the directory cannot be synced")
+    with pytest.raises(StorageUnavailable, match="synced"):
+        await world.submit(ONE)
+    assert await world.durable() == []
+    assert await world.gateway.jobs() == ()
+    await until(lambda: not any(ONE in name for name in world.storage.entries))
+    assert not world.pointers.service.pointers
+    await world.submit(ONE)
+    assert await world.durable() == [ONE]
+
+
+async def test_a_storage_that_is_away_keeps_no_client_waiting(world: World) -> None:
+    """What is left of the job goes when the storage is back."""
+    world.storage.away = True
+    with pytest.raises(StorageUnavailable, match="away"):
+        await world.submit(ONE)
+    assert world.pointers.service.pointers
+    assert not (world.root / "blobs" / ONE).exists()
+    world.storage.away = False
+    await until(lambda: not world.pointers.service.pointers)
+
+
+async def test_what_cannot_be_undone_is_said_to_be_unknown(world: World) -> None:
+    world.pointers.after["replace", "jobs"] = StorageUnavailable("odd")
+    world.pointers.later["replace", "jobs"] = EntryDamaged("odder")
+    with pytest.raises(OutcomeUnknown, match="list of jobs"):
+        await world.submit(ONE)
+    assert await world.durable() == [ONE]
+
+
+async def test_a_dispatcher_that_stops_leaves_the_outcome_open(world: World) -> None:
+    world.pointers.slow["replace", "jobs"] = asyncio.Event()
+    client = asyncio.create_task(world.submit(ONE))
+    await asyncio.wait_for(world.pointers.begun.wait(), 30)
+    await world.rpc.stop(world.dispatcher)
+    with pytest.raises(OutcomeUnknown, match=ONE):
+        await client
+
+
+async def test_a_cancellation_waits_until_the_job_is_accepted(world: World) -> None:
+    lands = world.pointers.slow["replace", "jobs"] = asyncio.Event()
+    client = asyncio.create_task(world.submit(ONE))
+    await asyncio.wait_for(world.pointers.begun.wait(), 30)
+    cancelling = asyncio.create_task(world.gateway.cancel_job(ONE))
+    del world.pointers.slow["replace", "jobs"]
+    lands.set()
+    await client
+    await cancelling
+    store = JobStore(world.pointers, world.storage, epoch=2, origin="there")
+    assert [job.cancelled for job in (await store.recover()).accepted] == [True]
+
+
+async def test_a_cancellation_of_what_is_not_accepted_finds_no_job(world: World) -> None:
+    lands = world.pointers.slow["replace", "jobs"] = asyncio.Event()
+    world.pointers.after["replace", "jobs"] = StorageUnavailable("full")
+    client = asyncio.create_task(world.submit(ONE))
+    await asyncio.wait_for(world.pointers.begun.wait(), 30)
+    cancelling = asyncio.create_task(world.gateway.cancel_job(ONE))
+    lands.set()
+    with pytest.raises(StorageUnavailable):
+        await client
+    with pytest.raises(JobNotFound):
+        await cancelling
+
+
+# --- the end --------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_whose_result_is_refused_for_good_fails_with_the_reason(world: World) -> None:
+    await world.submit(ONE)
+    world.pointers.before["create", "results"] = HaError("a pointer of 70000 bytes")
+    await world.gateway.job_ended(world.ended(ONE))
+    detail = await world.gateway.job(ONE)
+    assert detail.state is JobState.FAILED
+    assert detail.failure is not None
+    assert "it was FINISHED" in detail.failure.error
+    assert "70000 bytes" in detail.failure.error
+
+
+async def test_the_oldest_results_make_room_for_a_new_one(world: World) -> None:
+    for job_id in (ONE, TWO):
+        await world.submit(job_id)
+        await world.gateway.job_ended(world.ended(job_id))
+        await world.store.clean(job_id)
+        world.dispatcher._jobs[job_id].clean = True
+    await world.submit(THREE)
+    world.pointers.after["create", "results"] = PointersFull("no room")
+    await world.gateway.job_ended(world.ended(THREE))
+    assert [job.id for job in await world.gateway.jobs()] == [THREE, TWO]
+    assert sorted(name for folder, name in world.pointers.service.pointers if folder == "results") == [TWO, THREE]
+
+
+async def test_files_are_not_removed_on_the_event_loop(world: World) -> None:
+    await world.submit(ONE)
+    world.storage.away = True
+    with pytest.raises(StorageUnavailable):
+        await world.submit(TWO)
+    world.storage.away = False
+    await world.gateway.job_ended(world.ended(ONE))
+    assert world.blobs.removed_in
+    assert threading.current_thread() not in world.blobs.removed_in
+
+
+async def test_a_history_that_is_refused_stops_no_restart(world: World) -> None:
+    await world.submit(ONE)
+    world.pointers.before["create", "history"] = EntryDamaged("damaged")
+    assert await world.gateway.attempt_failed(ONE) is not None
+    world.dispatcher._jobs[ONE].history = JobHistory()
+
+
+async def test_what_passes_is_waited_for_and_what_does_not_is_raised() -> None:
+    answers: list[Exception | int] = [*[StorageUnavailable("away")] * 9, 7]
+
+    async def work() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert await persistently(work, "it", lambda: None, first_retry=0.0) == 7
+    answers += [PointerConflict("changes")] * (CONFLICT_TRIES + 1)
+    with pytest.raises(PointerConflict):
+        await persistently(work, "it", lambda: None, first_retry=0.0)
+    assert len(answers) == 1
+    answers[:] = [PointersFull("full")]
+    with pytest.raises(PointersFull):
+        await persistently(work, "it", lambda: None, first_retry=0.0)
+
+    def check() -> None:
+        raise LeadershipLost("not any more")
+
+    answers[:] = [StorageUnavailable("away")] * 2
+    with pytest.raises(LeadershipLost):
+        await persistently(work, "it", check, first_retry=0.0)
+
+
+# --- the JobMaster --------------------------------------------------------------------------------------------
+
+
+class Told:
+    """Dispatcher and ResourceManager of an attempt; what is in ``errors`` is raised first, by method."""
+
+    def __init__(self, **errors: Exception) -> None:
+        self.calls: list[str] = []
+        self.errors = errors
+        self.result_is_durable = asyncio.Event()
+        self.result_is_durable.set()
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*_: object) -> float | None:
+            if name == "job_ended":
+                await self.result_is_durable.wait()
+            if name in self.errors:
+                raise self.errors.pop(name)
+            self.calls.append(name)
+            return 0.0
+
+        return call
+
+
+class Ending(JobMaster):
+    """Its end alone is of interest."""
+
+    async def on_start(self) -> None:
+        """No driver."""
+
+    async def on_stop(self) -> None:
+        """Nothing to end."""
+
+
+def attempt(told: Told, root: Path) -> JobMaster:
+    """One without a driver."""
+    host = SimpleNamespace(jobs=root, executor_size=lambda _: SlotProfile(cores=1, memory_mb=1))
+    services = SimpleNamespace(
+        driver_host=host, resource_manager=told, dispatcher=told, checkpoints=None, shuffle=None, failure_budget=1,
+        slot_idle_timeout=1.0, clock=lambda: 1.0, check_leadership=lambda: None,
+        places=SimpleNamespace(checkpoints=None, savepoints=None), spark_defaults={},
+    )  # fmt: skip
+    before = JobRecord(submission=SUBMISSION, detail=accepted_detail(ONE, SUBMISSION, 1))
+    return Ending(before, _any(services), attempt=1)
+
+
+async def test_slots_do_not_wait_for_a_result_to_be_durable(tmp_path: Path) -> None:
+    told = Told()
+    told.result_is_durable.clear()
+    master = attempt(told, tmp_path)
+    releasing = asyncio.create_task(
+        master._release(JobRecord(submission=SUBMISSION, detail=accepted_detail(ONE, SUBMISSION, 1)))
+    )
+    await until(lambda: "release_job" in told.calls)
+    assert told.calls == ["release_job"]
+    told.result_is_durable.set()
+    await asyncio.wait_for(releasing, 30)
+    assert told.calls == ["release_job", "job_ended", "job_released"]
+
+
+@pytest.mark.parametrize("method", ["job_ended", "release_job", "job_released"])
+async def test_an_attempt_that_finds_everybody_busy_gives_everything_back(tmp_path: Path, method: str) -> None:
+    told = Told(**{method: MailboxFull("10000 messages")})
+    master = attempt(told, tmp_path)
+    await asyncio.wait_for(
+        master._release(JobRecord(submission=SUBMISSION, detail=accepted_detail(ONE, SUBMISSION, 1))), 30
+    )
+    assert sorted(told.calls) == ["job_ended", "job_released", "release_job"]
+
+
+async def test_a_failed_attempt_ends_though_nobody_decides_about_the_next(
+    identity: TlsIdentity, tmp_path: Path
+) -> None:
+    told = Told(attempt_failed=EntryDamaged("the history"))
+    rpc = RpcService(identity)
+    master = attempt(told, tmp_path)
+    await rpc.start(master)
+    master._conclude_attempt("exit code 1")
+    await until(lambda: "job_released" in told.calls)
+    assert master._life.state is JobState.FAILED
+    await rpc.close()
+
+
+@pytest.mark.parametrize("error", [LeadershipLost("gone"), EndpointStopped("gone")])
+async def test_an_attempt_of_a_leader_that_is_none_any_more_ends_nothing(tmp_path: Path, error: HaError) -> None:
+    told = Told()
+    master = attempt(told, tmp_path)
+    master._undecided(Evidence(), error)
+    await asyncio.sleep(0)
+    assert told.calls == []
+
+
+async def test_a_driver_whose_identity_cannot_be_read_is_renewed_all_the_same(tmp_path: Path) -> None:
+    """Its watch ended with the error, and the identity ran out."""
+    master = attempt(Told(), tmp_path)
+    master._watch_driver_identity()
+    (timer,) = master._timers
+    timer.cancel()
+
+
+def _any(value: object) -> Any:  # a part that stands for another
+    return value
