@@ -1,4 +1,4 @@
-"""Errors of the command, and the exit code each means (see ``docs/operations.md``)."""
+"""Errors of the command, and the exit code each means (see ``docs/howto/operate.md``)."""
 
 from __future__ import annotations
 

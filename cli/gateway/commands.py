@@ -12,6 +12,6 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The gateway
 app.command(
     "render",
     epilog="Example: sluice gateway render --proxy nginx --out nginx; nginx -p nginx -c nginx.conf, beside `sluice run "
-    "auth` and instead of `sluice run envoy` (docs/nginx.md).",
+    "auth` and instead of `sluice run envoy` (docs/howto/nginx.md).",
 )(gateway_render.render_)
 app.command("status")(gateway_status.status)

@@ -71,7 +71,7 @@ class Kubectl:
         if done.returncode != 0:
             said = done.stderr.decode(errors="replace").strip()[-500:]
             raise CommandError(
-                f"kubectl {arguments[0]} failed: {said}", "see docs/deployment.md for the rights it needs"
+                f"kubectl {arguments[0]} failed: {said}", "see docs/howto/deployment.md for the rights it needs"
             )
         return done.stdout
 

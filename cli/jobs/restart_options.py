@@ -39,5 +39,5 @@ def restart_wish(strategy: RestartStrategy | None, settings: list[str]) -> dict[
     try:
         converted = msgspec.convert(wish, RestartWish, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"--restart: {error}", "see docs/jobs.md") from error
+        raise UsageError(f"--restart: {error}", "see docs/reference/jobs.md") from error
     return {name: value for name, value in msgspec.to_builtins(converted).items() if value is not None}

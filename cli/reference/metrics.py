@@ -30,7 +30,7 @@ def metrics_reference() -> str:
     lines = [
         "# Metrics",
         "",
-        "Of all processes at `GET /v1/metrics`, in Prometheus' text format ([observability](../observability.md)).",
+        "Of all processes at `GET /v1/metrics`, in Prometheus' text format ([observability](../howto/monitoring.md)).",
         "Each has the label `process` too. Besides these there are the usual `process_…` and `python_…` of each.",
         "",
         "| Metric | Kind | Labels | Says |",

@@ -16,10 +16,10 @@ from sluice.runtime.rest_server.routes import ROUTES
 _INTRODUCTION = """\
 # REST
 
-What the gateway lets through, as `GET /v1/openapi.json` describes it; [REST](../rest.md) says how it is used. Who may
-do what is decided by the operation ([policy](../gateway.md#what)). The gateway itself answers 401 to who is nobody, 403
-to who may not, 429 to who asks too often, and 503 while the auth service is away. Every route may end with one of these
-problems:
+Every route that the gateway lets through, as `GET /v1/openapi.json` describes it. [The REST API](rest-api.md)
+explains how to use it. The [policy](../howto/access.md#what) decides by operation who may do what. The gateway itself
+answers 401 without a valid credential, 403 when the policy denies the operation, 429 when a rate limit is exceeded,
+and 503 while the auth service is unavailable. Every route may also fail with one of these problems:
 """
 _ANCHOR = re.compile(r"[^a-z0-9_ -]")
 

@@ -117,7 +117,7 @@ http {{
     types {{}}
     server_tokens off;
 {_temporary(paths.directory)}
-    # One line for each request, taken over into the audit log (docs/audit-log.md); a path without its query.
+    # One line for each request, taken over into the audit log (docs/reference/audit-log.md); a path without its query.
     map $request_uri $sluice_path {{
         "~^(?<sluice_before>[^?]*)" $sluice_before;
         default "";

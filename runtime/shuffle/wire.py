@@ -1,7 +1,7 @@
 """The frames of the shuffle's data plane: their form and their bounds; no I/O.
 
 Little endian. A frame is a header of 48 bytes and a payload; the payload of PUSH and DATA is a table of segments, then
-their data back to back. The document of the protocol is docs/shuffle-worker.md.
+their data back to back. The document of the protocol is docs/reference/shuffle-protocol.md.
 """
 
 from __future__ import annotations

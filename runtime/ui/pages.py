@@ -1,6 +1,7 @@
 """The pages of the dashboard, and parts of pages: ask an endpoint, render. What is shown is decided beside this module.
 
-Each has the operation of what it shows, so that a page shows nobody more than REST would tell (docs/dashboard.md).
+Each page requires the operation of the data it shows, so that it never shows more than REST would return
+(docs/reference/dashboard.md).
 """
 
 from __future__ import annotations

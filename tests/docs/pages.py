@@ -1,4 +1,7 @@
-"""A page of documentation as a script: its ``sh`` blocks in order, and the files it says to write."""
+"""A page of documentation as a script: its ``sh`` blocks in order, and the files it says to write.
+
+Commands that a test cannot run (they need another machine, root, or a service outside) stand in ``console`` blocks.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,11 @@ def blocks_of(page: str) -> Iterator[Block]:
                 raise ValueError(f"the block in line {number} does not end")
             yield Block(number, fence["language"], "\n".join(inside) + "\n", file)
             file = ""
+
+
+def has_commands(page: str) -> bool:
+    """Whether the page has any block that a test runs."""
+    return any(block.language == "sh" for block in blocks_of(page))
 
 
 def script_of(page: str) -> str:

@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import script_of
+from tests.docs.pages import has_commands, script_of
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/tutorial.md", *sorted(f"docs/howto/{each.name}" for each in ROOT.glob("docs/howto/*.md"))]
+PAGES = [
+    str(page.relative_to(ROOT))
+    for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/tutorial/*.md")), *sorted(ROOT.glob("docs/howto/*.md"))]
+    if has_commands(page.read_text(encoding="utf-8"))
+]
 PAGE_SECONDS = 900
 
 

@@ -29,9 +29,9 @@ STOP_SECONDS = 25.0
 ADMINISTRATOR = "administrator"
 """A token that may do everything."""
 LEADER = "leader"
-"""The token of a user to whom a test gives what docs/ha.md says that a JobManager needs."""
+"""The token of a user to whom a test gives what docs/howto/high-availability.md says that a JobManager needs."""
 SUBMITTER = "submitter"
-"""The token of a user to whom a test gives what docs/deployment.md says that a submitter needs."""
+"""The token of a user to whom a test gives what docs/howto/deployment.md says that a submitter needs."""
 NAMESPACE = "sluice"
 
 

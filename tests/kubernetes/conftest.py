@@ -24,6 +24,6 @@ def programs() -> Path:
 
 @pytest.fixture(scope="module")
 def server(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """An API server, with what docs/ha.md says that JobManagers need and no more."""
+    """An API server, with what docs/howto/high-availability.md says that JobManagers need and no more."""
     with api_server(programs, tmp_path_factory.mktemp("kubernetes")) as found:
         yield found

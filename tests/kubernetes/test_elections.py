@@ -1,4 +1,4 @@
-"""Elections and pointers against a real API server, with the rights that docs/ha.md names and no others."""
+"""Elections and pointers against a real API server, with only the rights that docs/howto/high-availability.md names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sluice submit --target kubernetes`` with Spark's own spark-submit, and the rights that docs/deployment.md names."""
+"""``sluice submit --target kubernetes`` with Spark's spark-submit and the rights of docs/howto/deployment.md."""
 
 from __future__ import annotations
 

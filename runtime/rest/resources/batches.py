@@ -1,4 +1,4 @@
-"""Apache Livy's batches, for clients that speak Livy: the same jobs under the same rules (docs/livy.md).
+"""Apache Livy's batches, for clients that speak Livy: the same jobs under the same rules (docs/reference/livy.md).
 
 A batch has a number. It is the beginning of its job's id: whichever JobManager is asked knows it, and nothing is kept.
 """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import blocks_of, script_of
+from tests.docs.pages import blocks_of, has_commands, script_of
 
 PAGE = """# Title
 
@@ -36,6 +36,11 @@ echo never
 def test_blocks_know_their_line_language_and_file() -> None:
     found = [(each.line, each.language, each.file) for each in blocks_of(PAGE)]
     assert found == [(3, "sh", ""), (9, "text", "sub/hello.txt"), (13, "json", ""), (17, "sh", "")]
+
+
+def test_a_page_has_commands_when_it_has_a_block_of_sh() -> None:
+    assert has_commands(PAGE)
+    assert not has_commands("```console\nsudo reboot\n```\n")
 
 
 def test_a_block_without_an_end_is_a_mistake() -> None:

@@ -47,7 +47,7 @@ EMPTY = {FrameType.COMMIT, FrameType.ABORT, FrameType.CREDIT, FrameType.CANCEL, 
 
 
 def test_the_header_is_what_the_protocol_says() -> None:
-    """Offsets and sizes of docs/shuffle-worker.md, written down a second time."""
+    """Offsets and sizes of docs/reference/shuffle-protocol.md, written down a second time."""
     packed = Header(
         FrameType.PUSH, shuffle=1, partition=2, map_id=-3, request=4, length=5, count=6, aux=7, extra=8, flags=9
     ).pack()
