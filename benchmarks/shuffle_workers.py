@@ -20,7 +20,7 @@ import psutil
 from sluice.core.files import write_secret
 from sluice.pki.issuing.issuer import Issuer
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from sluice.runtime.messages import ShuffleAllocation, WorkerAddress
 
 HOST = "127.0.0.1"
 START_SECONDS = 60.0
@@ -43,7 +43,7 @@ class ShuffleWorkers:
     memory_bytes: int = 256 << 20
     options: Sequence[str] = ()
     processes: dict[str, asyncio.subprocess.Process] = field(default_factory=dict)
-    _addresses: dict[str, ShuffleWorkerAddress] = field(default_factory=dict)
+    _addresses: dict[str, WorkerAddress] = field(default_factory=dict)
     _key: bytes = field(default_factory=lambda: secrets.token_bytes(8), repr=False)
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -81,7 +81,7 @@ class ShuffleWorkers:
         if process.stdout is None:
             raise RuntimeError(f"{name} has no output")
         _, host, bound = (await process.stdout.readline()).decode().split()
-        self._addresses[name] = ShuffleWorkerAddress(name, host, int(bound))
+        self._addresses[name] = WorkerAddress(name, host, int(bound))
 
     def data(self, name: str) -> Path:
         """Where a worker keeps its data."""

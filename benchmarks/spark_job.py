@@ -22,13 +22,14 @@ import psutil
 
 from sluice.pki.issuing.issuer import Issuer
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.runtime.messages import ExecutorLaunch, ShuffleAllocation, SparkRegistration
+from sluice.runtime.messages import ExecutorLaunch, OutputLocation, ShuffleAllocation, SparkRegistration
 from sluice.runtime.node.child_process import ChildProcess
 from sluice.runtime.spark.driver.bridge import (
     Bridge,
     BridgeEvent,
     LocateShuffle,
     RegisterShuffle,
+    ShuffleAnswer,
     SparkStopped,
     UnregisterShuffle,
 )
@@ -114,7 +115,10 @@ class Job:
 
         def received(event: BridgeEvent) -> None:
             if isinstance(event, RegisterShuffle | LocateShuffle):
-                bridge.shuffle_registered(bridge.contexts, event.id, self._allocate(bridge.contexts, event.shuffle_id))
+                answer: ShuffleAnswer | str = self._allocate(bridge.contexts, event.shuffle_id)
+                if isinstance(event, LocateShuffle) and isinstance(answer, ShuffleAllocation):
+                    answer = tuple(OutputLocation(pushed_to=each.name, address=each) for each in answer.workers)
+                bridge.answer_shuffle(bridge.contexts, event.id, answer)
             elif isinstance(event, UnregisterShuffle):
                 if self.shuffle:
                     self.shuffle.release(self.job_id, bridge.contexts, event.shuffle_id)

@@ -19,6 +19,7 @@ from sluice.runtime.messages import (
     ExecutorTargets,
     JobProgress,
     LogChunk,
+    OutputLocation,
     RegistrationAccepted,
     ShuffleAllocation,
     SignedIdentity,
@@ -167,8 +168,8 @@ class JobMasterGateway(Protocol):
         ...
 
     @rpc(allow={Role.DRIVER}, own_job=True)
-    async def locate_shuffle(self, shuffle_id: int) -> ShuffleAllocation:
-        """Where a registered shuffle is now: workers may listen elsewhere, or have handed over what they kept.
+    async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
+        """Where the outputs of a registered shuffle are now: workers may listen elsewhere, or have handed them over.
 
         Raises ``NoShuffleService``.
         """

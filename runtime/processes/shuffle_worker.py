@@ -39,7 +39,6 @@ from sluice.runtime.node.addresses import (
 )
 from sluice.runtime.rpc import RpcService
 from sluice.runtime.shuffle.config import ShuffleConfig
-from sluice.runtime.shuffle.connection import WorkerAddress
 from sluice.runtime.shuffle.errors import ShuffleError
 from sluice.runtime.shuffle.finder import shuffle_manager_finder
 from sluice.runtime.shuffle.messages import (
@@ -181,9 +180,7 @@ class ManagedWorker:
 
     def hand_over(self, order: HandOver) -> int:
         """See :class:`ServedWorker`."""
-        return self._worker.hand_over(
-            order.job_id, order.shuffle_id, WorkerAddress(order.to.name, order.to.host, order.to.port)
-        )
+        return self._worker.hand_over(order.job_id, order.shuffle_number, order.to)
 
     async def report(self) -> WorkerReport:
         """See :class:`ServedWorker`."""

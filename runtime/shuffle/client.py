@@ -24,12 +24,8 @@ import msgspec
 import numpy as np
 
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.shuffle.connection import (
-    Answers,
-    WorkerAddress,
-    WorkerConnection,
-    answer_of,
-)
+from sluice.runtime.messages import WorkerAddress
+from sluice.runtime.shuffle.connection import Answers, WorkerConnection, answer_of
 from sluice.runtime.shuffle.errors import (
     DiskFailed,
     FrameRefused,

@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NoReturn
 
 from sluice.core.errors import SluiceError
 from sluice.core.tasks import end_tasks
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
+from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.errors import FrameRefused, ShuffleError, ShuffleUnavailable
 from sluice.runtime.shuffle.wire import (
     HEADER_BYTES,
@@ -31,14 +32,6 @@ ANSWER_SECONDS = 120.0
 
 Answers = asyncio.Queue[tuple[Header, bytes] | ShuffleError]
 """What a worker answered to one request, in the order in which it came."""
-
-
-class WorkerAddress(NamedTuple):
-    """A worker: its name, which its certificate must show, and where it listens."""
-
-    name: str
-    host: str
-    port: int
 
 
 class WorkerConnection:

@@ -6,6 +6,7 @@ import enum
 from typing import Self
 
 from sluice.core.errors import SluiceError
+from sluice.runtime.messages import WorkerAddress
 
 
 class ErrorCode(enum.IntEnum):
@@ -128,13 +129,11 @@ class ShuffleUnavailable(ShuffleError):
 
 
 class Moved(ShuffleUnavailable):
-    """Who follows or announces maps of the shuffle does it at another worker now, :attr:`to` (name, host, port)."""
+    """Who follows or announces maps of the shuffle does it at another worker now, :attr:`to`."""
 
     code = ErrorCode.MOVED
 
-    def __init__(
-        self, what: str, remedy: str = "", *, to: tuple[str, str, int], partition: int = 0, map_id: int = 0
-    ) -> None:
+    def __init__(self, what: str, remedy: str = "", *, to: WorkerAddress, partition: int = 0, map_id: int = 0) -> None:
         super().__init__(what, remedy, partition=partition, map_id=map_id)
         self.to = to
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from sluice.pki.spiffe_id import Role
-from sluice.runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from sluice.runtime.messages import OutputLocation, ShuffleAllocation
 from sluice.runtime.rpc import rpc
 from sluice.runtime.shuffle.messages import (
     HandOver,
@@ -56,17 +56,17 @@ class ShuffleManagerGateway(Protocol):
         ...
 
     @rpc(allow={Role.JOBMANAGER})
-    async def locate(self, job_id: str, shuffle_id: int, workers: tuple[str, ...]) -> tuple[ShuffleWorkerAddress, ...]:
+    async def locate(self, job_id: str, shuffle_number: int, workers: tuple[str, ...]) -> tuple[OutputLocation, ...]:
         """Where what these workers kept of a shuffle is now, the best place of each first; raises ``ForeignJob``."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
-    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
+    async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
         """A shuffle is over: its data goes. One that is not known is no error."""
         ...
 
     @rpc(allow={Role.JOBMANAGER})
-    async def release_before(self, job_id: str, shuffle_id: int) -> None:
+    async def release_before(self, job_id: str, shuffle_number: int) -> None:
         """All shuffles of the job with lower numbers are over: they were of earlier attempts or SparkContexts."""
         ...
 
@@ -110,7 +110,7 @@ class ShuffleWorkerGateway(Protocol):
         ...
 
     @rpc(allow={Role.SHUFFLE_MANAGER}, timeout=30.0)
-    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
+    async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
         """Remove the data of one shuffle."""
         ...
 

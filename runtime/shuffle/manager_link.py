@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NoReturn, Protocol, TypeVar
 
 from sluice.core.errors import SluiceError
-from sluice.runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from sluice.runtime.messages import OutputLocation, ShuffleAllocation
 from sluice.runtime.rpc import (
     EndpointNotFound,
     EndpointRestarting,
@@ -109,7 +109,7 @@ class ShuffleManagerLink:
         if session is not None:
             await session.peer.close()
 
-    async def allocate(self, job_id: str, shuffle_id: int, partitions: int) -> ShuffleAllocation:
+    async def allocate(self, job_id: str, shuffle_number: int, partitions: int) -> ShuffleAllocation:
         """Workers for a shuffle; waits for the service to have enough.
 
         Raises:
@@ -118,7 +118,7 @@ class ShuffleManagerLink:
         """
         request = ShuffleRequest(
             job_id=job_id,
-            shuffle_id=shuffle_id,
+            shuffle_number=shuffle_number,
             partitions=partitions,
             replicas=self.replicas,
         )
@@ -129,13 +129,13 @@ class ShuffleManagerLink:
         self._known.add(job_id)
         return allocation
 
-    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
+    async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
         """A shuffle is over. What is not released goes with its job."""
-        await self._call(lambda manager: manager.release_shuffle(job_id, shuffle_id), RELEASE_SECONDS)
+        await self._call(lambda manager: manager.release_shuffle(job_id, shuffle_number), RELEASE_SECONDS)
 
-    async def release_before(self, job_id: str, shuffle_id: int) -> None:
+    async def release_before(self, job_id: str, shuffle_number: int) -> None:
         """All shuffles of the job with lower numbers are over."""
-        await self._call(lambda manager: manager.release_before(job_id, shuffle_id), RELEASE_SECONDS)
+        await self._call(lambda manager: manager.release_before(job_id, shuffle_number), RELEASE_SECONDS)
 
     async def release_job(self, job_id: str) -> None:
         """A job is over: its data goes now, or when its lease is over."""
@@ -146,9 +146,9 @@ class ShuffleManagerLink:
         except (SluiceError, OSError) as error:
             _LOG.warning("the shuffles of job %s go when its lease is over: %s", job_id, error)
 
-    async def locate(self, job_id: str, shuffle_id: int, workers: Collection[str]) -> tuple[ShuffleWorkerAddress, ...]:
+    async def locate(self, job_id: str, shuffle_number: int, workers: Collection[str]) -> tuple[OutputLocation, ...]:
         """Where what these workers kept of a shuffle is now."""
-        return await self._call(lambda manager: manager.locate(job_id, shuffle_id, tuple(workers)), QUERY_SECONDS)
+        return await self._call(lambda manager: manager.locate(job_id, shuffle_number, tuple(workers)), QUERY_SECONDS)
 
     async def workers_lost(self, job_id: str, workers: Collection[str]) -> None:
         """A job cannot reach these workers."""

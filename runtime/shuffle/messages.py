@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from sluice.runtime.messages import Message, ShuffleWorkerAddress
+from sluice.runtime.messages import Message, WorkerAddress
 from sluice.runtime.shuffle.statistics import LATENCY_BOUNDS_SECONDS, Histogram
 
 INTEGRITY_KEY_BYTES = 8
@@ -68,8 +68,8 @@ class HandOver(Message, frozen=True):
     """Give what you keep of a shuffle to another worker, which expects it."""
 
     job_id: str
-    shuffle_id: int
-    to: ShuffleWorkerAddress
+    shuffle_number: int
+    to: WorkerAddress
 
 
 class DiskReport(Message, frozen=True):
@@ -166,13 +166,10 @@ class ShuffleSession(Message, frozen=True):
 
 
 class ShuffleRequest(Message, frozen=True):
-    """A job wants to keep a shuffle of ``partitions`` partitions, each map output on ``replicas`` workers.
-
-    ``shuffle_id`` is the number on the data plane.
-    """
+    """A job wants to keep a shuffle of ``partitions`` partitions, each map output on ``replicas`` workers."""
 
     job_id: str
-    shuffle_id: int
+    shuffle_number: int
     partitions: int
     replicas: int = 1
 

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from sluice.core.tasks import end_tasks
+from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.client import (
     ELSEWHERE,
     FETCH_CREDIT_BYTES,
@@ -31,7 +32,7 @@ from sluice.runtime.shuffle.client import (
     ShuffleClient,
     segments_of,
 )
-from sluice.runtime.shuffle.connection import WorkerAddress, answer_of
+from sluice.runtime.shuffle.connection import answer_of
 from sluice.runtime.shuffle.errors import (
     AttemptLost,
     AttemptSuperseded,

@@ -12,13 +12,12 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from sluice.runtime.messages import ShuffleWorkerAddress
-from sluice.runtime.shuffle.connection import WorkerAddress
+from sluice.runtime.messages import OutputLocation, WorkerAddress
 from sluice.runtime.shuffle.errors import Moved, ShuffleUnavailable
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
-Locate = Callable[[int, Sequence[str]], Awaitable[Sequence[ShuffleWorkerAddress]]]
+Locate = Callable[[int, Sequence[str]], Awaitable[Sequence[OutputLocation]]]
 """Where what these workers kept of a shuffle is now: ``ShuffleManagerLink.locate`` of
 one job."""
 
@@ -73,7 +72,7 @@ class Successors:
     async def _looked_up(self, worker: WorkerAddress, place: WorkerAddress, error: ShuffleUnavailable) -> bool:
         """Whether there is somewhere else to look."""
         if isinstance(error, Moved):
-            self._move(place, WorkerAddress(*error.to))
+            self._move(place, error.to)
             return True
         if self.of(worker) != place:
             return True  # another one of us has been told
@@ -81,8 +80,8 @@ class Successors:
             del self._places[worker]
             return True
         for found in await self._locate(self._shuffle, [worker.name]) if self._locate is not None else ():
-            if found.instead_of == worker.name:
-                self._move(worker, WorkerAddress(found.name, found.host, found.port))
+            if found.pushed_to == worker.name != found.address.name:
+                self._move(worker, found.address)
                 return True
         return False
 

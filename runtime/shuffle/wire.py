@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.errors import (
     BY_CODE,
     ErrorCode,
@@ -160,16 +161,11 @@ class Hello(msgspec.Struct, frozen=True, forbid_unknown_fields=False, omit_defau
     job: str = ""
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
-    """The payload of an ERROR that says MOVED: the worker to go to."""
-
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
-    host: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
-    port: Annotated[int, msgspec.Meta(gt=0, lt=1 << 16)]
-
-
 _HELLO_DECODER = msgspec.msgpack.Decoder(Hello)
-_PLACE_DECODER = msgspec.msgpack.Decoder(Place)
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_NAME_LENGTH)]
+_Port = Annotated[int, msgspec.Meta(gt=0, lt=1 << 16)]
+_MOVED_DECODER = msgspec.msgpack.Decoder(tuple[_Name, _Name, _Port])
+"""The payload of an ERROR that says MOVED: name, host and port of the worker to go to."""
 
 
 def parse_header(data: bytes | bytearray | memoryview, *, from_client: bool) -> Header:
@@ -364,7 +360,7 @@ def printable(text: bytes) -> str:
 def pack_error(error: ShuffleError, *, shuffle: int = 0, request: int = 0) -> bytes:
     """The ERROR frame that tells a client of ``error``."""
     if isinstance(error, Moved):
-        text = msgspec.msgpack.encode(Place(*error.to))
+        text = msgspec.msgpack.encode(msgspec.structs.astuple(error.to))
     else:
         text = str(error).encode()[:MAX_ERROR_TEXT_BYTES].decode(errors="ignore").encode()
     header = Header(
@@ -391,11 +387,7 @@ def error_of(header: Header, payload: bytes | bytearray | memoryview) -> Shuffle
 
 def _moved(header: Header, payload: bytes | bytearray | memoryview) -> ShuffleError:
     try:
-        place = _PLACE_DECODER.decode(payload)
+        to = WorkerAddress(*_MOVED_DECODER.decode(payload))
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return FrameRefused("a worker says that a shuffle has moved, and not where to")
-    return Moved(
-        f"shuffle {header.shuffle} has moved to {printable(place.name.encode())}",
-        to=(place.name, place.host, place.port),
-        map_id=header.map_id,
-    )
+    return Moved(f"shuffle {header.shuffle} has moved to {printable(to.name.encode())}", to=to, map_id=header.map_id)

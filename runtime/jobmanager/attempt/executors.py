@@ -19,6 +19,7 @@ from sluice.runtime.messages import (
     ExecutorExit,
     ExecutorLaunch,
     ExecutorTargets,
+    OutputLocation,
     ShuffleAllocation,
     SignedIdentity,
     SlotCount,
@@ -59,7 +60,7 @@ class AttemptExecutors(AttemptDriver):
         self._services.check_leadership()
         return self.deferred(self._shuffle.register(shuffle_id, partitions))
 
-    async def locate_shuffle(self, shuffle_id: int) -> ShuffleAllocation:
+    async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
         """See :class:`sluice.runtime.gateways.JobMasterGateway`."""
         return self.deferred(self._shuffle.locate(shuffle_id))
 

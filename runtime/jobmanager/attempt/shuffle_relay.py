@@ -13,10 +13,8 @@ from collections.abc import Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from sluice.core.errors import SluiceError
-from sluice.runtime.messages import ShuffleAllocation
+from sluice.runtime.messages import OutputLocation, ShuffleAllocation
 from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
 from sluice.runtime.shuffle.service_errors import NoShuffleService
 
@@ -81,14 +79,14 @@ class ShuffleRelay:
             known = self._shuffles[shuffle_id] = _Shuffle(number, task)
         return await asyncio.shield(known.allocation)
 
-    async def locate(self, shuffle_id: int) -> ShuffleAllocation:
-        """Where the workers of a registered shuffle are now, those included that took over from others."""
+    async def locate(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
+        """Where the outputs of a registered shuffle are now: at its workers, or at those that took over from them."""
         shuffle = self._shuffles.get(shuffle_id)
         if self._link is None or shuffle is None:
             raise NoShuffleService(f"shuffle {shuffle_id} of job {self._job_id} is not registered")
         allocation = await asyncio.shield(shuffle.allocation)
         names = [worker.name for worker in allocation.workers]
-        return msgspec.structs.replace(allocation, workers=await self._link.locate(self._job_id, shuffle.number, names))
+        return await self._link.locate(self._job_id, shuffle.number, names)
 
     async def unregister(self, shuffle_id: int) -> None:
         """Spark does not need it any more."""

@@ -22,7 +22,7 @@ import msgspec
 
 from sluice.core.errors import PeerRefused, SluiceError
 from sluice.runtime.ha.errors import HaError
-from sluice.runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from sluice.runtime.messages import OutputLocation, ShuffleAllocation
 from sluice.runtime.rpc import FencedRpcEndpoint, RemotePeer
 from sluice.runtime.shuffle.config import ShuffleConfig
 from sluice.runtime.shuffle.gateways import (
@@ -225,22 +225,22 @@ class ShuffleManager(FencedRpcEndpoint):
     async def allocate(self, request: ShuffleRequest) -> ShuffleAllocation:
         """See :class:`ShuffleManagerGateway`."""
         owner = self._cluster()
-        if not 0 < request.partitions <= MAX_PARTITIONS or request.replicas < 1 or request.shuffle_id < 0:
+        if not 0 < request.partitions <= MAX_PARTITIONS or request.replicas < 1 or request.shuffle_number < 0:
             raise PeerRefused(f"a shuffle of {request.partitions} partitions on {request.replicas} workers")
         self._jobs.own(request.job_id, owner)
         return self.deferred(self._allocate(request, owner))
 
     async def _allocate(self, request: ShuffleRequest, owner: str) -> ShuffleAllocation:
         job = await self._job(request.job_id, owner)
-        known = job.shuffles.get(request.shuffle_id)
+        known = job.shuffles.get(request.shuffle_number)
         if known is None:
             self._jobs.check_quota(job, self._kept())
         names = await self._allowed_workers(job, request)
         if len(names) < request.replicas:
             raise NoShuffleService(self._why_too_few(request.replicas), "see `sluice shuffle status`")
-        self._jobs.place(job, request.shuffle_id, Shuffle(request.partitions, names))
+        self._jobs.place(job, request.shuffle_number, Shuffle(request.partitions, names))
         return ShuffleAllocation(
-            shuffle_id=request.shuffle_id,
+            shuffle_number=request.shuffle_number,
             workers=tuple(self._workers.address(name) for name in names),
             replicas=request.replicas,
             integrity_key=job.integrity_key,
@@ -308,20 +308,19 @@ class ShuffleManager(FencedRpcEndpoint):
         self._workers.get(name).allowed.add(job.job_id)
         return True
 
-    async def locate(self, job_id: str, shuffle_id: int, workers: tuple[str, ...]) -> tuple[ShuffleWorkerAddress, ...]:
+    async def locate(self, job_id: str, shuffle_number: int, workers: tuple[str, ...]) -> tuple[OutputLocation, ...]:
         """See :class:`ShuffleManagerGateway`."""
         job = self._jobs.own(job_id, self._cluster())
         if job is None:
             return ()
-        shuffle = job.shuffles.get(shuffle_id)
-        found = []
-        for name in workers[:MAX_LOCATED]:
-            keeper = shuffle.keeper(name) if shuffle is not None else name
-            for each in dict.fromkeys((keeper, name)):  # what was written later than it was handed over is in place
-                if each in self._links:
-                    instead_of = name if each != name else ""
-                    found.append(msgspec.structs.replace(self._workers.address(each), instead_of=instead_of))
-        return tuple(found)
+        shuffle = job.shuffles.get(shuffle_number)
+        return tuple(
+            OutputLocation(pushed_to=name, address=self._workers.address(holder))
+            for name in workers[:MAX_LOCATED]
+            # Outputs that were pushed after the hand-over are still at the worker itself.
+            for holder in dict.fromkeys((shuffle.keeper(name) if shuffle is not None else name, name))
+            if holder in self._links
+        )
 
     def _why_too_few(self, replicas: int) -> str:
         states = [f"{worker.name} {state}: {reason}" for worker, (state, reason) in self._states() if reason]
@@ -332,34 +331,34 @@ class ShuffleManager(FencedRpcEndpoint):
     def _states(self) -> list[tuple[Worker, tuple[WorkerState, str]]]:
         return [(worker, self._workers.state(worker)) for worker in self._workers.all]
 
-    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
+    async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
         """See :class:`ShuffleManagerGateway`."""
         job = self._jobs.own(job_id, self._cluster())
         if job is not None:
-            self._release_shuffle(job, shuffle_id)
+            self._release_shuffle(job, shuffle_number)
 
-    async def release_before(self, job_id: str, shuffle_id: int) -> None:
+    async def release_before(self, job_id: str, shuffle_number: int) -> None:
         """See :class:`ShuffleManagerGateway`."""
         job = self._jobs.own(job_id, self._cluster())
         if job is None:
             return None
-        for earlier in [each for each in job.shuffles if each < shuffle_id]:
+        for earlier in [each for each in job.shuffles if each < shuffle_number]:
             self._release_shuffle(job, earlier)
-        return self.deferred(self._release_found_before(job, shuffle_id)) if job.recovered else None
+        return self.deferred(self._release_found_before(job, shuffle_number)) if job.recovered else None
 
-    async def _release_found_before(self, job: Job, shuffle_id: int) -> None:
+    async def _release_found_before(self, job: Job, shuffle_number: int) -> None:
         """Of what workers kept when this manager began to lead it has no list: they are asked."""
-        for earlier in await self._hand_overs.kept_before(job, shuffle_id):
+        for earlier in await self._hand_overs.kept_before(job, shuffle_number):
             self._release_shuffle(job, earlier)
 
-    def _release_shuffle(self, job: Job, shuffle_id: int) -> None:
+    def _release_shuffle(self, job: Job, shuffle_number: int) -> None:
         """At all workers: after a change of leaders nobody knows which of them keep it."""
-        self._jobs.displace(job, shuffle_id)
-        if self._store.has_noted(job.job_id, shuffle_id):
-            recorded = self._hand_overs.record(job, shuffle_id)
+        self._jobs.displace(job, shuffle_number)
+        if self._store.has_noted(job.job_id, shuffle_number):
+            recorded = self._hand_overs.record(job, shuffle_number)
             self.hand_off(recorded, failed=self._note("forgetting who took over a shuffle"))
         for link in self._links.values():
-            released = link.gateway.release_shuffle(job.job_id, shuffle_id)
+            released = link.gateway.release_shuffle(job.job_id, shuffle_number)
             self.hand_off(released, failed=self._note("releasing a shuffle"))
 
     async def release_job(self, job_id: str) -> None:

@@ -99,7 +99,7 @@ class HandOvers:
             return 1
         try:
             await target.gateway.expect(kept.job.job_id, name)
-            order = HandOver(job_id=kept.job.job_id, shuffle_id=kept.number, to=self._workers.address(to))
+            order = HandOver(job_id=kept.job.job_id, shuffle_number=kept.number, to=self._workers.address(to))
             left = await source.gateway.hand_over(order)
         except SluiceError as error:
             _LOG.warning("shuffle %d of job %s stays with %s: %s", kept.number, kept.job.job_id, name, error)

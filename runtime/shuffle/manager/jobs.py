@@ -137,8 +137,8 @@ class JobTable:
     def _pop(self, job_id: str) -> Job | None:
         job = self._jobs.pop(job_id, None)
         if job is not None:
-            for shuffle_id in tuple(job.shuffles):
-                self.displace(job, shuffle_id)
+            for shuffle_number in tuple(job.shuffles):
+                self.displace(job, shuffle_number)
         return job
 
     def lease_left(self, job: Job) -> float:
@@ -150,22 +150,22 @@ class JobTable:
         """Partitions of live shuffles by worker."""
         return self._assigned
 
-    def place(self, job: Job, shuffle_id: int, shuffle: Shuffle) -> None:
+    def place(self, job: Job, shuffle_number: int, shuffle: Shuffle) -> None:
         """A shuffle of a live job is kept there, and no longer where it was kept before."""
-        self.displace(job, shuffle_id)
-        job.shuffles[shuffle_id] = shuffle
+        self.displace(job, shuffle_number)
+        job.shuffles[shuffle_number] = shuffle
         self._assigned.update(dict.fromkeys(shuffle.workers, shuffle.partitions))
 
-    def found(self, job: Job, shuffle_id: int, worker: str) -> None:
+    def found(self, job: Job, shuffle_number: int, worker: str) -> None:
         """A worker says that it keeps some of a shuffle of a recovered job."""
-        shuffle = job.shuffles.setdefault(shuffle_id, Shuffle(0, ()))
+        shuffle = job.shuffles.setdefault(shuffle_number, Shuffle(0, ()))
         if worker not in shuffle.workers and worker not in shuffle.successors.values():
             shuffle.workers = (*shuffle.workers, worker)
             self._assigned[worker] += shuffle.partitions
 
-    def displace(self, job: Job, shuffle_id: int) -> None:
+    def displace(self, job: Job, shuffle_number: int) -> None:
         """A shuffle is over; one that is not known is no error."""
-        shuffle = job.shuffles.pop(shuffle_id, None)
+        shuffle = job.shuffles.pop(shuffle_number, None)
         if shuffle is not None:
             self._assigned -= Counter(dict.fromkeys(shuffle.workers, shuffle.partitions))
 

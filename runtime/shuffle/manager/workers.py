@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from sluice.runtime.messages import ShuffleWorkerAddress
+from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.rpc import HeartbeatMonitor
 from sluice.runtime.shuffle.manager.allocation import Candidate
 from sluice.runtime.shuffle.messages import WorkerRegistration, WorkerReport, WorkerState
@@ -88,10 +88,10 @@ class WorkerTable:
         except KeyError:
             raise WorkerUnknown(f"there is no ShuffleWorker {name[:80]!r}", "see `sluice shuffle status`") from None
 
-    def address(self, name: str) -> ShuffleWorkerAddress:
+    def address(self, name: str) -> WorkerAddress:
         """Where a worker serves the data channel; raises :class:`WorkerUnknown`."""
         registration = self.get(name).registration
-        return ShuffleWorkerAddress(name=name, host=registration.host, port=registration.port)
+        return WorkerAddress(name=name, host=registration.host, port=registration.port)
 
     def has_room(self, name: str) -> bool:
         """Whether ``name`` may register: known, or not too many yet."""

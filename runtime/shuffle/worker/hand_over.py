@@ -23,7 +23,8 @@ import numpy as np
 
 from sluice.core.tasks import end_tasks
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.shuffle.connection import WorkerAddress, WorkerConnection
+from sluice.runtime.messages import WorkerAddress
+from sluice.runtime.shuffle.connection import WorkerConnection
 from sluice.runtime.shuffle.errors import (
     AttemptSuperseded,
     MapUnknown,
@@ -158,7 +159,7 @@ async def _run(identity: TlsIdentity, shuffle: _Shuffle) -> None:
 async def _settle(identity: TlsIdentity, shuffle: _Shuffle, receiver: _Receiver) -> None:
     """Let the successor decide about what is announced."""
     pipeline = shuffle.data.pipeline
-    if pipeline.moved is None or not await _is_there(identity, WorkerAddress(*pipeline.moved), shuffle.job_id):
+    if pipeline.moved is None or not await _is_there(identity, pipeline.moved, shuffle.job_id):
         held = HELD_SECONDS
         while not (pipeline.over or await _move(identity, shuffle, receiver, held)):
             held = min(held * HELD_FACTOR, LONGEST_HELD_SECONDS)

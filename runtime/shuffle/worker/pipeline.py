@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection
 
+from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.errors import (
     AttemptLost,
     AttemptSuperseded,
@@ -32,8 +33,6 @@ from sluice.runtime.shuffle.worker.budget import (
 )
 
 Clock = Callable[[], float]
-Place = tuple[str, str, int]
-"""The name of a worker, and where it listens."""
 
 
 class Pipeline:
@@ -59,7 +58,7 @@ class Pipeline:
         self._listeners: set[Callable[[], None]] = set()
         self._heard = clock()
         self._held = False
-        self._moved: Place | None = None
+        self._moved: WorkerAddress | None = None
         self._moved_at = 0.0
         self._late: dict[int, int] = {}
         self._produced = False
@@ -192,7 +191,7 @@ class Pipeline:
             return [(share, self._of(share)) for share, error in self._ends.items() if error is None]
 
     @property
-    def moved(self) -> Place | None:
+    def moved(self) -> WorkerAddress | None:
         """Where it went."""
         return self._moved
 
@@ -213,7 +212,7 @@ class Pipeline:
             self._held = False
             self._lock.notify_all()
 
-    def move(self, to: Place) -> None:
+    def move(self, to: WorkerAddress) -> None:
         """``to`` decides from now on, and has all that was announced here. Who follows is sent there."""
         with self._lock:
             self._moved, self._moved_at = to, self._clock()
@@ -286,7 +285,7 @@ class Pipeline:
         if self._moved is not None:
             if by_producer:
                 self._produced = False
-            raise Moved(f"shuffle {self.name} is at {self._moved[0]} now", to=self._moved)
+            raise Moved(f"shuffle {self.name} is at {self._moved.name} now", to=self._moved)
 
     def _check_reason(self) -> None:
         if self._reason is not None:

@@ -123,9 +123,9 @@ class WorkerEndpoint(RpcEndpoint):
         """See :class:`ShuffleWorkerGateway`."""
         return self.deferred(self._worker.release_job(job_id))
 
-    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
+    async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
         """See :class:`ShuffleWorkerGateway`."""
-        return self.deferred(self._worker.release_shuffle(job_id, shuffle_id))
+        return self.deferred(self._worker.release_shuffle(job_id, shuffle_number))
 
     async def expect(self, job_id: str, worker: str) -> None:
         """See :class:`ShuffleWorkerGateway`."""

@@ -9,7 +9,7 @@ import asyncio
 import logging
 
 from sluice.pki.tls.contexts import TlsIdentity
-from sluice.runtime.shuffle.connection import WorkerAddress
+from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.statistics import DiskStatistics, WorkerStatistics
 from sluice.runtime.shuffle.worker.config import WorkerConfig
 from sluice.runtime.shuffle.worker.hand_over import HandOvers

@@ -24,7 +24,6 @@ from sluice.runtime.messages import (
     ExecutorTargets,
     JobKind,
     JobProgress,
-    ShuffleAllocation,
     SparkRegistration,
     StageTable,
     StreamingState,
@@ -42,6 +41,7 @@ from sluice.runtime.spark.driver.bridge import (
     KillExecutors,
     LocateShuffle,
     RegisterShuffle,
+    ShuffleAnswer,
     ShuffleWorkersLost,
     SparkStopped,
     StreamingStopped,
@@ -235,11 +235,11 @@ class DriverAgent:
             case KillExecutors(executor_ids):
                 self._link.kill_executors(executor_ids)
             case RegisterShuffle():
-                asked = self._link.register_shuffle(event.shuffle_id, event.partitions)
-                self._answer(self._shuffle_answer(self._bridge.contexts, event, asked))
+                registered = self._link.register_shuffle(event.shuffle_id, event.partitions)
+                self._answer(self._shuffle_answer(self._bridge.contexts, event, registered))
             case LocateShuffle():
-                asked = self._link.locate_shuffle(event.shuffle_id)
-                self._answer(self._shuffle_answer(self._bridge.contexts, event, asked))
+                located = self._link.locate_shuffle(event.shuffle_id)
+                self._answer(self._shuffle_answer(self._bridge.contexts, event, located))
             case UnregisterShuffle(shuffle_id):
                 self._link.unregister_shuffle(shuffle_id)
             case ShuffleWorkersLost(shuffle_id, workers):
@@ -269,17 +269,17 @@ class DriverAgent:
         question.add_done_callback(self._questions.discard)
 
     async def _shuffle_answer(
-        self, context: int, event: RegisterShuffle | LocateShuffle, asked: Awaitable[ShuffleAllocation]
+        self, context: int, event: RegisterShuffle | LocateShuffle, asked: Awaitable[ShuffleAnswer]
     ) -> None:
         """Spark hears why a shuffle cannot be kept, and fails its stage: there is no other place for it."""
-        answer: ShuffleAllocation | str
+        answer: ShuffleAnswer | str
         try:
             answer = await asked
         except Exception as error:  # noqa: BLE001  # whatever it is, Spark waits for an answer
             known = isinstance(error, ShuffleServiceError)
             _log.log(logging.WARNING, "shuffle %d has no place: %s", event.shuffle_id, error, exc_info=not known)
             answer = str(error)
-        self._bridge.shuffle_registered(context, event.id, answer)
+        self._bridge.answer_shuffle(context, event.id, answer)
 
 
 def kind_conf(assignment: DriverAssignment, host: str) -> dict[str, str]:

@@ -20,11 +20,12 @@ To the JVM: ``{"type": "executor_exited", …ExecutorExit}``, ``{"type": "cancel
 ``{"type": "stop_streaming", "grace_ms": …}``, ``{"type": "decommission", "executor_ids": […], "reason": "…"}`` (these
 are to end when their blocks are elsewhere), and answers, each with the ``id`` of its question::
 
-    {"type": "shuffle_registered", "id": …, "error": "", "shuffle": …, "replicas": …, "integrity_key": "16 hex digits",
-     "workers": [{"name": …, "host": …, "port": …, "instead_of": …}, …]}
+    {"type": "shuffle_registered", "id": …, "shuffle_number": …, "replicas": …, "integrity_key": "16 hex digits",
+     "workers": [{"name": …, "host": …, "port": …}, …]}
+    {"type": "shuffle_located", "id": …, "outputs": [{"pushed_to": …, "address": {"name": …, "host": …, "port": …}}, …]}
+    {"type": "shuffle_refused", "id": …, "error": "a sentence"}                the answer to either
 
-``shuffle`` is the number on the data plane; ``workers`` is empty when ``error`` is a sentence. ``instead_of``, if not
-empty, names the worker whose outputs this one has taken over.
+``shuffle_id`` is Spark's, ``shuffle_number`` that of the data plane (ADR 48).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from sluice.runtime.messages import (
     ExecutorExit,
     ExecutorTargets,
     JobProgress,
+    OutputLocation,
     ShuffleAllocation,
     SparkRegistration,
     StageTable,
@@ -48,6 +50,9 @@ from sluice.runtime.messages import (
     TaskFailure,
 )
 from sluice.runtime.spark.errors import BridgeProtocolError, SparkError
+
+ShuffleAnswer = ShuffleAllocation | tuple[OutputLocation, ...]
+"""Where a shuffle is kept, or where its outputs are now."""
 
 MAX_LINE_BYTES = 1 << 20
 """Longest message on the bridge."""
@@ -165,19 +170,16 @@ def encode_decommission(executor_ids: tuple[int, ...], reason: str) -> bytes:
     return _line("decommission", {"executor_ids": executor_ids, "reason": reason})
 
 
-def encode_shuffle(question: int, answer: ShuffleAllocation | str) -> bytes:
-    """The line that answers the question ``question``: where the shuffle is kept, or a sentence why nowhere."""
-    if isinstance(answer, str):
-        fields: dict[str, Any] = {"error": answer, "shuffle": 0, "replicas": 0, "integrity_key": "", "workers": []}
-    else:
-        fields = {
-            "error": "",
-            "shuffle": answer.shuffle_id,
-            "replicas": answer.replicas,
-            "integrity_key": answer.integrity_key.hex(),
-            "workers": msgspec.to_builtins(answer.workers),
-        }
-    return _line("shuffle_registered", {"id": question, **fields})
+def encode_shuffle(question: int, answer: ShuffleAnswer | str) -> bytes:
+    """The line that answers the question ``question``; a string says why there is no other answer."""
+    match answer:
+        case str():
+            return _line("shuffle_refused", {"id": question, "error": answer})
+        case ShuffleAllocation():
+            fields = {**msgspec.to_builtins(answer), "integrity_key": answer.integrity_key.hex()}
+            return _line("shuffle_registered", {"id": question, **fields})
+        case outputs:
+            return _line("shuffle_located", {"id": question, "outputs": msgspec.to_builtins(outputs)})
 
 
 def encode_stop_streaming(grace_seconds: float) -> bytes:
@@ -216,7 +218,7 @@ class Bridge:
         """Tell Spark why an executor is gone; without a SparkContext there is nobody to tell."""
         self._send(encode_exit(exit_report))
 
-    def shuffle_registered(self, context: int, question: int, answer: ShuffleAllocation | str) -> None:
+    def answer_shuffle(self, context: int, question: int, answer: ShuffleAnswer | str) -> None:
         """Answer a question of the SparkContext that was number ``context``; a later one is told nothing."""
         if context == self.contexts:
             self._send(encode_shuffle(question, answer))

@@ -26,6 +26,7 @@ from sluice.runtime.messages import (
     DriverExit,
     ExecutorTargets,
     JobProgress,
+    OutputLocation,
     ShuffleAllocation,
     SparkRegistration,
     StageTable,
@@ -140,19 +141,17 @@ class JobMasterLink:
         """
         return await self._ask(lambda jobmaster: jobmaster.register_shuffle(shuffle_id, partitions), shuffle_id)
 
-    async def locate_shuffle(self, shuffle_id: int) -> ShuffleAllocation:
-        """Where the workers of a registered shuffle are now; asked and raising as :meth:`register_shuffle` does."""
+    async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
+        """Where the outputs of a registered shuffle are now; asked and raising as :meth:`register_shuffle` does."""
         return await self._ask(lambda jobmaster: jobmaster.locate_shuffle(shuffle_id), shuffle_id)
 
-    async def _ask(
-        self, question: Callable[[JobMasterGateway], Awaitable[ShuffleAllocation]], shuffle_id: int
-    ) -> ShuffleAllocation:
+    async def _ask(self, question: Callable[[JobMasterGateway], Awaitable[_T]], shuffle_id: int) -> _T:
         while True:
-            asked: asyncio.Future[Awaitable[ShuffleAllocation]] = asyncio.get_running_loop().create_future()
+            asked: asyncio.Future[Awaitable[_T]] = asyncio.get_running_loop().create_future()
 
             async def ask(
                 jobmaster: JobMasterGateway,
-                asked: asyncio.Future[Awaitable[ShuffleAllocation]] = asked,
+                asked: asyncio.Future[Awaitable[_T]] = asked,
             ) -> None:
                 if not asked.done():
                     asked.set_result(asyncio.ensure_future(question(jobmaster)))

@@ -167,7 +167,7 @@ async def _register_shuffle(master: JobMasterGateway, shuffle_id: int) -> None:
         print(f"shuffle {shuffle_id} has no place: {error}", flush=True)  # noqa: T201
         return
     names = ",".join(worker.name for worker in allocation.workers)
-    print(f"shuffle {shuffle_id} is {allocation.shuffle_id} on {names}", flush=True)  # noqa: T201
+    print(f"shuffle {shuffle_id} is {allocation.shuffle_number} on {names}", flush=True)  # noqa: T201
 
 
 async def _stream(master: JobMasterGateway, checkpoints: str, batches: list[int], attempt: int) -> None:

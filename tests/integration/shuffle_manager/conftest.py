@@ -79,9 +79,9 @@ class NotedWorker:
         self.allowed.pop(job_id, None)
         self.kept.pop(job_id, None)
 
-    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
+    async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
         """Note it."""
-        self.kept.get(job_id, set()).discard(shuffle_id)
+        self.kept.get(job_id, set()).discard(shuffle_number)
 
     def expect(self, job_id: str, worker: str) -> None:
         """Note it."""

@@ -37,7 +37,7 @@ async def test_a_job_is_known_to_its_workers_before_it_knows_them(service: Servi
     link = await service.cluster()
     allocation = await link.allocate(JOB, 7, 200)
     assert {each.name for each in allocation.workers} == {"w-1", "w-2"}
-    assert (allocation.shuffle_id, allocation.replicas, len(allocation.integrity_key)) == (7, 1, 8)
+    assert (allocation.shuffle_number, allocation.replicas, len(allocation.integrity_key)) == (7, 1, 8)
     assert [worker.allowed for worker in workers] == [{JOB: allocation.integrity_key}] * 2
     assert (await link.allocate(JOB, 8, 200)).integrity_key == allocation.integrity_key
     assert (await link.allocate(OTHER, 7, 200)).integrity_key != allocation.integrity_key
@@ -298,7 +298,7 @@ async def test_a_worker_speaks_for_itself_alone_and_has_no_power_over_jobs(servi
         for attempt in (
             lambda: fenced.release_job(JOB),
             lambda: fenced.connect_cluster(b"0" * 32),
-            lambda: fenced.allocate(ShuffleRequest(job_id=JOB, shuffle_id=0, partitions=1)),
+            lambda: fenced.allocate(ShuffleRequest(job_id=JOB, shuffle_number=0, partitions=1)),
             lambda: fenced.drain("w-1", True),
         ):
             with pytest.raises(CallNotPermitted):

@@ -36,6 +36,7 @@ from sluice.runtime.messages import (
     ExecutorLaunch,
     ExecutorTargets,
     JobProgress,
+    OutputLocation,
     ShuffleAllocation,
     SignedIdentity,
     SlotOffer,
@@ -140,7 +141,7 @@ class OneJobMaster(PermanentlyFencedRpcEndpoint):
     async def register_shuffle(self, shuffle_id: int, partitions: int) -> ShuffleAllocation:
         raise NoShuffleService("this cluster has no shuffle service")
 
-    async def locate_shuffle(self, shuffle_id: int) -> ShuffleAllocation:
+    async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
         """No job of these has asked for one."""
         raise NotImplementedError
 

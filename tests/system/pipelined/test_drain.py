@@ -12,7 +12,7 @@ import pytest
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.messages import ShuffleAllocation
-from sluice.runtime.shuffle.client import ShuffleClient, WorkerAddress
+from sluice.runtime.shuffle.client import ShuffleClient
 from sluice.runtime.shuffle.connection import WorkerConnection
 from sluice.runtime.shuffle.errors import (
     AttemptLost,
@@ -73,16 +73,17 @@ async def started(
 
 def knowing(world: ShuffleWorld, allocation: ShuffleAllocation, link: ShuffleManagerLink) -> ShuffleClient:
     """An executor of the job that can ask who has taken over."""
-    workers = [WorkerAddress(each.name, each.host, each.port) for each in allocation.workers]
     identity = world.pki.identity(SpiffeId.executor(TRUST_DOMAIN, JOB, 2))
     key = allocation.integrity_key.hex()
-    return ShuffleClient(identity, workers, key, replicas=allocation.replicas, locate=partial(link.locate, JOB))
+    return ShuffleClient(
+        identity, allocation.workers, key, replicas=allocation.replicas, locate=partial(link.locate, JOB)
+    )
 
 
 async def successor_of(link: ShuffleManagerLink, name: str) -> str:
     """Who has taken over."""
     found = await link.locate(JOB, SHUFFLE, [name])
-    return next(each.name for each in found if each.instead_of == name)
+    return next(each.address.name for each in found if each.address.name != name)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,8 @@ async def test_who_pretends_to_be_the_successor_is_not_spoken_to(
         await write(producer.writer(0, 10), 10)
         await link.drain("w-1")
         await world.until(link, "w-1", "DRAINED")
-        (place,) = [each for each in await link.locate(JOB, SHUFFLE, ["w-1"]) if each.instead_of]
+        located = [each.address for each in await link.locate(JOB, SHUFFLE, ["w-1"])]
+        (place,) = [each for each in located if each.name != "w-1"]
         await world.kill("w-2")
         impostor = ShuffleWorker(
             config(world.home.root / "impostor"), world.identity(Role.SHUFFLE_WORKER, "w-of-nobody")

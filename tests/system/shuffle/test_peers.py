@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from sluice.runtime.messages import ShuffleAllocation, WorkerAddress
 from sluice.runtime.spark.jvm.command import SparkRuntime
 from tests.hostile import TRUST_DOMAIN, Hostile, TestPki
 from tests.system.shuffle.cluster import Cluster, cluster
@@ -34,7 +34,7 @@ HOSTILE = [
 class Impostor:
     """Listens in the place of a worker, and keeps what it is told."""
 
-    address: ShuffleWorkerAddress
+    address: WorkerAddress
     told: bytes = b""
 
     def allocate(self, context: int, shuffle_id: int) -> ShuffleAllocation:
@@ -70,7 +70,7 @@ async def impostor(identity: Path | None, *, tls12: bool = False, asks: bool = T
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     try:
         port = server.sockets[0].getsockname()[1]
-        found.append(Impostor(ShuffleWorkerAddress(WORKER.name, "127.0.0.1", port)))
+        found.append(Impostor(WorkerAddress(WORKER.name, "127.0.0.1", port)))
         yield found[0]
     finally:
         server.close()

@@ -21,7 +21,7 @@ from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.messages import ShuffleAllocation
 from sluice.runtime.node.child_process import ChildProcess
 from sluice.runtime.rpc import RpcService
-from sluice.runtime.shuffle.client import ShuffleClient, WorkerAddress
+from sluice.runtime.shuffle.client import ShuffleClient
 from sluice.runtime.shuffle.config import ShuffleConfig
 from sluice.runtime.shuffle.finder import shuffle_manager_finder
 from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
@@ -111,8 +111,8 @@ class ShuffleWorld:
     def client(self, job_id: str, allocation: ShuffleAllocation) -> ShuffleClient:
         """An executor of the job."""
         identity = self.pki.identity(SpiffeId.executor(TRUST_DOMAIN, job_id, 1))
-        workers = [WorkerAddress(each.name, each.host, each.port) for each in allocation.workers]
-        return ShuffleClient(identity, workers, allocation.integrity_key.hex(), replicas=allocation.replicas)
+        key = allocation.integrity_key.hex()
+        return ShuffleClient(identity, allocation.workers, key, replicas=allocation.replicas)
 
     async def until(self, link: ShuffleManagerLink, name: str, state: str) -> WorkerView:
         """Wait until the manager sees worker ``name`` in ``state``."""

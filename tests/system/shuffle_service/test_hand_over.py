@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from sluice.pki.spiffe_id import Role, SpiffeId
-from sluice.runtime.messages import ShuffleWorkerAddress
-from sluice.runtime.shuffle.client import WorkerAddress
+from sluice.runtime.messages import OutputLocation
 from sluice.runtime.shuffle.connection import WorkerConnection
 from sluice.runtime.shuffle.errors import FrameRefused, JobNotAllowed, ShuffleError
 from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
@@ -30,17 +29,12 @@ async def started(world: ShuffleWorld, names: Sequence[str] = NAMES) -> ShuffleM
     return link
 
 
-def plain(address: ShuffleWorkerAddress) -> WorkerAddress:
-    """As clients take it."""
-    return WorkerAddress(address.name, address.host, address.port)
-
-
 async def test_what_a_drained_worker_kept_is_read_from_its_successor(world: ShuffleWorld) -> None:
     link = await started(world)
     allocation = await link.allocate(JOB, 0, 4)
     places = {map_id: await write(world, allocation, map_id) for map_id in range(6)}
     victim = places[0]
-    assert (await link.locate(JOB, 0, [victim.name]))[0].instead_of == ""
+    assert await link.locate(JOB, 0, [victim.name]) == (OutputLocation(pushed_to=victim.name, address=victim),)
     async with world.client(JOB, allocation) as client:  # a map that has begun when the worker is drained
         late = client.writer(0, 9, 0)
         await late.write(0, b"before")
@@ -62,14 +56,14 @@ async def test_what_a_drained_worker_kept_is_read_from_its_successor(world: Shuf
     view = await world.until(link, victim.name, "DRAINED")
     assert view.bytes > 0
     assert "other workers" in view.reason
-    found, itself = await link.locate(JOB, 0, [victim.name])
-    assert found.instead_of == victim.name != found.name
-    assert (itself.name, itself.instead_of) == (victim.name, "")
+    successor, itself = await link.locate(JOB, 0, [victim.name])
+    assert successor.pushed_to == victim.name != successor.address.name
+    assert itself == OutputLocation(pushed_to=victim.name, address=victim)
     await world.kill(victim.name)
     await world.until(link, victim.name, "LOST")
     for map_id in [each for each, where in places.items() if where == victim]:
-        assert await read(world, allocation, plain(found), map_id) == DATA
-    assert await read(world, allocation, plain(found), 9) == [(0, b"before"), (1, b"after")]
+        assert await read(world, allocation, successor.address, map_id) == DATA
+    assert await read(world, allocation, successor.address, 9) == [(0, b"before"), (1, b"after")]
     assert len(await link.locate(JOB, 0, NAMES)) == len(NAMES), "the one that is gone has a successor"
     await link.release_job(JOB)
 
@@ -93,13 +87,13 @@ async def test_two_replicas_stay_on_two_workers(world: ShuffleWorld) -> None:
     await link.drain(first.name)
     await world.until(link, first.name, "DRAINED")
     found, _ = await link.locate(JOB, 0, [first.name])
-    assert {found.name, first.name, second.name} == set(NAMES)
-    assert await read(world, allocation, plain(found), 1) == DATA
+    assert {found.address.name, first.name, second.name} == set(NAMES)
+    assert await read(world, allocation, found.address, 1) == DATA
     await link.drain(second.name)  # whoever takes it over has it already
     await world.until(link, second.name, "DRAINED")
     again, _ = await link.locate(JOB, 0, [second.name])
-    assert again.name == found.name
-    assert await read(world, allocation, plain(again), 1) == DATA
+    assert again.address == found.address
+    assert await read(world, allocation, again.address, 1) == DATA
 
 
 async def test_a_worker_that_takes_part_again_is_found_at_its_place(world: ShuffleWorld) -> None:
@@ -111,7 +105,7 @@ async def test_a_worker_that_takes_part_again_is_found_at_its_place(world: Shuff
     await link.drain(where.name, wanted=False)
     await world.until(link, where.name, "ACTIVE")
     (found,) = await link.locate(JOB, 0, [where.name])
-    assert (found.name, found.instead_of) == (where.name, "")
+    assert found == OutputLocation(pushed_to=where.name, address=where)
     assert await read(world, allocation, where, 0) == DATA
 
 

@@ -28,10 +28,10 @@ async def test_the_next_manager_knows_who_took_over(service: Service) -> None:
 
     await service.until_state(link, "w-1", WorkerState.DRAINED)
     found = await link.locate(JOB, 3, ["w-1"])
-    assert [(each.name, each.instead_of) for each in found] == [("w-2", "w-1"), ("w-1", "")]
+    assert [(each.address.name, each.pushed_to) for each in found] == [("w-2", "w-1"), ("w-1", "w-1")]
     await service.stop_worker("w-1")
     await service.until_state(link, "w-1", WorkerState.LOST)
-    assert [each.name for each in await link.locate(JOB, 3, ["w-1"])] == ["w-2"]
+    assert [each.address.name for each in await link.locate(JOB, 3, ["w-1"])] == ["w-2"]
     assert await link.locate(OTHER, 3, ["w-1"]) == (), "what is over has no successor"
     assert [path.name for path in service.home.root.glob("shuffle-ha/*/shuffles/*")] == [f"{JOB}-3"]
     await link.release_job(JOB)
@@ -53,5 +53,5 @@ async def test_the_next_manager_drains_what_it_has_never_placed(service: Service
     await service.start_worker("w-2")
     await link.drain("w-1")
     await service.until_state(link, "w-1", WorkerState.DRAINED)
-    assert {(each.shuffle_id, each.to.name) for each in worker.handed_over} == {(2, "w-2")}
-    assert (await link.locate(JOB, 2, ["w-1"]))[0].name == "w-2"
+    assert {(each.shuffle_number, each.to.name) for each in worker.handed_over} == {(2, "w-2")}
+    assert (await link.locate(JOB, 2, ["w-1"]))[0].address.name == "w-2"

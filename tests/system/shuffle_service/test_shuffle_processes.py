@@ -18,7 +18,7 @@ DATA = [(partition, b"%d" % partition * 100_000) for partition in range(4)]
 async def write(world: ShuffleWorld, allocation: ShuffleAllocation, map_id: int, job_id: str = JOB) -> WorkerAddress:
     """One map's output, committed; where it is."""
     async with world.client(job_id, allocation) as client:
-        writer = client.writer(allocation.shuffle_id, map_id, map_id)
+        writer = client.writer(allocation.shuffle_number, map_id, map_id)
         for partition, data in DATA:
             await writer.write(partition, data)
         (where,) = await writer.commit()
@@ -32,7 +32,7 @@ async def read(
     async with world.client(job_id, allocation) as client:
         return [
             (each.partition, bytes(each.data))
-            async for each in client.read(allocation.shuffle_id, [where], [map_id], 0, len(DATA))
+            async for each in client.read(allocation.shuffle_number, [where], [map_id], 0, len(DATA))
         ]
 
 

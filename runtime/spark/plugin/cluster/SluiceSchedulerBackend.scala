@@ -14,7 +14,7 @@ import org.apache.spark.resource.ResourceProfile
 import org.apache.spark.rpc.{RpcAddress, RpcEndpointAddress}
 import org.apache.spark.scheduler.{ExecutorDecommissionInfo, ExecutorExited, ExecutorLossReason, ExecutorProcessLost, TaskSchedulerImpl}
 import org.apache.spark.scheduler.cluster.{CoarseGrainedSchedulerBackend, SchedulerBackendUtils}
-import org.apache.spark.shuffle.sluice.Registrar
+import org.apache.spark.shuffle.sluice.ShuffleService
 import org.apache.spark.sql.sluice.StreamingQueries
 import org.apache.spark.util.{ThreadUtils, Utils}
 
@@ -47,9 +47,9 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
   override def start(): Unit = {
     super.start()
     bridge.start() // no agent, no SparkContext
-    Registrar.open(new BridgeShuffles(bridge))
+    ShuffleService.open(new BridgeShuffleService(bridge))
     sc.addSparkListener(progress)
-    sc.addSparkListener(new LossListener)
+    sc.addSparkListener(new FetchFailureListener)
     sc.addSparkListener(stages)
     sc.addSparkListener(new StreamingListener(bridge))
     sc.addSparkListener(new TaskFailures(bridge))
@@ -64,7 +64,7 @@ private[sluice] final class SluiceSchedulerBackend(scheduler: TaskSchedulerImpl,
       try super.stop()
       finally {
         graceTimer.shutdownNow()
-        Registrar.close()
+        ShuffleService.close()
         progress.close()
         stages.close()
         bridge.send(bridge.message("stopped"))

@@ -7,11 +7,12 @@ private[spark] final case class WorkerAddress(name: String, host: String, port: 
 
 /** What the shuffle manager has given to one shuffle; travels to the executors with the shuffle's handle.
   *
-  * @param wireId the shuffle's number on the wire; unlike Spark's, no other attempt or SparkContext of the job has it
+  * @param shuffleNumber the shuffle's number on the data plane, unique in the job; Spark counts its own `shuffleId` from 0
+  *   in each SparkContext
   * @param key the job's integrity key
   */
 private[spark] final class Allocation(
-    val wireId: Int, val workers: Array[WorkerAddress], val replicas: Int, val key: Array[Byte])
+    val shuffleNumber: Int, val workers: Array[WorkerAddress], val replicas: Int, val key: Array[Byte])
     extends Serializable {
 
   /** In the order in which a map task should try them: maps spread over the workers, and attempts begin elsewhere. */

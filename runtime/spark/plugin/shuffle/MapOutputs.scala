@@ -12,11 +12,11 @@ private[sluice] final class MapOutputs(
     val maps: Array[Long], indexes: mutable.LongMap[Int], val blocks: Int) {
 
   /** The workers that hold it, in the order in which they are to be asked. */
-  val holders: Seq[WorkerAddress] = Workers.prefer(Whereabouts.known(allocation, Location.workers(location)))
+  val holders: Seq[WorkerAddress] = Workers.prefer(OutputLocations.known(allocation, Location.workers(location)))
 
   /** Holders at addresses that were not tried before; asks the driver. */
   def moved(): Seq[WorkerAddress] =
-    Whereabouts.ask(allocation, shuffleId, Location.workers(location)).filterNot(holders.contains)
+    OutputLocations.ask(allocation, shuffleId, Location.workers(location)).filterNot(holders.contains)
 
   /** Tells Spark that it must be computed again. */
   def failure(map: Long, partition: Int, cause: Throwable): FetchFailedException =

@@ -68,7 +68,7 @@ private[sluice] final class MapPusher(
 
   private def open(): Unit = {
     isOpen = true
-    check = new SegmentCheck(allocation.key, allocation.wireId)
+    check = new SegmentCheck(allocation.key, allocation.shuffleNumber)
     var failure: WorkerFailure = null
     // A shuffle may outlive all addresses that its handle knows: then the driver is asked where they are now.
     val next = candidates.iterator ++ Iterator.single(()).flatMap(_ => if (targets.isEmpty) elsewhere() else Nil)
@@ -88,7 +88,7 @@ private[sluice] final class MapPusher(
   }
 
   private def elsewhere(): Seq[WorkerAddress] =
-    Whereabouts.ask(allocation, shuffleId, allocation.workers.toSeq.map(_.name)).distinct
+    OutputLocations.ask(allocation, shuffleId, allocation.workers.toSeq.map(_.name)).distinct
       .filter(found => allocation.named(found.name).nonEmpty && !candidates.contains(found))
 
   /** Sends what is in the buffer. */
@@ -107,7 +107,7 @@ private[sluice] final class MapPusher(
     try {
       val start = System.nanoTime()
       Wire.putHeader(
-        frame, frame.readerIndex, Wire.Kind.Push, shuffle = allocation.wireId, map = map, request = request,
+        frame, frame.readerIndex, Wire.Kind.Push, shuffle = allocation.shuffleNumber, map = map, request = request,
         length = length, count = count)
       each(target => target.connection.push(frame.retainedDuplicate(), length, target))
       waited += System.nanoTime() - start
@@ -135,7 +135,7 @@ private[sluice] final class MapPusher(
     inFrame = 0
     targets.foreach { target =>
       target.connection.send(Wire.bare(
-        target.connection.allocator, Wire.Kind.Abort, allocation.wireId, map, request))
+        target.connection.allocator, Wire.Kind.Abort, allocation.shuffleNumber, map, request))
       target.close()
     }
     targets.clear()
@@ -181,7 +181,7 @@ private[sluice] final class MapPusher(
     def sendCommit(count: Int, total: Long): Unit = {
       check()
       connection.send(Wire.bare(
-        connection.allocator, Wire.Kind.Commit, allocation.wireId, map, request, count = count, extra = total))
+        connection.allocator, Wire.Kind.Commit, allocation.shuffleNumber, map, request, count = count, extra = total))
     }
 
     def awaitCommit(): Unit = {

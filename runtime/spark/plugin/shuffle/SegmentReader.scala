@@ -19,7 +19,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
     extends Logging {
   import SegmentReader._
 
-  private val check = new SegmentCheck(outputs.allocation.key, outputs.allocation.wireId)
+  private val check = new SegmentCheck(outputs.allocation.key, outputs.allocation.shuffleNumber)
   // Each holder is asked twice at most: the connection that is there may have been broken long ago.
   // When all have failed, the driver is asked whether they are elsewhere.
   private val tries = (outputs.holders.iterator ++ Iterator.single(()).flatMap(_ => outputs.moved().iterator))
@@ -58,7 +58,7 @@ private[sluice] final class SegmentReader(outputs: MapOutputs, ordered: Boolean,
         bytes = 0
         request = Workers.get
           .fetchFrom(worker)
-          .fetch(outputs.allocation.wireId, atPartition, outputs.end, outputs.maps, ordered, credit)
+          .fetch(outputs.allocation.shuffleNumber, atPartition, outputs.end, outputs.maps, ordered, credit)
       } catch {
         case unreachable: WorkerFailure =>
           logWarning(s"${worker.name} cannot be read from: ${unreachable.getMessage}")

@@ -23,7 +23,7 @@ private final class SluiceDriverComponents extends ShuffleDriverComponents {
   override def supportsReliableStorage(): Boolean = true
 
   override def removeShuffle(shuffleId: Int, blocking: Boolean): Unit = {
-    Registrar.whileOpen(_.unregister(shuffleId))
+    ShuffleService.whileOpen(_.unregister(shuffleId))
     SparkEnv.get.blockManager.master.removeShuffle(shuffleId, blocking) // executors forget where its outputs were
   }
 }

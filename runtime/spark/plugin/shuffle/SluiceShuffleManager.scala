@@ -6,7 +6,7 @@ import org.apache.spark.network.buffer.ManagedBuffer
 import org.apache.spark.network.shuffle.MergedBlockMeta
 import org.apache.spark.scheduler.MapStatus
 import org.apache.spark.shuffle._
-import org.apache.spark.shuffle.sort.SparksWriters
+import org.apache.spark.shuffle.sort.SparkWriters
 import org.apache.spark.storage.{BlockId, BlockManagerId, ShuffleMergedBlockId}
 
 /** A shuffle whose data is kept by the workers of its allocation.
@@ -26,12 +26,12 @@ private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boole
   private val settings = new Settings(conf)
 
   override def registerShuffle[K, V, C](shuffleId: Int, dependency: ShuffleDependency[K, V, C]): ShuffleHandle = {
-    Whereabouts.serve()
-    val allocation = Registrar.current.register(shuffleId, dependency.partitioner.numPartitions)
+    OutputLocations.serve()
+    val allocation = ShuffleService.current.register(shuffleId, dependency.partitioner.numPartitions)
     // Encryption by Spark (spark.io.encryption) is the work of its own streams.
     val rows = !dependency.mapSideCombine && RowSerializer.isOne(dependency.serializer) &&
       !conf.get(config.IO_ENCRYPTION_ENABLED)
-    new SluiceShuffleHandle(shuffleId, dependency, allocation, rows, SparksWriters.handle(conf, shuffleId, dependency))
+    new SluiceShuffleHandle(shuffleId, dependency, allocation, rows, SparkWriters.handle(conf, shuffleId, dependency))
   }
 
   override def getWriter[K, V](
@@ -40,7 +40,7 @@ private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boole
     if (ours.rows) new RowWriter[K, V](ours, map, context, settings, metrics)
     else {
       val output = new MapOutput(new MapPusher(ours.allocation, ours.shuffleId, map, context, settings))
-      new RelocatedWriter(SparksWriters.writer[K, V](ours.inner, map, context, conf, metrics, output), output)
+      new RelocatedWriter(SparkWriters.writer[K, V](ours.inner, map, context, conf, metrics, output), output)
     }
   }
 
@@ -58,7 +58,7 @@ private[spark] final class SluiceShuffleManager(conf: SparkConf, isDriver: Boole
 
   override def stop(): Unit = if (!isDriver) {
     Workers.close()
-    Whereabouts.forgetAll()
+    OutputLocations.forgetAll()
   }
 }
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from sluice.runtime.messages import ShuffleWorkerAddress
+from sluice.runtime.messages import OutputLocation, WorkerAddress
 from sluice.runtime.shuffle import successors
-from sluice.runtime.shuffle.connection import WorkerAddress
 from sluice.runtime.shuffle.errors import AttemptSuperseded, Moved, ShuffleUnavailable
 from sluice.runtime.shuffle.successors import TRIES, Successors
 
@@ -84,15 +83,15 @@ async def test_a_worker_that_is_gone_is_asked_for_elsewhere_if_anybody_knows() -
     with pytest.raises(ShuffleUnavailable, match="gone"):
         await Successors(3).at(A, workers.ask)
     questions: list[tuple[int, Sequence[str]]] = []
-    known = [ShuffleWorkerAddress(name="a", host="h", port=1)]
+    known = [OutputLocation(pushed_to="a", address=A)]
 
-    async def locate(shuffle: int, names: Sequence[str]) -> Sequence[ShuffleWorkerAddress]:
+    async def locate(shuffle: int, names: Sequence[str]) -> Sequence[OutputLocation]:
         questions.append((shuffle, names))
         return known
 
     with pytest.raises(ShuffleUnavailable, match="gone"):
         await Successors(3, locate).at(A, workers.ask)
-    known.insert(0, ShuffleWorkerAddress(name="b", host="h", port=2, instead_of="a"))
+    known.insert(0, OutputLocation(pushed_to="a", address=B))
     assert await Successors(3, locate).at(A, workers.ask) == "b"
     assert questions == [(3, ["a"]), (3, ["a"])]
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.errors import (
     ErrorCode,
     FrameRefused,
@@ -69,21 +70,21 @@ def test_any_bytes_are_understood_or_refused(payload: bytes, count: int, what: i
         assert said.reason.isprintable()
     error = error_of(Header(FrameType.ERROR, length=size, aux=ErrorCode.MOVED), payload)
     if isinstance(error, Moved):
-        name, host, port = error.to
-        assert name
-        assert host
-        assert 0 < port < 1 << 16
+        assert error.to.name
+        assert error.to.host
+        assert 0 < error.to.port < 1 << 16
 
 
 @given(
     name=st.text(min_size=1, max_size=255), host=st.text(min_size=1, max_size=255), port=st.integers(1, (1 << 16) - 1)
 )
 def test_where_a_shuffle_has_moved_survives(name: str, host: str, port: int) -> None:
-    frame = pack_error(Moved("it is there", to=(name, host, port)), shuffle=3, request=7)
+    to = WorkerAddress(name, host, port)
+    frame = pack_error(Moved("it is there", to=to), shuffle=3, request=7)
     header = parse_header(frame, from_client=False)
     error = error_of(header, frame[HEADER_BYTES:])
     assert isinstance(error, Moved)
-    assert (error.to, header.shuffle, header.request) == ((name, host, port), 3, 7)
+    assert (error.to, header.shuffle, header.request) == (to, 3, 7)
     assert isinstance(error, ShuffleUnavailable), "a replica may help"
 
 
@@ -98,7 +99,7 @@ def test_where_a_shuffle_has_moved_survives(name: str, host: str, port: int) -> 
     ],
 )
 def test_a_place_out_of_bounds_is_refused(place: tuple[str, str, int]) -> None:
-    frame = pack_error(Moved("it is there", to=place))
+    frame = pack_error(Moved("it is there", to=WorkerAddress(*place)))
     assert isinstance(error_of(parse_header(frame, from_client=False), frame[HEADER_BYTES:]), FrameRefused)
 
 

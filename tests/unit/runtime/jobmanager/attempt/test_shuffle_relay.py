@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from sluice.runtime.jobmanager.attempt.shuffle_relay import ATTEMPT_SHIFT, ShuffleRelay
-from sluice.runtime.messages import ShuffleAllocation, ShuffleWorkerAddress
+from sluice.runtime.messages import OutputLocation, ShuffleAllocation, WorkerAddress
 from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
 from sluice.runtime.shuffle.service_errors import NoShuffleService
 
@@ -25,28 +25,28 @@ class Link:
         self.answering = asyncio.Event()
         self.answering.set()
 
-    async def allocate(self, job_id: str, shuffle_id: int, partitions: int) -> ShuffleAllocation:
-        self.heard.append(("allocate", shuffle_id, partitions))
+    async def allocate(self, job_id: str, shuffle_number: int, partitions: int) -> ShuffleAllocation:
+        self.heard.append(("allocate", shuffle_number, partitions))
         await self.answering.wait()
         if self.errors:
             raise self.errors.pop()
-        worker = ShuffleWorkerAddress(name="w-1", host="h", port=1)
-        return ShuffleAllocation(shuffle_id=shuffle_id, workers=(worker,), replicas=1, integrity_key=b"0" * 8)
+        worker = WorkerAddress(name="w-1", host="h", port=1)
+        return ShuffleAllocation(shuffle_number=shuffle_number, workers=(worker,), replicas=1, integrity_key=b"0" * 8)
 
-    async def release_shuffle(self, job_id: str, shuffle_id: int) -> None:
+    async def release_shuffle(self, job_id: str, shuffle_number: int) -> None:
         if self.errors:
             raise self.errors.pop()
-        self.heard.append(("release", shuffle_id))
+        self.heard.append(("release", shuffle_number))
 
-    async def release_before(self, job_id: str, shuffle_id: int) -> None:
-        self.heard.append(("before", shuffle_id))
+    async def release_before(self, job_id: str, shuffle_number: int) -> None:
+        self.heard.append(("before", shuffle_number))
 
     async def release_job(self, job_id: str) -> None:
         self.heard.append(("job", job_id))
 
-    async def locate(self, job_id: str, shuffle_id: int, workers: Collection[str]) -> tuple[ShuffleWorkerAddress, ...]:
-        self.heard.append(("locate", shuffle_id, list(workers)))
-        return (ShuffleWorkerAddress(name="w-2", host="h", port=2, instead_of="w-1"),)
+    async def locate(self, job_id: str, shuffle_number: int, workers: Collection[str]) -> tuple[OutputLocation, ...]:
+        self.heard.append(("locate", shuffle_number, list(workers)))
+        return (OutputLocation(pushed_to="w-1", address=WorkerAddress("w-2", "h", 2)),)
 
     async def workers_lost(self, job_id: str, workers: Collection[str]) -> None:
         self.heard.append(("lost", list(workers)))
@@ -68,7 +68,7 @@ async def test_no_two_shuffles_of_a_job_ever_have_the_same_number() -> None:
     numbers = []
     for attempt, app_id in ((1, "a"), (1, "b"), (2, "a"), (3, "a")):
         await begin(relay, attempt, app_id)
-        numbers += [(await relay.register(spark, 4)).shuffle_id for spark in (0, 1)]
+        numbers += [(await relay.register(spark, 4)).shuffle_number for spark in (0, 1)]
     assert len(set(numbers)) == len(numbers)
     assert numbers == sorted(numbers)
     assert [number >> ATTEMPT_SHIFT for number in numbers] == [1, 1, 1, 1, 2, 2, 3, 3]
@@ -83,8 +83,8 @@ async def test_a_new_context_ends_the_shuffles_before_it_and_one_that_is_told_ag
     assert await relay.register(0, 4) == first
     assert len(link.heard) == 1
     await begin(relay, 1, "b")
-    assert link.heard[-1] == ("before", first.shuffle_id + 1)
-    assert (await relay.register(0, 4)).shuffle_id == first.shuffle_id + 1
+    assert link.heard[-1] == ("before", first.shuffle_number + 1)
+    assert (await relay.register(0, 4)).shuffle_number == first.shuffle_number + 1
 
 
 async def test_a_later_attempt_under_another_leader_ends_what_it_never_heard_of() -> None:
@@ -118,7 +118,7 @@ async def test_what_is_unregistered_is_released_once_and_a_service_that_is_away_
     link = Link()
     relay = relay_of(link)
     await begin(relay, 1, "a")
-    number = (await relay.register(0, 4)).shuffle_id
+    number = (await relay.register(0, 4)).shuffle_number
     await relay.unregister(0)
     await relay.unregister(0)
     await relay.unregister(9)
@@ -171,8 +171,7 @@ async def test_the_workers_of_a_shuffle_are_located_by_its_number_on_the_data_pl
     await begin(relay, 2, "a")
     registered = await relay.register(0, 4)
     found = await relay.locate(0)
-    assert link.heard[-1] == ("locate", registered.shuffle_id, ["w-1"])
-    assert [each.instead_of for each in found.workers] == ["w-1"]
-    assert (found.shuffle_id, found.integrity_key) == (registered.shuffle_id, registered.integrity_key)
+    assert link.heard[-1] == ("locate", registered.shuffle_number, ["w-1"])
+    assert found == (OutputLocation(pushed_to="w-1", address=WorkerAddress("w-2", "h", 2)),)
     with pytest.raises(NoShuffleService, match="not registered"):
         await relay.locate(1)

@@ -330,21 +330,24 @@ class LivesOfJobs(RuleBasedStateMachine):
             self.live[job_id] = (owner, self.clock.now + LEASE)
 
     @rule(
-        job_id=JOBS, shuffle_id=st.integers(0, 3), partitions=st.integers(1, 9), workers=st.sets(st.sampled_from("ab"))
+        job_id=JOBS,
+        shuffle_number=st.integers(0, 3),
+        partitions=st.integers(1, 9),
+        workers=st.sets(st.sampled_from("ab")),
     )
-    def place(self, job_id: str, shuffle_id: int, partitions: int, workers: set[str]) -> None:
+    def place(self, job_id: str, shuffle_number: int, partitions: int, workers: set[str]) -> None:
         job = self.table.get(job_id)
         if job is not None:
             names = tuple(sorted(workers))
-            self.table.place(job, shuffle_id, Shuffle(partitions, names))
-            self.placed[job_id, shuffle_id] = (partitions, names)
+            self.table.place(job, shuffle_number, Shuffle(partitions, names))
+            self.placed[job_id, shuffle_number] = (partitions, names)
 
-    @rule(job_id=JOBS, shuffle_id=st.integers(0, 3))
-    def displace(self, job_id: str, shuffle_id: int) -> None:
+    @rule(job_id=JOBS, shuffle_number=st.integers(0, 3))
+    def displace(self, job_id: str, shuffle_number: int) -> None:
         job = self.table.get(job_id)
         if job is not None:
-            self.table.displace(job, shuffle_id)
-            self.placed.pop((job_id, shuffle_id), None)
+            self.table.displace(job, shuffle_number)
+            self.placed.pop((job_id, shuffle_number), None)
 
     @rule(owner=OWNERS)
     def renew(self, owner: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluice.runtime.messages import WorkerAddress
 from sluice.runtime.shuffle.errors import (
     AttemptLost,
     AttemptSuperseded,
@@ -21,7 +22,7 @@ from sluice.runtime.shuffle.wire import Share
 from sluice.runtime.shuffle.worker.pipeline import Follower, Pipeline
 from tests.unit.runtime.shuffle.worker.test_pipeline import ALL, PATIENCE, Clock, follow, write
 
-THERE = ("w-2", "h", 7)
+THERE = WorkerAddress("w-2", "h", 7)
 EVEN, ODD = Share(2, 0), Share(2, 1)
 SOON = 5.0
 

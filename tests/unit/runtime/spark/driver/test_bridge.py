@@ -16,9 +16,10 @@ from sluice.runtime.messages import (
     ExecutorTarget,
     ExecutorTargets,
     JobProgress,
+    OutputLocation,
     ShuffleAllocation,
-    ShuffleWorkerAddress,
     SparkRegistration,
+    WorkerAddress,
 )
 from sluice.runtime.spark.driver.bridge import (
     MAX_LINE_BYTES,
@@ -220,23 +221,28 @@ async def test_where_a_shuffle_is_kept_is_told_to_the_context_that_asked(listeni
     context = listening.bridge.contexts
     jvm.send({"type": "shuffle_locate", "id": 8, "shuffle_id": 3})
     assert await listening.next() == LocateShuffle(8, 3)
-    worker = ShuffleWorkerAddress(name="w-1", host="127.0.0.1", port=40001, instead_of="w-2")
-    allocation = ShuffleAllocation(shuffle_id=1048579, workers=(worker,), replicas=1, integrity_key=bytes(range(8)))
-    listening.bridge.shuffle_registered(context, 7, allocation)
+    worker = WorkerAddress(name="w-1", host="127.0.0.1", port=40001)
+    allocation = ShuffleAllocation(shuffle_number=1048579, workers=(worker,), replicas=1, integrity_key=bytes(range(8)))
+    listening.bridge.answer_shuffle(context, 7, allocation)
     assert json.loads(await jvm.reader.readline()) == {
-        "type": "shuffle_registered", "id": 7, "error": "", "shuffle": 1048579, "replicas": 1,
+        "type": "shuffle_registered", "id": 7, "shuffle_number": 1048579, "replicas": 1,
         "integrity_key": "0001020304050607",
-        "workers": [{"name": "w-1", "host": "127.0.0.1", "port": 40001, "instead_of": "w-2"}],
+        "workers": [{"name": "w-1", "host": "127.0.0.1", "port": 40001}],
     }  # fmt: skip
-    listening.bridge.shuffle_registered(context, 8, "no ShuffleManager answers")
+    listening.bridge.answer_shuffle(context, 8, (OutputLocation(pushed_to="w-2", address=worker),))
+    assert json.loads(await jvm.reader.readline()) == {
+        "type": "shuffle_located", "id": 8,
+        "outputs": [{"pushed_to": "w-2", "address": {"name": "w-1", "host": "127.0.0.1", "port": 40001}}],
+    }  # fmt: skip
+    listening.bridge.answer_shuffle(context, 8, "no ShuffleManager answers")
     refused = json.loads(await jvm.reader.readline())
-    assert (refused["id"], refused["error"], refused["workers"]) == (8, "no ShuffleManager answers", [])
+    assert refused == {"type": "shuffle_refused", "id": 8, "error": "no ShuffleManager answers"}
     await jvm.close()
     assert await listening.next() == SparkStopped(in_order=False)
     later = await Jvm.connect(listening.bridge)
     later.send({"type": "shuffle_unregister", "shuffle_id": 3})
     assert await listening.next() == UnregisterShuffle(3)
-    listening.bridge.shuffle_registered(context, 9, allocation)
+    listening.bridge.answer_shuffle(context, 9, allocation)
     listening.bridge.cancel()
     assert json.loads(await later.reader.readline()) == {"type": "cancel"}
     await later.close()

@@ -18,6 +18,7 @@ from sluice.runtime.messages import (
     ExecutorTarget,
     ExecutorTargets,
     JobProgress,
+    OutputLocation,
     ShuffleAllocation,
     SparkRegistration,
     StageTable,
@@ -38,7 +39,7 @@ REGISTRATION = SparkRegistration(
     app_id="a", driver_url="u", startup_conf={}, java_options=(), executor_memory_mb=1, executor_cores=1
 )
 DONE = DriverExit(succeeded=True, exit_code=0)
-ALLOCATION = ShuffleAllocation(shuffle_id=5, workers=(), replicas=1, integrity_key=b"01234567")
+ALLOCATION = ShuffleAllocation(shuffle_number=5, workers=(), replicas=1, integrity_key=b"01234567")
 
 
 def targets(version: int, total: int = 2) -> ExecutorTargets:
@@ -100,8 +101,9 @@ class Peer:
             raise NoShuffleService("no ShuffleManager answers")
         return ALLOCATION
 
-    async def locate_shuffle(self, shuffle_id: int) -> ShuffleAllocation:
-        return await self.register_shuffle(shuffle_id, 0)
+    async def locate_shuffle(self, shuffle_id: int) -> tuple[OutputLocation, ...]:
+        await self.register_shuffle(shuffle_id, 0)
+        return ()
 
     async def unregister_shuffle(self, shuffle_id: int) -> None:
         await self._hear(("unregister", shuffle_id))

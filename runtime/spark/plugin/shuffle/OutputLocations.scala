@@ -9,17 +9,19 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.rpc.{RpcCallContext, RpcEnv, ThreadSafeRpcEndpoint}
 import org.apache.spark.util.RpcUtils
 
-/** Where outputs of the worker `of` are now: with itself, perhaps at another address, or with who took them over. */
-private[spark] final case class Keeper(of: String, address: WorkerAddress)
+/** Where the outputs that were pushed to worker `pushedTo` are served now: there, perhaps at another address, or by its
+  * successor.
+  */
+private[spark] final case class OutputLocation(pushedTo: String, address: WorkerAddress)
 
-/** The question of an executor; the answer is a sequence of [[Keeper]]. `shuffleId` is Spark's. */
+/** The question of an executor; the answer is a sequence of [[OutputLocation]]. `shuffleId` is Spark's. */
 private[sluice] final case class LocateShuffle(shuffleId: Int)
 
-/** Finds workers that are not any more where the shuffle's handle says. */
-private[sluice] object Whereabouts extends Logging {
-  private val Endpoint = "sluice-whereabouts"
+/** Finds outputs that are no longer where the shuffle's handle says. */
+private[sluice] object OutputLocations extends Logging {
+  private val Endpoint = "sluice-output-locations"
 
-  /** By number on the wire and name of the worker: for all tasks of this process. */
+  /** By shuffle number and name of the worker, for all tasks of this process. */
   private val moved = new ConcurrentHashMap[(Int, String), Seq[WorkerAddress]]()
 
   @volatile private var servedBy: RpcEnv = _
@@ -33,7 +35,7 @@ private[sluice] object Whereabouts extends Logging {
         override val rpcEnv: RpcEnv = rpc
         override def receiveAndReply(context: RpcCallContext): PartialFunction[Any, Unit] = {
           case LocateShuffle(shuffleId) =>
-            Registrar.current.locate(shuffleId).whenComplete { (found, error) =>
+            ShuffleService.current.locate(shuffleId).whenComplete { (found, error) =>
               if (error == null) context.reply(found) else context.sendFailure(error)
             }
         }
@@ -41,24 +43,26 @@ private[sluice] object Whereabouts extends Logging {
     }
   }
 
-  /** Where what `names` had is, as far as this process has heard. */
+  /** Where the outputs of the workers `names` are, as far as this process knows. */
   def known(allocation: Allocation, names: Seq[String]): Seq[WorkerAddress] =
-    names.flatMap(name => Option(moved.get((allocation.wireId, name))).getOrElse(allocation.named(name).toSeq))
+    names.flatMap(name => Option(moved.get((allocation.shuffleNumber, name))).getOrElse(allocation.named(name).toSeq))
 
   /** Asks the driver again; empty when it does not know either. */
   def ask(allocation: Allocation, shuffleId: Int, names: Seq[String]): Seq[WorkerAddress] =
     try {
       val env = SparkEnv.get
-      val found = RpcUtils.makeDriverRef(Endpoint, env.conf, env.rpcEnv).askSync[Seq[Keeper]](LocateShuffle(shuffleId))
-      found.groupBy(_.of).foreach { case (of, keepers) => moved.put((allocation.wireId, of), keepers.map(_.address)) }
+      val found = RpcUtils.makeDriverRef(Endpoint, env.conf, env.rpcEnv).askSync[Seq[OutputLocation]](LocateShuffle(shuffleId))
+      found.groupBy(_.pushedTo).foreach { case (worker, locations) =>
+        moved.put((allocation.shuffleNumber, worker), locations.map(_.address))
+      }
       known(allocation, names)
     } catch {
       case interrupted: InterruptedException => throw interrupted
       case NonFatal(error) =>
-        logWarning(s"the driver does not say where ${names.mkString(", ")} are: ${error.getMessage}")
+        logWarning(s"the driver cannot locate the outputs of ${names.mkString(", ")}: ${error.getMessage}")
         Seq.empty
     }
 
-  /** Nobody reads the shuffle any more. */
+  /** Forgets what the driver has answered. */
   def forgetAll(): Unit = moved.clear()
 }

@@ -8,11 +8,11 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.{FetchFailed, SparkException}
 import org.apache.spark.scheduler.{SparkListener, SparkListenerTaskEnd}
-import org.apache.spark.shuffle.sluice.{Allocation, Keeper, Location, Registrar, ShuffleService, WorkerAddress}
+import org.apache.spark.shuffle.sluice.{Allocation, OutputLocation, Location, ShuffleService, ShuffleService, WorkerAddress}
 
 /** Asks the driver agent for the workers of a shuffle, and tells it what became of them. */
-private[sluice] final class BridgeShuffles(bridge: Bridge) extends ShuffleService {
-  import BridgeShuffles._
+private[sluice] final class BridgeShuffleService(bridge: Bridge) extends ShuffleService {
+  import BridgeShuffleService._
 
   override def register(shuffleId: Int, partitions: Int): Allocation = {
     val question = bridge.message("shuffle_register").put("shuffle_id", shuffleId).put("partitions", partitions)
@@ -27,18 +27,16 @@ private[sluice] final class BridgeShuffles(bridge: Bridge) extends ShuffleServic
     if (error.nonEmpty || workers.isEmpty) {
       throw new SparkException(s"no workers for a shuffle: ${if (error.isEmpty) "the answer names none" else error}")
     }
-    new Allocation(answer.path("shuffle").asInt(), workers, math.max(1, answer.path("replicas").asInt(1)), key(answer))
+    new Allocation(answer.path("shuffle_number").asInt(), workers, math.max(1, answer.path("replicas").asInt(1)), key(answer))
   }
 
-  override def locate(shuffleId: Int): CompletableFuture[Seq[Keeper]] =
+  override def locate(shuffleId: Int): CompletableFuture[Seq[OutputLocation]] =
     bridge.request(bridge.message("shuffle_locate").put("shuffle_id", shuffleId))
       .orTimeout(LocateSeconds, TimeUnit.SECONDS).thenApply { answer =>
       val error = answer.path("error").asText("")
       if (error.nonEmpty) throw new SparkException(s"the workers of a shuffle cannot be found: $error")
-      answer.path("workers").elements().asScala.map { node =>
-        val found = worker(node)
-        val of = node.path("instead_of").asText("")
-        Keeper(if (of.isEmpty) found.name else of, found)
+      answer.path("outputs").elements().asScala.map { node =>
+        OutputLocation(node.path("pushed_to").asText(), worker(node.path("address")))
       }.toVector
     }
 
@@ -62,7 +60,7 @@ private[sluice] final class BridgeShuffles(bridge: Bridge) extends ShuffleServic
   }
 }
 
-private[sluice] object BridgeShuffles {
+private[sluice] object BridgeShuffleService {
   /** A standby JobManager has to have taken over by then. */
   private val RegisterSeconds = 120L
   private val LocateSeconds = 10L
@@ -70,11 +68,11 @@ private[sluice] object BridgeShuffles {
 }
 
 /** Tells of workers from which a task could not fetch. */
-private[sluice] final class LossListener extends SparkListener {
+private[sluice] final class FetchFailureListener extends SparkListener {
   override def onTaskEnd(event: SparkListenerTaskEnd): Unit = event.reason match {
     case failed: FetchFailed =>
       val workers = Location.workers(failed.bmAddress)
-      if (workers.nonEmpty) Registrar.whileOpen(_.lost(failed.shuffleId, workers))
+      if (workers.nonEmpty) ShuffleService.whileOpen(_.lost(failed.shuffleId, workers))
     case _ => ()
   }
 }

@@ -5,7 +5,7 @@ import org.apache.spark.shuffle.{BaseShuffleHandle, ShuffleHandle, ShuffleWriteM
 import org.apache.spark.shuffle.api.ShuffleExecutorComponents
 
 /** Spark's own writers, which only this package may make: they serialize, combine and sort as always, and write to us. */
-private[spark] object SparksWriters {
+private[spark] object SparkWriters {
 
   /** Which of them Spark would take. */
   def handle[K, V, C](conf: SparkConf, shuffleId: Int, dependency: ShuffleDependency[K, V, C]): ShuffleHandle =

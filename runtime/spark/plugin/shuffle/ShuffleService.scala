@@ -10,7 +10,7 @@ private[spark] trait ShuffleService {
   def register(shuffleId: Int, partitions: Int): Allocation
 
   /** Where its workers are now; fails with a sentence. */
-  def locate(shuffleId: Int): CompletableFuture[Seq[Keeper]]
+  def locate(shuffleId: Int): CompletableFuture[Seq[OutputLocation]]
 
   /** Nobody reads it any more. */
   def unregister(shuffleId: Int): Unit
@@ -20,7 +20,7 @@ private[spark] trait ShuffleService {
 }
 
 /** The service of the SparkContext that this driver has. */
-private[spark] object Registrar {
+private[spark] object ShuffleService {
   @volatile private var service: Option[ShuffleService] = None
 
   def open(opened: ShuffleService): Unit = service = Some(opened)
