@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sluice.cli.client.rest_client import GatewayClient, edge_connection, gateway_client
-from sluice.cli.client.target import Target, local_url
 from sluice.cli.errors import CommandError
 from sluice.cli.jobs.connections import COLUMNS, all_connections, connection_rows
 from sluice.cli.jobs.follow import Follower, report_verdict
 from sluice.cli.options import ConfigOption, load_configuration
 from sluice.cli.tables import print_table
+from sluice.client.access import GatewayAccess, local_url
+from sluice.client.rest_client import GatewayClient, edge_connection, gateway_client
 from sluice.core.home import Home
 
 DEMO_HOME = Path(".sluice/demo")
@@ -104,13 +104,13 @@ class _Demo:
                 await self._show_connections(client, target, job_id)
             return code
 
-    def _target(self) -> Target:
+    def _target(self) -> GatewayAccess:
         from sluice.gateway.credentials.token_file import create_token
 
         token = create_token(self.home, name="demo", role="submitter", lifetime=TOKEN_LIFETIME)
-        return Target(local_url(self.home), self.home.pki / "authorities" / "edge" / "cert.pem", token)
+        return GatewayAccess(local_url(self.home), self.home.pki / "authorities" / "edge" / "cert.pem", token)
 
-    async def _show_connections(self, client: GatewayClient, target: Target, job_id: str) -> None:
+    async def _show_connections(self, client: GatewayClient, target: GatewayAccess, job_id: str) -> None:
         connections = await all_connections(client, job_id)
         if not connections:
             raise CommandError("the cluster reported no internal connection", "see the logs")

@@ -1,42 +1,56 @@
-"""Errors of the command, and the exit code each means (see ``docs/howto/operate.md``)."""
+"""Errors of the command, and the exit code of each (``docs/howto/operate.md``)."""
 
 from __future__ import annotations
 
+from sluice.client.errors import AwayError, ClientError, RefusedError, UnreachableError, UsageError
 from sluice.core.errors import SluiceError
+
+__all__ = [
+    "EXIT_INTERNAL",
+    "EXIT_INTERRUPTED",
+    "EXIT_NO",
+    "EXIT_OK",
+    "EXIT_UNREACHABLE",
+    "EXIT_USAGE",
+    "AwayError",
+    "ClientError",
+    "CommandError",
+    "RefusedError",
+    "UnreachableError",
+    "UsageError",
+    "exit_code_of",
+]
 
 EXIT_OK = 0
 EXIT_NO = 1
 """The answer is no: not verified, audit failed, job failed."""
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 3
-"""Could not reach or authenticate."""
+"""The gateway could not be reached, or did not accept the credential."""
 EXIT_INTERNAL = 4
 EXIT_INTERRUPTED = 130
 
 
 class CommandError(SluiceError):
-    """A verb cannot do what was asked; ``exit_code`` tells a script why."""
+    """A command failed for a reason that is not the client's."""
 
-    exit_code = EXIT_INTERNAL
-
-
-class UsageError(CommandError):
-    """The command line or the configuration is wrong."""
-
-    exit_code = EXIT_USAGE
+    def __init__(self, what: str, remedy: str = "", *, exit_code: int = EXIT_INTERNAL) -> None:
+        super().__init__(what, remedy)
+        self.exit_code = exit_code
 
 
-class UnreachableError(CommandError):
-    """The gateway could not be reached, or did not accept the credential."""
-
-    exit_code = EXIT_UNREACHABLE
-
-
-class AwayError(UnreachableError):
-    """Nobody answers, or a part of the cluster is away: the same may work in a moment."""
-
-
-class RefusedError(CommandError):
-    """The cluster understood and said no."""
-
-    exit_code = EXIT_NO
+def exit_code_of(error: SluiceError) -> int:
+    """The exit code of a command that ends with ``error``."""
+    match error:
+        case CommandError():
+            return error.exit_code
+        case UsageError():
+            return EXIT_USAGE
+        case UnreachableError():
+            return EXIT_UNREACHABLE
+        case RefusedError():
+            return EXIT_NO
+        case ClientError():
+            return EXIT_INTERNAL
+        case _:
+            return EXIT_NO

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
-import re
-import socket
-import ssl
 from collections.abc import Iterator
 
 import aiohttp
 from rich.console import Console
 
+from sluice.client.connection_errors import describe_connection_error
 from sluice.core.errors import SluiceError
 
 MAX_CAUSES = 4
@@ -43,36 +40,6 @@ def of_the_system(error: OSError) -> SluiceError:
     return SluiceError(f"{about}{error.strerror or str(error) or type(error).__name__}", remedy)
 
 
-def unconnected(error: Exception) -> str:
-    """Why there was no connection, or no answer on it, in words: a client library's own show its objects."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        found = error.certificate_error
-        return getattr(found, "verify_message", "") or str(found)
-    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-    match cause:
-        case aiohttp.ServerDisconnectedError():
-            told = "the connection was closed without an answer"
-        case ssl.SSLError():
-            told = f"the TLS handshake failed: {cause.reason or type(cause).__name__}"
-        case socket.gaierror():
-            told = "there is no host of this name"
-        case OSError() if (number := _number(cause)) in errno.errorcode:
-            told = os.strerror(number)
-        case TimeoutError():
-            told = "no answer in time"
-        case _:
-            told = str(cause) or type(cause).__name__
-    return told
-
-
-def _number(error: OSError) -> int:
-    """Its errno; when several addresses were tried, it is in the text alone."""
-    if error.errno:
-        return error.errno
-    found = re.search(r"\[Errno (\d+)\]", str(error))
-    return int(found[1]) if found else 0
-
-
 def of_ours(error: Exception) -> SluiceError:
     """A fault in Sluice itself, which is told as one."""
     told = SluiceError("this is a fault in Sluice, not in what you did", "please report it, with the lines above")
@@ -99,7 +66,7 @@ def _words(cause: BaseException) -> str:
         case SluiceError():
             text = cause.what
         case aiohttp.ClientError() | OSError(filename=None):
-            text = unconnected(cause)
+            text = describe_connection_error(cause)
         case _:
             text = str(cause)
     first = text.strip().partition("\n")[0]

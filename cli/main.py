@@ -16,8 +16,7 @@ from sluice.cli.doctor import commands as doctor
 from sluice.cli.errors import (
     EXIT_INTERNAL,
     EXIT_INTERRUPTED,
-    EXIT_NO,
-    CommandError,
+    exit_code_of,
 )
 from sluice.cli.failure import of_ours, of_the_system, tell
 from sluice.cli.gateway import (
@@ -97,7 +96,7 @@ def main() -> None:
         sys.exit(EXIT_INTERRUPTED)
     except SluiceError as error:
         tell(error, Console(stderr=True))
-        sys.exit(error.exit_code if isinstance(error, CommandError) else EXIT_NO)
+        sys.exit(exit_code_of(error))
     except OSError as error:
         tell(of_the_system(error), Console(stderr=True))
         sys.exit(EXIT_INTERNAL)

@@ -14,12 +14,7 @@ from typing import Annotated, Any, Self
 import aiohttp
 import typer
 
-from sluice.cli.client import credentials
-from sluice.cli.client.rest_client import gateway_client
-from sluice.cli.client.target import locate_gateway, resolve_target
-from sluice.cli.client.token_binding import fingerprints
 from sluice.cli.errors import RefusedError, UnreachableError
-from sluice.cli.failure import unconnected
 from sluice.cli.options import (
     DEFAULT_HOME,
     CaOption,
@@ -28,6 +23,11 @@ from sluice.cli.options import (
     ServerOption,
     TokenOption,
 )
+from sluice.client import login_session
+from sluice.client.access import locate_gateway, resolve_access
+from sluice.client.connection_errors import describe_connection_error
+from sluice.client.rest_client import gateway_client
+from sluice.client.token_binding import fingerprints
 from sluice.core.home import Home
 from sluice.core.http_body import BodyTooLarge, read_body
 from sluice.pki.tls.edge_client import EdgeTrust
@@ -52,7 +52,7 @@ def login(
     """
     url, ca_file = _gateway(home, server, ca)
     credential = asyncio.run(_sign_in(url, ca_file, open_browser=browser))
-    path = credentials.save(credential)
+    path = login_session.save(credential)
     if as_json:
         expires = _utc(credential.expires_at)
         document = {"name": credential.name, "session": credential.session, "server": url, "expires_at": expires}
@@ -66,13 +66,13 @@ def logout(
 ) -> None:
     """End the session that `sluice login` began, at the gateway and here."""
     url, ca_file = _gateway(home, server, ca)
-    found = credentials.find(url)
+    found = login_session.find(url)
     if found is not None:
         try:
             asyncio.run(_sign_out(url, ca_file, found.secret))
         finally:
             # What cannot be told to the gateway ends there by itself; here it ends now.
-            credentials.forget(url)
+            login_session.forget(url)
     if as_json:
         typer.echo(json.dumps({"server": url, "session": None if found is None else found.session}))
     else:
@@ -87,7 +87,7 @@ def whoami(
     as_json: JsonOption = False,
 ) -> None:
     """Who one is to the gateway: name, roles, groups, and by which credential."""
-    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
     async def ask() -> Any:  # noqa: ANN401  JSON is what it is
         async with gateway_client(target) as client:
@@ -102,7 +102,7 @@ def whoami(
         typer.echo(f"{key + ':':<12}{', '.join(value) or '-' if isinstance(value, list) else value}")
 
 
-async def _sign_in(url: str, ca_file: Path | None, *, open_browser: bool) -> credentials.Credential:
+async def _sign_in(url: str, ca_file: Path | None, *, open_browser: bool) -> login_session.LoginSession:
     async with _Form(url, ca_file) as form:
         begun = await form.post("/auth/device", {})
         page = url + str(begun["verification_uri_complete"])
@@ -118,7 +118,7 @@ async def _sign_in(url: str, ca_file: Path | None, *, open_browser: bool) -> cre
             got = await form.post("/auth/device/token", {"grant_type": GRANT_TYPE, "device_code": begun["device_code"]})
             match got.get("error"):
                 case None:
-                    return credentials.Credential(
+                    return login_session.LoginSession(
                         server=url,
                         name=str(got["name"]),
                         session=str(got["session"]),
@@ -173,7 +173,8 @@ class _Form:
                     raise UnreachableError(f"{path}: {document.get('detail', answer.status)}")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise UnreachableError(
-                f"cannot reach the gateway at {self._url}: {unconnected(error)}", "is it running? see `sluice status`"
+                f"cannot reach the gateway at {self._url}: {describe_connection_error(error)}",
+                "is it running? see `sluice status`",
             ) from error
         except (BodyTooLarge, ValueError, AttributeError, TypeError) as error:
             raise UnreachableError(

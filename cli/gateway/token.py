@@ -12,13 +12,6 @@ from typing import Annotated
 import typer
 
 from sluice.cli import recorded_acts as acts
-from sluice.cli.client.target import announced_url, edge_bundle
-from sluice.cli.client.token_binding import (
-    TokenBinding,
-    addresses,
-    fingerprints,
-    write_binding,
-)
 from sluice.cli.errors import UsageError
 from sluice.cli.options import (
     DEFAULT_HOME,
@@ -28,6 +21,13 @@ from sluice.cli.options import (
 )
 from sluice.cli.published_routes import effective_policy
 from sluice.cli.tables import print_table
+from sluice.client.access import announced_url, edge_bundle
+from sluice.client.token_binding import (
+    TokenBinding,
+    addresses,
+    fingerprints,
+    write_binding,
+)
 from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.gateway.authz.operations import matches

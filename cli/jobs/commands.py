@@ -14,8 +14,6 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from sluice.cli.client.rest_client import gateway_client
-from sluice.cli.client.target import Target, resolve_target
 from sluice.cli.cluster.records import never, watch_for_stop
 from sluice.cli.errors import UsageError
 from sluice.cli.jobs.artifacts import parts_of
@@ -37,6 +35,8 @@ from sluice.cli.options import (
     TokenOption,
 )
 from sluice.cli.tables import print_table
+from sluice.client.access import GatewayAccess, resolve_access
+from sluice.client.rest_client import gateway_client
 from sluice.core.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and cancel jobs, read their logs (through the gateway).")
@@ -139,7 +139,7 @@ def submit(
         raise typer.Exit(submit_elsewhere(target, submission, how))
     if render is not None or with_secrets:
         raise UsageError("--render without --target", "it goes with --target yarn and kubernetes")
-    cluster = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    cluster = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
     stopped = watch_for_stop(Home.at(home)) if server is None else never
     raise typer.Exit(_run(_submit(cluster, pipeline, request, parts, wait=wait, as_json=as_json, stopped=stopped)))
 
@@ -196,7 +196,7 @@ def parse_conf(settings: list[str]) -> dict[str, str]:
 
 
 async def _submit(
-    target: Target,
+    target: GatewayAccess,
     pipeline: Path,
     request: dict[str, object],
     files: Sequence[tuple[str, Path]],
@@ -242,7 +242,7 @@ def list_jobs(
 ) -> None:
     """Running and recent jobs, newest first."""
     states = wanted_states(state or [])
-    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
     async def read() -> list[dict[str, Any]]:
         async with gateway_client(target) as client:
@@ -304,7 +304,7 @@ def cancel(
     as_json: JsonOption = False,
 ) -> None:
     """Cancel a job: its Spark jobs first, then its driver and executors."""
-    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
     async def call() -> str:
         async with gateway_client(target) as client:
@@ -340,7 +340,7 @@ def logs(
         names = fetch_of_job(home, server, ca, token_file, job_id, "/logs")["logs"]
         print(json.dumps(names) if as_json else "\n".join(names))
         return
-    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
     pieces: list[str] = []
     write = pieces.append if as_json else partial(print, end="", flush=follow)
 
@@ -369,7 +369,7 @@ def fetch_of_job(
     home: Path, server: str | None, ca: Path | None, token_file: Path | None, job_id: str, below: str = ""
 ) -> Any:  # noqa: ANN401
     """GET the job that ``job_id`` means, or what is ``below`` it, through the gateway."""
-    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
     async def call() -> Any:  # noqa: ANN401
         async with gateway_client(target) as client:
@@ -380,7 +380,7 @@ def fetch_of_job(
 
 def fetch(home: Path, server: str | None, ca: Path | None, token_file: Path | None, path: str) -> Any:  # noqa: ANN401
     """GET ``path`` through the gateway."""
-    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
     async def call() -> Any:  # noqa: ANN401
         async with gateway_client(target) as client:

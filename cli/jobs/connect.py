@@ -12,16 +12,6 @@ from urllib.parse import urlsplit
 
 import typer
 
-from sluice.cli.client.rest_client import gateway_client
-from sluice.cli.client.target import (
-    Source,
-    Target,
-    announced_url,
-    edge_bundle,
-    held_credential,
-    locate_gateway,
-    resolve_target,
-)
 from sluice.cli.errors import UnreachableError, UsageError
 from sluice.cli.options import (
     DEFAULT_HOME,
@@ -31,6 +21,16 @@ from sluice.cli.options import (
     ServerOption,
     TokenOption,
 )
+from sluice.client.access import (
+    GatewayAccess,
+    Source,
+    announced_url,
+    edge_bundle,
+    held_credential,
+    locate_gateway,
+    resolve_access,
+)
+from sluice.client.rest_client import gateway_client
 from sluice.core.files import read_bounded, write_public
 from sluice.core.home import Home
 from sluice.pki.authorities.store import AuthorityStore
@@ -82,7 +82,7 @@ def connect(
     roots = vouching if ca or server else write_roots(located)
     token = _token_expression(located, url, vouching, token_file)
     if start:
-        asyncio.run(_started(resolve_target(located, server=server, ca_file=ca, token_file=token_file)))
+        asyncio.run(_started(resolve_access(located, server=server, ca_file=ca, token_file=token_file)))
     environment = {REMOTE_VARIABLE: connection_string(url)}
     if roots is not None:
         environment[ROOTS_VARIABLE] = str(roots.absolute())
@@ -119,7 +119,7 @@ def _read_by_shell(file: Path) -> str:
     return f'"$(cat {shlex.quote(str(file.absolute()))})"'
 
 
-async def _started(target: Target) -> Any:  # noqa: ANN401  JSON is what it is
+async def _started(target: GatewayAccess) -> Any:  # noqa: ANN401  JSON is what it is
     deadline = time.monotonic() + START_SECONDS
     async with gateway_client(target) as client:
         while True:

@@ -6,8 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-from sluice.cli.client.rest_client import GatewayClient, gateway_client
-from sluice.cli.client.target import resolve_target
 from sluice.cli.jobs.ids import JobArgument, whole_id
 from sluice.cli.options import (
     DEFAULT_HOME,
@@ -18,6 +16,8 @@ from sluice.cli.options import (
     TokenOption,
 )
 from sluice.cli.tables import print_table
+from sluice.client.access import resolve_access
+from sluice.client.rest_client import GatewayClient, gateway_client
 from sluice.core.home import Home
 
 COLUMNS = ("CHANNEL", "FROM", "TO", "PROTOCOL", "CIPHER")
@@ -35,7 +35,7 @@ def connections(
     as_json: JsonOption = False,
 ) -> None:
     """The mutual TLS connections of a job: which identity each end verified, with which version and cipher."""
-    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
     async def read() -> tuple[str, list[dict[str, Any]]]:
         async with gateway_client(target) as client:

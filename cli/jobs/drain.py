@@ -10,8 +10,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from sluice.cli.client.rest_client import GatewayClient, gateway_client
-from sluice.cli.client.target import Target, resolve_target
 from sluice.cli.errors import CommandError
 from sluice.cli.options import (
     DEFAULT_HOME,
@@ -21,6 +19,8 @@ from sluice.cli.options import (
     ServerOption,
     TokenOption,
 )
+from sluice.client.access import GatewayAccess, resolve_access
+from sluice.client.rest_client import GatewayClient, gateway_client
 from sluice.core.home import Home
 
 POLL_SECONDS = 0.5
@@ -71,7 +71,7 @@ def undrain(
     print(json.dumps({"taskmanager": taskmanager, "draining": False}) if as_json else f"{taskmanager} is in service")
 
 
-async def _drain(target: Target, taskmanager: str, seconds: float) -> bool:
+async def _drain(target: GatewayAccess, taskmanager: str, seconds: float) -> bool:
     async with gateway_client(target) as client:
         await client.post(f"/v1/taskmanagers/{taskmanager}/drain")
         console = Console(stderr=True)
@@ -95,5 +95,5 @@ async def _held(client: GatewayClient, taskmanager: str) -> int | None:
     return sum(slot["state"] != "FREE" for slot in slots[0]) if slots else None
 
 
-def _target(home: Path, server: str | None, ca: Path | None, token_file: Path | None) -> Target:
-    return resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+def _target(home: Path, server: str | None, ca: Path | None, token_file: Path | None) -> GatewayAccess:
+    return resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)

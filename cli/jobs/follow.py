@@ -28,7 +28,7 @@ TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
 
 
 class Reading(Protocol):
-    """What is needed of a :class:`sluice.cli.client.rest_client.GatewayClient`."""
+    """What is needed of a :class:`sluice.client.rest_client.GatewayClient`."""
 
     async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
         """GET ``path``."""

@@ -188,8 +188,9 @@ def _run(command: list[str]) -> None:
         raise CommandError(f"there is no {command[0]}", "install it, or use --render DIR and do by hand what it prints")
     done = subprocess.run([program, *command[1:]], env=_environment(os.environ), check=False)
     if done.returncode != 0:
-        error = CommandError(f"{Path(program).name} ended with exit code {done.returncode}", "its output says why")
-        error.exit_code = EXIT_NO
+        error = CommandError(
+            f"{Path(program).name} ended with exit code {done.returncode}", "its output says why", exit_code=EXIT_NO
+        )
         raise error
 
 

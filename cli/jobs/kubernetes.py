@@ -95,8 +95,11 @@ def submit_with_files(kubectl: Kubectl, job_id: str, config_map: str, manifest: 
     finally:
         _settle(kubectl, job_id, config_map, owned=owned)
     if process.returncode != 0:
-        error = CommandError(f"{Path(submit[0]).name} ended with exit code {process.returncode}", "its output says why")
-        error.exit_code = EXIT_NO
+        error = CommandError(
+            f"{Path(submit[0]).name} ended with exit code {process.returncode}",
+            "its output says why",
+            exit_code=EXIT_NO,
+        )
         raise error
 
 

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sluice.cli.client.rest_client import GatewayClient, gateway_client
-from sluice.cli.client.target import Target, edge_bundle, local_url
 from sluice.cli.cluster.launcher import Launcher, run_until_signal
 from sluice.cli.config import Configuration, find_config_file, load
 from sluice.cli.errors import EXIT_INTERRUPTED, CommandError
 from sluice.cli.jobs.follow import TERMINAL, Follower, report_verdict
 from sluice.cli.jobs.submission import Submission
+from sluice.client.access import GatewayAccess, edge_bundle, local_url
+from sluice.client.rest_client import GatewayClient, gateway_client
 from sluice.core.home import Home
 from sluice.core.tasks import end_tasks
 from sluice.core.untrusted_files import remove_untrusted
@@ -76,7 +76,7 @@ class OneJob:
     async def _job(self, stop: asyncio.Event) -> None:
         try:
             with submitters_token(self.home, self.owner) as token:
-                target = Target(local_url(self.home), edge_bundle(self.home), token)
+                target = GatewayAccess(local_url(self.home), edge_bundle(self.home), token)
                 async with gateway_client(target) as client:
                     self._outcome = await self._follow(client)
         except Exception as error:  # noqa: BLE001  # it is raised again when the cluster is down

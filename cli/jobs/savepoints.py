@@ -11,8 +11,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from sluice.cli.client.rest_client import GatewayClient, gateway_client
-from sluice.cli.client.target import resolve_target
 from sluice.cli.errors import EXIT_NO, AwayError, RefusedError
 from sluice.cli.jobs.commands import fetch, fetch_of_job
 from sluice.cli.jobs.ids import JobArgument, whole_id
@@ -25,6 +23,8 @@ from sluice.cli.options import (
     TokenOption,
 )
 from sluice.cli.tables import print_table
+from sluice.client.access import resolve_access
+from sluice.client.rest_client import GatewayClient, gateway_client
 from sluice.core.home import Home
 
 app = typer.Typer(no_args_is_help=True, help="List savepoints of streaming jobs, and dispose of them.")
@@ -70,7 +70,7 @@ def savepoint(
 
     Exit codes: 0 it is complete (and with --stop the job FINISHED), 1 it failed.
     """
-    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
 
     async def call() -> dict[str, Any]:
         async with gateway_client(target) as client:
@@ -148,7 +148,7 @@ def dispose(
     as_json: JsonOption = False,
 ) -> None:
     """Remove a savepoint."""
-    target = resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file)
+    target = resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file)
     name = Path(savepoint_id).name
 
     async def call() -> None:

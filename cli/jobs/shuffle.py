@@ -10,8 +10,6 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from sluice.cli.client.rest_client import gateway_client
-from sluice.cli.client.target import Target, resolve_target
 from sluice.cli.errors import EXIT_NO
 from sluice.cli.jobs.commands import fetch
 from sluice.cli.options import (
@@ -23,6 +21,8 @@ from sluice.cli.options import (
     TokenOption,
 )
 from sluice.cli.tables import print_table
+from sluice.client.access import GatewayAccess, resolve_access
+from sluice.client.rest_client import gateway_client
 from sluice.core.home import Home
 from sluice.runtime.shuffle.messages import DiskReport, free_space
 
@@ -77,7 +77,7 @@ def drain(
     as_json: JsonOption = False,
 ) -> None:
     """Give a worker no new shuffles, and what it keeps to the others. It can be stopped when it is DRAINED."""
-    _tell(resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file), worker, "drain")
+    _tell(resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file), worker, "drain")
     print(json.dumps({"draining": worker}) if as_json else f"{worker} takes no new shuffles")
 
 
@@ -91,11 +91,11 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Let a worker that was drained take part again."""
-    _tell(resolve_target(Home.at(home), server=server, ca_file=ca, token_file=token_file), worker, "resume")
+    _tell(resolve_access(Home.at(home), server=server, ca_file=ca, token_file=token_file), worker, "resume")
     print(json.dumps({"resumed": worker}) if as_json else f"{worker} takes shuffles again")
 
 
-def _tell(target: Target, worker: str, what: str) -> None:
+def _tell(target: GatewayAccess, worker: str, what: str) -> None:
     async def call() -> None:
         async with gateway_client(target) as client:
             await client.post(f"/v1/shuffle/workers/{quote(worker, safe='')}/{what}")

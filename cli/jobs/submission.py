@@ -23,7 +23,7 @@ class SubmitTarget(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A pipeline as :meth:`sluice.cli.client.rest_client.GatewayClient.submit` wants it."""
+    """A pipeline as :meth:`sluice.client.rest_client.GatewayClient.submit` wants it."""
 
     pipeline: Path
     request: Mapping[str, object]

@@ -35,7 +35,7 @@ print(json.dumps([sys.modules[name].__file__ for name in names]))
 
 def test_every_module_can_be_imported_with_what_is_installed(installed: Installed) -> None:
     """Nothing at the top of a module needs a tool of development, and all of them come from the wheel."""
-    packages = [f"sluice.{part}" for part in ("audit", "cli", "core", "gateway", "pki", "runtime")]
+    packages = [f"sluice.{part}" for part in ("audit", "cli", "client", "core", "gateway", "pki", "runtime")]
     done = installed.run("python", "-P", "-c", IMPORT_ALL, *packages)
     assert done.returncode == 0, done.stderr
     files = json.loads(done.stdout)

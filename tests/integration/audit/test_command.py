@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sluice.audit.catalogue import CHECKS
-from sluice.cli.errors import UnreachableError, UsageError
+from sluice.cli.errors import UnreachableError, UsageError, exit_code_of
 from sluice.cli.main import app
 from tests.hostile import TestPki
 from tests.weak_servers import http_answer, server_context, serving
@@ -67,7 +67,7 @@ def test_a_target_file_that_means_nothing_is_wrong_usage(content: str, tmp_path:
     path.write_text(content)
     done = CliRunner().invoke(app, ["audit", "--targets", str(path)])
     assert isinstance(done.exception, UsageError)
-    assert done.exception.exit_code == 2
+    assert exit_code_of(done.exception) == 2
 
 
 @pytest.mark.parametrize(("side", "expected"), [("internal", "passed"), ("edge", "finding")])
@@ -93,7 +93,7 @@ def test_a_ca_file_that_is_not_there_is_wrong_usage(tmp_path: Path) -> None:
 def test_a_home_without_a_cluster_cannot_be_reached(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["audit", "--home", str(tmp_path / "home"), "--no-with-identities"])
     assert isinstance(done.exception, UnreachableError)
-    assert done.exception.exit_code == 3
+    assert exit_code_of(done.exception) == 3
 
 
 def test_identities_without_the_authorities_keys_are_wrong_usage_and_the_remedy_says_how_to_do_without(

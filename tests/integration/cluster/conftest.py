@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import psutil
 import pytest
 
-from sluice.cli.client.rest_client import gateway_client
-from sluice.cli.client.target import resolve_target
+from sluice.client.access import resolve_access
+from sluice.client.rest_client import gateway_client
 from sluice.core.home import Home
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -80,7 +80,7 @@ class LocalCluster:
         """The decoded answer to GET ``path`` through the gateway, without a process of its own."""
 
         async def fetch() -> Any:
-            async with gateway_client(resolve_target(Home.at(self.home))) as client:
+            async with gateway_client(resolve_access(Home.at(self.home))) as client:
                 return await client.get(path)
 
         return asyncio.run(fetch())

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sluice.cli.client.target import edge_bundle
+from sluice.client.access import edge_bundle
 from sluice.core.errors import StoreError
 from sluice.core.home import Home
 from sluice.pki.authorities.store import AuthorityStore

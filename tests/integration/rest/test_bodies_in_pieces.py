@@ -14,10 +14,10 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from sluice.cli.client.rest_client import gateway_client
-from sluice.cli.client.target import Target
-from sluice.cli.errors import AwayError, CommandError, UnreachableError
 from sluice.cli.gateway.login import _Form
+from sluice.client.access import GatewayAccess
+from sluice.client.errors import AwayError, ClientError, UnreachableError
+from sluice.client.rest_client import gateway_client
 from sluice.core import metrics
 from sluice.core.errors import AssertionRefused
 from sluice.gateway.connect.rest import RestSessions
@@ -65,7 +65,7 @@ def in_pieces(body: bytes, *, piece: int = PIECE_BYTES, cut: bool = False) -> we
 
 
 @contextlib.asynccontextmanager
-async def at_the_edge(pki: TestPki, server: web.Server) -> AsyncIterator[Target]:
+async def at_the_edge(pki: TestPki, server: web.Server) -> AsyncIterator[GatewayAccess]:
     """As the gateway."""
     directory = pki.edge_server()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -74,7 +74,7 @@ async def at_the_edge(pki: TestPki, server: web.Server) -> AsyncIterator[Target]
     listening = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0, ssl=context)
     try:
         port = listening.sockets[0].getsockname()[1]
-        yield Target(f"https://localhost:{port}", pki.home.pki / "authorities" / "edge" / "cert.pem", "slc_x")
+        yield GatewayAccess(f"https://localhost:{port}", pki.home.pki / "authorities" / "edge" / "cert.pem", "slc_x")
     finally:
         listening.close()
         await server.shutdown(0.1)
@@ -110,21 +110,23 @@ async def as_auth_service(pki: TestPki, server: web.Server) -> AsyncIterator[tup
         await listener.close()
 
 
-async def listed(target: Target) -> object:
+async def listed(target: GatewayAccess) -> object:
     async with gateway_client(target) as client:
         return await client.get("/v1/jobs")
 
 
-async def posted(target: Target) -> object:
+async def posted(target: GatewayAccess) -> object:
     async with _Form(target.url, target.ca_file) as form:
         return await form.post("/auth/device", {})
 
 
-CLIENTS: list[Callable[[Target], Awaitable[object]]] = [listed, posted]
+CLIENTS: list[Callable[[GatewayAccess], Awaitable[object]]] = [listed, posted]
 
 
 @pytest.mark.parametrize("ask", CLIENTS)
-async def test_command_reads_a_slow_answer_whole(pki: TestPki, ask: Callable[[Target], Awaitable[object]]) -> None:
+async def test_command_reads_a_slow_answer_whole(
+    pki: TestPki, ask: Callable[[GatewayAccess], Awaitable[object]]
+) -> None:
     document = {"data": "x" * 2000}
     async with at_the_edge(pki, in_pieces(json.dumps(document).encode())) as target:
         assert await ask(target) == document
@@ -132,7 +134,7 @@ async def test_command_reads_a_slow_answer_whole(pki: TestPki, ask: Callable[[Ta
 
 @pytest.mark.parametrize(("ask", "error"), [(listed, AwayError), (posted, UnreachableError)])
 async def test_command_takes_a_cut_answer_for_none(
-    pki: TestPki, ask: Callable[[Target], Awaitable[object]], error: type[Exception]
+    pki: TestPki, ask: Callable[[GatewayAccess], Awaitable[object]], error: type[Exception]
 ) -> None:
     # What arrives would be a whole document.
     async with at_the_edge(pki, in_pieces(b"{}" + b" " * 100, cut=True)) as target:
@@ -143,7 +145,7 @@ async def test_command_takes_a_cut_answer_for_none(
 async def test_command_refuses_an_answer_beyond_its_limit(pki: TestPki) -> None:
     megabyte = 1 << 20
     async with at_the_edge(pki, in_pieces(b'"' + b"x" * 17 * megabyte + b'"', piece=megabyte)) as target:
-        with pytest.raises(CommandError, match="GET /v1/jobs: the answer is larger than 16 MiB"):
+        with pytest.raises(ClientError, match="GET /v1/jobs: the answer is larger than 16 MiB"):
             await listed(target)
         with pytest.raises(UnreachableError, match="no answer that makes sense"):
             await posted(target)

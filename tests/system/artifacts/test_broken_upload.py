@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sluice.cli.client.target import edge_bundle
-from sluice.cli.client.uploads import PIECE_BYTES
-from sluice.cli.errors import CommandError
+from sluice.client.access import edge_bundle
+from sluice.client.errors import ClientError
+from sluice.client.uploads import PIECE_BYTES
 from sluice.core.home import Home
 from tests.integration.cluster.conftest import COMMAND, REPOSITORY, LocalCluster, eventually, start_cluster
 from tests.integration.cluster.conftest import without_shuffle as home_without_shuffle
@@ -96,7 +96,7 @@ def settled_offset(cluster: LocalCluster) -> int:
     def settled() -> bool:
         try:
             (upload,) = cluster.get("/v1/uploads")["uploads"]
-        except (CommandError, OSError):  # Envoy is killed
+        except (ClientError, OSError):  # Envoy is killed
             return False
         seen.append(int(upload["offset"]))
         return len(seen) > 1 and seen[-1] == seen[-2]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cli.client.uploads import LARGE_BYTES
+from sluice.client.uploads import LARGE_BYTES
 from tests.integration.cluster.conftest import LocalCluster, start_cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import aiohttp
 
-from sluice.cli.client.target import resolve_target
+from sluice.client.access import resolve_access
 from sluice.core.errors import PeerRefused
 from sluice.core.home import Home
 from sluice.pki.spiffe_id import Role
@@ -93,7 +93,7 @@ class Load:
 
     async def _gateway(self) -> None:
         """A client of its own each time: it reads the authority's file, as `sluice` does, and connects anew."""
-        target = resolve_target(self._home)
+        target = resolve_access(self._home)
         connector = aiohttp.TCPConnector(ssl=edge_client_context(target.ca_file), force_close=True)
         headers = {"authorization": f"Bearer {target.token}"}
         async with (

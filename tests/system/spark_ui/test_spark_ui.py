@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from sluice.cli.client.target import resolve_target
+from sluice.client.access import resolve_access
 from sluice.core.home import Home
 from sluice.gateway.credentials.access_tokens import PASS_COOKIE
 from sluice.gateway.credentials.token_file import create_token
@@ -90,7 +90,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
         pipeline.write_text(PIPELINE)
         job = cluster.submit(pipeline, str(directory / "enough"))
         home = Home.at(cluster.home)
-        target = resolve_target(home)
+        target = resolve_access(home)
         viewer = create_token(home, name="vera", role="viewer")
         assert target.ca_file is not None
         found = Shown(cluster, job, target.url, target.ca_file, viewer)

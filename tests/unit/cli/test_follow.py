@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sluice.cli.errors import AwayError, UnreachableError
+from sluice.cli.errors import AwayError, UnreachableError, exit_code_of
 from sluice.cli.jobs.follow import OUTAGE_SECONDS, STOPPED_SECONDS, Follower
 
 JOB = "/v1/jobs/ab"
@@ -76,7 +76,7 @@ async def test_a_cluster_that_was_stopped_is_not_waited_for_as_one_that_is_away(
     with pytest.raises(AwayError, match=r"was stopped before job ab ended.*sluice up.*jobs show ab") as ended:
         await waiting.until_end()
 
-    assert ended.value.exit_code == 3
+    assert exit_code_of(ended.value) == 3
     assert STOPPED_SECONDS <= cluster.now < STOPPED_SECONDS + 5
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.cli.errors import EXIT_USAGE, RefusedError, UsageError
+from sluice.cli.errors import EXIT_USAGE, RefusedError, UsageError, exit_code_of
 from sluice.cli.jobs.ids import whole_id
 from sluice.cli.jobs.list import some_jobs, wanted_states
 from sluice.cli.jobs.logs import TAIL_BLOCK_BYTES, JobLog
@@ -55,7 +55,7 @@ async def test_ambiguous_beginning_names_the_candidates() -> None:
     jobs = [job("3f9c"), job("b2"), job("c3"), job("3f01", "FAILED")]
     with pytest.raises(UsageError) as refused:
         await whole_id(Jobs(jobs), "3f")
-    assert refused.value.exit_code == EXIT_USAGE
+    assert exit_code_of(refused.value) == EXIT_USAGE
     assert "3f9c.py, RUNNING" in str(refused.value)
     assert "3f01.py, FAILED" in str(refused.value)
     assert "b2.py" not in str(refused.value)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sluice.cli.client import uploads as module
-from sluice.cli.client.uploads import PATIENCE, upload
 from sluice.cli.errors import AwayError, RefusedError
+from sluice.client import uploads as module
+from sluice.client.uploads import PATIENCE, upload
 
 CONTENT = bytes(range(250)) * 10
 

@@ -1,4 +1,4 @@
-"""The pass that a command got for its credential: kept in memory alone, shown until shortly before it ends."""
+"""The access token that the gateway issues for a credential: kept in memory, used until shortly before it expires."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import msgspec
 
 EXCHANGE_PATH = "/auth/exchange"
 CALLS_WITHOUT = 1
-"""So many calls show the credential; only then is a pass worth an exchange."""
+"""The first calls send the credential itself: an exchange pays off only with further calls."""
 MARGIN_SECONDS = 15.0
-"""A pass that ends so soon is not shown any more."""
-MAX_PASS_CHARACTERS = 8192
+"""An access token that expires within this time is no longer used."""
+MAX_TOKEN_CHARACTERS = 8192
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -17,8 +17,8 @@ class _Answer(msgspec.Struct, frozen=True):
     expires_in: int
 
 
-class HeldPass:
-    """None at first; whoever shows it looks at the clock."""
+class AccessTokenCache:
+    """At most one access token; callers pass the time, in seconds of any monotonic clock."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -27,29 +27,29 @@ class HeldPass:
         self._given_up = False
 
     def __repr__(self) -> str:
-        return f"HeldPass(until={self._until})"
+        return f"AccessTokenCache(until={self._until})"
 
     def is_due(self) -> bool:
-        """Count a call without a pass; whether it is time to get one."""
+        """Count a call without an access token; return whether to request one now."""
         self._calls += 1
         return self._calls > CALLS_WITHOUT and not self._given_up
 
     def current(self, now: float) -> str | None:
-        """The pass, when it is good for some time yet."""
+        """The access token, None when there is none or it is about to expire."""
         return self._text if self._text and now < self._until else None
 
     def take(self, status: int, body: bytes, now: float) -> str | None:
-        """Keep what the exchange answered; None when that is no pass: then the credential is shown from now on."""
+        """Store the answer of an exchange; None when it holds no token: the credential is sent from then on."""
         try:
             answer = msgspec.json.decode(body, type=_Answer) if status == 200 else None
         except msgspec.MsgspecError:
             answer = None
-        if answer is None or not answer.pass_.isascii() or not 0 < len(answer.pass_) <= MAX_PASS_CHARACTERS:
+        if answer is None or not answer.pass_.isascii() or not 0 < len(answer.pass_) <= MAX_TOKEN_CHARACTERS:
             self._given_up = True
             return None
         self._text, self._until = answer.pass_, now + answer.expires_in - MARGIN_SECONDS
         return self.current(now)
 
     def drop(self) -> None:
-        """It was refused: the credential is shown from now on."""
+        """Forget a token that was refused: the credential is sent from then on."""
         self._text, self._given_up = "", True

@@ -15,7 +15,7 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from sluice.cli.errors import UsageError
+from sluice.client.errors import UsageError
 from sluice.core.errors import StoreError
 from sluice.core.files import read_bounded, read_secret, write_secret
 from sluice.gateway.config import GatewayConfig
@@ -40,7 +40,7 @@ class TokenBinding(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 def gateway_url(text: str) -> str:
     """``text`` as the URL of a gateway: ``https://HOST[:PORT]``, in its shortest form.
 
-    Raises :class:`~sluice.cli.errors.UsageError` for anything else; credentials are sent over nothing but TLS.
+    Raises :class:`~sluice.client.errors.UsageError` for anything else; credentials are sent over nothing but TLS.
     """
     remedy = "write https://HOST or https://HOST:PORT"
     try:

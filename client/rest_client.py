@@ -15,16 +15,16 @@ from urllib.parse import urlsplit
 import aiohttp
 from cryptography import x509
 
-from sluice.cli.client.held_access_token import EXCHANGE_PATH, HeldPass
-from sluice.cli.client.target import Target
-from sluice.cli.client.uploads import LARGE_BYTES, upload
-from sluice.cli.errors import (
+from sluice.client.access import GatewayAccess
+from sluice.client.access_token import EXCHANGE_PATH, AccessTokenCache
+from sluice.client.connection_errors import describe_connection_error
+from sluice.client.errors import (
     AwayError,
-    CommandError,
+    ClientError,
     RefusedError,
     UnreachableError,
 )
-from sluice.cli.failure import unconnected
+from sluice.client.uploads import LARGE_BYTES, upload
 from sluice.core.http_body import BodyTooLarge, read_body
 from sluice.pki.tls.contexts import tls_object_of
 from sluice.pki.tls.edge_client import EdgeTrust, edge_client_context
@@ -52,14 +52,14 @@ class GatewayClient:
         AwayError: no connection, or a part of the cluster is away (502 to 504).
         UnreachableError: not the gateway's certificate, or the token is not accepted (401).
         RefusedError: the token may not do this (403), or the cluster refuses the request (4xx).
-        CommandError: the cluster failed (5xx).
+        ClientError: the cluster failed (5xx).
     """
 
-    def __init__(self, target: Target, session: aiohttp.ClientSession) -> None:
+    def __init__(self, target: GatewayAccess, session: aiohttp.ClientSession) -> None:
         self._target = target
         self._session = session
         self._trust = EdgeTrust(target.ca_file)
-        self._pass = HeldPass()
+        self._token_cache = AccessTokenCache()
 
     async def get(self, path: str, **query: str | int) -> Any:  # noqa: ANN401  JSON is what it is
         """GET ``path``."""
@@ -122,25 +122,25 @@ class GatewayClient:
         data: aiohttp.FormData | bytes | None = None,
         document: object = None,
     ) -> Any:  # noqa: ANN401
-        """Ask with a pass, which the gateway checks without asking anybody; the first time with the credential.
+        """Send a request: the first with the credential, later ones with an access token, which is cheaper to check.
 
-        A single call is not worth an exchange. What cannot be sent again (``data``) comes with the credential.
+        A single call is not worth an exchange. A body that cannot be sent again (``data``) goes with the credential.
         """
         what = f"{method} {path}"
-        shown = None if data is not None else await self._shown()
+        shown = None if data is not None else await self._access_token()
         status, body = await self._send(method, path, query, data=data, document=document, bearer=shown)
         if shown is not None and status in REFUSED:
-            # The pass may have been revoked, or know less than the credential, whose refusal says why.
-            self._pass.drop()
+            # The access token may be revoked or outdated; a refusal of the credential says why.
+            self._token_cache.drop()
             status, body = await self._send(method, path, query, document=document)
         return _decode(status, body, what)
 
-    async def _shown(self) -> str | None:
-        """The pass to show; None: the credential itself."""
-        shown = self._pass.current(time.monotonic())
-        if shown is None and self._pass.is_due():
+    async def _access_token(self) -> str | None:
+        """The access token to send; None: the credential itself."""
+        shown = self._token_cache.current(time.monotonic())
+        if shown is None and self._token_cache.is_due():
             status, body = await self._send("POST", EXCHANGE_PATH, {})
-            shown = self._pass.take(status, body, time.monotonic())
+            shown = self._token_cache.take(status, body, time.monotonic())
         return shown
 
     async def _send(
@@ -166,29 +166,29 @@ class GatewayClient:
                 json=document,
                 headers=headers,
                 ssl=context,
-                allow_redirects=False,  # a credential goes to this gateway, wherever else one is led
+                allow_redirects=False,  # the credential must go to this gateway only
             ) as answer:
                 if 300 <= answer.status < 400:
-                    raise CommandError(f"{method} {path}: the gateway leads elsewhere", "is it a gateway of Sluice?")
+                    raise ClientError(f"{method} {path}: the gateway leads elsewhere", "is it a gateway of Sluice?")
                 return answer.status, await read_body(answer.content, MAX_ANSWER_BYTES)
         except BodyTooLarge as error:
-            raise CommandError(
+            raise ClientError(
                 f"{method} {path}: the answer is larger than {MAX_ANSWER_BYTES >> 20} MiB", "ask for less at once"
             ) from error
         except aiohttp.ClientConnectorCertificateError as error:
             raise UnreachableError(
-                f"{self._target.url} did not prove to be the gateway: {unconnected(error)}",
+                f"{self._target.url} did not prove to be the gateway: {describe_connection_error(error)}",
                 "check --ca: it must be the edge authority's certificate",
             ) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise AwayError(
-                f"cannot reach the gateway at {self._target.url}: {unconnected(error)}",
+                f"cannot reach the gateway at {self._target.url}: {describe_connection_error(error)}",
                 "is the cluster running? see `sluice status`",
             ) from error
 
 
 @asynccontextmanager
-async def gateway_client(target: Target) -> AsyncIterator[GatewayClient]:
+async def gateway_client(target: GatewayAccess) -> AsyncIterator[GatewayClient]:
     """A connected client; closes its connections at the end."""
     connector = aiohttp.TCPConnector()
     timeout = aiohttp.ClientTimeout(total=None, connect=10, sock_read=REQUEST_TIMEOUT_SECONDS)
@@ -197,7 +197,7 @@ async def gateway_client(target: Target) -> AsyncIterator[GatewayClient]:
         yield GatewayClient(target, session)
 
 
-async def edge_connection(target: Target) -> EdgeConnection:
+async def edge_connection(target: GatewayAccess) -> EdgeConnection:
     """Open a connection to the gateway as a client would, and tell what was negotiated and who answered."""
     address = urlsplit(target.url)
     try:
@@ -207,7 +207,7 @@ async def edge_connection(target: Target) -> EdgeConnection:
         )
     except (OSError, TimeoutError) as error:
         raise AwayError(
-            f"cannot reach the gateway at {target.url}: {unconnected(error)}",
+            f"cannot reach the gateway at {target.url}: {describe_connection_error(error)}",
             "is the cluster running? see `sluice status`",
         ) from error
     tls = tls_object_of(writer)
@@ -222,7 +222,7 @@ def _decode(status: int, body: bytes, what: str) -> Any:  # noqa: ANN401
     try:
         document = json.loads(body) if body else {}
     except ValueError as error:
-        raise CommandError(f"{what}: the answer ({status}) is not JSON") from error
+        raise ClientError(f"{what}: the answer ({status}) is not JSON") from error
     if status < 400:
         return document
     detail = document.get("detail") or document.get("title") or f"status {status}"
@@ -236,4 +236,4 @@ def _decode(status: int, body: bytes, what: str) -> Any:  # noqa: ANN401
         case _ if status < 500:
             raise RefusedError(f"{what}: {detail}")
         case _:
-            raise CommandError(f"{what}: {detail}", "see the logs of the JobManager")
+            raise ClientError(f"{what}: {detail}", "see the logs of the JobManager")

@@ -8,9 +8,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from sluice.cli.client import credentials
-from sluice.cli.client.token_binding import fingerprints, gateway_url, read_binding
-from sluice.cli.errors import UnreachableError, UsageError
+from sluice.client import login_session
+from sluice.client.errors import UnreachableError, UsageError
+from sluice.client.token_binding import fingerprints, gateway_url, read_binding
 from sluice.core.errors import StoreError
 from sluice.core.files import read_secret
 from sluice.core.home import Home
@@ -24,7 +24,7 @@ MAX_TOKEN_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class GatewayAccess:
     """Where the gateway is, which authority vouches for it, and the token to show."""
 
     url: str
@@ -32,7 +32,7 @@ class Target:
     token: str
 
     def __repr__(self) -> str:
-        return f"Target({self.url!r}, {self.ca_file!r})"
+        return f"GatewayAccess({self.url!r}, {self.ca_file!r})"
 
 
 class Source(enum.Enum):
@@ -44,7 +44,7 @@ class Source(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class GatewayCredential:
     """A credential for one gateway; ``file`` when it is in one."""
 
     source: Source
@@ -52,24 +52,24 @@ class Held:
     file: Path | None = None
 
     def __repr__(self) -> str:
-        return f"Held({self.source}, {self.file!r})"
+        return f"GatewayCredential({self.source}, {self.file!r})"
 
 
-def resolve_target(
+def resolve_access(
     home: Home, *, server: str | None = None, ca_file: Path | None = None, token_file: Path | None = None
-) -> Target:
+) -> GatewayAccess:
     """Fill in what the command line left out from the local cluster in ``home`` and the environment.
 
     Raises ``UsageError`` when ``server`` is no https URL, or no credential belongs to that gateway.
     """
     url, ca = locate_gateway(home, server, ca_file)
-    return Target(url, ca, held_credential(home, url, ca, token_file).secret)
+    return GatewayAccess(url, ca, held_credential(home, url, ca, token_file).secret)
 
 
 def locate_gateway(home: Home, server: str | None, ca_file: Path | None) -> tuple[str, Path | None]:
     """URL and authorities (None: the system's) of the gateway that was named, or of the one in ``home``.
 
-    Raises :class:`~sluice.cli.errors.UsageError` when ``server`` is no https URL, or ``ca_file`` holds no certificate.
+    Raises :class:`UsageError` when ``server`` is no https URL, or ``ca_file`` holds no certificate.
     """
     if ca_file is not None:
         try:
@@ -107,14 +107,14 @@ def announced_url(home: Home) -> str | None:
     return gateway_url(f"https://{host}:{address['port']}")
 
 
-def held_credential(home: Home, url: str, ca_file: Path | None, token_file: Path | None) -> Held:
+def held_credential(home: Home, url: str, ca_file: Path | None, token_file: Path | None) -> GatewayCredential:
     """The credential that belongs to the gateway at ``url``, for which ``ca_file`` vouches.
 
     In this order: ``token_file``, which goes wherever it is told to; ``SLUICE_TOKEN``, which belongs to
     ``SLUICE_SERVER``, or else to the cluster of ``home``; what ``sluice login`` got there; the token in ``home``, which
-    belongs to the gateway that it was made for (:mod:`sluice.cli.client.token_binding`).
+    belongs to the gateway that it was made for (:mod:`sluice.client.token_binding`).
 
-    Raises :class:`~sluice.cli.errors.UsageError` when there is none.
+    Raises :class:`~sluice.client.errors.UsageError` when there is none.
     """
     if token_file is not None:
         return _read(token_file)
@@ -122,11 +122,11 @@ def held_credential(home: Home, url: str, ca_file: Path | None, token_file: Path
     refused: list[str] = []
     if secret := os.environ.get(TOKEN_VARIABLE, "").strip():
         if gateway.is_that_of_the_environment():
-            return Held(Source.VARIABLE, secret)
+            return GatewayCredential(Source.VARIABLE, secret)
         refused.append(f"{TOKEN_VARIABLE} belongs to {os.environ.get(SERVER_VARIABLE) or 'the local cluster'}")
-    if (signed_in := credentials.find(url)) is not None:
+    if (signed_in := login_session.find(url)) is not None:
         if gateway.is_vouched_for_by(signed_in.authorities):
-            return Held(Source.LOGIN, signed_in.secret)
+            return GatewayCredential(Source.LOGIN, signed_in.secret)
         refused.append("`sluice login` was at a gateway for which another authority vouches")
     path = home.root / "token"
     if path.exists():
@@ -169,11 +169,11 @@ class _Gateway:
         return fingerprints(self.ca_file) <= trusted
 
 
-def _read(path: Path) -> Held:
+def _read(path: Path) -> GatewayCredential:
     if not path.exists():
         raise UsageError(f"there is no token file {path}", "see `sluice token create --output`")
     secret = read_secret(path, MAX_TOKEN_BYTES).decode("ascii", errors="replace").strip()
-    return Held(Source.FILE, secret, path)
+    return GatewayCredential(Source.FILE, secret, path)
 
 
 def _owner(path: Path) -> str:

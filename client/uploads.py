@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sluice.cli.errors import AwayError, RefusedError
+from sluice.client.errors import AwayError, RefusedError
 
 LARGE_BYTES = 8 << 20
 """Files from this size on are uploaded in pieces, before their job."""

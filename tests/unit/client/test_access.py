@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sluice.cli.client import credentials
-from sluice.cli.client.target import held_credential, resolve_target
-from sluice.cli.client.token_binding import (
+from sluice.cli.errors import UsageError
+from sluice.cli.jobs.connect import connection_string
+from sluice.cli.main import app
+from sluice.client import login_session
+from sluice.client.access import held_credential, resolve_access
+from sluice.client.token_binding import (
     addresses,
     binding_file,
     fingerprints,
     gateway_url,
     read_binding,
 )
-from sluice.cli.errors import UsageError
-from sluice.cli.jobs.connect import connection_string
-from sluice.cli.main import app
 from sluice.core.errors import StoreError
 from sluice.core.home import Home
 from sluice.gateway.config import GatewayConfig
@@ -146,19 +146,19 @@ def test_no_verb_speaks_anything_but_https(home: Home, verb: tuple[str, ...], *,
 
 def test_token_of_the_home_goes_to_its_own_gateway_without_a_flag(home: Home) -> None:
     token = made_token(home)
-    target = resolve_target(home)
+    target = resolve_access(home)
     assert (target.url, target.token) == (URL, token)
     assert token not in repr(target)
     # On another port after the next start, too.
     running(home, 9443)
-    assert resolve_target(home).token == token
+    assert resolve_access(home).token == token
 
 
 @pytest.mark.parametrize("server", ["https://localhost:8443", URL, "https://[::1]:8443"])
 def test_token_of_the_home_goes_to_its_gateway_by_each_of_its_addresses(home: Home, server: str) -> None:
     token = made_token(home)
     (home.run / "endpoints" / "envoy.json").unlink()  # it is not known any more where it runs
-    assert resolve_target(home, server=server, ca_file=edge_of(home)).token == token
+    assert resolve_access(home, server=server, ca_file=edge_of(home)).token == token
 
 
 @pytest.mark.parametrize("bound", [True, False])
@@ -177,41 +177,41 @@ def test_token_of_the_home_goes_nowhere_else(home: Home, foreign: Path, *, bound
         ("https://localhost:8444", edge_of(home)),  # another port
     ):
         with pytest.raises(UsageError, match="belongs to") as refused:
-            resolve_target(home, server=server, ca_file=ca)
+            resolve_access(home, server=server, ca_file=ca)
         assert "slc_" not in str(refused.value)
     with pytest.raises(UsageError, match="belongs to"):
-        resolve_target(home, ca_file=foreign)
+        resolve_access(home, ca_file=foreign)
 
 
 def test_token_without_a_binding_belongs_to_the_cluster_of_its_home(home: Home) -> None:
     token = made_token(home)
     binding_file(home.root / "token").unlink()
-    assert resolve_target(home).token == token
-    assert resolve_target(home, server=URL, ca_file=edge_of(home)).token == token
+    assert resolve_access(home).token == token
+    assert resolve_access(home, server=URL, ca_file=edge_of(home)).token == token
 
 
 def test_token_file_goes_where_it_is_told(home: Home, foreign: Path) -> None:
     token = made_token(home)
     path = home.root / "token"
-    assert resolve_target(home, server=ELSEWHERE, ca_file=foreign, token_file=path).token == token
+    assert resolve_access(home, server=ELSEWHERE, ca_file=foreign, token_file=path).token == token
     with pytest.raises(UsageError, match="no token file"):
-        resolve_target(home, token_file=home.root / "nothing")
+        resolve_access(home, token_file=home.root / "nothing")
 
 
 def test_token_in_the_environment_belongs_to_the_server_there(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_TOKEN", ANOTHER)
-    assert resolve_target(home).token == ANOTHER
+    assert resolve_access(home).token == ANOTHER
     with pytest.raises(UsageError, match="SLUICE_TOKEN belongs to the local cluster"):
-        resolve_target(home, server=ELSEWHERE)
+        resolve_access(home, server=ELSEWHERE)
     monkeypatch.setenv("SLUICE_SERVER", ELSEWHERE + "/")
-    assert resolve_target(home, server=ELSEWHERE).token == ANOTHER
+    assert resolve_access(home, server=ELSEWHERE).token == ANOTHER
     with pytest.raises(UsageError, match=f"SLUICE_TOKEN belongs to {ELSEWHERE}"):
-        resolve_target(home, server="https://third.example.org")
+        resolve_access(home, server="https://third.example.org")
 
 
 def test_login_belongs_to_the_server_and_the_authority_that_vouched_for_it(home: Home, foreign: Path) -> None:
-    credentials.save(
-        credentials.Credential(
+    login_session.save(
+        login_session.LoginSession(
             server=ELSEWHERE,
             name="ada",
             session="s",
@@ -220,7 +220,7 @@ def test_login_belongs_to_the_server_and_the_authority_that_vouched_for_it(home:
             authorities=tuple(fingerprints(foreign)),
         )
     )
-    assert resolve_target(home, server=ELSEWHERE, ca_file=foreign).token == ANOTHER
+    assert resolve_access(home, server=ELSEWHERE, ca_file=foreign).token == ANOTHER
     with pytest.raises(UsageError, match="another authority"):
         held_credential(home, ELSEWHERE, None, None)
     with pytest.raises(UsageError, match="no API token"):
@@ -231,7 +231,7 @@ def test_what_does_not_belong_there_is_passed_over_for_what_does(home: Home, mon
     token = made_token(home)
     monkeypatch.setenv("SLUICE_TOKEN", ANOTHER)
     monkeypatch.setenv("SLUICE_SERVER", ELSEWHERE)
-    assert resolve_target(home).token == token
+    assert resolve_access(home).token == token
 
 
 def test_binding_is_private_and_damage_to_it_is_told(home: Home) -> None:
@@ -244,10 +244,10 @@ def test_binding_is_private_and_damage_to_it_is_told(home: Home) -> None:
     assert set(binding.authorities) == fingerprints(edge_of(home))
     path.write_bytes(b"{")
     with pytest.raises(StoreError, match="damaged"):
-        resolve_target(home)
+        resolve_access(home)
     path.chmod(0o644)
     with pytest.raises(StoreError):
-        resolve_target(home)
+        resolve_access(home)
 
 
 def test_gateway_is_known_by_its_names_its_addresses_and_its_public_url() -> None:
@@ -285,4 +285,4 @@ def test_authority_that_is_none_is_wrong_usage(home: Home, tmp_path: Path, conte
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UsageError):
-        resolve_target(home, server=URL, ca_file=path)
+        resolve_access(home, server=URL, ca_file=path)

@@ -16,7 +16,7 @@ from sluice.core.files import make_private_directory, read_secret, write_secret
 MAX_CREDENTIAL_BYTES = 8192
 
 
-class Credential(msgspec.Struct, frozen=True, kw_only=True):
+class LoginSession(msgspec.Struct, frozen=True, kw_only=True):
     """A session of the command at one gateway.
 
     Attributes:
@@ -32,7 +32,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     authorities: tuple[str, ...] | None
 
     def __repr__(self) -> str:
-        return f"Credential({self.server!r}, {self.name!r}, {self.session!r})"
+        return f"LoginSession({self.server!r}, {self.name!r}, {self.session!r})"
 
 
 def credential_file(server: str) -> Path:
@@ -44,7 +44,7 @@ def credential_file(server: str) -> Path:
     return directory / f"{name}.json"
 
 
-def save(credential: Credential) -> Path:
+def save(credential: LoginSession) -> Path:
     """Keep it, readable by its owner alone; returns where."""
     path = credential_file(credential.server)
     make_private_directory(path.parent)
@@ -52,13 +52,13 @@ def save(credential: Credential) -> Path:
     return path
 
 
-def find(server: str) -> Credential | None:
+def find(server: str) -> LoginSession | None:
     """The credential for this very gateway, if there is one and it has not ended."""
     path = credential_file(server)
     if not path.exists():
         return None
     try:
-        found = msgspec.json.decode(read_secret(path, MAX_CREDENTIAL_BYTES), type=Credential)
+        found = msgspec.json.decode(read_secret(path, MAX_CREDENTIAL_BYTES), type=LoginSession)
     except msgspec.MsgspecError as error:
         raise StoreError(f"{path} is damaged", "`sluice login` makes it anew") from error
     return found if found.server == server and time.time() < found.expires_at else None

@@ -11,10 +11,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from sluice.cli.client.held_access_token import MARGIN_SECONDS, HeldPass
-from sluice.cli.client.rest_client import GatewayClient
-from sluice.cli.client.target import Target
 from sluice.cli.errors import RefusedError, UnreachableError
+from sluice.client.access import GatewayAccess
+from sluice.client.access_token import MARGIN_SECONDS, AccessTokenCache
+from sluice.client.rest_client import GatewayClient
 
 
 class Gateway:
@@ -44,7 +44,7 @@ async def door(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Gateway, 
     async with TestServer(application) as server:
         headers = {"authorization": "Bearer credential"}
         async with aiohttp.ClientSession(headers=headers) as session:
-            client = GatewayClient(Target(str(server.make_url("")).rstrip("/"), None, "credential"), session)
+            client = GatewayClient(GatewayAccess(str(server.make_url("")).rstrip("/"), None, "credential"), session)
             monkeypatch.setattr(client._trust, "context", lambda: True)
             yield gateway, client
 
@@ -112,7 +112,7 @@ async def test_refusal_by_policy_is_that_of_the_credential(door: tuple[Gateway, 
 
 
 def test_pass_is_not_shown_until_its_very_end_nor_told() -> None:
-    held = HeldPass()
+    held = AccessTokenCache()
     body = json.dumps({"pass": "secret-pass", "expires_in": 60}).encode()
     assert held.take(200, body, 100.0) == "secret-pass"
     assert held.current(160.0 - MARGIN_SECONDS - 0.1) == "secret-pass"

@@ -1,1 +1,0 @@
-"""The client of REST that the verbs share."""

@@ -1,0 +1,1 @@
+"""The client of a cluster: REST calls through the gateway, with the user's credential."""

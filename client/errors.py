@@ -1,0 +1,28 @@
+"""Errors of the client: one base, :class:`ClientError`, and a subclass for each thing that a caller can do about it."""
+
+from __future__ import annotations
+
+from sluice.core.errors import SluiceError
+
+
+class ClientError(SluiceError):
+    """The client could not do what was asked. No message contains a token.
+
+    Raised itself only for a fault of the cluster: an answer with a status of 500 or 501, or one that cannot be read.
+    """
+
+
+class UsageError(ClientError):
+    """An argument, the environment or a configuration file is wrong; nothing was sent."""
+
+
+class UnreachableError(ClientError):
+    """The gateway could not be reached, did not prove its identity, or did not accept the token (401)."""
+
+
+class AwayError(UnreachableError):
+    """Nobody answers, or a part of the cluster is unavailable (502 to 504): the same call may succeed in a moment."""
+
+
+class RefusedError(ClientError):
+    """The gateway or the cluster refused the request (403 and other 4xx): it would be refused again."""
