@@ -37,6 +37,7 @@ from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.blob.uploads import sweeping
 from sluice.runtime.checkpoint.savepoints import CheckpointPlaces
 from sluice.runtime.config import RuntimeConfig
+from sluice.runtime.gateways import RESOURCE_MANAGER
 from sluice.runtime.ha.home_id import origin_of
 from sluice.runtime.ha.leader_endpoint import LeaderEndpoint
 from sluice.runtime.ha.leadership import LeaderElection, LeaderInformation, Leadership
@@ -45,6 +46,7 @@ from sluice.runtime.ha.terms import Ready, terms
 from sluice.runtime.jobmanager.attempt.driver_process import DriverArgv, DriverHost
 from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
 from sluice.runtime.jobmanager.dispatcher.observation import Observation
+from sluice.runtime.jobmanager.gateways import DISPATCHER
 from sluice.runtime.node.addresses import (
     JobManagerAddress,
     listening_jobmanager,
@@ -68,6 +70,8 @@ from sluice.runtime.shuffle.finder import shuffle_manager_finder
 _LOG = logging.getLogger(__name__)
 
 REST_SOCKET = "rest.sock"
+ESSENTIAL_ENDPOINTS = frozenset({DISPATCHER, RESOURCE_MANAGER})
+"""Whose failure ends the process: the next leader, or the same process started again, begins from what is durable."""
 AGENT_SHARE_OF_GRACE = 0.8
 """A driver agent gives its JVM and Python this share of the grace, to be done itself before it is killed."""
 
@@ -98,6 +102,7 @@ async def run_jobmanager(
         StoreError: there is no usable identity, or an address is taken.
         AddressUnusable: others could not connect to ``config.jobmanager.host``.
         HaError: it can neither lead nor stand by.
+        EndpointFailed: the Dispatcher or the ResourceManager failed unexpectedly.
     """
     async with _running(home, config, pki, name, locate_ca=locate_ca, auth=auth, standing=standing) as node:
         await asyncio.wait({node.terms, node.fatal}, return_when=asyncio.FIRST_COMPLETED)
@@ -175,7 +180,7 @@ async def _running(
         metrics = MetricsRegistry()
         stack.enter_context(collecting(RegistryCollector(metrics)))
         fatal: asyncio.Future[NoReturn] = asyncio.get_running_loop().create_future()
-        service = RpcService(identity, connections=connections, metrics=metrics, on_fatal=_note_fatal(fatal))
+        service = RpcService(identity, connections=connections, metrics=metrics, on_failure=_ending(fatal))
         stack.push_async_callback(service.close)
         rpc_address = await service.listen(settings.host, settings.rpc_port)
         await service.start(LeaderEndpoint(elected_by.leader))
@@ -339,13 +344,28 @@ def _streams(stack: AsyncExitStack, standing: Standing) -> Streams:
 
 
 class EndpointFailed(SluiceError):
-    """An endpoint of this process failed, and no strategy could deal with it."""
+    """An endpoint that this process cannot do without failed, so its state is not to be relied on."""
 
 
-def _note_fatal(fatal: asyncio.Future[NoReturn]) -> Callable[[RpcEndpoint, BaseException], None]:
-    def note(endpoint: RpcEndpoint, error: BaseException) -> None:
-        if not fatal.done():
-            fatal.set_exception(EndpointFailed(f"endpoint {endpoint.name} failed: {type(error).__name__}"))
+def is_fatal(endpoint: str, error: BaseException) -> bool:
+    """Whether a failure of ``endpoint`` ends the process.
+
+    It does when it is an error of the Dispatcher or the ResourceManager themselves. A call or a disk that failed is
+    none, and a JobMaster that fails costs its job alone.
+    """
+    return endpoint in ESSENTIAL_ENDPOINTS and not isinstance(error, SluiceError | OSError)
+
+
+def _ending(fatal: asyncio.Future[NoReturn]) -> Callable[[RpcEndpoint, BaseException], None]:
+    def failed(endpoint: RpcEndpoint, error: BaseException) -> None:
+        if is_fatal(endpoint.name, error) and not fatal.done():
+            _LOG.critical("the failure of endpoint %s ends this process: %s", endpoint.name, type(error).__name__)
+            fatal.set_exception(
+                EndpointFailed(
+                    f"endpoint {endpoint.name} failed: {type(error).__name__}",
+                    "its log has the traceback; jobs go on under the next leader",
+                )
+            )
             fatal.exception()  # looked at, whether or not anybody waits
 
-    return note
+    return failed

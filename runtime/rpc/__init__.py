@@ -7,7 +7,6 @@ from sluice.runtime.rpc.errors import (
     CallNotPermitted,
     ContractError,
     EndpointNotFound,
-    EndpointRestarting,
     EndpointStopped,
     FencingTokenMismatch,
     InvalidArguments,
@@ -25,15 +24,12 @@ from sluice.runtime.rpc.heartbeat import HeartbeatMonitor
 from sluice.runtime.rpc.line import Patience
 from sluice.runtime.rpc.service import RpcService
 from sluice.runtime.rpc.stats import EndpointStats
-from sluice.runtime.rpc.supervision import Directive, Strategy, Terminated
 
 __all__ = [
     "CallNotPermitted",
     "Caller",
     "ContractError",
-    "Directive",
     "EndpointNotFound",
-    "EndpointRestarting",
     "EndpointStats",
     "EndpointStopped",
     "FencedRpcEndpoint",
@@ -53,8 +49,6 @@ __all__ = [
     "RpcError",
     "RpcService",
     "RpcTimeout",
-    "Strategy",
-    "Terminated",
     "remotable",
     "rpc",
 ]

@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 class RemotePeer(Protocol):
-    """The other end of one session, as endpoints use it."""
+    """The other end of one stream, as endpoints use it."""
 
     @property
     def identity(self) -> SpiffeId:
@@ -25,32 +25,26 @@ class RemotePeer(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether the session has ended."""
-        ...
-
-    @property
-    def suspended(self) -> bool:
-        """Whether the stream broke and another one is awaited; calls wait, see ``Patience.resume``."""
+        """Whether the stream has ended."""
         ...
 
     @property
     def close_reason(self) -> RpcError | None:
-        """Why the session has ended; None while it has not."""
+        """Why the stream has ended; None while it has not."""
         ...
 
     def gateway(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
         """A proxy of ``endpoint`` there."""
         ...
 
-    def on_close(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call ``callback`` once when the session ends; returns what forgets it."""
-        ...
+    def on_close(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` once when the stream ends."""
 
     async def wait_closed(self) -> None:
-        """Wait until the session has ended."""
+        """Wait until the stream has ended."""
 
     async def close(self, reason: str = "no longer needed") -> None:
-        """End the session."""
+        """End the stream."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from sluice.runtime.rpc.dead_letters import DeadLetters
 from sluice.runtime.rpc.errors import EndpointStopped, RpcError
 from sluice.runtime.rpc.mailbox import MAILBOX_CAPACITY, Mailbox, Message
 from sluice.runtime.rpc.stats import EndpointStats
-from sluice.runtime.rpc.supervision import RESUME, Strategy, Terminated
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -76,25 +75,14 @@ class Host(Protocol):
         """Who this process is."""
         ...
 
-    async def start(
-        self,
-        endpoint: RpcEndpoint,
-        *,
-        strategy: Strategy = RESUME,
-        make: Callable[[], RpcEndpoint] | None = None,
-        parent: RpcEndpoint | None = None,
-    ) -> None:
+    async def start(self, endpoint: RpcEndpoint) -> None:
         """Start an endpoint."""
 
-    async def stop(self, endpoint: RpcEndpoint | str) -> None:
+    async def stop(self, endpoint: RpcEndpoint) -> None:
         """Stop an endpoint."""
 
     def local(self, protocol: Callable[..., _T], endpoint: str, *, token: bytes | None = None) -> _T:
         """A proxy of an endpoint of this process."""
-        ...
-
-    def watch(self, name: str, told: Callable[[Terminated], None]) -> Callable[[], None]:
-        """Tell when the endpoint ``name`` is gone for good; returns what ends the watch."""
         ...
 
     def endpoint_failed(self, endpoint: RpcEndpoint, error: BaseException) -> None:
@@ -135,13 +123,18 @@ class RpcEndpoint:
     async def on_stop(self) -> None:
         """Runs on the main thread as the last thing."""
 
+    def note_failure(self, error: BaseException) -> None:
+        """Log and count an unexpected error that concerns one piece of work, and leaves the endpoint sound."""
+        self._failures += 1
+        _log.error("endpoint %s failed: %s", self.name, type(error).__name__, exc_info=error)
+
     def on_failure(self, error: BaseException) -> None:
         """An error that nobody waits for: of a tell, a posted function, a timer, ``on_stop`` or unwatched work.
 
-        What becomes of the endpoint is up to the strategy it was started with (see ``RpcService.start``).
+        It may have left the state half changed. What becomes of the endpoint is up to the owner of the process (see
+        ``RpcService.on_failure``), or to a subclass; by default it goes on.
         """
-        self._failures += 1
-        _log.error("endpoint %s failed: %s", self.name, type(error).__name__, exc_info=error)
+        self.note_failure(error)
         self.service.endpoint_failed(self, error)
 
     @property
@@ -166,30 +159,12 @@ class RpcEndpoint:
         self._timers.add(handle)
         return handle
 
-    def watch(self, target: str | RemotePeer, then: Callable[[Terminated], object]) -> Callable[[], None]:
-        """Death watch: run ``then`` on the main thread when ``target`` is gone for good; returns what ends the watch.
+    def watch(self, peer: RemotePeer, then: Callable[..., object], *args: Any) -> None:  # noqa: ANN401
+        """Run ``then`` on the main thread when the stream of ``peer`` has ended: closed, broken or silent for too long.
 
-        ``target`` is an endpoint of this process (one that is restarted is not gone), or a peer, which is gone when its
-        session has ended: closed, broken beyond what may be resumed, or silent for too long. Whoever is not there is
-        gone already.
+        Soon, when it has ended already.
         """
-        watching = True
-
-        def told(terminated: Terminated) -> None:
-            if watching:
-                self._post_own(then, (terminated,))
-
-        def end() -> None:
-            nonlocal watching
-            watching = False
-            forget()
-
-        if isinstance(target, str):
-            forget = self.service.watch(target, told)
-        else:
-            peer = target
-            forget = peer.on_close(lambda: told(Terminated(str(peer.identity), peer.close_reason)))
-        return end
+        peer.on_close(lambda: self._post_own(then, args))
 
     def hand_off(
         self,

@@ -19,7 +19,7 @@ from sluice.runtime.rpc.errors import (
     ProtocolViolation,
 )
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Version of this wire format; peers of another version are turned away."""
 
 MAX_ENVELOPE_BYTES = 4 << 20
@@ -40,14 +40,10 @@ MAX_NAME_CHARS = 256
 MAX_TOKEN_BYTES = 64
 """Longest fencing token, in bytes."""
 
-SESSION_BYTES = 16
-"""Length of a session's name, in bytes."""
-
 _SLACK_CHARS = 16
 """Ellipses that shortened texts carry beyond their limit."""
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
-Session = Annotated[bytes, msgspec.Meta(max_length=SESSION_BYTES)]
 Token = Annotated[bytes, msgspec.Meta(max_length=MAX_TOKEN_BYTES)]
 Payload = Annotated[bytes, msgspec.Meta(max_length=MAX_ENVELOPE_BYTES)]
 Message = Annotated[str, msgspec.Meta(max_length=MAX_MESSAGE_CHARS + _SLACK_CHARS)]
@@ -56,19 +52,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=0):
-    """The first envelope of each direction of each stream; the accepting side answers that of the dialing side.
-
-    Attributes:
-        version: of this wire format.
-        session: by which the dialing side may come back on another stream; empty: this one is all there is.
-        resume: whether the session exists already.
-        received: numbered envelopes of this session that the sender has received.
-    """
+    """The first envelope of each direction of a stream, with the version of this wire format."""
 
     version: Count
-    session: Session = b""
-    resume: bool = False
-    received: Count = 0
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
@@ -128,22 +114,16 @@ class Pong(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     """I am."""
 
 
-class Received(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=10):
-    """So many numbered envelopes of this session have arrived here: they need not be kept any longer."""
-
-    count: Count
-
-
 class Goodbye(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=9):
     """The last envelope: why the sender closes."""
 
     reason: Message
 
 
-Envelope = Hello | Call | Tell | Reply | Failure | Cancel | Consumed | Ping | Pong | Goodbye | Received
+Envelope = Hello | Call | Tell | Reply | Failure | Cancel | Consumed | Ping | Pong | Goodbye
 
-NUMBERED = frozenset({Call, Tell, Reply, Failure, Cancel, Consumed, Goodbye})
-"""What is counted, and sent again on the next stream of a session when it has not arrived."""
+OF_THE_LINE = frozenset({Hello, Ping, Pong})
+"""What concerns the stream alone, and nobody who speaks over it."""
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[list[Envelope]] = msgspec.msgpack.Decoder(

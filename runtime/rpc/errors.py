@@ -76,11 +76,6 @@ class EndpointNotFound(RpcError):
 
 
 @remotable
-class EndpointRestarting(RpcError):
-    """The endpoint failed and is about to be started again; the call had no effect. Retry later."""
-
-
-@remotable
 class MethodNotFound(RpcError):
     """The endpoint declares no such remote method."""
 

@@ -31,8 +31,6 @@ from sluice.runtime.rpc.line import (
     Line,
     MessageStream,
     Patience,
-    Redial,
-    Sessions,
 )
 from sluice.runtime.rpc.mailbox import refuse_to_wait_on_main_thread
 from sluice.runtime.rpc.window import SendWindow, has_room
@@ -52,8 +50,6 @@ class Exchange:
         patience: Patience,
         *,
         dead_letters: DeadLetters | None = None,
-        redial: Redial | None = None,
-        sessions: Sessions | None = None,
     ) -> None:
         self.peer = peer
         self._dead_letters = dead_letters or DeadLetters()
@@ -72,7 +68,7 @@ class Exchange:
         self._highest_id = -1
         self._consumed_tells = 0
         self._consumed_bytes = 0
-        self._on_close: dict[Callable[[], object], None] = {}
+        self._on_close: list[Callable[[], object]] = []
         self._handlers: dict[type[wire.Envelope], Callable[[Any], None]] = {
             wire.Reply: self._replied,
             wire.Call: self._called,
@@ -82,7 +78,7 @@ class Exchange:
             wire.Consumed: self._has_consumed,
             wire.Goodbye: self._left,
         }
-        self.line = Line(local, peer, stream, self, patience, redial=redial, sessions=sessions)
+        self.line = Line(local, peer, stream, self, patience)
 
     # --- for the owner ---------------------------------------------------------------------------
 
@@ -95,13 +91,12 @@ class Exchange:
         """Wait for the peer's ``Hello``; raises the reason when the line ends before."""
         await asyncio.shield(self.line.ready)
 
-    def on_close(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call ``callback`` once when the line ends (soon, if it has); returns what forgets it."""
+    def on_close(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` once when the line ends (soon, if it has)."""
         if self.line.closed:
             self._loop.call_soon(callback)
         else:
-            self._on_close[callback] = None
-        return lambda: self._on_close.pop(callback, None)
+            self._on_close.append(callback)
 
     async def ask(self, method: Method, endpoint: str, token: bytes | None, arguments: tuple[Any, ...]) -> Any:  # noqa: ANN401
         """Call over the line and wait for the result."""
@@ -216,7 +211,7 @@ class Exchange:
             future.set_exception(rebuild(text))
 
     def _called(self, call: wire.Call) -> None:
-        # Ids grow within a session: what comes again is no call of a correct peer, however it got here.
+        # Ids grow on a stream: what comes again is no call of a correct peer, however it got here.
         if call.id <= self._highest_id:
             raise ProtocolViolation("a call that was made before")
         self._highest_id = call.id

@@ -13,14 +13,14 @@ from sluice.runtime.rpc.proxy import make_proxy
 _T = TypeVar("_T")
 
 
-class SessionPeer:
-    """One session with one process; whoever begins another session is another peer."""
+class StreamPeer:
+    """One stream with one process; the same process over another stream is another peer."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
 
     def __repr__(self) -> str:
-        return f"<SessionPeer {self.identity}{' closed' if self.closed else ''}>"
+        return f"<StreamPeer {self.identity}{' closed' if self.closed else ''}>"
 
     @property
     def identity(self) -> SpiffeId:
@@ -40,26 +40,21 @@ class SessionPeer:
         """Whether the stream has ended."""
         return self._exchange.closed
 
-    @property
-    def suspended(self) -> bool:
-        """Whether the stream broke and another one is awaited; calls wait, see ``Patience.resume``."""
-        return self._exchange.line.suspended
-
     async def wait_closed(self) -> None:
         """Wait until the stream has ended."""
         await self._exchange.line.wait_closed()
 
     @property
     def close_reason(self) -> RpcError | None:
-        """Why the session has ended; None while it has not."""
+        """Why the stream has ended; None while it has not."""
         return self._exchange.line.end_reason
 
-    def on_close(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call ``callback`` once when the session ends (soon, if it has); returns what forgets it.
+    def on_close(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` once when the stream ends (soon, if it has).
 
         Use ``endpoint.post`` inside it, or ``endpoint.watch`` instead of it.
         """
-        return self._exchange.on_close(callback)
+        self._exchange.on_close(callback)
 
     async def close(self, reason: str = "no longer needed") -> None:
         """Send what waits and end the stream; pending asks fail with ``PeerUnreachable``."""

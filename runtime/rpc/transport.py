@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 
 from sluice.core.errors import PeerRefused
 from sluice.pki.spiffe_id import SpiffeId
-from sluice.pki.tls.contexts import peer_of, revocation_of
+from sluice.pki.tls.contexts import peer_of
 from sluice.runtime.rpc.envelope import MAX_BATCH_BYTES
 from sluice.runtime.rpc.errors import PeerUnreachable
 from sluice.runtime.rpc.http2 import Headers, Http2Stream, Http2Violation
@@ -112,11 +112,6 @@ class GrpcStream(asyncio.Protocol):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT_SECONDS):
                 await self._lost.wait()
-
-    @property
-    def revoked(self) -> bool:
-        """Whether the peer's certificate is revoked by now."""
-        return self._transport is not None and bool(revocation_of(self._transport))
 
     def abort(self) -> None:
         """Drop the connection."""

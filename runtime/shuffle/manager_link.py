@@ -17,7 +17,6 @@ from sluice.core.errors import SluiceError
 from sluice.runtime.messages import OutputLocation, ShuffleAllocation
 from sluice.runtime.rpc import (
     EndpointNotFound,
-    EndpointRestarting,
     EndpointStopped,
     FencingTokenMismatch,
     MailboxFull,
@@ -39,7 +38,7 @@ QUERY_SECONDS = 3.0
 HINT_SECONDS = 5.0
 FIRST_RENEWAL_SECONDS = 1.0
 RENEWALS_PER_LEASE = 5
-_GONE = (EndpointNotFound, EndpointRestarting, EndpointStopped, FencingTokenMismatch, NotConnected, PeerUnreachable)
+_GONE = (EndpointNotFound, EndpointStopped, FencingTokenMismatch, NotConnected, PeerUnreachable)
 
 
 class Leader(Protocol):

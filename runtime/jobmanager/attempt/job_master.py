@@ -39,7 +39,6 @@ from sluice.runtime.node.child_process import ChildProcess, Exit
 from sluice.runtime.node.evidence import merge
 from sluice.runtime.rpc import (
     EndpointNotFound,
-    EndpointRestarting,
     EndpointStopped,
     MailboxFull,
     RpcTimeout,
@@ -250,7 +249,7 @@ class JobMaster(AttemptStreaming):
         while True:
             try:
                 return await tell()
-            except (MailboxFull, RpcTimeout, EndpointRestarting) as error:
+            except (MailboxFull, RpcTimeout) as error:
                 _LOG.warning("job %s: telling it again: %s", self.job_id, error)
             await asyncio.sleep(TOLD_AGAIN_SECONDS)
             self._services.check_leadership()

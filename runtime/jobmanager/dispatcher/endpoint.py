@@ -60,7 +60,7 @@ class Dispatcher(JobRegister):
         for ended in recovered.ended:
             self._jobs[ended.summary.id] = RegisteredJob(ended_record(ended), clean=not ended.dirty)
             if ended.dirty:
-                self.hand_off(self._clean_up(ended.summary.id))
+                self.hand_off(self._clean_up(ended.summary.id), failed=self.note_failure)
         await asyncio.to_thread(self._remove_blobs)
         for accepted in recovered.accepted:  # they fetch their files anew
             history = histories[accepted.job_id]
@@ -115,7 +115,7 @@ class Dispatcher(JobRegister):
         if isinstance(error, SluiceError):
             _LOG.info("job %s was not accepted: %s", job_id, error)
         else:
-            self.on_failure(error)
+            self.note_failure(error)
 
     async def _check_size(self, submission: JobSubmission) -> None:
         """Raise :class:`SubmissionRejected` when its executors would fit nowhere; without TaskManagers it waits."""
@@ -182,7 +182,7 @@ class Dispatcher(JobRegister):
             ) from error
         finally:
             self._unregister(job_id)
-        self.hand_off(self._withdraw(job_id))
+        self.hand_off(self._withdraw(job_id), failed=self.note_failure)
 
     async def _withdraw(self, job_id: str) -> None:
         await asyncio.to_thread(self._blobs.remove_job, job_id)
@@ -200,10 +200,11 @@ class Dispatcher(JobRegister):
             if isinstance(error, LeadershipLost):
                 _LOG.info("job %s is left to the next leader: %s", job.record.detail.id, error)
             elif isinstance(error, SluiceError):
-                self.hand_off(self._give_up(job, f"it cannot be started: {error}"))
+                self.hand_off(self._give_up(job, f"it cannot be started: {error}"), failed=self.note_failure)
             else:
-                self.on_failure(error)
-                self.hand_off(self._give_up(job, f"internal error of the JobManager: {type(error).__name__}"))
+                self.note_failure(error)
+                why = f"internal error of the JobManager: {type(error).__name__}"
+                self.hand_off(self._give_up(job, why), failed=self.note_failure)
 
         task = self.hand_off(work, failed=failed)
         self._launching.add(task)
@@ -380,7 +381,7 @@ class Dispatcher(JobRegister):
         if isinstance(error, SluiceError):
             _LOG.warning("the history of job %s is not written down: %s", job_id, error)
         else:
-            self.on_failure(error)
+            self.note_failure(error)
 
     async def job_restarting(self, record: JobRecord, delay: float) -> None:
         """See :class:`DispatcherGateway`."""
@@ -406,7 +407,7 @@ class Dispatcher(JobRegister):
         job = self._job(job_id)
         master, job.master = job.master, None
         if master is not None:
-            self.hand_off(self._remove(job_id, master))
+            self.hand_off(self._remove(job_id, master), failed=self.note_failure)
 
     async def _remove(self, job_id: str, master: JobMaster) -> None:
         await self.service.stop(master)
@@ -435,7 +436,7 @@ class Dispatcher(JobRegister):
         ended = [job_id for job_id, job in self._jobs.items() if job.clean]
         for job_id in ended[: max(0, len(ended) - self._kept)]:
             self._drop(job_id)
-            self.hand_off(self._forget(job_id))
+            self.hand_off(self._forget(job_id), failed=self.note_failure)
 
     def _drop(self, job_id: str) -> None:
         del self._jobs[job_id]

@@ -144,13 +144,13 @@ class ResourceManager(FencedRpcEndpoint):
             raise PeerRefused(f"{MAX_TASKMANAGERS} TaskManagers are registered already")
         earlier = self._registered.get(name)
         if earlier is not None and earlier.peer is not peer:
-            self.hand_off(earlier.peer.close("registered again"))
+            self.hand_off(earlier.peer.close("registered again"), failed=self.note_failure)
         self._registered[name] = _Registered(peer, peer.gateway(TaskExecutorGateway, TASK_EXECUTOR), self._now_ms())
         size = (registration.slots, registration.profile, registration.total)
         self._tell_lost(name, self._slots.register(name, registration.host, *size))
         self._monitor.beat(name)
         if earlier is None or earlier.peer is not peer:
-            self.watch(peer, lambda _: self._peer_closed(name, peer))
+            self.watch(peer, self._peer_closed, name, peer)
         _LOG.info("registered %s with %d slots at %s", identity, registration.slots, registration.host)
         self.call_later(0, self._decide)  # after the answer; not refused when the mailbox is full
         return RegistrationAccepted(
@@ -229,12 +229,14 @@ class ResourceManager(FencedRpcEndpoint):
         self.call_later(min(self._interval, self._timeout / 4), self._watch)
         silent = set(self._monitor.expired())
         for name, registered in list(self._registered.items()):
-            with self.supervised():
+            try:
                 if name in silent:
-                    self.hand_off(registered.peer.close("no heartbeat"))
+                    self.hand_off(registered.peer.close("no heartbeat"), failed=self.note_failure)
                     self._lose(name, f"nothing was heard of it for {self._timeout:g} s")
                 elif registered.peer.closed:
                     self._lose(name, "its connection closed")
+            except Exception as error:  # noqa: BLE001  # see above; it is tried again the next time
+                self.note_failure(error)
 
     def _lose(self, name: str, reason: str) -> None:
         _LOG.warning("lost TaskManager %s: %s", name, reason)
@@ -430,7 +432,7 @@ class ResourceManager(FencedRpcEndpoint):
     def _log_failure(self, what: str) -> Callable[[BaseException], None]:
         def log(error: BaseException) -> None:
             if not isinstance(error, SluiceError):
-                self.on_failure(error)
+                self.note_failure(error)
             else:
                 _LOG.info("%s failed: %s", what, error)
 

@@ -140,7 +140,7 @@ class ShuffleManager(FencedRpcEndpoint):
             self.hand_off(earlier.peer.close("registered again"))
         worker = self._workers.register(registration)
         self._links[name] = WorkerLink(peer, peer.gateway(ShuffleWorkerGateway, SHUFFLE_WORKER))
-        self.watch(peer, lambda _: self._closed(name, peer))
+        self.watch(peer, self._closed, name, peer)
         live = [job for job_id in registration.jobs if (job := self._jobs.get(job_id)) is not None]
         worker.allowed.update(job.job_id for job in live)
         _LOG.info("registered %s at %s:%d, %d live jobs", identity, registration.host, registration.port, len(live))
@@ -210,7 +210,7 @@ class ShuffleManager(FencedRpcEndpoint):
         if self._config.jobmanagers and self.caller.identity.name not in self._config.jobmanagers:
             raise PeerRefused(f"{self.caller.identity} may not use this service", "name it in shuffle.jobmanagers")
         if peer not in self._clusters:
-            self.watch(peer, lambda _: self._clusters.pop(peer, None))
+            self.watch(peer, self._clusters.pop, peer, None)
         self._clusters[peer] = hashlib.sha256(secret).hexdigest()
         return ShuffleSession(fencing_token=self.fencing_token or b"", job_lease=self._config.job_lease)
 

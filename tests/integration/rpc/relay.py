@@ -31,14 +31,6 @@ class Relay:
         """From now on nothing gets through, not even that one side has closed."""
         self._frozen = True
 
-    def thaw(self) -> None:
-        """New connections work; those that were frozen are reset towards the dialing side and dead to the other."""
-        self._frozen = False
-        for task in self._tasks:
-            task.cancel()
-        for writer in self._writers[::2]:
-            writer.transport.abort()
-
     def cut(self) -> None:
         """Reset all connections."""
         for writer in self._writers:

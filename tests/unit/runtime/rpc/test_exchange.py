@@ -25,7 +25,7 @@ from sluice.runtime.rpc.call import (
 )
 from sluice.runtime.rpc.contract import gateway_of
 from sluice.runtime.rpc.exchange import Exchange
-from sluice.runtime.rpc.line import MAX_UNSENT_BYTES, Leg
+from sluice.runtime.rpc.line import MAX_UNSENT_BYTES, Line
 from sluice.runtime.rpc.proxy import make_proxy
 from sluice.runtime.rpc.window import MAX_OPEN_CALLS
 
@@ -53,14 +53,13 @@ class MemoryStream:
 
     def __init__(self) -> None:
         self.messages: list[list[wire.Envelope]] = []
-        self.receiver: Leg
+        self.receiver: Line
         self.writable = True
-        self.revoked = False
         self.finished = False
         self.aborted = False
         self.broken: Exception | None = None
 
-    def attach(self, receiver: Leg) -> None:
+    def attach(self, receiver: Line) -> None:
         self.receiver = receiver
 
     def open(self) -> None:
@@ -327,62 +326,3 @@ async def test_a_violation_ends_the_stream_and_what_follows_is_ignored() -> None
     assert fixture.served.answers == []
     with pytest.raises(PeerUnreachable, match="second hello"):
         await fixture.things.get(1)
-
-
-SESSIONS = Patience(hello=3600, ping_interval=3600, ping_timeout=3600, goodbye=0.05, resume=0.3)
-
-
-async def test_streams_that_break_before_they_are_greeted_gain_no_time_and_are_not_dialed_in_a_hurry() -> None:
-    """A server that accepts and hangs up, again and again."""
-    streams: list[MemoryStream] = []
-
-    async def redial() -> MemoryStream:
-        streams.append(MemoryStream())
-        return streams[-1]
-
-    first = MemoryStream()
-    exchange = Exchange(LOCAL, PEER, first, Served(), SESSIONS, redial=redial)
-    await eventually(lambda: first.sent != [])
-    (hello,) = first.sent
-    assert isinstance(hello, wire.Hello)
-    first.receiver.message_received(wire.join_batch([wire.encode_envelope(hello)]))
-    asking = asyncio.create_task(make_proxy(Things, exchange, "things", None).get(1))
-    await eventually(lambda: len(first.sent) == 2)
-    first.receiver.stream_ended("cut")
-    seen = 0
-    while not exchange.closed:
-        if len(streams) > seen:
-            seen = len(streams)
-            streams[-1].receiver.stream_ended("hung up")
-        await asyncio.sleep(0)
-    assert 1 <= seen <= 5
-    with pytest.raises(PeerUnreachable):
-        await asking
-
-
-async def test_what_had_not_arrived_is_sent_again_on_the_next_stream_and_nothing_else() -> None:
-    streams: list[MemoryStream] = []
-
-    async def redial() -> MemoryStream:
-        streams.append(MemoryStream())
-        return streams[-1]
-
-    first = MemoryStream()
-    exchange = Exchange(LOCAL, PEER, first, Served(), SESSIONS, redial=redial)
-    await eventually(lambda: first.sent != [])
-    session = exchange.line.session
-    first.receiver.message_received(wire.join_batch([wire.encode_envelope(wire.Hello(wire.PROTOCOL_VERSION, session))]))
-    things = make_proxy(Things, exchange, "things", None)
-    for number in range(4):
-        await things.note(bytes([number]))
-    await eventually(lambda: len(first.sent) == 5)
-    first.receiver.stream_ended("cut")
-    await things.note(b"meanwhile")
-    await eventually(lambda: streams != [] and streams[0].sent != [])
-    assert streams[0].sent == [wire.Hello(wire.PROTOCOL_VERSION, session, True, 0)]
-    answer = wire.Hello(wire.PROTOCOL_VERSION, session, True, 3)
-    streams[0].receiver.message_received(wire.join_batch([wire.encode_envelope(answer)]))
-    await eventually(lambda: len(streams[0].sent) == 3)
-    told = [each.arguments for each in streams[0].sent if isinstance(each, wire.Tell)]
-    assert told == [METHODS["note"].encode_arguments((data,)) for data in (b"\x03", b"meanwhile")]
-    exchange.line.end(PeerUnreachable("done"))
