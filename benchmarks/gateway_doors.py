@@ -40,11 +40,10 @@ from sluice.gateway.envoy_config.limits import rate_limit
 from sluice.gateway.envoy_config.listeners import SOURCE, edge_listener
 from sluice.gateway.envoy_config.routes import Grants, route_configuration
 from sluice.gateway.envoy_config.templates import load_source
-from sluice.gateway.principal import Principal
 from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
 from sluice.gateway.proxy.envoy_process import EnvoyProcess
 from sluice.gateway.service.processes import route_file, run_envoy
-from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.principal import Credential, Principal
 from sluice.pki.config import PkiConfig
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId

@@ -1,13 +1,13 @@
-"""Who is asking: the result of authentication, whatever the credential was."""
+"""Subjects, roles and groups: whom a credential names, and how such names are written."""
 
 from __future__ import annotations
 
 import enum
+import math
 import re
 from dataclasses import dataclass
-from typing import Literal
 
-from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.principal import Credential, Method
 
 MAX_NAME_CHARACTERS = 128
 MAX_GROUPS = 64
@@ -17,9 +17,6 @@ MAX_ROLES = 16
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _ROLE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _GROUP = re.compile(r"[A-Za-z0-9/][A-Za-z0-9 ._@:/-]*")
-
-Method = Literal["token", "session", "jwt", "certificate", "user"]
-"""How a principal was authenticated: API token, browser session, bearer JWT, client certificate, local user file."""
 
 
 class AccessRole(enum.StrEnum):
@@ -35,24 +32,24 @@ class AccessRole(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Principal:
-    """An authenticated caller.
+class Subject:
+    """Whom a verified credential names, before the policy gives it roles.
 
     Attributes:
-        name: who it is, safe for a header and a log line.
-        roles: what decides about permissions.
-        method: how it was authenticated; for a session: how it was begun.
-        credential: what the request came with.
-        groups: what its identity provider or the user file says it belongs to.
-        scopes: operations, or patterns of them, that the credential is narrowed to; empty: all that the roles grant.
+        name: the principal's name.
+        method: how it was authenticated.
+        groups: its groups according to its identity provider or the user file.
+        credential: what it showed; None: a password, or an identity provider's code.
+        issuer: the identity provider, when one named it.
+        expires_at: when the credential expires, in seconds since the epoch.
     """
 
     name: str
-    roles: tuple[str, ...]
     method: Method
-    credential: Credential
     groups: tuple[str, ...] = ()
-    scopes: tuple[str, ...] = ()
+    credential: Credential | None = None
+    issuer: str = ""
+    expires_at: float = math.inf
 
 
 def is_name(text: str) -> bool:

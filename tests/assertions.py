@@ -16,14 +16,14 @@ from yarl import URL
 from sluice.core.home import Home
 from sluice.gateway.credentials.assertion import AssertionSigner, publish_keys
 from sluice.gateway.credentials.signing_keys import PassKeys
-from sluice.gateway.principal import AccessRole, Principal
+from sluice.gateway.principal import AccessRole
 from sluice.gateway.service.assembly import decode_routes
-from sluice.pki.assertions.credential import Credential
 from sluice.pki.assertions.keys import assertion_keys_file
+from sluice.pki.assertions.principal import Credential, Principal
 from sluice.pki.assertions.tokens import (
     HEADER,
     PASS_AUDIENCE,
-    Asserted,
+    Assertion,
     AssertionVerifier,
     decode_jwks,
 )
@@ -74,7 +74,7 @@ class AssertingGateway:
         )
 
 
-def asserted_by(home: Home, text: str, *, method: str = "GET", target: str = "/v1/jobs", audience: str) -> Asserted:
+def asserted_by(home: Home, text: str, *, method: str = "GET", target: str = "/v1/jobs", audience: str) -> Assertion:
     """What the gateway of ``home`` asserts with ``text``; fails unless it is good for this request."""
     keys = decode_jwks(assertion_keys_file(home).read_bytes())
     return AssertionVerifier(lambda _: keys, {audience, PASS_AUDIENCE}).verify([text], method=method, target=target)

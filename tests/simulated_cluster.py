@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 
 from sluice.core.home import Home
-from sluice.pki.assertions.stream_standing import OpenStreams
+from sluice.pki.assertions.open_streams import OpenStreams
 from sluice.pki.tls.connections import PeerCertificate
 from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.checkpoint.ledger import Checkpoint, CheckpointsView, QueryCheckpoint
@@ -62,7 +62,7 @@ from sluice.runtime.messages import (
 from sluice.runtime.rest.artifacts import ArtifactStores
 from sluice.runtime.rest.audit_summary import AuditSummary, Examined
 from sluice.runtime.rest.cluster import Cluster, ClusterFacts, Term
-from sluice.runtime.rest.standing import whoever_was_let_in
+from sluice.runtime.rest.stream_validity import check_nothing
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest.trust_facts import Anchor, TrustFacts
 from sluice.runtime.shuffle.manager_link import ShuffleManagerLink
@@ -237,7 +237,7 @@ def simulated(dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager
         artifacts=ArtifactStores(()),
         observation=Observation(Home.at(directory / "home"), "jobmanager/jm-1", lambda: ()),
         feed=dispatcher.feed,
-        streams=Streams(OpenStreams(whoever_was_let_in)),
+        streams=Streams(OpenStreams(check_nothing)),
         shuffle=cast("ShuffleManagerLink", SimulatedShuffle(dispatcher)),
         trust=simulated_trust,
         standbys=simulated_standbys,

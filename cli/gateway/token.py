@@ -34,6 +34,7 @@ from sluice.gateway.authz.operations import matches
 from sluice.gateway.credentials.api_tokens import TokenRecord
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.credentials.token_use import read_token_use
+from sluice.pki.assertions.principal import TokenId
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _LIFETIME = re.compile(r"([1-9][0-9]{0,6})([smhd])")
@@ -139,7 +140,7 @@ def revoke(
     store = TokenStore(located)
     revoked = []
     for identifier in ids:
-        record = store.revoke(identifier)
+        record = store.revoke(TokenId(identifier))
         acts.record(located, "token.revoked", {"id": record.id, "name": record.name})
         revoked.append(record)
     if as_json:

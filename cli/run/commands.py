@@ -80,7 +80,7 @@ def jobmanager(
     ip: JoinIpOption = None,
 ) -> None:
     """Dispatcher, ResourceManager, JobMasters, blob server and REST."""
-    from sluice.gateway.authn.standing import standing_in
+    from sluice.gateway.authn.credential_validity import check_in
     from sluice.runtime.node.child_process import allow_many_files
     from sluice.runtime.processes.jobmanager import run_jobmanager
 
@@ -99,7 +99,7 @@ def jobmanager(
             name,
             locate_ca=locate,
             auth=elsewhere,
-            standing=standing_in(located, configuration.gateway) if elsewhere is None else None,
+            check_streams=check_in(located, configuration.gateway) if elsewhere is None else None,
         )
 
     serve(joined(located, join, kept, main), process_of(located, configuration, Role.JOBMANAGER, name))

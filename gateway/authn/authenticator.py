@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from sluice.core.jws import MAX_JWT_CHARACTERS, InvalidJwt, looks_like_jwt
 from sluice.gateway.authn import client_certificate
 from sluice.gateway.authz.policy_file import PolicyFile
 from sluice.gateway.config import IssuerConfig
@@ -19,21 +20,20 @@ from sluice.gateway.credentials.access_tokens import (
     PASS_COOKIE,
     SESSION_COOKIE,
     InvalidPass,
-    Pass,
     verify,
 )
 from sluice.gateway.credentials.api_tokens import Refusal, TokenBook, Unauthenticated
+from sluice.gateway.credentials.authenticated import Authenticated
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.session_store import SessionStore
 from sluice.gateway.credentials.sessions import NoSession, SessionRecord, is_session
 from sluice.gateway.credentials.signing_keys import PassKeys
 from sluice.gateway.credentials.users import UserBook
-from sluice.gateway.jwt.issuers import Identity, unverified_issuer, verify_token
+from sluice.gateway.jwt.issuers import unverified_issuer, verify_token
 from sluice.gateway.jwt.jwks import KeyCache, KeyNotKnown
-from sluice.gateway.jwt.jws import MAX_JWT_CHARACTERS, InvalidJwt, looks_like_jwt
-from sluice.gateway.principal import Principal
+from sluice.gateway.principal import Subject
 from sluice.gateway.snapshot import FileSnapshot
-from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.principal import Credential, Jti, Principal, TokenId
 
 MAX_AUTHORIZATION_CHARACTERS = MAX_JWT_CHARACTERS + len("Bearer ")
 MAX_COOKIE_CHARACTERS = 16 << 10
@@ -50,24 +50,6 @@ class Presented:
     authorization: tuple[str, ...] = ()
     cookie: tuple[str, ...] = ()
     certificate: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Authenticated:
-    """A principal, and what there is to know about its credential.
-
-    Attributes:
-        expires_at: when the credential ends by itself, in seconds since the epoch.
-        csrf: for cookies: what an unsafe request must repeat. None: not a cookie, nothing to repeat.
-        session: the session, when it was one that was shown.
-        pass_id: the pass, when it was one that was shown.
-    """
-
-    principal: Principal
-    expires_at: float
-    csrf: str | None = None
-    session: SessionRecord | None = None
-    pass_id: str = ""
 
 
 @dataclass
@@ -93,7 +75,7 @@ class Authenticator:
         revoked = self.revocations.current().refuses(
             name=found.principal.name,
             credential=found.principal.credential,
-            jti=found.pass_id,
+            jti=found.pass_id or Jti(""),
             now=self.clock(),
         )
         if revoked is not None:
@@ -140,7 +122,7 @@ class Authenticator:
     def _token(self, text: str) -> Authenticated:
         book = self.tokens.get()
         principal = book.authenticate(text, now=self.clock())
-        return Authenticated(principal, book.find(principal.credential.id).expires_at)
+        return Authenticated(principal, book.find(TokenId(principal.credential.id)).expires_at)
 
     def _cookies(self, values: tuple[str, ...]) -> Authenticated:
         cookies = parse_cookies(values)
@@ -157,13 +139,13 @@ class Authenticator:
 
     def _pass(self, text: str, *, by_cookie: bool) -> Authenticated:
         try:
-            found: Pass = verify(text, self.pass_keys, now=self.clock())
+            found = verify(text, self.pass_keys, now=self.clock())
         except InvalidPass as error:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=str(error)) from error
         # A pass for cookies demands its CSRF token as a cookie only; as a bearer no browser sends it by itself.
-        if by_cookie and not found.csrf:
+        if by_cookie and found.csrf is None:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason="a pass that was not made for cookies")
-        return Authenticated(found.principal, found.expires_at, found.csrf if by_cookie else None, pass_id=found.id)
+        return found if by_cookie else replace(found, csrf=None)
 
     def _session(self, text: str, *, by_cookie: bool) -> Authenticated:
         try:
@@ -186,12 +168,12 @@ class Authenticator:
             return self._of_token(record)
         if record.method != "user":
             roles = policy.roles_of(record.name, record.groups)
-            return Principal(record.name, roles, record.method, Credential("session", record.id), record.groups)
+            return Principal(record.name, roles, record.method, Credential.of_session(record.id), record.groups)
         user = self.users.get().get(record.name)
         if user is None or record.created_at < user.changed_at:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, "the user was removed, or has another password")
         roles = tuple(dict.fromkeys([*user.roles, *policy.roles_of(user.name, user.groups)]))
-        return Principal(user.name, roles, record.method, Credential("session", record.id), user.groups)
+        return Principal(user.name, roles, record.method, Credential.of_session(record.id), user.groups)
 
     def _of_token(self, record: SessionRecord) -> Principal:
         """Of a session that was begun with an API token: what the token may, for as long as the token is good."""
@@ -200,39 +182,42 @@ class Authenticator:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, record.id, f"the token {record.token} of the session has ended")
         if self.revocations.is_revoked("token", token.id):
             raise Unauthenticated(Refusal.REVOKED, record.id, f"the token {token.id} of the session was revoked")
-        return Principal(token.name, (token.role,), "token", Credential("session", record.id), scopes=token.scopes)
+        return Principal(token.name, (token.role,), "token", Credential.of_session(record.id), scopes=token.scopes)
 
     def _certificate(self, values: tuple[str, ...]) -> Authenticated:
         if len(values) > 1:
             raise Unauthenticated(Refusal.MALFORMED)
         try:
-            shown = client_certificate.parse(values[0], self.trust_domain)
+            subject = client_certificate.parse(values[0], self.trust_domain)
         except client_certificate.NoClientCertificate as error:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=f"client certificate: {error}") from error
-        roles = self.policy.get().roles_of(shown.user, ())
-        # Envoy checks its validity on each connection; an hour bounds only what nobody asked about since.
-        principal = Principal(shown.user, roles, "certificate", Credential("certificate", shown.fingerprint))
-        return Authenticated(principal, self.clock() + 3600)
+        # Envoy checks its validity on each connection; an hour bounds only a pass that is got for it.
+        return self._with_roles(replace(subject, expires_at=self.clock() + 3600))
 
     async def _foreign(self, text: str, issuer: str) -> Authenticated:
         config, cache = self.issuers.get(issuer, (None, None))
         if config is None or cache is None:
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason="a token of no issuer that is configured")
         try:
-            identity = await self._verified(text, config, cache)
+            return self._with_roles(await self._verified(text, config, cache))
         except (InvalidJwt, KeyNotKnown) as error:
             reason = str(error) or "no key of the issuer has this id"
             raise Unauthenticated(Refusal.NOT_ACCEPTED, reason=f"token of {issuer}: {reason}") from error
-        roles = self.policy.get().roles_of(identity.name, identity.groups)
-        principal = Principal(identity.name, roles, "jwt", Credential("jwt", identity.credential), identity.groups)
-        return Authenticated(principal, identity.expires_at)
 
-    async def _verified(self, text: str, config: IssuerConfig, cache: KeyCache) -> Identity:
+    def _with_roles(self, subject: Subject) -> Authenticated:
+        """The principal that the policy makes of whom a credential names."""
+        if subject.credential is None:
+            raise Unauthenticated(Refusal.MISSING)
+        roles = self.policy.get().roles_of(subject.name, subject.groups)
+        principal = Principal(subject.name, roles, subject.method, subject.credential, subject.groups)
+        return Authenticated(principal, subject.expires_at)
+
+    async def _verified(self, text: str, config: IssuerConfig, cache: KeyCache) -> Subject:
         try:
-            return verify_token(text, config, await cache.get(), now=self.clock())
+            return verify_token(text, config, await cache.get(), now=self.clock())[0]
         except KeyNotKnown:
             # Perhaps the issuer has rotated.
-            return verify_token(text, config, await cache.renewed(), now=self.clock())
+            return verify_token(text, config, await cache.renewed(), now=self.clock())[0]
 
 
 def parse_cookies(values: tuple[str, ...]) -> Mapping[str, str]:

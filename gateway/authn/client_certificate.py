@@ -7,9 +7,10 @@ sends under this name; so what arrives has one element. Anything else is refused
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from sluice.core.errors import InvalidIdentity
+from sluice.gateway.principal import Subject
+from sluice.pki.assertions.principal import CertificateId, Credential
 from sluice.pki.spiffe_id import Role, SpiffeId
 
 HEADER = "x-forwarded-client-cert"
@@ -23,16 +24,8 @@ class NoClientCertificate(Exception):
     """The header does not name one user of this trust domain; the message is for the log."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientCertificate:
-    """A verified client certificate: its user, and the SHA-256 of its DER encoding in hexadecimal."""
-
-    user: str
-    fingerprint: str
-
-
-def parse(value: str, trust_domain: str) -> ClientCertificate:
-    """The user in the header's value; raises :class:`NoClientCertificate`."""
+def parse(value: str, trust_domain: str) -> Subject:
+    """The user that the header's value names; raises :class:`NoClientCertificate`."""
     if len(value) > MAX_CHARACTERS:
         raise NoClientCertificate("the header is too long")
     fields: dict[str, list[str]] = {}
@@ -57,4 +50,4 @@ def parse(value: str, trust_domain: str) -> ClientCertificate:
         raise NoClientCertificate("the certificate has no SPIFFE ID") from error
     if identity.trust_domain != trust_domain or identity.role is not Role.USER:
         raise NoClientCertificate("the certificate is not of a user of this trust domain")
-    return ClientCertificate(identity.name, hashes[0])
+    return Subject(identity.name, "certificate", credential=Credential.of_certificate(CertificateId(hashes[0])))

@@ -23,12 +23,7 @@ from sluice.core.home import Home
 from sluice.gateway.authz.operations import OWNED_OPERATIONS, is_pattern, matches
 from sluice.gateway.authz.policy import Policy, RoleRules
 from sluice.gateway.errors import PolicyError
-from sluice.gateway.principal import (
-    MAX_ROLES,
-    is_group,
-    is_name,
-    is_role,
-)
+from sluice.gateway.principal import MAX_ROLES, is_group, is_name, is_role
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,8 +19,7 @@ import msgspec
 
 from sluice.gateway.authz.policy import Policy, Ruling, Verdict
 from sluice.gateway.errors import PolicyError
-from sluice.gateway.principal import Principal
-from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.principal import Credential, Principal, SessionId
 
 MAX_CASES = 10_000
 VERDICTS = {"allow": Verdict.ALLOW, "own": Verdict.OWN, "deny": Verdict.DENY}
@@ -71,5 +70,5 @@ def parse_table(data: bytes, where: str) -> tuple[Case, ...]:
 def decide_case(case: Case, policy: Policy) -> Outcome:
     """What ``policy`` says about ``case``."""
     roles = tuple(dict.fromkeys([*case.roles, *policy.roles_of(case.name, case.groups)]))
-    principal = Principal(case.name, roles, "session", Credential("session", ""), case.groups, case.scopes)
+    principal = Principal(case.name, roles, "session", Credential.of_session(SessionId("")), case.groups, case.scopes)
     return Outcome(case, principal, policy.rule(principal, case.operation))

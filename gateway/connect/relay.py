@@ -27,8 +27,8 @@ from sluice.gateway.connect.messages import (
 )
 from sluice.gateway.connect.sessions import Sessions, SessionUnavailable
 from sluice.gateway.connect.wire import BoundedStream, receive
-from sluice.pki.assertions.stream_standing import Cut, OpenStreams
-from sluice.pki.assertions.tokens import HEADER, Asserted, AssertionVerifier
+from sluice.pki.assertions.open_streams import OpenStreams, StreamEnded
+from sluice.pki.assertions.tokens import HEADER, Assertion, AssertionVerifier
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,20 +63,20 @@ class ConnectRelay:
     async def serve(self, path: str, stream: Stream[bytes, bytes]) -> None:
         """One call."""
         who = self._authenticated(path, stream)
-        if self._calls.get(who.principal, 0) >= MAX_CALLS_OF_ONE:
+        if self._calls.get(who.name, 0) >= MAX_CALLS_OF_ONE:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, "too many calls at the same time")
-        self._calls[who.principal] = self._calls.get(who.principal, 0) + 1
+        self._calls[who.name] = self._calls.get(who.name, 0) + 1
         try:
             with self._streams.entered(who):
                 await self._relay(path, stream, who)
-        except Cut as error:
+        except StreamEnded as error:
             raise GRPCError(Status.UNAUTHENTICATED, "the credential is not valid any more") from error
         finally:
-            self._calls[who.principal] -= 1
-            if not self._calls[who.principal]:
-                del self._calls[who.principal]
+            self._calls[who.name] -= 1
+            if not self._calls[who.name]:
+                del self._calls[who.name]
 
-    def _authenticated(self, path: str, stream: Stream[bytes, bytes]) -> Asserted:
+    def _authenticated(self, path: str, stream: Stream[bytes, bytes]) -> Assertion:
         values = [str(value) for value in stream.metadata.getall(HEADER, [])] if stream.metadata else []
         try:
             # A pass does, too: a call is decided about by itself, and goes to the session of whoever it names.
@@ -85,7 +85,7 @@ class ConnectRelay:
             _LOG.warning("%s refused: %s", path, error)
             raise GRPCError(Status.UNAUTHENTICATED, "this call does not come from the gateway") from error
 
-    async def _relay(self, path: str, stream: Stream[bytes, bytes], who: Asserted) -> None:
+    async def _relay(self, path: str, stream: Stream[bytes, bytes], who: Assertion) -> None:
         try:
             channel = await self._sessions.channel(who)
             upstream = channel.call(path, stream.deadline)
@@ -95,16 +95,16 @@ class ConnectRelay:
         except GRPCError:
             raise
         except (SessionUnavailable, SluiceError) as error:
-            _LOG.warning("%s has no session: %s", who.principal, error)
+            _LOG.warning("%s has no session: %s", who.name, error)
             self._sessions.forget(who)
             raise GRPCError(Status.UNAVAILABLE, "your Spark Connect session is not available now") from error
         except (StreamTerminatedError, ProtocolError, OSError) as error:
-            _LOG.info("the session of %s broke off: %s", who.principal, error or type(error).__name__)
+            _LOG.info("the session of %s broke off: %s", who.name, error or type(error).__name__)
             self._sessions.forget(who)
             raise GRPCError(Status.UNAVAILABLE, "your Spark Connect session broke off") from error
 
-    async def _both_ways(self, stream: Stream[bytes, bytes], upstream: BoundedStream, who: Asserted) -> None:
-        sending = asyncio.ensure_future(_send_all(stream, upstream, who.principal))
+    async def _both_ways(self, stream: Stream[bytes, bytes], upstream: BoundedStream, who: Assertion) -> None:
+        sending = asyncio.ensure_future(_send_all(stream, upstream, who.name))
         replying = asyncio.ensure_future(_reply_all(stream, upstream))
         try:
             await asyncio.wait({sending, replying}, return_when=asyncio.FIRST_COMPLETED)

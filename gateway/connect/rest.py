@@ -15,7 +15,7 @@ from sluice.gateway.connect.sessions import SessionAddress, SessionUnavailable
 from sluice.gateway.credentials.assertion import AssertionSigner
 from sluice.gateway.credentials.signing_keys import PassKeys
 from sluice.gateway.upstreams import Leg, UnixLeg
-from sluice.pki.assertions.tokens import HEADER, Asserted
+from sluice.pki.assertions.tokens import HEADER, Assertion
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
@@ -39,12 +39,16 @@ class RestSessions:
     identity: TlsIdentity
     leg: Leg
 
-    async def ask(self, who: Asserted) -> SessionAddress:
+    async def ask(self, who: Assertion) -> SessionAddress:
         """See :data:`sluice.gateway.connect.sessions.AskRest`."""
         keys = PassKeys.of(self.home)
         keys.load()
         signer = AssertionSigner(keys, time.time)
-        headers = {HEADER: signer.sign_for(who, method="POST", target=SESSION_PATH, operation=OPERATION)}
+        headers = {
+            HEADER: signer.sign(
+                who.principal, method="POST", target=SESSION_PATH, operation=OPERATION, request_id=who.request_id
+            )
+        }
         timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         try:
             async with (

@@ -17,7 +17,7 @@ import msgspec
 
 from sluice.gateway.connect.wire import BoundedChannel, RawCodec, RawDetails
 from sluice.gateway.errors import GatewayError
-from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.assertions.tokens import Assertion
 from sluice.pki.channels import PeerPolicy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
@@ -44,7 +44,7 @@ class SessionAddress(msgspec.Struct, frozen=True):
     port: int
 
 
-AskRest = Callable[[Asserted], Awaitable[SessionAddress]]
+AskRest = Callable[[Assertion], Awaitable[SessionAddress]]
 """Asks REST for the session of a principal, which starts it; raises :class:`SessionUnavailable`."""
 
 
@@ -73,19 +73,19 @@ class Sessions:
         self._asking: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._retired: list[BoundedChannel] = []
 
-    async def channel(self, who: Asserted) -> BoundedChannel:
+    async def channel(self, who: Assertion) -> BoundedChannel:
         """A channel to the session of ``who``; raises :class:`SessionUnavailable` when it does not come up in time."""
-        lock = self._asking.setdefault(who.principal, asyncio.Lock())
+        lock = self._asking.setdefault(who.name, asyncio.Lock())
         async with lock:
-            known = self._known.get(who.principal)
+            known = self._known.get(who.name)
             if known is None or self._clock() - known.asked_at > REMEMBER_SECONDS:
                 address = await self._started(who)
-                known = self._take(who.principal, address)
+                known = self._take(who.name, address)
             return self._current(known)
 
-    def forget(self, who: Asserted) -> None:
+    def forget(self, who: Assertion) -> None:
         """The session does not answer: REST is asked before it is used again."""
-        known = self._known.pop(who.principal, None)
+        known = self._known.pop(who.name, None)
         if known is not None:
             known.channel.close()
 
@@ -95,12 +95,12 @@ class Sessions:
             channel.close()
         self._known.clear()
 
-    async def _started(self, who: Asserted) -> SessionAddress:
+    async def _started(self, who: Assertion) -> SessionAddress:
         deadline = self._clock() + START_SECONDS
         while True:
             address = await self._ask(who)
-            if address.owner != who.principal:
-                raise SessionUnavailable(f"REST gave {who.principal} the session of {address.owner}")
+            if address.owner != who.name:
+                raise SessionUnavailable(f"REST gave {who.name} the session of {address.owner}")
             if address.port:
                 return address
             if self._clock() > deadline:

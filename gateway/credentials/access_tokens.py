@@ -29,17 +29,16 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import secrets
-from dataclasses import dataclass
 from typing import Any
 
 import jwt
 import msgspec
 
+from sluice.core.jws import InvalidJwt, read_header, verified_claims
 from sluice.gateway.authz.policy import Policy
+from sluice.gateway.credentials.authenticated import Authenticated
 from sluice.gateway.credentials.signing_keys import ALGORITHM, PassKeys
-from sluice.gateway.jwt.jws import InvalidJwt, read_header, verified_claims
-from sluice.gateway.principal import Method, Principal
-from sluice.pki.assertions.credential import Credential, CredentialKind
+from sluice.pki.assertions.principal import Credential, CredentialKind, Jti, Method, Principal
 
 ISSUER = "sluice-gateway"
 AUDIENCE = "sluice"
@@ -90,22 +89,12 @@ class _Claims(msgspec.Struct, frozen=True, kw_only=True):
     method: Method
     cred: str
     kind: CredentialKind
-    jti: str
+    jti: Jti
     iat: int
     exp: int
     nbf: int = 0
     role: str | None = None
     scope: tuple[str, ...] = ()
-    csrf: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """A verified or freshly made pass; ``expires_at`` in seconds since the epoch."""
-
-    principal: Principal
-    id: str
-    expires_at: int
     csrf: str = ""
 
 
@@ -118,12 +107,12 @@ def issue(
     lifetime: dt.timedelta = DEFAULT_LIFETIME,
     csrf: str = "",
     not_after: float | None = None,
-) -> tuple[str, Pass]:
-    """A pass for ``principal``: the text, and what is in it. It never outlives ``not_after``, its credential's end."""
+) -> tuple[str, Authenticated]:
+    """A pass for ``principal``: its text, and what verifying it gives. It never outlives ``not_after``."""
     expires_at = int(now + lifetime.total_seconds())
     if not_after is not None:
         expires_at = min(expires_at, int(not_after))
-    jti = secrets.token_hex(_JTI_BYTES)
+    jti = Jti(secrets.token_hex(_JTI_BYTES))
     claims: dict[str, Any] = {
         "iss": ISSUER,
         "aud": AUDIENCE,
@@ -149,20 +138,26 @@ def issue(
     key = keys.signing(now)
     header = {"kid": key.kid} | ({"cty": role_decides(policy.digest)} if "role" in claims else {})
     text = jwt.encode(claims, key.private, algorithm=ALGORITHM, headers=header)
-    return text, Pass(principal, jti, expires_at, csrf)
+    return text, Authenticated(principal, expires_at, csrf or None, pass_id=jti)
 
 
-def verify(text: str, keys: PassKeys, *, now: float) -> Pass:
-    """The pass that ``text`` is; raises :class:`InvalidPass`. Revocation is the caller's to ask."""
+def verify(text: str, keys: PassKeys, *, now: float) -> Authenticated:
+    """The principal that the pass ``text`` names; the caller checks revocations.
+
+    ``csrf`` of the result is None for a pass that was not made for cookies.
+
+    Raises:
+        InvalidPass: it is not a valid pass of this gateway.
+    """
     if len(text) > MAX_PASS_CHARACTERS:
         raise InvalidPass("not of a pass's shape")
     try:
         header = read_header(text)
         key = keys.find(header.kid or "")
-        if key is None or header.algorithm != ALGORITHM:
+        if key is None or header.algorithm != ALGORITHM or header.type != "JWT":
             raise InvalidPass("not signed with a key of this gateway")
-        claims = msgspec.convert(verified_claims(text, key.private.public_key(), ALGORITHM), _Claims)
-    except (InvalidJwt, msgspec.ValidationError) as error:
+        claims = verified_claims(text, key.private.public_key(), ALGORITHM, _Claims)
+    except InvalidJwt as error:
         raise InvalidPass(f"not a pass of this gateway: {error}") from error
     if claims.iss != ISSUER or claims.aud != AUDIENCE:
         raise InvalidPass("made for another purpose")
@@ -172,4 +167,4 @@ def verify(text: str, keys: PassKeys, *, now: float) -> Pass:
         raise InvalidPass("from the future")
     credential = Credential(claims.kind, claims.cred)
     principal = Principal(claims.sub, claims.roles, claims.method, credential, claims.groups, claims.scope)
-    return Pass(principal, claims.jti, claims.exp, claims.csrf)
+    return Authenticated(principal, claims.exp, claims.csrf or None, pass_id=claims.jti)

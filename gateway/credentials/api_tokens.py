@@ -20,8 +20,8 @@ import msgspec
 
 from sluice.gateway.authz.operations import is_pattern
 from sluice.gateway.errors import InvalidTokenRequest, TokenNotFound, TokenStoreError
-from sluice.gateway.principal import Principal, is_role
-from sluice.pki.assertions.credential import Credential
+from sluice.gateway.principal import is_role
+from sluice.pki.assertions.principal import Credential, Principal, TokenId
 
 MAX_TOKENS = 5000
 """Tokens in one store."""
@@ -67,7 +67,7 @@ class Unauthenticated(Exception):
 class TokenRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is kept of a token; nothing in it lets anyone use the token."""
 
-    id: str
+    id: TokenId
     name: str
     role: str
     sha256: str
@@ -97,7 +97,7 @@ class TokenBook:
     """All tokens of a cluster, immutable; a change gives a new book."""
 
     def __init__(self, records: Iterable[TokenRecord] = ()) -> None:
-        self._records: Mapping[str, TokenRecord] = {record.id: record for record in records}
+        self._records: Mapping[TokenId, TokenRecord] = {record.id: record for record in records}
 
     @property
     def records(self) -> tuple[TokenRecord, ...]:
@@ -144,9 +144,9 @@ class TokenBook:
             raise InvalidTokenRequest(
                 f"there are {len(kept)} tokens already", "revoke some, or give them shorter lives"
             )
-        identifier = secrets.token_hex(_ID_BYTES)
+        identifier = TokenId(secrets.token_hex(_ID_BYTES))
         while identifier in self._records:
-            identifier = secrets.token_hex(_ID_BYTES)
+            identifier = TokenId(secrets.token_hex(_ID_BYTES))
         token = f"slc_{identifier}_{secrets.token_hex(_SECRET_BYTES)}"
         record = TokenRecord(
             id=identifier,
@@ -159,18 +159,18 @@ class TokenBook:
         )
         return TokenBook([*kept, record]), record, token
 
-    def get(self, identifier: str) -> TokenRecord | None:
+    def get(self, identifier: TokenId) -> TokenRecord | None:
         """The token with this id, if there is one."""
         return self._records.get(identifier)
 
-    def find(self, identifier: str) -> TokenRecord:
+    def find(self, identifier: TokenId) -> TokenRecord:
         """The token with this id; raises :class:`TokenNotFound`."""
         record = self._records.get(identifier)
         if record is None:
             raise TokenNotFound(f"there is no token {redact(identifier)[:80]!r}", "see `sluice token list`")
         return record
 
-    def revoke(self, identifier: str, *, now: float) -> TokenBook:
+    def revoke(self, identifier: TokenId, *, now: float) -> TokenBook:
         """Revoke the token with this id (again is no error); raises :class:`TokenNotFound`."""
         record = self.find(identifier)
         if record.revoked_at is not None:
@@ -186,7 +186,7 @@ class TokenBook:
             raise Unauthenticated(Refusal.MALFORMED)
         # 2. Compared in constant time, and against something even when the id is unknown,
         #    so that time tells nothing about which ids exist.
-        record = self._records.get(match[1])
+        record = self._records.get(TokenId(match[1]))
         expected = _NO_DIGEST if record is None else record.sha256
         if not hmac.compare_digest(_digest(presented), expected) or record is None:
             raise Unauthenticated(Refusal.UNKNOWN)
@@ -197,9 +197,8 @@ class TokenBook:
             case "expired":
                 raise Unauthenticated(Refusal.EXPIRED, record.id)
             case "active":
-                return Principal(
-                    record.name, (record.role,), "token", Credential("token", record.id), scopes=record.scopes
-                )
+                credential = Credential.of_token(record.id)
+                return Principal(record.name, (record.role,), "token", credential, scopes=record.scopes)
 
 
 def redact(text: str) -> str:

@@ -18,15 +18,14 @@ import msgspec
 from sluice.core.files import write_public
 from sluice.core.home import Home
 from sluice.gateway.credentials.signing_keys import PassKeys, encode_jwks
-from sluice.gateway.principal import Principal
 from sluice.pki.assertions.keys import assertion_keys_file
+from sluice.pki.assertions.principal import Jti, Principal
 from sluice.pki.assertions.tokens import (
     ALGORITHM,
     CONNECT_AUDIENCE,
     ISSUER,
     REST_AUDIENCE,
-    Asserted,
-    Claims,
+    AssertionClaims,
     query_digest,
 )
 
@@ -70,40 +69,35 @@ class AssertionSigner:
     ) -> str:
         """An assertion that ``principal`` asks with ``method`` for ``target`` (path and query), good once.
 
-        ``operation`` is what was granted; ``any_owner``: it may do so to what belongs to others.
+        Args:
+            principal: the caller, or a caller that an assertion named: a process of the gateway asks in its name.
+            method: of the request.
+            target: of the request.
+            operation: the operation that was granted.
+            request_id: as in the audit log.
+            any_owner: whether the operation is granted for what belongs to others, too.
 
-        Raises :class:`~sluice.gateway.errors.PassKeyError` when there is no key.
+        Raises:
+            PassKeyError: there is no key.
         """
-        who = Asserted(
-            principal.name,
-            tuple(principal.roles),
-            tuple(getattr(principal, "groups", ())),
-            principal.method,
-            principal.credential,
-            request_id,
-        )
-        return self.sign_for(who, method=method, target=target, operation=operation, any_owner=any_owner)
-
-    def sign_for(self, who: Asserted, *, method: str, target: str, operation: str, any_owner: bool = False) -> str:
-        """The same for somebody whom an assertion named: a process of the gateway asks in its name."""
         now = self.clock()
         path, _, query = target.partition("?")
-        claims = Claims(
+        claims = AssertionClaims(
             iss=ISSUER,
             aud=audience_of(path),
-            sub=who.principal,
-            roles=who.roles,
-            groups=who.groups,
-            mth=who.method,
-            cred=who.credential.id,
-            kind=who.credential.kind,
-            rid=who.request_id,
+            sub=principal.name,
+            roles=principal.roles,
+            groups=principal.groups,
+            mth=principal.method,
+            cred=principal.credential.id,
+            kind=principal.credential.kind,
+            rid=request_id,
             op=operation,
             any=any_owner,
             htm=method,
             htu=path,
             htq=query_digest(query),
-            jti=secrets.token_hex(_JTI_BYTES),
+            jti=Jti(secrets.token_hex(_JTI_BYTES)),
             iat=int(now),
             exp=int(now) + LIFETIME_SECONDS,
         )

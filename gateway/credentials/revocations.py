@@ -29,7 +29,7 @@ from sluice.core.files import (
 )
 from sluice.core.home import Home
 from sluice.gateway.errors import RevocationError
-from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.principal import Credential
 
 RevocationKind = Literal["token", "pass", "session", "user", "certificate"]
 KINDS: tuple[RevocationKind, ...] = get_args(RevocationKind)

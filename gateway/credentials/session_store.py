@@ -16,10 +16,11 @@ from sluice.gateway.credentials.sessions import (
     Limits,
     SessionBook,
     SessionRecord,
-    SignedIn,
 )
 from sluice.gateway.errors import SessionError
+from sluice.gateway.principal import Subject
 from sluice.gateway.snapshot import FileSnapshot
+from sluice.pki.assertions.principal import SessionId
 
 MAX_SESSION_FILE_BYTES = 16 << 20
 FLUSH_SECONDS = 60.0
@@ -89,19 +90,19 @@ class SessionStore:
         """The session that ``presented`` is; raises :class:`~sluice.gateway.credentials.sessions.NoSession`."""
         return self._book.authenticate(presented, self._limits, now=self._clock())
 
-    def begin(self, who: SignedIn, client: Client, address: str = "") -> tuple[SessionRecord, str]:
+    def begin(self, subject: Subject, client: Client, address: str = "") -> tuple[SessionRecord, str]:
         """A new session, and what its client is to hold."""
         with self._changing() as known:
-            book, record, text = known.begin(who, client, self._limits, now=self._clock(), address=address)
+            book, record, text = known.begin(subject, client, self._limits, now=self._clock(), address=address)
             self._change(known, book)
         return record, text
 
-    def end(self, identifier: str) -> None:
+    def end(self, identifier: SessionId) -> None:
         """End a session: it is gone from the disk when this returns."""
         with self._changing() as known:
             self._change(known, known.end(identifier))
 
-    def used(self, identifier: str) -> None:
+    def used(self, identifier: SessionId) -> None:
         """A session was used. Waits for no disk: :meth:`flush_if_due` writes it."""
         with self._mutex:
             if self._book.get(identifier) is not None:  # it may have ended meanwhile

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import math
 import re
 import secrets
 from collections.abc import Iterable, Mapping
@@ -17,7 +16,8 @@ from typing import Literal
 import msgspec
 
 from sluice.gateway.errors import SessionError
-from sluice.gateway.principal import Method
+from sluice.gateway.principal import Subject
+from sluice.pki.assertions.principal import Method, SessionId, TokenId
 
 MAX_SESSIONS = 10_000
 MAX_SESSIONS_PER_NAME = 50
@@ -39,7 +39,7 @@ class NoSession(Exception):
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is kept of a session; nothing in it lets anyone use the session."""
 
-    id: str
+    id: SessionId
     name: str
     method: Method
     client: Client
@@ -51,7 +51,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     groups: tuple[str, ...] = ()
     address: str = ""
     issuer: str = ""
-    token: str = ""
+    token: TokenId = TokenId("")
     """Id of the API token that it was begun with; it ends with it."""
 
 
@@ -73,23 +73,11 @@ class Limits:
         return now < min(record.expires_at, record.created_at + self.lifetime, record.seen_at + self.idle)
 
 
-@dataclass(frozen=True, slots=True)
-class SignedIn:
-    """Who begins a session, and how; ``token`` is the API token that was shown, and ``not_after`` its end."""
-
-    name: str
-    method: Method
-    groups: tuple[str, ...] = ()
-    issuer: str = ""
-    token: str = ""
-    not_after: float = math.inf
-
-
 class SessionBook:
     """All sessions of a cluster, immutable; a change gives a new book."""
 
     def __init__(self, records: Iterable[SessionRecord] = ()) -> None:
-        self._records: Mapping[str, SessionRecord] = {record.id: record for record in records}
+        self._records: Mapping[SessionId, SessionRecord] = {record.id: record for record in records}
 
     @property
     def records(self) -> tuple[SessionRecord, ...]:
@@ -110,38 +98,39 @@ class SessionBook:
         """The file format."""
         return msgspec.json.encode(_SessionFile(sessions=self.records))
 
-    def get(self, identifier: str) -> SessionRecord | None:
+    def get(self, identifier: SessionId) -> SessionRecord | None:
         """The session with this id."""
         return self._records.get(identifier)
 
     def begin(
-        self, who: SignedIn, client: Client, limits: Limits, *, now: float, address: str = ""
+        self, subject: Subject, client: Client, limits: Limits, *, now: float, address: str = ""
     ) -> tuple[SessionBook, SessionRecord, str]:
         """A session with an id and a secret that nobody has chosen or seen; returns the secret too."""
         kept = [record for record in self.records if limits.hold(record, now)]
-        own = [record.id for record in kept if record.name == who.name]
+        own = [record.id for record in kept if record.name == subject.name]
         surplus = set(own[: max(0, len(own) - MAX_SESSIONS_PER_NAME + 1)])
         kept = [record for record in kept if record.id not in surplus]
         if len(kept) >= MAX_SESSIONS:
             raise SessionError(f"there are {len(kept)} sessions already", "wait, or end some: `sluice session revoke`")
-        identifier = secrets.token_hex(_ID_BYTES)
+        identifier = SessionId(secrets.token_hex(_ID_BYTES))
         while identifier in self._records:
-            identifier = secrets.token_hex(_ID_BYTES)
+            identifier = SessionId(secrets.token_hex(_ID_BYTES))
+        token = subject.credential.token_id if subject.credential is not None else None
         text = f"sls_{identifier}_{secrets.token_hex(_SECRET_BYTES)}"
         record = SessionRecord(
             id=identifier,
-            name=who.name,
-            method=who.method,
+            name=subject.name,
+            method=subject.method,
             client=client,
             sha256=_digest(text),
             csrf=secrets.token_hex(CSRF_BYTES),
             created_at=now,
             seen_at=now,
-            expires_at=min(now + limits.lifetime, who.not_after),
-            groups=who.groups,
+            expires_at=min(now + limits.lifetime, subject.expires_at),
+            groups=subject.groups,
             address=address,
-            issuer=who.issuer,
-            token=who.token,
+            issuer=subject.issuer,
+            token=token or TokenId(""),
         )
         return SessionBook([*kept, record]), record, text
 
@@ -151,7 +140,7 @@ class SessionBook:
         if match is None:
             raise NoSession("not of a session's shape")
         # In constant time, and against something even when the id is unknown.
-        record = self._records.get(match[1])
+        record = self._records.get(SessionId(match[1]))
         expected = _NO_DIGEST if record is None else record.sha256
         if not hmac.compare_digest(_digest(presented), expected) or record is None:
             raise NoSession("not known, or ended")
@@ -159,12 +148,12 @@ class SessionBook:
             raise NoSession("expired")
         return record
 
-    def seen(self, identifier: str, *, now: float) -> SessionBook:
+    def seen(self, identifier: SessionId, *, now: float) -> SessionBook:
         """The session was used."""
         record = self._records[identifier]
         return SessionBook({**self._records, identifier: msgspec.structs.replace(record, seen_at=now)}.values())
 
-    def end(self, identifier: str) -> SessionBook:
+    def end(self, identifier: SessionId) -> SessionBook:
         """Without this session; one that is not there is no error."""
         return SessionBook(record for record in self.records if record.id != identifier)
 

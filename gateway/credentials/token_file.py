@@ -23,6 +23,7 @@ from sluice.gateway.credentials.session_store import revoke_sessions
 from sluice.gateway.errors import InvalidTokenRequest, TokenStoreError
 from sluice.gateway.principal import AccessRole
 from sluice.gateway.snapshot import FileSnapshot
+from sluice.pki.assertions.principal import TokenId
 
 MAX_TOKEN_FILE_BYTES = 4 << 20
 LOCK_TIMEOUT_SECONDS = 10.0
@@ -75,7 +76,7 @@ class TokenStore:
             self._write(book)
         return record, token
 
-    def revoke(self, identifier: str) -> TokenRecord:
+    def revoke(self, identifier: TokenId) -> TokenRecord:
         """Revoke the token with this id for good; the auth service refuses it from its next request on."""
         with self._locked():
             book = self.read().revoke(identifier, now=time.time())

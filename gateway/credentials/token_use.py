@@ -13,6 +13,7 @@ from sluice.core.errors import StoreError
 from sluice.core.files import make_private_directory, read_secret, write_secret
 from sluice.core.home import Home
 from sluice.gateway.credentials.api_tokens import MAX_TOKENS
+from sluice.pki.assertions.principal import TokenId
 
 MAX_USE_FILE_BYTES = 1 << 20
 
@@ -39,7 +40,7 @@ class TokenUse:
         self._mutex = threading.Lock()
         self._writer = threading.Lock()
 
-    def used(self, identifier: str) -> None:
+    def used(self, identifier: TokenId) -> None:
         """The token with this id was accepted. Waits for no disk."""
         with self._mutex:
             self._used[identifier] = self._clock()

@@ -7,29 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jwt
 
+from sluice.core.jws import InvalidJwt, read_header, verified_claims
 from sluice.gateway.config import IssuerConfig
 from sluice.gateway.jwt.jwks import KeySet
-from sluice.gateway.jwt.jws import InvalidJwt, read_header, verified_claims
-from sluice.gateway.principal import MAX_GROUPS, is_group, is_name
+from sluice.gateway.principal import MAX_GROUPS, Subject, is_group, is_name
+from sluice.pki.assertions.principal import Credential, ForeignJwtId
 
 LEEWAY_SECONDS = 30.0
 """How far an issuer's clock may differ from ours."""
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Whom a token names: the name with its issuer's prefix, its groups, and the token's public id and end."""
-
-    name: str
-    groups: tuple[str, ...]
-    credential: str
-    expires_at: float
-    claims: Mapping[str, Any]
+_TYPES = frozenset({"JWT", "AT+JWT", "APPLICATION/AT+JWT"})
 
 
 def unverified_issuer(text: str) -> str:
@@ -41,15 +31,22 @@ def unverified_issuer(text: str) -> str:
     return issuer if isinstance(issuer, str) else ""
 
 
-def verify_token(text: str, config: IssuerConfig, keys: KeySet, *, now: float) -> Identity:
-    """The identity in ``text``; raises :class:`~sluice.gateway.jwt.jws.InvalidJwt`, or KeyNotKnown from the key set."""
+def verify_token(text: str, config: IssuerConfig, keys: KeySet, *, now: float) -> tuple[Subject, Mapping[str, Any]]:
+    """The subject that ``text`` names, with the prefix of its issuer, and all claims.
+
+    Raises:
+        InvalidJwt: the token is not accepted.
+        KeyNotKnown: the key set has no key with the token's key id.
+    """
     # 1. Algorithm by the allow-list, key by id from the issuer's own set, type of key by the algorithm.
     header = read_header(text)
+    if header.type.upper() not in _TYPES:
+        raise InvalidJwt("the token is of another type")
     if header.algorithm not in config.algorithms:
         raise InvalidJwt("the signature algorithm is not allowed")
     key = keys.find(header.kid, header.algorithm)
     # 2. The signature; only then is anything in it read.
-    claims = verified_claims(text, key, header.algorithm)
+    claims = verified_claims(text, key, header.algorithm, dict[str, Any])
     # 3. Issuer and audience, exactly.
     if claims.get("iss") != config.issuer:
         raise InvalidJwt("another issuer")
@@ -71,7 +68,9 @@ def verify_token(text: str, config: IssuerConfig, keys: KeySet, *, now: float) -
     full = f"{config.prefix}{name}"
     if not isinstance(name, str) or not name or not is_name(full):
         raise InvalidJwt(f"the claim {config.name_claim} names nobody")
-    return Identity(full, _groups(claims, config.groups_claim), _credential(claims), expires_at, claims)
+    groups = _groups(claims, config.groups_claim)
+    credential = Credential.of_jwt(_public_id(claims))
+    return Subject(full, "jwt", groups, credential, config.issuer, expires_at), claims
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:
@@ -92,9 +91,9 @@ def _groups(claims: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(each for each in groups if isinstance(each, str) and is_group(each)))
 
 
-def _credential(claims: Mapping[str, Any]) -> str:
+def _public_id(claims: Mapping[str, Any]) -> ForeignJwtId:
     """The token's public id: by what it says, never by its text, which can be varied without breaking its signature."""
     jti = claims.get("jti")
     told = [jti] if isinstance(jti, str) and jti else [claims.get(key) for key in ("sub", "iat", "exp")]
     digest = hashlib.sha256("\n".join(str(part) for part in [claims["iss"], *told]).encode()).hexdigest()
-    return f"jwt-{digest[:24]}"
+    return ForeignJwtId(f"jwt-{digest[:24]}")

@@ -15,9 +15,9 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, rsa
 
+from sluice.core.jws import InvalidJwt
 from sluice.core.tasks import end_tasks
 from sluice.gateway.errors import IssuerError
-from sluice.gateway.jwt.jws import InvalidJwt
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class KeySet:
     def find(self, kid: str | None, algorithm: str) -> Any:  # noqa: ANN401  one of several classes of keys
         """The key for a token; one without a key id needs a set with a single key that fits.
 
-        Raises :class:`KeyNotKnown` or :class:`~sluice.gateway.jwt.jws.InvalidJwt`.
+        Raises :class:`KeyNotKnown` or :class:`~sluice.core.jws.InvalidJwt`.
         """
         named = [entry for entry in self.keys if kid is None or entry[0] == kid]
         if not named:

@@ -11,7 +11,7 @@ import logging
 from grpclib.server import Server
 
 from sluice.core.home import Home
-from sluice.gateway.authn.standing import standing_in
+from sluice.gateway.authn.credential_validity import check_in
 from sluice.gateway.config import CONNECT_NAME, GatewayConfig
 from sluice.gateway.connect.envoy import connect_socket
 from sluice.gateway.connect.relay import ConnectRelay
@@ -21,7 +21,7 @@ from sluice.gateway.connect.wire import RawCodec, RawDetails
 from sluice.gateway.listening import listen_unix
 from sluice.gateway.proxy.bootstrap import EnvoyPaths, legs_of
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
-from sluice.pki.assertions.stream_standing import OpenStreams
+from sluice.pki.assertions.open_streams import OpenStreams
 from sluice.pki.assertions.tokens import CONNECT_AUDIENCE, PASS_AUDIENCE, AssertionVerifier
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
@@ -46,7 +46,7 @@ async def run_connect(home: Home, config: GatewayConfig, *, rest: tuple[str, int
         await stack.enter_async_context(reporting(identity, "connect"))
         sessions = Sessions(identity, RestSessions(home, identity, leg).ask)
         stack.callback(sessions.close)
-        streams = OpenStreams(standing_in(home, config))
+        streams = OpenStreams(check_in(home, config))
         verifier = AssertionVerifier(AssertionKeys(assertion_keys_file(home)).keys, AUDIENCES)
         relay = ConnectRelay(verifier, sessions, streams)
         listening = stack.enter_context(contextlib.closing(listen_unix(path)))

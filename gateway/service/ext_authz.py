@@ -24,11 +24,12 @@ from sluice.core.pages.assets import find_asset
 from sluice.core.tracing import TRACEPARENT_HEADER, TRACING, checked
 from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.writer import AuditWriter
-from sluice.gateway.authn.authenticator import Authenticated, Authenticator
+from sluice.gateway.authn.authenticator import Authenticator
 from sluice.gateway.authz.routes import RouteTable
 from sluice.gateway.credentials.access_tokens import CSRF_HEADER
 from sluice.gateway.credentials.api_tokens import Unauthenticated, redact
 from sluice.gateway.credentials.assertion import AssertionSigner
+from sluice.gateway.credentials.authenticated import Authenticated
 from sluice.gateway.decision import CheckRequest, Decision, decide
 from sluice.gateway.problem import CONTENT_TYPE, problem_body
 from sluice.gateway.problem_page import (
@@ -119,9 +120,9 @@ class AuthService:
 
     def _noted_use(self, who: Authenticated) -> str | None:
         """Remember that the credential was used; for a session's cookie, a cookie with a new pass."""
-        credential = who.principal.credential
-        if credential.kind == "token" and not who.pass_id and self.desk.token_use is not None:
-            self.desk.token_use.used(credential.id)
+        token = who.principal.credential.token_id
+        if token is not None and not who.pass_id and self.desk.token_use is not None:
+            self.desk.token_use.used(token)
         return self.desk.renewed_cookie(who)
 
 

@@ -9,9 +9,9 @@ from aiohttp import web
 
 from sluice.core.errors import SluiceError
 from sluice.core.http_body import BodyTooLarge, read_body
-from sluice.gateway.authn.standing import Stands, answer
+from sluice.gateway.authn.credential_validity import IsValid, answer
 from sluice.gateway.credentials.signing_keys import PassKeys, encode_jwks
-from sluice.pki.assertions.stream_standing import MAX_QUESTION_BYTES
+from sluice.pki.assertions.open_streams import MAX_QUESTION_BYTES
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import peer_of
 
@@ -23,7 +23,7 @@ STANDING_PATH = "/auth/standing"
 _Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
-def for_jobmanagers(check: _Handler, keys: PassKeys, stands: Stands) -> _Handler:
+def for_jobmanagers(check: _Handler, keys: PassKeys, is_valid: IsValid) -> _Handler:
     """A handler for a mutual TLS listener: gateways get ``check``, JobManagers these two, nobody anything else."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -36,16 +36,16 @@ def for_jobmanagers(check: _Handler, keys: PassKeys, stands: Stands) -> _Handler
         if role is Role.JOBMANAGER and (request.method, request.raw_path) == ("GET", JWKS_PATH):
             return web.Response(body=encode_jwks(keys), content_type="application/json")
         if role is Role.JOBMANAGER and (request.method, request.raw_path) == ("POST", STANDING_PATH):
-            return await _standing(request, stands)
+            return await _standing(request, is_valid)
         return web.Response(status=404)
 
     return handle
 
 
-async def _standing(request: web.BaseRequest, stands: Stands) -> web.StreamResponse:
+async def _standing(request: web.BaseRequest, is_valid: IsValid) -> web.StreamResponse:
     try:
         asked = await read_body(request.content, MAX_QUESTION_BYTES)
-        return web.Response(body=answer(stands, asked), content_type="application/json")
+        return web.Response(body=answer(is_valid, asked), content_type="application/json")
     except BodyTooLarge:
         return web.Response(status=413)
     except msgspec.MsgspecError:

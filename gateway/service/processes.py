@@ -26,7 +26,7 @@ from sluice.core.tracing import TracingConfig
 from sluice.gateway.audit_log.access_rotation import make_access_log, rotating
 from sluice.gateway.audit_log.log import AuditLog, audit_file
 from sluice.gateway.audit_log.maintenance import keeping
-from sluice.gateway.authn.standing import stands_in
+from sluice.gateway.authn.credential_validity import validity_in
 from sluice.gateway.config import (
     AUTH_NAME,
     EDGE_NAME,
@@ -108,7 +108,7 @@ async def run_auth(
         service = await stack.enter_async_context(auth_service(home, config, trust_domain, name, locate_ca=locate_ca))
         await stack.enter_async_context(keeping(home, service.audit.log))
         server = web.Server(
-            for_jobmanagers(service.handle, service.authenticator.pass_keys, stands_in(home, config))
+            for_jobmanagers(service.handle, service.authenticator.pass_keys, validity_in(home, config))
             if config.auth_host
             else service.handle,
             access_log=None,

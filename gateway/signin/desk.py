@@ -19,12 +19,7 @@ from aiohttp import hdrs, web
 from sluice.core.http_body import BodyTooLarge, read_body
 from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.writer import AuditWriter
-from sluice.gateway.authn.authenticator import (
-    Authenticated,
-    Authenticator,
-    Presented,
-    parse_cookies,
-)
+from sluice.gateway.authn.authenticator import Authenticator, Presented, parse_cookies
 from sluice.gateway.authn.client_certificate import HEADER as CERTIFICATE_HEADER
 from sluice.gateway.authz.routes import UnsafePath, split_target
 from sluice.gateway.config import GatewayConfig
@@ -35,9 +30,11 @@ from sluice.gateway.credentials.access_tokens import (
     issue,
 )
 from sluice.gateway.credentials.api_tokens import Unauthenticated, redact
-from sluice.gateway.credentials.sessions import NoSession, SignedIn
+from sluice.gateway.credentials.authenticated import Authenticated
+from sluice.gateway.credentials.sessions import NoSession
 from sluice.gateway.credentials.token_use import TokenUse
 from sluice.gateway.decision import challenge, csrf_holds
+from sluice.gateway.principal import Subject
 from sluice.gateway.problem import CONTENT_TYPE, problem_body
 from sluice.gateway.problem_page import (
     POLICY,
@@ -55,6 +52,7 @@ from sluice.gateway.signin.cookies import (
 )
 from sluice.gateway.signin.oidc import Provider
 from sluice.gateway.signin.waiting import TooManyWait
+from sluice.pki.assertions.principal import SessionId
 
 MAX_FORM_BYTES = 16 << 10
 MAX_FIELDS = 20
@@ -126,7 +124,7 @@ class Desk:
     provider: Provider | None = None
     token_use: TokenUse | None = None
     clock: Callable[[], float] = time.time
-    id_tokens: OrderedDict[str, str] = field(default_factory=OrderedDict)
+    id_tokens: OrderedDict[SessionId, str] = field(default_factory=OrderedDict)
     """Session id -> ID token, to tell the provider who signs out. In memory: without it the provider asks."""
 
     async def who(self, asked: Asked) -> Authenticated:
@@ -152,8 +150,8 @@ class Desk:
         )
         if who.session is not None:
             self.authenticator.sessions.used(who.session.id)
-        elif who.principal.credential.kind == "token" and self.token_use is not None:
-            self.token_use.used(who.principal.credential.id)
+        elif (token := who.principal.credential.token_id) is not None and self.token_use is not None:
+            self.token_use.used(token)
         return text, made.expires_at - now
 
     def renewed_cookie(self, who: Authenticated) -> str | None:
@@ -163,16 +161,16 @@ class Desk:
         text, seconds = self.new_pass(who)
         return pass_cookie(text, max_age=seconds)
 
-    async def begin_browser_session(self, who: SignedIn, asked: Asked) -> tuple[str, list[str]]:
+    async def begin_browser_session(self, subject: Subject, asked: Asked) -> tuple[SessionId, list[str]]:
         """A new session: its id, and its cookies. The one that the browser had before ends."""
         await self.end_shown_session(asked)
-        record, text = await asyncio.to_thread(self.authenticator.sessions.begin, who, "browser", asked.address)
+        record, text = await asyncio.to_thread(self.authenticator.sessions.begin, subject, "browser", asked.address)
         cookies = session_cookies(text, record.csrf, max_age=self.config.session_lifetime)
         # With its first pass, which also takes the place of one that belonged to the session before.
         made, seconds = self.new_pass(self.authenticator.of_session(record))
         return record.id, [*cookies, pass_cookie(made, max_age=seconds)]
 
-    async def end_shown_session(self, asked: Asked) -> str | None:
+    async def end_shown_session(self, asked: Asked) -> SessionId | None:
         """End the session whose cookie came with the request, and every pass got for it; its id."""
         try:
             record = self.authenticator.sessions.authenticate(asked.cookies.get(SESSION_COOKIE, ""))
@@ -181,7 +179,7 @@ class Desk:
         await self.end_session(record.id, record.name)
         return record.id
 
-    async def end_session(self, identifier: str, name: str, *, by: str = "") -> None:
+    async def end_session(self, identifier: SessionId, name: str, *, by: str = "") -> None:
         """End a session and every pass got for it; ``by``: whoever does it, when not ``name``."""
         # First the passes, which others check: if that fails the session is still there to try again.
         until = self.clock() + self.config.pass_lifetime + _RESERVED_SECONDS
@@ -189,7 +187,7 @@ class Desk:
         await asyncio.to_thread(revoke)
         await asyncio.to_thread(self.authenticator.sessions.end, identifier)
 
-    def remember_id_token(self, session: str, id_token: str) -> None:
+    def remember_id_token(self, session: SessionId, id_token: str) -> None:
         """Keep an ID token for signing out."""
         self.id_tokens[session] = id_token
         while len(self.id_tokens) > MAX_ID_TOKENS:

@@ -8,9 +8,9 @@ from urllib.parse import urlencode
 import msgspec
 from aiohttp import web
 
-from sluice.gateway.authn.authenticator import Authenticated
 from sluice.gateway.credentials.api_tokens import Unauthenticated
-from sluice.gateway.credentials.sessions import SignedIn
+from sluice.gateway.credentials.authenticated import Authenticated
+from sluice.gateway.principal import Subject
 from sluice.gateway.signin import pages
 from sluice.gateway.signin.desk import (
     Asked,
@@ -134,11 +134,11 @@ class Device:
         return pending
 
 
-def _require_browser(who: Authenticated) -> SignedIn:
+def _require_browser(who: Authenticated) -> Subject:
     """Whom a command may act as: somebody who is here with a session; a token's narrower rights must not widen."""
     if who.csrf is None or who.principal.method not in {"session", "user"}:
         raise Refused(403, "not a session of a browser", "Sign in with a browser to sign in a command.")
-    return SignedIn(who.principal.name, who.principal.method, who.principal.groups)
+    return Subject(who.principal.name, who.principal.method, who.principal.groups)
 
 
 def _error(note: Note, code: str) -> web.Response:

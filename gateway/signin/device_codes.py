@@ -11,7 +11,7 @@ import hashlib
 import secrets
 from dataclasses import dataclass
 
-from sluice.gateway.credentials.sessions import SignedIn
+from sluice.gateway.principal import Subject
 from sluice.gateway.signin.waiting import Waiting
 
 MAX_OPEN = 10_000
@@ -40,7 +40,7 @@ class Pending:
     began_at: float
     interval: float = INTERVAL_SECONDS
     asked_at: float = float("-inf")
-    who: SignedIn | None = None
+    who: Subject | None = None
     denied: bool = False
 
 
@@ -64,7 +64,7 @@ class DeviceCodes:
         waiting = (each for each in self._open.all(now) if each.who is None and not each.denied)
         return next((each for each in waiting if each.user_code == wanted), None)
 
-    def ask(self, device_code: str, now: float) -> SignedIn | Answer:
+    def ask(self, device_code: str, now: float) -> Subject | Answer:
         """What the command learns: who it is now, once, or why not yet."""
         key = _digest(device_code)
         pending = self._open.get(key, now)

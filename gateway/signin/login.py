@@ -11,9 +11,9 @@ from aiohttp import web
 from sluice.gateway.authn.authenticator import MAX_TOKEN_CHARACTERS
 from sluice.gateway.credentials.access_tokens import PASS_COOKIE
 from sluice.gateway.credentials.api_tokens import Unauthenticated
-from sluice.gateway.credentials.sessions import SignedIn
 from sluice.gateway.credentials.users import MAX_PASSWORD_BYTES
 from sluice.gateway.errors import IssuerError, LoginError
+from sluice.gateway.principal import Subject
 from sluice.gateway.signin import pages
 from sluice.gateway.signin.attempts import Attempts
 from sluice.gateway.signin.cookies import LOGIN_COOKIE, clear_cookie
@@ -91,13 +91,13 @@ class Login:
             note.reason = "wrong name or password, or locked out"
             return self._form(asked, back, "Name or password is wrong.", status=403)
         self._by_name.succeeded(keys[0])
-        who = SignedIn(user.name, "user", user.groups)
-        session, cookies = await desk.begin_browser_session(who, asked)
+        subject = Subject(user.name, "user", user.groups)
+        session, cookies = await desk.begin_browser_session(subject, asked)
         note.principal, note.credential, note.reason = user.name, session, "signed in with a password"
         return redirect(back, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
 
     async def _with_token(self, asked: Asked, back: str, note: Note) -> web.Response:
-        """An API token becomes a session of a browser, which may what the token may, and ends with it."""
+        """Exchange an API token for a browser session, which has the token's permissions and expires with it."""
         desk, now = self._desk, self._desk.clock()
         if (wait := self._by_address.wait(asked.address, now)) > 0:
             note.reason = "too many failed sign-ins"
@@ -108,12 +108,12 @@ class Login:
             self._by_address.failed(asked.address, now)
             note.credential, note.reason = error.credential, f"sign-in with a token: {error.reason}"
             return self._form(asked, back, "The token is not valid.", status=403)
-        token = who.principal
-        signed_in = SignedIn(token.name, "token", token=token.credential.id, not_after=who.expires_at)
-        session, cookies = await desk.begin_browser_session(signed_in, asked)
-        if desk.token_use is not None:
-            desk.token_use.used(token.credential.id)
-        note.principal, note.credential, note.reason = token.name, session, f"signed in with token {signed_in.token}"
+        name, token = who.principal.name, who.principal.credential
+        subject = Subject(name, "token", credential=token, expires_at=who.expires_at)
+        session, cookies = await desk.begin_browser_session(subject, asked)
+        if desk.token_use is not None and token.token_id is not None:
+            desk.token_use.used(token.token_id)
+        note.principal, note.credential, note.reason = name, session, f"signed in with token {token.id}"
         return redirect(back, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
 
     async def callback(self, asked: Asked, note: Note) -> web.Response:
@@ -133,13 +133,12 @@ class Login:
             note.reason = f"sign-in failed: {error}"
             _LOG.warning("%s", note.reason)
             return _failed(403 if isinstance(error, LoginError) else 503)
-        name = redeemed.identity.name
+        name = redeemed.subject.name
         if self._locked_out(name):
             note.principal, note.reason = name, "the user is locked out"
             return _failed(403)
         # 3. A session with an id that nobody knew before (no fixation).
-        who = SignedIn(name, "session", redeemed.identity.groups, provider.config.issuer)
-        session, cookies = await desk.begin_browser_session(who, asked)
+        session, cookies = await desk.begin_browser_session(redeemed.subject, asked)
         desk.remember_id_token(session, redeemed.id_token)
         note.principal, note.credential, note.reason = name, session, "signed in with the identity provider"
         return redirect(attempt.return_to, cookies=[*cookies, clear_cookie(LOGIN_COOKIE)])
@@ -168,9 +167,9 @@ class Login:
             # Nobody is signed in: then there is nothing to protect, and cookies that are left can go.
             note.reason = "signed out, had no session"
             return signed_out("/auth/signed-out")
-        if who.principal.credential.kind != "session":
+        identifier = who.principal.credential.session_id
+        if identifier is None:
             raise Refused(403, "not a session", "Only sessions are signed out; see `sluice token revoke`.")
-        identifier = who.principal.credential.id
         await desk.end_session(identifier, who.principal.name)
         note.principal, note.credential, note.reason = who.principal.name, identifier, "signed out"
         id_token = desk.id_tokens.pop(identifier, None)

@@ -11,17 +11,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from sluice.core.files import read_secret
+from sluice.core.jws import InvalidJwt
 from sluice.gateway.config import IssuerConfig, OidcConfig, check_url
 from sluice.gateway.errors import IssuerError, LoginError
 from sluice.gateway.jwt.fetch import Fetcher
-from sluice.gateway.jwt.issuers import Identity, verify_token
+from sluice.gateway.jwt.issuers import verify_token
 from sluice.gateway.jwt.jwks import KeyCache, KeyNotKnown
-from sluice.gateway.jwt.jws import InvalidJwt
+from sluice.gateway.principal import Subject
 from sluice.gateway.signin.attempts import Attempt
 
 DISCOVERY = "/.well-known/openid-configuration"
@@ -93,9 +95,9 @@ def key_cache(config: IssuerConfig, fetcher: Fetcher, directory: Directory) -> K
 
 @dataclass(frozen=True, slots=True)
 class Redeemed:
-    """What a code was good for."""
+    """What the provider gave for a code."""
 
-    identity: Identity
+    subject: Subject
     id_token: str
 
 
@@ -154,15 +156,15 @@ class Provider:
             raise LoginError("the provider gave no ID token")
         # 3. The ID token: signature, issuer, audience, times; and that it was made for this very sign-in.
         try:
-            identity = await self._verify(id_token, now)
+            subject, claims = await self._verify(id_token, now)
         except (InvalidJwt, KeyNotKnown) as error:
             raise LoginError(f"the ID token is not accepted: {error or 'unknown key'}") from error
-        if not hmac.compare_digest(str(identity.claims.get("nonce", "")).encode(), attempt.nonce.encode()):
+        if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), attempt.nonce.encode()):
             raise LoginError("the ID token is of another sign-in")
-        audience = identity.claims.get("aud")
-        if isinstance(audience, list) and len(audience) > 1 and identity.claims.get("azp") != self.config.client_id:
+        audience = claims.get("aud")
+        if isinstance(audience, list) and len(audience) > 1 and claims.get("azp") != self.config.client_id:
             raise LoginError("the ID token was issued to another client")
-        return Redeemed(identity, id_token)
+        return Redeemed(Subject(subject.name, "session", subject.groups, issuer=self.config.issuer), id_token)
 
     async def logout_url(self, id_token: str | None) -> str | None:
         """Where to send the browser so that the provider ends its session too; None: it does not offer that."""
@@ -180,7 +182,7 @@ class Provider:
             **hint,
         )
 
-    async def _verify(self, id_token: str, now: float) -> Identity:
+    async def _verify(self, id_token: str, now: float) -> tuple[Subject, Mapping[str, Any]]:
         config = self.config.as_issuer()
         try:
             return verify_token(id_token, config, await self.keys.get(), now=now)

@@ -26,9 +26,9 @@ from sluice.gateway.audit_log.chain import AuditRecord
 from sluice.gateway.audit_log.follow import Filter
 from sluice.gateway.audit_log.log import audit_file
 from sluice.gateway.audit_log.verification import read_records
-from sluice.gateway.authn.authenticator import Authenticated
 from sluice.gateway.authz.policy import Verdict
 from sluice.gateway.credentials.api_tokens import Unauthenticated
+from sluice.gateway.credentials.authenticated import Authenticated
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.credentials.token_use import read_token_use
 from sluice.gateway.errors import AuditLogError, TokenNotFound
@@ -45,6 +45,7 @@ from sluice.gateway.templates import TEMPLATES
 from sluice.gateway.ui.certificates import PkiView, pki_view
 from sluice.gateway.ui.revoking import REASONS, AtTheAuthority
 from sluice.gateway.ui.verify_main import Outcome
+from sluice.pki.assertions.principal import TokenId
 from sluice.pki.config import PkiConfig
 from sluice.pki.errors import CertificateUnknown
 from sluice.pki.revocation.crl import Reason
@@ -115,7 +116,7 @@ class AdminPages:
         found = [each for each in self.desk.authenticator.sessions.records if each.id == identifier]
         if not found:
             raise Refused(404, "no such session", "There is no such session (any more).")
-        await self.desk.end_session(identifier, found[0].name, by=who.principal.name)
+        await self.desk.end_session(found[0].id, found[0].name, by=who.principal.name)
         note.reason = f"ended session {identifier} of {found[0].name}"
         await self.desk.audit.event("session.revoked", who.principal.name, {"id": identifier, "name": found[0].name})
         return redirect(f"{GATEWAY_PAGE}?done=session")
@@ -123,7 +124,7 @@ class AdminPages:
     async def revoke_token(self, asked: Asked, note: Note, who: Authenticated) -> web.Response:
         """Revoke an API token, and what was begun with it."""
         try:
-            record = await asyncio.to_thread(TokenStore(self.home).revoke, asked.form.get("id", "")[:MAX_TEXT])
+            record = await asyncio.to_thread(TokenStore(self.home).revoke, TokenId(asked.form.get("id", "")[:MAX_TEXT]))
         except TokenNotFound as error:
             raise Refused(404, "no such token", "There is no such token (any more).") from error
         note.reason = f"revoked token {record.id} of {record.name}"

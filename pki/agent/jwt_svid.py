@@ -6,7 +6,6 @@ Source: JWT-SVID (https://github.com/spiffe/spiffe/blob/main/standards/JWT-SVID.
 from __future__ import annotations
 
 import base64
-import binascii
 import datetime as dt
 import hashlib
 import itertools
@@ -14,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jwt
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 
 from sluice.core.errors import PkiError
+from sluice.core.jws import InvalidJwt, read_header, verified_claims
 from sluice.pki.spiffe_id import SpiffeId
 
 ALGORITHM = "ES256"
@@ -32,8 +30,7 @@ KEY_LIFETIME = dt.timedelta(days=30)
 PUBLISH_AHEAD = dt.timedelta(minutes=10)
 """How long a new key is in the bundle before it signs, so that every validator has it by then."""
 
-_COORDINATE_BYTES = 32
-_TYPES = ("JWT", "JOSE", None)
+_TYPES = ("JWT", "JOSE")
 
 
 class TokenRejected(PkiError):
@@ -54,7 +51,8 @@ class JwtKey:
         key = ec.generate_private_key(ec.SECP256R1())
         members = _public_members(key.public_key())
         canonical = msgspec.json.encode({name: members[name] for name in ("crv", "kty", "x", "y")})
-        return cls(_b64(hashlib.sha256(canonical).digest()), now, key)
+        thumbprint = base64.urlsafe_b64encode(hashlib.sha256(canonical).digest()).rstrip(b"=").decode()
+        return cls(thumbprint, now, key)
 
 
 KeyRing = tuple[JwtKey, ...]
@@ -96,25 +94,13 @@ def sign_token(
     if not dt.timedelta(0) < lifetime <= MAX_LIFETIME:
         raise TokenRejected(f"a JWT-SVID cannot live {lifetime}", f"at most {MAX_LIFETIME}")
     issued = int(now.timestamp())
-    header = msgspec.json.encode({"alg": ALGORITHM, "kid": key.key_id, "typ": "JWT"})
-    claims = msgspec.json.encode(
-        {
-            "sub": str(spiffe_id),
-            "aud": list(dict.fromkeys(audience)),
-            "iat": issued,
-            "exp": issued + int(lifetime.total_seconds()),
-        }
-    )
-    signed = f"{_b64(header)}.{_b64(claims)}"
-    r, s = decode_dss_signature(key.key.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))
-    return f"{signed}.{_b64(r.to_bytes(_COORDINATE_BYTES) + s.to_bytes(_COORDINATE_BYTES))}"
-
-
-class _Header(msgspec.Struct, frozen=True):
-    alg: str
-    kid: str
-    typ: str | None = None
-    crit: list[str] | None = None
+    claims: dict[str, Any] = {
+        "sub": str(spiffe_id),
+        "aud": list(dict.fromkeys(audience)),
+        "iat": issued,
+        "exp": issued + int(lifetime.total_seconds()),
+    }
+    return jwt.encode(claims, key.key, algorithm=ALGORITHM, headers={"kid": key.key_id})
 
 
 class _Claims(msgspec.Struct, frozen=True):
@@ -143,27 +129,24 @@ def validate_token(
     # 1. Size and form, before anything is decoded.
     if len(token) > MAX_TOKEN_BYTES:
         raise TokenRejected(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
-    parts = token.split(".")
-    if len(parts) != 3:
-        raise TokenRejected("the token is not a signed JWT in compact form")
-    head, body, signature = (_unb64(part) for part in parts)
     try:
-        header = msgspec.json.decode(head, type=_Header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise TokenRejected("the token's header is damaged or lacks alg or kid") from error
+        header = read_header(token)
+    except InvalidJwt as error:
+        raise TokenRejected(f"the token is not a signed JWT in compact form: {error}") from error
     # 2. The algorithm is ours, never the token's choice (RFC 8725, 3.1).
-    if header.alg != ALGORITHM or header.typ not in _TYPES or header.crit is not None:
+    if header.algorithm != ALGORITHM or header.type not in _TYPES:
         raise TokenRejected("the token is signed or typed in a way that is not accepted", f"only {ALGORITHM} is")
     # 3. Signature, with a key of the trust domain's bundle.
-    key = keys.get(header.kid)
+    key = keys.get(header.kid or "")
     if key is None:
         raise TokenRejected("the token is signed with a key that is not in the bundle")
-    _verify(key, f"{parts[0]}.{parts[1]}".encode(), signature)
     # 4. Subject, audience, time (JWT-SVID, section 3).
     try:
-        claims = msgspec.json.decode(body, type=_Claims)
-        everything = msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        everything = verified_claims(token, key, ALGORITHM, dict[str, Any])
+        claims = msgspec.convert(everything, _Claims)
+    except InvalidJwt as error:
+        raise TokenRejected(f"the token is not accepted: {error}") from error
+    except msgspec.ValidationError as error:
         raise TokenRejected("the token lacks sub, aud or exp, or they are damaged") from error
     subject = SpiffeId.parse(claims.sub)
     if subject.trust_domain != trust_domain:
@@ -178,36 +161,5 @@ def validate_token(
     return subject, everything
 
 
-def _verify(key: ec.EllipticCurvePublicKey, signed: bytes, signature: bytes) -> None:
-    if len(signature) != 2 * _COORDINATE_BYTES:
-        raise TokenRejected("the token's signature does not verify")
-    r, s = int.from_bytes(signature[:_COORDINATE_BYTES]), int.from_bytes(signature[_COORDINATE_BYTES:])
-    try:
-        key.verify(encode_dss_signature(r, s), signed, ec.ECDSA(hashes.SHA256()))
-    except InvalidSignature as error:
-        raise TokenRejected("the token's signature does not verify") from error
-
-
 def _public_members(key: ec.EllipticCurvePublicKey) -> dict[str, str]:
-    numbers = key.public_numbers()
-    return {
-        "kty": "EC",
-        "crv": "P-256",
-        "x": _b64(numbers.x.to_bytes(_COORDINATE_BYTES)),
-        "y": _b64(numbers.y.to_bytes(_COORDINATE_BYTES)),
-    }
-
-
-def _b64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _unb64(text: str) -> bytes:
-    try:
-        data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise TokenRejected("the token is not base64url") from error
-    # One spelling only: otherwise a token could be changed and still verify.
-    if _b64(data) != text:
-        raise TokenRejected("the token is not canonical base64url")
-    return data
+    return jwt.algorithms.ECAlgorithm.to_jwk(key, as_dict=True)

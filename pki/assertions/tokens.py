@@ -38,14 +38,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import jwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from sluice.core.errors import AssertionRefused
-from sluice.pki.assertions.credential import Credential, CredentialKind
+from sluice.core.jws import InvalidJwt, read_header, verified_claims
+from sluice.pki.assertions.principal import Credential, CredentialKind, Jti, Method, Principal
 
 HEADER = "x-sluice-assertion"
 ALGORITHM = "ES256"
@@ -69,8 +70,8 @@ MAX_LIST_ENTRIES = 1000
 MAX_REQUEST_ID_CHARACTERS = 128
 
 
-class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """The claims as they are on the wire; see the module's documentation."""
+class AssertionClaims(msgspec.Struct, frozen=True, kw_only=True):
+    """The claims of an assertion or a pass on the wire, as the module's documentation lists them."""
 
     iss: str
     aud: str
@@ -78,10 +79,10 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...]
     iat: int
     exp: int
-    jti: str
+    jti: Jti
     groups: tuple[str, ...] = ()
-    mth: str = ""
-    method: str = ""
+    mth: Method | Literal[""] = ""
+    method: Method | Literal[""] = ""
     cred: str
     kind: CredentialKind
     rid: str = ""
@@ -95,45 +96,44 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Asserted:
-    """A verified principal, and what it may do with the request it asks with.
+class Assertion:
+    """A verified assertion or pass: a principal, and what it was granted with this request.
 
     Attributes:
-        principal: its name.
-        method: how it was authenticated.
-        credential: what it came with.
+        principal: the caller; without scopes, since the granted operations are listed.
         request_id: as in the audit log; empty for a pass.
         id: of the assertion or pass.
-        may_any: operations that it may do to whatever there is.
-        may_own: operations that it may do to what is its own.
-        bound: whether this is about one request; a pass is about many.
-        operation: what the request is, as the server that got it has found out; see :meth:`for_operation`.
+        may_any: operations that are granted whoever owns what they concern.
+        may_own: operations that are granted where the principal owns that.
+        bound: whether it is good for one request; a pass is good for many.
+        operation: the operation of the request, as the server that got it determined; see :meth:`for_operation`.
     """
 
-    principal: str
-    roles: tuple[str, ...]
-    groups: tuple[str, ...]
-    method: str
-    credential: Credential
+    principal: Principal
     request_id: str
-    id: str = ""
+    id: Jti | None = None
     may_any: frozenset[str] = frozenset()
     may_own: frozenset[str] = frozenset()
     bound: bool = True
     operation: str = ""
 
     @property
+    def name(self) -> str:
+        """The principal's name."""
+        return self.principal.name
+
+    @property
     def any_owner(self) -> bool:
-        """Whether it may do this to what belongs to others."""
+        """Whether the operation is granted for what belongs to others, too."""
         return self.operation in self.may_any
 
-    def for_operation(self, operation: str, *, changes: bool) -> Asserted:
-        """The same, asking for ``operation``; raises :class:`AssertionRefused` when that is not what was granted.
+    def for_operation(self, operation: str, *, changes: bool) -> Assertion:
+        """This assertion for ``operation``; raises :class:`AssertionRefused` when that was not granted.
 
         ``changes``: the request changes something, so that it needs an assertion of its own.
         """
         if operation not in self.may_any | self.may_own:
-            raise AssertionRefused(f"{self.principal} was not granted {operation}")
+            raise AssertionRefused(f"{self.name} was not granted {operation}")
         if changes and not self.bound:
             raise AssertionRefused(f"a pass does not do for {operation}, which changes something")
         return replace(self, operation=operation)
@@ -234,8 +234,8 @@ class AssertionVerifier:
         self._clock = clock
         self._used = UsedIds(limit)
 
-    def verify(self, values: list[str], *, method: str, target: str) -> Asserted:
-        """Who asks with ``method`` for ``target``; raises :class:`AssertionRefused`.
+    def verify(self, values: list[str], *, method: str, target: str) -> Assertion:
+        """The assertion of a request with ``method`` for ``target``; raises :class:`AssertionRefused`.
 
         Args:
             values: all values of :data:`HEADER`; exactly one is taken.
@@ -266,12 +266,12 @@ class AssertionVerifier:
                 raise AssertionRefused("the assertion is for another request")
             if not self._used.use(claims.jti, issued_at=claims.iat, expires_at=claims.exp, now=now):
                 raise AssertionRefused("the assertion was used before")
-        return Asserted(
-            principal=claims.sub,
-            roles=claims.roles,
-            groups=claims.groups,
-            method=claims.mth or claims.method,
-            credential=Credential(claims.kind, claims.cred),
+        method_used = claims.mth or claims.method
+        if not method_used:
+            raise AssertionRefused("the assertion does not say how its principal was authenticated")
+        credential = Credential(claims.kind, claims.cred)
+        return Assertion(
+            Principal(claims.sub, claims.roles, method_used, credential, claims.groups),
             request_id=claims.rid[:MAX_REQUEST_ID_CHARACTERS],
             id=claims.jti,
             may_any=_granted(bound, claims.op if claims.any else "", claims.all),
@@ -279,25 +279,22 @@ class AssertionVerifier:
             bound=bound,
         )
 
-    def _signed(self, text: str) -> Claims:
+    def _signed(self, text: str) -> AssertionClaims:
         if len(text) > MAX_ASSERTION_CHARACTERS:
             raise AssertionRefused("the assertion is too long")
         try:
-            header = jwt.get_unverified_header(text)
-        except jwt.PyJWTError as error:
+            header = read_header(text)
+        except InvalidJwt as error:
             raise AssertionRefused("that is not an assertion") from error
         # 1. The key decides the algorithm, never the token (RFC 8725, 3.1): `none`, and HMAC keyed with what is
         #    public, end here. Nor does the token say where keys are.
-        kid = header.get("kid")
-        if header.get("alg") != ALGORITHM or not isinstance(kid, str) or header.keys() & {"jku", "jwk", "x5u", "crit"}:
+        if header.algorithm != ALGORITHM or header.kid is None or header.hints:
             raise AssertionRefused(f"the assertion is not signed with {ALGORITHM} and a key that the gateway published")
-        key = self._keys(False).get(kid) or self._keys(True).get(kid)
+        key = self._keys(False).get(header.kid) or self._keys(True).get(header.kid)
         if key is None:
             raise AssertionRefused("the assertion is signed with a key that the gateway did not publish")
-        # 2. The signature, then the claims' types; times and audience are compared by the caller's clock.
+        # 2. The signature, then the claims' types; the caller compares times and audience.
         try:
-            options: Any = {f"verify_{name}": False for name in ("exp", "iat", "nbf", "aud", "sub", "jti")}
-            decoded = jwt.decode(text, key, algorithms=[ALGORITHM], options=options)
-            return msgspec.convert(decoded, Claims)
-        except (jwt.PyJWTError, msgspec.ValidationError) as error:
+            return verified_claims(text, key, ALGORITHM, AssertionClaims)
+        except InvalidJwt as error:
             raise AssertionRefused("the assertion's signature or its claims are wrong") from error

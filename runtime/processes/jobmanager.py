@@ -22,7 +22,7 @@ from sluice.core.metric_exposition import MetricsRegistry, RegistryCollector
 from sluice.core.metrics import collecting
 from sluice.core.tasks import end_tasks
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
-from sluice.pki.assertions.stream_standing import OpenStreams, Standing
+from sluice.pki.assertions.open_streams import CheckHolders, OpenStreams
 from sluice.pki.ca.address import CaAddress, read_ca
 from sluice.pki.ca.refusals import needing_attention
 from sluice.pki.config import PkiConfig
@@ -59,7 +59,7 @@ from sluice.runtime.rest.artifacts import ArtifactStores
 from sluice.runtime.rest.assertion_keys import fetch_forever
 from sluice.runtime.rest.audit_summary import read_summary
 from sluice.runtime.rest.cluster import Cluster, ClusterFacts, Term
-from sluice.runtime.rest.standing import standing_at, whoever_was_let_in
+from sluice.runtime.rest.stream_validity import check_at, check_nothing
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest.trust_facts import TrustFacts, trust_facts
 from sluice.runtime.rest_server.leader_switch import RestSwitch
@@ -89,14 +89,14 @@ async def run_jobmanager(
     *,
     locate_ca: Callable[[], CaAddress] | None = None,
     auth: tuple[str, int] | None = None,
-    standing: Standing | None,
+    check_streams: CheckHolders | None,
 ) -> None:
     """Run a JobManager until cancelled, leading or standing by; then stop. Its jobs are left to the next leader.
 
     Its identity is at ``home.identity(Role.JOBMANAGER, name)``, prepared before. ``locate_ca`` says where the online
     authority is; by default it is announced in ``home``. ``auth`` is where the auth service of another machine is,
-    which tells the gateway's public keys; without it they are in ``home``. ``standing`` tells whose streams of events
-    may stay open; None: the auth service of another machine is asked.
+    which tells the gateway's public keys; without it they are in ``home``. ``check_streams`` tells whose streams of
+    events may stay open; None: the auth service of another machine is asked.
 
     Raises:
         StoreError: there is no usable identity, or an address is taken.
@@ -104,7 +104,7 @@ async def run_jobmanager(
         HaError: it can neither lead nor stand by.
         EndpointFailed: the Dispatcher or the ResourceManager failed unexpectedly.
     """
-    async with _running(home, config, pki, name, locate_ca=locate_ca, auth=auth, standing=standing) as node:
+    async with _running(home, config, pki, name, locate_ca=locate_ca, auth=auth, check_streams=check_streams) as node:
         await asyncio.wait({node.terms, node.fatal}, return_when=asyncio.FIRST_COMPLETED)
         await (node.fatal if node.fatal.done() else node.terms)
 
@@ -121,7 +121,7 @@ async def jobmanager(
     auth: tuple[str, int] | None = None,
     argv: DriverArgv = driver_argv,
     election: LeaderElection | None = None,
-    standing: Standing | None = None,
+    check_streams: CheckHolders | None = None,
 ) -> AsyncIterator[JobManagerAddress]:
     """A running JobManager; yields its addresses once it takes work, or stands by for another one that does.
 
@@ -131,7 +131,7 @@ async def jobmanager(
         auth: where the gateway's public keys are asked for; None: an auth service of ``home`` writes them there.
         argv: the command of a driver agent.
         election: by default the one of ``config.ha``.
-        standing: whose streams of events may stay open; by default as the auth service of another machine says, or
+        check_streams: whose streams of events may stay open; by default as the auth service of another machine says, or
             those of whoever was let in, where there is none.
     """
     async with _running(
@@ -144,7 +144,7 @@ async def jobmanager(
         auth=auth,
         argv=argv,
         election=election,
-        standing=standing,
+        check_streams=check_streams,
     ) as node:
         yield node.address
 
@@ -161,7 +161,7 @@ async def _running(
     auth: tuple[str, int] | None = None,
     argv: DriverArgv = driver_argv,
     election: LeaderElection | None = None,
-    standing: Standing | None = None,
+    check_streams: CheckHolders | None = None,
 ) -> AsyncIterator[_Node]:
     settings = config.jobmanager
     require_reachable(settings.host, "jobmanager.host")
@@ -227,7 +227,7 @@ async def _running(
         if auth is not None:
             fetching = asyncio.create_task(fetch_forever(identity, *auth, keys_file), name="fetch-assertion-keys")
             stack.callback(fetching.cancel)
-        streams = _streams(stack, standing or _standing(identity, auth))
+        streams = _streams(stack, check_streams or _stream_check(identity, auth))
         switch = RestSwitch(identity, workshop.origin, elected_by.leader)
         stack.push_async_callback(switch.close)
         rest = RestServer(make_application(switch.serve, AssertionKeys(keys_file).keys), home.sockets / REST_SOCKET)
@@ -332,13 +332,13 @@ def _shown_late(home: Home) -> tuple[str, ...]:
         return (f"refused renewals cannot be read: {error.what}",)
 
 
-def _standing(identity: TlsIdentity, auth: tuple[str, int] | None) -> Standing:
-    return whoever_was_let_in if auth is None else standing_at(identity, *auth)
+def _stream_check(identity: TlsIdentity, auth: tuple[str, int] | None) -> CheckHolders:
+    return check_nothing if auth is None else check_at(identity, *auth)
 
 
-def _streams(stack: AsyncExitStack, standing: Standing) -> Streams:
+def _streams(stack: AsyncExitStack, check_streams: CheckHolders) -> Streams:
     """The streams of events of this process, watched until ``stack`` is left."""
-    opened = OpenStreams(standing)
+    opened = OpenStreams(check_streams)
     stack.push_async_callback(end_tasks, asyncio.create_task(opened.watch(), name="watch-streams"))
     return Streams(opened)
 

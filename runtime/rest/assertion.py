@@ -17,7 +17,7 @@ from sluice.pki.assertions.tokens import (
     HEADER,
     PASS_AUDIENCE,
     REST_AUDIENCE,
-    Asserted,
+    Assertion,
     AssertionVerifier,
     KeySet,
 )
@@ -26,9 +26,9 @@ from sluice.runtime.rest.problems import NotAsserted
 _LOG = logging.getLogger(__name__)
 
 AUDIENCES = frozenset({REST_AUDIENCE, PASS_AUDIENCE})
-ASSERTED = web.RequestKey("asserted", Asserted)
+ASSERTED = web.RequestKey("asserted", Assertion)
 """Where a request keeps who asks, once :func:`for_operation` has found that it was granted."""
-_VERIFIED = web.RequestKey("verified", Asserted)
+_VERIFIED = web.RequestKey("verified", Assertion)
 """What a good assertion says, whatever the request is."""
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 """Methods that change nothing (RFC 9110 section 9.2.1): the only ones for which a pass does."""
@@ -75,13 +75,12 @@ def for_operation(operation: str, handler: Handler) -> Handler:
     return check
 
 
-def asserted(request: web.Request) -> Asserted:
-    """Who asks."""
+def asserted(request: web.Request) -> Assertion:
+    """The verified assertion of a request."""
     return request[ASSERTED]
 
 
 def may_act_on(request: web.Request, owner: str) -> bool:
-    """Whether what is asked may be done to what belongs to ``owner``: by the owner, and by whom the policy lets do it
-    to all."""
+    """Whether the operation is granted for what belongs to ``owner``."""
     who = asserted(request)
-    return who.principal == owner or who.any_owner
+    return who.name == owner or who.any_owner

@@ -40,7 +40,7 @@ async def require_seen(cluster: Cluster, call: Call[Any]) -> str:
     job_id = job_id_of(call)
     job = await cluster.dispatcher.job(job_id)
     if not may_act_on(call.request, job.owner):
-        raise NotYours(f"job {job_id} belongs to {job.owner}, not to {call.who.principal}", "its owner may see it")
+        raise NotYours(f"job {job_id} belongs to {job.owner}, not to {call.who.name}", "its owner may see it")
     return job_id
 
 
@@ -49,5 +49,5 @@ async def require_owner(cluster: Cluster, call: Call[Any]) -> str:
     job_id = job_id_of(call)
     job = await cluster.dispatcher.job(job_id)
     if not may_act_on(call.request, job.owner):
-        raise NotYours(f"job {job_id} belongs to {job.owner}, not to {call.who.principal}", "its owner or an admin may")
+        raise NotYours(f"job {job_id} belongs to {job.owner}, not to {call.who.name}", "its owner or an admin may")
     return job_id

@@ -21,7 +21,7 @@ import msgspec
 from aiohttp import web
 
 from sluice.core.errors import SluiceError
-from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.assertions.tokens import Assertion
 from sluice.runtime.rest.assertion import asserted
 
 JSON = "application/json"
@@ -57,7 +57,7 @@ class Call(Generic[QueryT]):
     trace: str = ""
 
     @property
-    def who(self) -> Asserted:
+    def who(self) -> Assertion:
         """Who asks, as the gateway asserts it."""
         return asserted(self.request)
 

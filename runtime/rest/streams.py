@@ -2,7 +2,7 @@
 
 A stream holds no queue. What it sends next is looked up when the client has taken what came before; a client that takes
 nothing for :data:`STALL_SECONDS` is cut off. So is one whose credential is revoked
-(``pki.assertions.stream_standing``).
+(``pki.assertions.open_streams``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import ClientConnectionError, web
 
 from sluice.core.errors import SluiceError
-from sluice.pki.assertions.stream_standing import Cut, OpenStreams
+from sluice.pki.assertions.open_streams import OpenStreams, StreamEnded
 from sluice.runtime.ha.errors import LeadershipLost
 from sluice.runtime.jobmanager.dispatcher.job_feed import FeedClosed
 from sluice.runtime.rest.problems import NotAsserted, TooManyStreams, problem_of
@@ -95,7 +95,7 @@ class Streams:
         Raises:
             TooManyStreams: as many as there may be are open already.
         """
-        principal = call.who.principal
+        principal = call.who.name
         self._take_place(principal)
         # Its own task: cutting the stream must not cancel the connection, which others may use.
         task = asyncio.create_task(self._serve(call, produce))
@@ -129,7 +129,7 @@ class Streams:
             with self.open.entered(call.who):
                 await response.prepare(call.request)
                 await self._produce(stream, produce)
-        except Cut:
+        except StreamEnded:
             if response.prepared:
                 with contextlib.suppress(TimeoutError, ClientConnectionError):
                     await stream.send("problem", problem_of(NotAsserted("the credential is not valid any more")))

@@ -174,7 +174,7 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
 
     `file`, `pyFiles`, `files` and `archives` (`URL` or `URL#directory`) are URLs in `jobmanager.artifact_stores`.
     """
-    _refuse_what_is_not_done(body, call.who.principal)
+    _refuse_what_is_not_done(body, call.who.name)
     memory_mb = body.executor_memory_mb()
     job_id = secrets.token_hex(16)
 
@@ -189,7 +189,7 @@ async def submit_batch(cluster: Cluster, call: Call[NoQuery], body: BatchRequest
             archives.append(Archive(blob=blob, name=name or directory_name(blob.name)))
         return JobSubmission(
             name=body.name or pipeline.name,
-            owner=call.who.principal,
+            owner=call.who.name,
             pipeline=pipeline,
             args=tuple(str(each) for each in body.args),
             spark_conf=body.spark_conf(),

@@ -124,7 +124,7 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
             call.request,
             cluster.store,
             job_id,
-            owner=call.who.principal,
+            owner=call.who.name,
             default_executors=cluster.default_executors,
         )
         used.extend(received.uploads)
@@ -137,14 +137,14 @@ async def submit_job(cluster: Cluster, call: Call[NoQuery]) -> Submitted:
     await submit_with_blobs(cluster.dispatcher, cluster.store, job_id, prepare)
     for upload_id in used:
         with contextlib.suppress(UploadNotFound):  # two jobs at once have used it
-            cluster.store.uploads.remove(upload_id, call.who.principal)
+            cluster.store.uploads.remove(upload_id, call.who.name)
     return Submitted(job_id=job_id)
 
 
 async def _own_savepoint(cluster: Cluster, call: Call[NoQuery], name: str) -> str:
     """The id of the savepoint; nobody goes on from somebody else's, for the pipeline could read all of it."""
     savepoint = await cluster.dispatcher.savepoint(name)
-    if savepoint.owner != call.who.principal:
+    if savepoint.owner != call.who.name:
         raise NotYours(f"{savepoint.id} belongs to {savepoint.owner}", "its owner can go on from it")
     return savepoint.id
 

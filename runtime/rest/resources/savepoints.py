@@ -72,7 +72,7 @@ async def owned_savepoint(cluster: Cluster, call: Call[NoQuery], name: str) -> S
     savepoint = await cluster.dispatcher.savepoint(name)
     if not may_act_on(call.request, savepoint.owner):
         raise NotYours(
-            f"{savepoint.id} belongs to {savepoint.owner}, not to {call.who.principal}", "its owner or an admin may"
+            f"{savepoint.id} belongs to {savepoint.owner}, not to {call.who.name}", "its owner or an admin may"
         )
     return savepoint
 

@@ -58,7 +58,7 @@ class OffsetQuery(Query, frozen=True, kw_only=True):
 
 async def announce_upload(cluster: Cluster, call: Call[NoQuery], body: UploadOrder) -> Upload:
     """Announce a file that comes in pieces."""
-    owner, quota = call.who.principal, cluster.config.limits.max_blob_bytes_per_user
+    owner, quota = call.who.name, cluster.config.limits.max_blob_bytes_per_user
 
     def check(size: int) -> None:
         if 0 < quota < size:
@@ -69,12 +69,12 @@ async def announce_upload(cluster: Cluster, call: Call[NoQuery], body: UploadOrd
 
 async def list_uploads(cluster: Cluster, call: Call[NoQuery]) -> UploadList:
     """One's own uploads."""
-    return UploadList(uploads=await asyncio.to_thread(cluster.store.uploads.owned, call.who.principal))
+    return UploadList(uploads=await asyncio.to_thread(cluster.store.uploads.owned, call.who.name))
 
 
 async def get_upload(cluster: Cluster, call: Call[NoQuery]) -> Upload:
     """One of one's own uploads: where it stands."""
-    return cluster.store.uploads.get(call.path["upload_id"], call.who.principal)
+    return cluster.store.uploads.get(call.path["upload_id"], call.who.name)
 
 
 async def continue_upload(cluster: Cluster, call: Call[OffsetQuery]) -> Upload:
@@ -84,7 +84,7 @@ async def continue_upload(cluster: Cluster, call: Call[OffsetQuery]) -> Upload:
     last piece the content is checked; content with another digest than was announced is removed. A request for the same
     upload that still goes on is over when another one comes.
     """
-    uploads, upload_id, owner = cluster.store.uploads, call.path["upload_id"], call.who.principal
+    uploads, upload_id, owner = cluster.store.uploads, call.path["upload_id"], call.who.name
     if call.request.content_type != BINARY:
         raise BadRequest(f"the body is {call.request.content_type[:80]}, not {BINARY}")
     with uploads.append(upload_id, owner, call.query.offset) as piece:
@@ -100,7 +100,7 @@ async def continue_upload(cluster: Cluster, call: Call[OffsetQuery]) -> Upload:
 
 async def remove_upload(cluster: Cluster, call: Call[NoQuery]) -> Nothing:
     """Give up one of one's own uploads."""
-    cluster.store.uploads.remove(call.path["upload_id"], call.who.principal)
+    cluster.store.uploads.remove(call.path["upload_id"], call.who.name)
     return Nothing()
 
 

@@ -126,7 +126,7 @@ class SessionRest(Upstream):
             method=request.method,
             target=request.raw_path,
             audience=REST_AUDIENCE,
-        ).principal
+        ).name
         self.asked[who] += 1
         session = self._sessions.get(who)
         if session is None:

@@ -96,7 +96,7 @@ class Recorded:
         """Name and roles that the gateway of ``home`` asserts with this request; fails without just one assertion."""
         (text,) = self.values(HEADER)
         who = asserted_by(home, text, method=self.method, target=self.target, audience=REST_AUDIENCE)
-        return who.principal, who.roles
+        return who.name, who.principal.roles
 
     def values(self, name: str) -> list[str]:
         return [value for key, value in self.headers if key.lower() == name]

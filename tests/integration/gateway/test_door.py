@@ -12,6 +12,7 @@ from sluice.gateway.audit_log.verification import verify_file
 from sluice.gateway.credentials.token_file import TokenStore, token_file
 from sluice.gateway.principal import AccessRole
 from sluice.gateway.service.processes import route_file
+from sluice.pki.assertions.principal import TokenId
 from tests.integration.gateway.conftest import ROUTES, Gateway, eventually
 
 
@@ -95,7 +96,7 @@ def test_revoked_token_is_refused_at_the_next_request_of_an_open_connection(gate
     with gateway.connect() as connection:
         connection.sendall(request)
         assert gateway.read(connection).status == 200
-        TokenStore(gateway.home).revoke(token.split("_")[1])
+        TokenStore(gateway.home).revoke(TokenId(token.split("_")[1]))
         connection.sendall(request)
         assert gateway.read(connection).status == 401
     assert len(gateway.reached()) == 1

@@ -18,14 +18,14 @@ from sluice.core.home import Home
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.principal import AccessRole
 from sluice.gateway.upstreams import CERTIFICATE_SECRET, TRUST_SECRET
-from sluice.pki.assertions.credential import Credential
 from sluice.pki.assertions.keys import assertion_keys_file
-from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.assertions.open_streams import StreamHolder
+from sluice.pki.assertions.principal import Jti
 from sluice.pki.channels import MAY_CONNECT, Channel, server_policy
 from sluice.pki.spiffe_id import NAMED_ROLES, Role, SpiffeId
 from sluice.pki.tls.contexts import TlsIdentity
 from sluice.runtime.rest.assertion_keys import JWKS_PATH, fetch_forever
-from sluice.runtime.rest.standing import standing_at
+from sluice.runtime.rest.stream_validity import check_at
 from tests.integration.gateway.conftest import (
     DEADLINE_SECONDS,
     TRUST_DOMAIN,
@@ -190,13 +190,13 @@ async def test_jobmanager_gets_the_public_keys_and_nothing_else(shared: NetworkG
 
 
 async def test_jobmanager_asks_whose_streams_may_stay(shared: NetworkGateway) -> None:
-    standing = standing_at(TlsIdentity(shared.rest_identity), *shared.auth_address)
-    ada = Asserted("ada", (), (), "certificate", Credential("certificate", "c-ada"), "r", "p-1")
-    eve = Asserted("eve", (), (), "certificate", Credential("certificate", "c-eve"), "r", "p-2")
-    unknown = Asserted("mallory", (), (), "token", Credential("token", "no-such-token"), "r", "p-3")
+    check = check_at(TlsIdentity(shared.rest_identity), *shared.auth_address)
+    ada = StreamHolder(principal="ada", kind="certificate", credential="c-ada", id=Jti("p-1"))
+    eve = StreamHolder(principal="eve", kind="certificate", credential="c-eve", id=Jti("p-2"))
+    unknown = StreamHolder(principal="mallory", kind="token", credential="no-such-token", id=Jti("p-3"))
     Revocations.of(shared.home).revoke("certificate", "c-eve")
-    assert await standing({ada, eve, unknown}) == {ada}
-    nobody = standing_at(TlsIdentity(shared.rest_identity), shared.auth_address[0], 1)
+    assert await check({ada, eve, unknown}) == {ada}
+    nobody = check_at(TlsIdentity(shared.rest_identity), shared.auth_address[0], 1)
     with pytest.raises(AssertionRefused):
         await nobody({ada})
 

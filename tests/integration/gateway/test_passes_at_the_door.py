@@ -11,11 +11,11 @@ import pytest
 from sluice.core.files import write_secret
 from sluice.gateway.authz.operations import GATEWAY_OPERATIONS
 from sluice.gateway.authz.policy_file import PolicyFile, policy_file
-from sluice.gateway.credentials.access_tokens import Pass, issue, role_pass_prefix
+from sluice.gateway.credentials.access_tokens import issue, role_pass_prefix
+from sluice.gateway.credentials.authenticated import Authenticated
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.signing_keys import PassKeys
-from sluice.gateway.principal import Principal
-from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.principal import Credential, Principal
 from sluice.pki.assertions.tokens import REST_AUDIENCE
 from tests.assertions import asserted_by
 from tests.integration.gateway.conftest import ROUTES, Gateway, eventually
@@ -25,7 +25,7 @@ def known() -> frozenset[str]:
     return frozenset(route["operation"] for route in ROUTES) | frozenset(GATEWAY_OPERATIONS)
 
 
-def pass_of(gateway: Gateway, role: str, name: str = "ada", credential: str = "cred-1") -> tuple[str, Pass]:
+def pass_of(gateway: Gateway, role: str, name: str = "ada", credential: str = "cred-1") -> tuple[str, Authenticated]:
     """A pass as the auth service issues it."""
     keys = PassKeys.of(gateway.home)
     keys.load()
@@ -110,13 +110,13 @@ def test_what_changes_something_reaches_rest_with_an_assertion_of_its_own(gatewa
     (seen,) = gateway.reached()
     (assertion,) = seen.values("x-sluice-assertion")
     told = asserted_by(gateway.home, assertion, method="POST", target="/v1/jobs?x=%2F", audience=REST_AUDIENCE)
-    assert (told.principal, told.bound, set(told.may_any)) == ("ada", True, {"jobs.submit"})
+    assert (told.name, told.bound, set(told.may_any)) == ("ada", True, {"jobs.submit"})
 
 
 @pytest.mark.parametrize("kind", ["pass", "token", "user"])
 def test_revocation_counts_on_an_open_connection_within_a_second(gateway: Gateway, kind: str) -> None:
     text, made = pass_of(gateway, "viewer", f"eve-{kind}", f"cred-{kind}")
-    identifier = {"pass": made.id, "token": f"cred-{kind}", "user": f"eve-{kind}"}[kind]
+    identifier = {"pass": made.pass_id or "", "token": f"cred-{kind}", "user": f"eve-{kind}"}[kind]
     request = f"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {text}\r\n\r\n".encode()
     with gateway.connect() as connection:
         connection.sendall(request)

@@ -24,17 +24,19 @@ from sluice.gateway.connect.rest import RestSessions
 from sluice.gateway.connect.sessions import SessionAddress, SessionUnavailable
 from sluice.gateway.credentials.signing_keys import PassKeys
 from sluice.gateway.upstreams import UnixLeg
-from sluice.pki.assertions.credential import Credential
-from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.assertions.open_streams import StreamHolder
+from sluice.pki.assertions.principal import Credential, Jti, Principal, TokenId
+from sluice.pki.assertions.tokens import Assertion
 from sluice.pki.channels import Channel, client_policy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.listener import MutualTlsListener
 from sluice.runtime.rest.assertion_keys import fetch
-from sluice.runtime.rest.standing import standing_at
+from sluice.runtime.rest.stream_validity import check_at
 from tests.hostile import TestPki
 
 PIECE_BYTES = 7
-ADA = Asserted("ada", ("submitter",), (), "token", Credential("token", "c-1"), "r-1", "p-1")
+ADA = Assertion(Principal("ada", ("submitter",), "token", Credential.of_token(TokenId("c-1"))), "r-1", Jti("p-1"))
+HOLDER = StreamHolder.of(ADA)
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +191,7 @@ async def test_exposition_that_ends_early_is_none(tmp_path: Path) -> None:
 async def test_jobmanager_reads_slow_verdicts_and_keys_whole(pki: TestPki) -> None:
     identity = pki.process(Role.JOBMANAGER)
     async with as_auth_service(pki, in_pieces(b"[" + b" " * 100 + b"true]")) as address:
-        assert await standing_at(identity, *address)({ADA}) == {ADA}
+        assert await check_at(identity, *address)({HOLDER}) == {HOLDER}
     keys = b'{"keys": [' + b" " * 100 + b"]}"
     async with as_auth_service(pki, in_pieces(keys)) as address:
         assert await fetch(identity, *address) == keys
@@ -200,6 +202,6 @@ async def test_jobmanager_refuses_verdicts_and_keys_that_end_early_or_never(pki:
     for server in (in_pieces(b"[true]" + b" " * 50, cut=True), in_pieces(b"[true]" + b" " * (1 << 20), piece=1 << 16)):
         async with as_auth_service(pki, server) as address:
             with pytest.raises(AssertionRefused):
-                await standing_at(identity, *address)({ADA})
+                await check_at(identity, *address)({HOLDER})
             with pytest.raises(AssertionRefused):
                 await fetch(identity, *address)

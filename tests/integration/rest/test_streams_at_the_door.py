@@ -9,7 +9,6 @@ import json
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from cryptography.hazmat.primitives import hashes
 
 from sluice.core.files import write_secret
 from sluice.gateway.audit_log.log import audit_file
-from sluice.gateway.authn.standing import standing_in
+from sluice.gateway.authn.credential_validity import check_in
 from sluice.gateway.config import GatewayConfig, IssuerConfig, OidcConfig
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.session_store import revoke_sessions
@@ -28,8 +27,7 @@ from sluice.gateway.credentials.token_file import TokenStore, create_token
 from sluice.gateway.credentials.users import UserStore
 from sluice.gateway.principal import AccessRole
 from sluice.gateway.service.processes import route_file, run_auth, run_envoy
-from sluice.pki.assertions.stream_standing import Standing
-from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.assertions.open_streams import CheckHolders, Holders
 from sluice.pki.issuing.issuer import LocalIssuer
 from sluice.pki.spiffe_id import Role, SpiffeId
 from sluice.pki.tls.edge_client import edge_client_context
@@ -66,11 +64,11 @@ class Shown:
 class Looks:
     """Counts how often it was looked at who may stay."""
 
-    standing: Standing
+    check: CheckHolders
     count: int = 0
 
-    async def __call__(self, everybody: AbstractSet[Asserted]) -> AbstractSet[Asserted]:
-        found = await self.standing(everybody)
+    async def __call__(self, everybody: Holders) -> Holders:
+        found = await self.check(everybody)
         self.count += 1
         return found
 
@@ -137,7 +135,7 @@ async def door(cluster: Cluster, provider: IdentityProvider) -> AsyncIterator[Do
         issuers=(IssuerConfig(issuer=provider.issuer, audience="cluster", ca_file=ca_file, prefix="ci-"),),
     )
     write_secret(home.gateway / "policy.toml", POLICY)
-    looks = Looks(standing_in(home, config))
+    looks = Looks(check_in(home, config))
     await cluster.master.aclose()  # again, with who says whose streams may stay
     cluster.address = await cluster.master.enter_async_context(
         jobmanager(
@@ -147,7 +145,7 @@ async def door(cluster: Cluster, provider: IdentityProvider) -> AsyncIterator[Do
             JOBMANAGER,
             argv=fake_driver_argv,
             issuer=LocalIssuer(home, cluster.pki.config),
-            standing=looks,
+            check_streams=looks,
         )
     )
     cluster.pki.issuer.issue_edge_server(

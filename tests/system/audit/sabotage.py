@@ -14,9 +14,9 @@ from typing import Any
 from aiohttp import web
 
 from sluice.gateway.credentials.api_tokens import TokenBook, Unauthenticated
-from sluice.gateway.principal import AccessRole, Principal
-from sluice.pki.assertions.credential import Credential
-from sluice.pki.assertions.tokens import Asserted
+from sluice.gateway.principal import AccessRole
+from sluice.pki.assertions.principal import Credential, Principal
+from sluice.pki.assertions.tokens import Assertion
 from sluice.pki.channels import Channel, PeerPolicy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
@@ -51,7 +51,7 @@ def every_right() -> None:
 
 def rest_believes_everybody() -> None:
     """REST takes whoever brings no assertion of the gateway for an administrator."""
-    everybody = Asserted("anybody", ("admin",), (), "token", Credential("token", "none"), "none")
+    everybody = Assertion(Principal("anybody", ("admin",), "token", Credential("token", "none")), "none")
 
     @web.middleware
     async def believe(request: web.Request, handler: Any) -> web.StreamResponse:

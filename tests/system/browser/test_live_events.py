@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,14 +16,13 @@ import pytest
 from sluice.core.files import write_secret
 from sluice.core.home import Home
 from sluice.gateway.audit_log.log import audit_file
-from sluice.gateway.authn.standing import standing_in
+from sluice.gateway.authn.credential_validity import check_in
 from sluice.gateway.config import GatewayConfig, OidcConfig
 from sluice.gateway.credentials.session_store import revoke_sessions
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.credentials.users import UserStore
 from sluice.gateway.principal import AccessRole
-from sluice.pki.assertions.stream_standing import Standing
-from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.assertions.open_streams import CheckHolders, Holders
 from tests.identity_provider import CLIENT_ID, identity_provider, provider_tls
 from tests.integration.gateway.conftest import BackgroundLoop, EdgeAuthority
 from tests.integration.runtime.conftest import eventually
@@ -67,11 +65,11 @@ window.EventSource = class extends EventSource {
 class Looks:
     """Counts how often it was looked at whether each principal may stay."""
 
-    standing: Standing
+    check: CheckHolders
     count: Counter[str] = field(default_factory=Counter)
 
-    async def __call__(self, everybody: AbstractSet[Asserted]) -> AbstractSet[Asserted]:
-        found = await self.standing(everybody)
+    async def __call__(self, everybody: Holders) -> Holders:
+        found = await self.check(everybody)
         self.count.update({who.principal for who in everybody})
         return found
 
@@ -111,7 +109,7 @@ async def live(tmp_path: Path) -> AsyncIterator[Live]:
         gateway = CompleteGateway(Home.at(home).create(), EdgeAuthority(tmp_path / "pki"), loop, config)
         write_secret(gateway.home.gateway / "policy.toml", POLICY)
         UserStore(gateway.home).add("by-password", PASSWORD, roles=("viewer",), groups=())
-        dispatcher, looks = SimulatedDispatcher(1, 1), Looks(standing_in(gateway.home, config))
+        dispatcher, looks = SimulatedDispatcher(1, 1), Looks(check_in(gateway.home, config))
         try:
             await asyncio.to_thread(gateway.start_with, dispatcher, SimulatedResourceManager(2), looks)
             pins = [pin(gateway.identity / "chain.pem"), pin(tls / "tls" / "chain.pem")]

@@ -19,6 +19,7 @@ import pytest
 
 from sluice.core.home import Home
 from sluice.gateway.credentials.token_file import TokenStore, create_token
+from sluice.pki.assertions.principal import TokenId
 from sluice.pki.channels import Channel, client_policy, server_policy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
@@ -182,7 +183,7 @@ def test_a_revocation_ends_the_running_query_of_its_token(door: Door, ada: str) 
         assert notebook.next()["begun"]
         job = door.session("ada")["id"]
         eventually(lambda: door.cluster.job(job)["progress"]["tasks_running"], "the query runs")
-        TokenStore(door.home).revoke(token.split("_")[1])
+        TokenStore(door.home).revoke(TokenId(token.split("_")[1]))
         told = notebook.next()
         assert "rows" not in told
         assert "UNAUTHENTICATED" in told["text"] or "not valid" in told["text"], told

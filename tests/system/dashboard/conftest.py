@@ -22,10 +22,10 @@ from sluice.core.tasks import end_tasks
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.service.processes import route_file
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
-from sluice.pki.assertions.stream_standing import OpenStreams, Standing
+from sluice.pki.assertions.open_streams import CheckHolders, OpenStreams
 from sluice.pki.spiffe_id import Role
 from sluice.runtime.rest.serving import handler_of
-from sluice.runtime.rest.standing import whoever_was_let_in
+from sluice.runtime.rest.stream_validity import check_nothing
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest_server.routes import published_routes
 from sluice.runtime.rest_server.server import RestServer, make_application
@@ -59,7 +59,7 @@ class CompleteGateway(Gateway):
         self,
         dispatcher: SimulatedDispatcher,
         manager: SimulatedResourceManager,
-        standing: Standing = whoever_was_let_in,
+        standing: CheckHolders = check_nothing,
     ) -> None:
         """Start it all; ``standing`` says whose streams of events may stay."""
         self.upstream = _Rest(self.home, dispatcher, manager, standing)  # type: ignore[assignment]
@@ -71,7 +71,7 @@ class CompleteGateway(Gateway):
 
 class _Rest:
     def __init__(
-        self, home: Home, dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager, standing: Standing
+        self, home: Home, dispatcher: SimulatedDispatcher, manager: SimulatedResourceManager, standing: CheckHolders
     ) -> None:
         self._home, self._dispatcher, self._manager, self._standing = home, dispatcher, manager, standing
 

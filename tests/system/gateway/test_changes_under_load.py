@@ -115,7 +115,7 @@ def test_envoy_follows_the_server_after_it_was_away(running_gateway: Gateway) ->
     text, made = pass_of(gateway, "viewer", "away", "away-1")
     gateway.stop_auth()
     assert gateway.send("GET", "/v1/jobs", token=text).status == 200
-    Revocations.of(gateway.home).revoke("pass", made.id)
+    Revocations.of(gateway.home).revoke("pass", made.pass_id or "")
     gateway.start_auth()
     back = time.monotonic()
     while gateway.send("GET", "/v1/jobs", token=text).status == 200:

@@ -6,14 +6,14 @@ import datetime as dt
 
 import pytest
 
-from sluice.gateway.authn.authenticator import Authenticated
 from sluice.gateway.authz.operations import known_operations
 from sluice.gateway.authz.policy_file import DEFAULT_POLICY, read_policy
 from sluice.gateway.authz.routes import Route, RouteTable
 from sluice.gateway.credentials.api_tokens import Refusal, TokenBook, Unauthenticated
+from sluice.gateway.credentials.authenticated import Authenticated
 from sluice.gateway.decision import CheckRequest, Decision, decide
-from sluice.gateway.principal import AccessRole, Principal
-from sluice.pki.assertions.credential import Credential
+from sluice.gateway.principal import AccessRole
+from sluice.pki.assertions.principal import Credential, Principal
 from sluice.runtime.rest_server.routes import published_routes
 
 NOW = 1_800_000_000.0

@@ -20,6 +20,7 @@ from sluice.gateway.credentials.access_tokens import PASS_COOKIE
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.credentials.token_use import read_token_use
 from sluice.gateway.jwt.jwks import UNKNOWN_KEY_SECONDS
+from sluice.pki.assertions.principal import TokenId
 from tests.identity_provider import IdentityProvider, Signer
 
 from .conftest import TRUST_DOMAIN, House, Start
@@ -68,7 +69,7 @@ async def test_revoking_ends_the_credential_and_its_passes_alike(house: House) -
     identifier, text = token(house)
     got = (await exchanged(house, authorization=f"Bearer {text}"))["pass"]
     assert await house.bearer(got) == await house.bearer(text) == 200
-    TokenStore(house.home).revoke(identifier)
+    TokenStore(house.home).revoke(TokenId(identifier))
     assert await house.bearer(got) == await house.bearer(text) == 401
     shown = {"x_forwarded_client_cert": certified("cert-user")}
     assert (await house.check(**shown)).status == 200

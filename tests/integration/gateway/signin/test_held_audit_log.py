@@ -11,8 +11,8 @@ from sluice.core.pages.assets import asset_path
 from sluice.gateway.audit_log.log import audit_file
 from sluice.gateway.audit_log.segments import LOCK
 from sluice.gateway.credentials.session_store import read_sessions
-from sluice.gateway.credentials.sessions import SignedIn
 from sluice.gateway.credentials.token_file import create_token
+from sluice.gateway.principal import Subject
 from tests.integration.gateway.signin.conftest import House
 
 
@@ -56,7 +56,7 @@ async def test_held_lock_on_the_gateways_files_delays_no_other_answer(house: Hou
 
 async def test_sessions_that_begin_and_end_at_once_are_all_kept(house: House) -> None:
     store = house.service.authenticator.sessions
-    who = SignedIn("ada", "session")
+    who = Subject("ada", "session")
     begun = await asyncio.gather(*(asyncio.to_thread(store.begin, who, "browser") for _ in range(20)))
     for record, _ in begun:
         store.used(record.id)

@@ -10,9 +10,10 @@ import pytest
 from sluice.gateway.audit_log.log import audit_file
 from sluice.gateway.credentials.access_tokens import CSRF_COOKIE, PASS_COOKIE, SESSION_COOKIE
 from sluice.gateway.credentials.session_store import SessionStore, revoke_sessions
-from sluice.gateway.credentials.sessions import MAX_SESSIONS_PER_NAME, Limits, SignedIn
+from sluice.gateway.credentials.sessions import MAX_SESSIONS_PER_NAME, Limits
 from sluice.gateway.credentials.token_file import TokenStore
 from sluice.gateway.credentials.users import UserStore
+from sluice.gateway.principal import Subject
 from sluice.gateway.signin.cookies import LOGIN_COOKIE
 from sluice.gateway.signin.device import GRANT_TYPE
 from sluice.gateway.signin.device_codes import MAX_OPEN_PER_ADDRESS
@@ -118,7 +119,7 @@ async def test_logout_without_a_provider_ends_on_our_own_page(local: House) -> N
 
 async def test_sessions_of_one_name_are_bounded(local: House) -> None:
     store = local.service.authenticator.sessions
-    texts = [store.begin(SignedIn("grace", "user"), "browser")[1] for _ in range(MAX_SESSIONS_PER_NAME + 1)]
+    texts = [store.begin(Subject("grace", "user"), "browser")[1] for _ in range(MAX_SESSIONS_PER_NAME + 1)]
     first, second = (Browser(local.base, local.client, {SESSION_COOKIE: text}) for text in texts[:2])
     assert (await first.get("/v1/jobs")).status == 401
     assert (await second.get("/v1/jobs")).status == 200

@@ -21,6 +21,7 @@ from sluice.gateway.audit_log.verification import verify_log
 from sluice.gateway.audit_log.writer import AuditWriter
 from sluice.gateway.credentials.token_use import TokenUse, read_token_use
 from sluice.gateway.errors import AuditLogError
+from sluice.pki.assertions.principal import TokenId
 
 DEADLINE_SECONDS = 30.0
 
@@ -177,9 +178,9 @@ def test_use_of_a_token_is_noted_without_the_disk_and_flushed_beside(tmp_path: P
     home = Home.at(tmp_path).create()
     now = 1000.0
     use = TokenUse(home, lambda: now)
-    use.used("t-1")
+    use.used(TokenId("t-1"))
     now += 3600
-    use.used("t-2")
+    use.used(TokenId("t-2"))
     assert read_token_use(home) == {}
     use.flush()
     assert read_token_use(home) == {"t-1": 1000.0, "t-2": 4600.0}
@@ -187,7 +188,7 @@ def test_use_of_a_token_is_noted_without_the_disk_and_flushed_beside(tmp_path: P
     path = home.gateway / "token-use.json"
     path.unlink()
     path.mkdir()
-    use.used("t-3")
+    use.used(TokenId("t-3"))
     with pytest.raises(Exception, match="token-use"):
         use.flush()
     path.rmdir()

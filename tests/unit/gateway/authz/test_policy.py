@@ -25,8 +25,8 @@ from sluice.gateway.authz.policy import (
 from sluice.gateway.authz.policy_file import DEFAULT_POLICY, parse, read_policy
 from sluice.gateway.authz.routes import Route
 from sluice.gateway.credentials.access_tokens import role_pass_prefix
-from sluice.gateway.principal import AccessRole, Principal
-from sluice.pki.assertions.credential import Credential
+from sluice.gateway.principal import AccessRole
+from sluice.pki.assertions.principal import Credential, Principal
 from sluice.runtime.rest_server.routes import ROUTES
 
 OPERATIONS = known_operations(Route(each.method, each.path, each.operation) for each in ROUTES)

@@ -17,8 +17,7 @@ from sluice.gateway.authz.policy_file import (
     read_policy,
 )
 from sluice.gateway.errors import PolicyError
-from sluice.gateway.principal import Principal
-from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.principal import Credential, Principal
 
 OPERATIONS = frozenset({"jobs.list", "jobs.read", "jobs.cancel", "jobs.submit"})
 GOOD = """

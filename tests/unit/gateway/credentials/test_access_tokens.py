@@ -23,8 +23,7 @@ from sluice.gateway.credentials.access_tokens import (
     verify,
 )
 from sluice.gateway.credentials.signing_keys import PassKeys
-from sluice.gateway.principal import Principal
-from sluice.pki.assertions.credential import Credential
+from sluice.pki.assertions.principal import Credential, Principal
 
 NOW = 1_800_000_000.0
 POLICY = Policy(
@@ -67,7 +66,7 @@ def test_a_pass_says_who_and_what_and_how_long(keys: PassKeys) -> None:
         "csrf": "c5rf",
         "all": "a.read a.write",
         "own": "",
-        "jti": made.id,
+        "jti": made.pass_id,
         "iat": int(NOW),
         "exp": int(NOW) + 300,
     }
@@ -102,7 +101,7 @@ def test_a_pass_does_not_outlive_its_credential(keys: PassKeys) -> None:
 
 
 def test_ids_differ(keys: PassKeys) -> None:
-    assert issue(ADA, keys, POLICY, now=NOW)[1].id != issue(ADA, keys, POLICY, now=NOW)[1].id
+    assert issue(ADA, keys, POLICY, now=NOW)[1].pass_id != issue(ADA, keys, POLICY, now=NOW)[1].pass_id
 
 
 def _b64(data: bytes) -> str:

@@ -21,8 +21,8 @@ from sluice.gateway.credentials.api_tokens import (
     redact,
 )
 from sluice.gateway.errors import InvalidTokenRequest, TokenNotFound, TokenStoreError
-from sluice.gateway.principal import AccessRole, Principal
-from sluice.pki.assertions.credential import Credential
+from sluice.gateway.principal import AccessRole
+from sluice.pki.assertions.principal import Credential, Principal, TokenId
 
 NOW = 1_800_000_000.0
 HOUR = dt.timedelta(hours=1)
@@ -77,7 +77,7 @@ def test_revoked_token_is_refused_and_stays_revoked() -> None:
 def test_unknown_id_cannot_be_revoked_and_a_token_given_as_id_is_not_repeated() -> None:
     book, _, token = minted()
     with pytest.raises(TokenNotFound) as caught:
-        book.revoke(token, now=NOW)
+        book.revoke(TokenId(token), now=NOW)
     assert token.split("_")[2] not in str(caught.value)
 
 
@@ -180,7 +180,9 @@ def test_long_dead_tokens_make_room() -> None:
 def test_full_book_is_refused() -> None:
     _, record, _ = minted()
     full = TokenBook(
-        TokenRecord(id=f"{n:012x}", name="a", role=record.role, sha256="", created_at=0, expires_at=int(NOW + 1))
+        TokenRecord(
+            id=TokenId(f"{n:012x}"), name="a", role=record.role, sha256="", created_at=0, expires_at=int(NOW + 1)
+        )
         for n in range(MAX_TOKENS)
     )
     with pytest.raises(InvalidTokenRequest, match=f"{MAX_TOKENS} tokens already"):

@@ -25,10 +25,11 @@ from sluice.gateway.authz.operations import OWNED_OPERATIONS
 from sluice.gateway.authz.policy_file import DEFAULT_POLICY
 from sluice.gateway.credentials.revocations import Revocations
 from sluice.gateway.credentials.session_store import SessionStore
-from sluice.gateway.credentials.sessions import Limits, SignedIn
+from sluice.gateway.credentials.sessions import Limits
 from sluice.gateway.credentials.token_use import TokenUse
 from sluice.gateway.credentials.users import UserStore
 from sluice.gateway.errors import PolicyError, UserFileError
+from sluice.gateway.principal import Subject
 
 PASSWORD = "correct horse battery"  # noqa: S105  of the tests' own users
 TABLE = """
@@ -168,7 +169,7 @@ def test_there_is_one_user_of_a_name(home: Path) -> None:
 
 def test_sessions_are_listed_and_ended(home: Path) -> None:
     store = SessionStore(Home.at(home), Limits(3600, 3600))
-    ids = [store.begin(SignedIn(name, "session"), "browser", "192.0.2.1")[0].id for name in ("ada", "ada", "eve")]
+    ids = [store.begin(Subject(name, "session"), "browser", "192.0.2.1")[0].id for name in ("ada", "ada", "eve")]
     listed = json.loads(run(session.app, home, "list", "--json").stdout)["sessions"]
     assert [each["id"] for each in listed] == ids
     assert all("sha256" not in each and "csrf" not in each for each in listed)

@@ -18,7 +18,7 @@ from sluice.gateway.credentials.revocations import (
     decode,
 )
 from sluice.gateway.errors import RevocationError
-from sluice.pki.assertions.credential import Credential, CredentialKind
+from sluice.pki.assertions.principal import Credential, CredentialKind
 
 NOW = 1_800_000_000.0
 

@@ -20,6 +20,7 @@ from sluice.gateway.credentials.token_file import (
     token_snapshot,
 )
 from sluice.gateway.errors import InvalidTokenRequest, TokenStoreError
+from sluice.pki.assertions.principal import TokenId
 
 NOW_FAR_FROM_EXPIRY = 0.0
 
@@ -34,7 +35,7 @@ def test_token_is_found_by_a_reader_that_was_there_before(home: Home) -> None:
     assert snapshot.get().records == ()
     token = create_token(home, name="ada", role="submitter")
     assert snapshot.get().authenticate(token, now=NOW_FAR_FROM_EXPIRY).name == "ada"
-    identifier = token.split("_")[1]
+    identifier = TokenId(token.split("_")[1])
     TokenStore(home).revoke(identifier)
     assert snapshot.get().find(identifier).revoked_at is not None
 

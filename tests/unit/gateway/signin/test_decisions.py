@@ -12,8 +12,8 @@ from sluice.gateway.credentials.sessions import (
     Limits,
     NoSession,
     SessionBook,
-    SignedIn,
 )
+from sluice.gateway.principal import Subject
 from sluice.gateway.signin.attempts import LIFETIME_SECONDS, MAX_ATTEMPTS_PER_ADDRESS, Attempts
 from sluice.gateway.signin.desk import return_path
 from sluice.gateway.signin.device_codes import (
@@ -32,10 +32,11 @@ from sluice.gateway.signin.throttle import (
     Throttle,
 )
 from sluice.gateway.signin.waiting import TooManyWait, Waiting
+from sluice.pki.assertions.principal import CertificateId, Credential
 
 NOW = 1_800_000_000.0
 HOST = "198.51.100.7"
-ADA = SignedIn("ada", "session", ("staff",))
+ADA = Subject("ada", "session", ("staff",))
 LIMITS = Limits(lifetime=3600, idle=600)
 
 
@@ -208,13 +209,13 @@ def test_no_header_makes_a_certificate_of_another_kind(text: str) -> None:
         found = parse(text, "a.test")
     except NoClientCertificate:
         return
-    assert f"spiffe://a.test/user/{found.user}" in text
+    assert f"spiffe://a.test/user/{found.name}" in text
 
 
 def test_a_certificate_as_envoy_tells_it() -> None:
     value = f'By=spiffe://a.test/gateway/edge;Hash={"0a" * 32};Subject="CN=a\\"b;c,d";URI=spiffe://a.test/user/ada'
     found = parse(value, "a.test")
-    assert (found.user, found.fingerprint) == ("ada", "0a" * 32)
+    assert (found.name, found.credential) == ("ada", Credential.of_certificate(CertificateId("0a" * 32)))
 
 
 @given(st.text(max_size=100))

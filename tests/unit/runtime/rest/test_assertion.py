@@ -23,9 +23,8 @@ from sluice.core.errors import AssertionRefused
 from sluice.core.home import Home
 from sluice.gateway.credentials.assertion import publish_keys
 from sluice.gateway.credentials.signing_keys import PUBLISH_AHEAD, RETAIN, ROTATE_AFTER
-from sluice.gateway.principal import Principal
-from sluice.pki.assertions.credential import Credential
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
+from sluice.pki.assertions.principal import Credential, Principal
 from sluice.pki.assertions.tokens import (
     CONNECT_AUDIENCE,
     HEADER,
@@ -73,8 +72,8 @@ def verifier(home: Home, clock: Callable[[], float] = time.time) -> AssertionVer
 def test_a_good_assertion_says_who_asks(home: Home, gateway: AssertingGateway) -> None:
     text = gateway.assertion("GET", PATH, "ada", "viewer", "admin")
     who = verifier(home).verify([text], method="GET", target=PATH)
-    assert (who.principal, who.roles, who.method) == ("ada", ("viewer", "admin"), "token")
-    assert who.credential == Credential("token", "id-1")
+    assert (who.name, who.principal.roles, who.principal.method) == ("ada", ("viewer", "admin"), "token")
+    assert who.principal.credential == Credential("token", "id-1")
     assert who.request_id == "request-1"
     assert (who.bound, set(who.may_any), set(who.may_own)) == (True, {"jobs.list"}, {"jobs.list"})
 
@@ -203,7 +202,7 @@ def test_a_pass_is_taken_until_it_expires(home: Home, gateway: AssertingGateway)
     checking = verifier(home, lambda: now)
     for path in (PATH, PATH, "/v1/overview"):
         who = checking.verify([text], method="GET", target=path)
-        assert (who.principal, who.bound) == ("ada", False)
+        assert (who.name, who.bound) == ("ada", False)
         assert (set(who.may_any), set(who.may_own)) == ({"jobs.list"}, {"jobs.read"})
     now += 300 + LEEWAY_SECONDS
     with pytest.raises(AssertionRefused, match="expired"):
@@ -235,7 +234,7 @@ def test_keys_rotate_without_refusing_anything(home: Home) -> None:
     claims = jwt.decode(gateway.assertion("GET", PATH), options={"verify_signature": False})
     new = jwt.encode(claims, signing.private, algorithm="ES256", headers={"kid": signing.kid})
     for text in (old, new):
-        assert checking.verify([text], method="GET", target=PATH).principal == "ada"
+        assert checking.verify([text], method="GET", target=PATH).name == "ada"
     retired = gateway.assertion("GET", PATH)
     assert gateway.keys.refresh(later + PUBLISH_AHEAD.total_seconds() + RETAIN.total_seconds())
     publish_keys(home, gateway.keys)
@@ -250,7 +249,7 @@ def test_without_readable_keys_nobody_is_believed(home: Home, gateway: Asserting
     with pytest.raises(AssertionRefused):
         checking.verify([text], method="GET", target=PATH)
     publish_keys(home, gateway.keys)
-    assert checking.verify([text], method="GET", target=PATH).principal == "ada"
+    assert checking.verify([text], method="GET", target=PATH).name == "ada"
     assertion_keys_file(home).unlink()
     with pytest.raises(AssertionRefused):
         checking.verify([gateway.assertion("GET", PATH)], method="GET", target=PATH)
@@ -280,7 +279,7 @@ async def rest(home: Home, gateway: AssertingGateway, tmp_path: Path) -> AsyncIt
         return await for_operation("jobs.list", show)(request)  # type: ignore[return-value]  # as `show` returns it
 
     async def show(request: web.Request) -> web.Response:
-        return web.json_response({"who": asserted(request).principal})
+        return web.json_response({"who": asserted(request).name})
 
     check = require_assertion(AssertionKeys(assertion_keys_file(home)).keys, except_path=HEALTH_PATH)
     application = web.Application(middlewares=[problems, check])

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from sluice.pki.assertions.credential import Credential
-from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.assertions.principal import Credential, Principal
+from sluice.pki.assertions.tokens import Assertion
 from sluice.runtime.jobmanager.dispatcher.job_feed import JobFeed
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.rest.assertion import ASSERTED
@@ -100,12 +100,8 @@ async def test_ids_of_jobs_that_are_gone_are_told_to_whoever_could_see_them(  # 
     stream = Told(behind, feed)
     granted = frozenset({"events.read"})
     request = make_mocked_request("GET", "/v1/events")
-    request[ASSERTED] = Asserted(
-        name,
-        (),
-        (),
-        "token",
-        Credential("token", "id-1"),
+    request[ASSERTED] = Assertion(
+        Principal(name, (), "token", Credential("token", "id-1")),
         "",
         may_any=granted if any_owner else frozenset(),
         may_own=granted,
@@ -131,8 +127,8 @@ async def test_savepoints_are_listed_to_whoever_may_see_their_jobs(name: str, an
 
     request = make_mocked_request("GET", "/v1/savepoints")
     granted = frozenset({"savepoints.read"}) if any_owner else frozenset[str]()
-    request[ASSERTED] = Asserted(
-        name, (), (), "token", Credential("token", "x"), "", may_any=granted, operation="savepoints.read"
+    request[ASSERTED] = Assertion(
+        Principal(name, (), "token", Credential("token", "x")), "", may_any=granted, operation="savepoints.read"
     )
     cluster = cast("Cluster", SimpleNamespace(dispatcher=Savepoints()))
     assert len((await list_savepoints(cluster, Call(request, {}, NoQuery()))).savepoints) == seen

@@ -22,9 +22,8 @@ from sluice.gateway.authz.policy import Policy
 from sluice.gateway.authz.policy_file import DEFAULT_POLICY, parse, read_policy
 from sluice.gateway.authz.routes import RouteTable
 from sluice.gateway.credentials.access_tokens import issue
-from sluice.gateway.principal import Principal
-from sluice.pki.assertions.credential import Credential
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
+from sluice.pki.assertions.principal import Credential, Principal
 from sluice.pki.assertions.tokens import HEADER, PASS_SCHEME
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.jobmanager.views import SlotView, TaskManagerView

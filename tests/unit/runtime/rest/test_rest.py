@@ -16,10 +16,9 @@ import aiohttp
 import pytest
 
 from sluice.core.home import Home
-from sluice.gateway.principal import Principal
-from sluice.pki.assertions.credential import Credential
 from sluice.pki.assertions.keys import AssertionKeys, assertion_keys_file
-from sluice.pki.assertions.stream_standing import OpenStreams
+from sluice.pki.assertions.open_streams import OpenStreams
+from sluice.pki.assertions.principal import Credential, Principal
 from sluice.pki.assertions.tokens import HEADER
 from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.checkpoint.errors import NotStreaming, SavepointNotFound
@@ -72,7 +71,7 @@ from sluice.runtime.messages import (
 from sluice.runtime.rest.artifacts import ArtifactStores
 from sluice.runtime.rest.cluster import Cluster, ClusterFacts, Term
 from sluice.runtime.rest.serving import handler_of
-from sluice.runtime.rest.standing import whoever_was_let_in
+from sluice.runtime.rest.stream_validity import check_nothing
 from sluice.runtime.rest.streams import Streams
 from sluice.runtime.rest_server.routes import ROUTES, published_routes
 from sluice.runtime.rest_server.server import RestServer, make_application
@@ -362,7 +361,7 @@ async def rest(tmp_path: Path) -> AsyncIterator[Rest]:
         observation=Observation(Home.at(tmp_path / "home"), "jobmanager/jm", lambda: ()),
         artifacts=ArtifactStores(()),
         feed=dispatcher.feed,
-        streams=Streams(OpenStreams(whoever_was_let_in)),
+        streams=Streams(OpenStreams(check_nothing)),
     )
     home = Home.at(tmp_path / "home").create()
     server = RestServer(

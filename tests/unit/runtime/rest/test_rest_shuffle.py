@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from sluice.pki.assertions.credential import Credential
-from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.assertions.principal import Credential, Principal
+from sluice.pki.assertions.tokens import Assertion
 from sluice.runtime.jobmanager.errors import JobNotFound
 from sluice.runtime.jobmanager.gateways import DispatcherGateway
 from sluice.runtime.rest.assertion import ASSERTED
@@ -101,8 +101,8 @@ def cluster_with(service: Service | None) -> Cluster:
 
 def call(name: str = "ada", **path: str) -> Call[NoQuery]:
     request = make_mocked_request("GET", "/")
-    request[ASSERTED] = Asserted(
-        name, (), (), "token", Credential("token", "id-1"), "request-1", operation="shuffle.read"
+    request[ASSERTED] = Assertion(
+        Principal(name, (), "token", Credential("token", "id-1")), "request-1", operation="shuffle.read"
     )
     return Call(request, path, NoQuery())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,9 +12,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from sluice.pki.assertions.credential import Credential
-from sluice.pki.assertions.stream_standing import OpenStreams
-from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.assertions.open_streams import Holders, OpenStreams
+from sluice.pki.assertions.principal import Credential, Principal
+from sluice.pki.assertions.tokens import Assertion
 from sluice.runtime.blob.store import BlobStore
 from sluice.runtime.config import ConnectConfig
 from sluice.runtime.jobmanager.dispatcher.connect_sessions import ConnectSessions
@@ -29,13 +28,13 @@ from sluice.runtime.rest.route import Call, NoQuery
 from sluice.runtime.rest.streams import EventStream, Streams
 
 
-async def everybody_stays(everybody: AbstractSet[Asserted]) -> AbstractSet[Asserted]:
+async def everybody_stays(everybody: Holders) -> Holders:
     return everybody
 
 
 def call_of(name: str) -> Call[NoQuery]:
     request = make_mocked_request("GET", "/v1/events")
-    request[ASSERTED] = Asserted(name, (), (), "token", Credential("token", "id-1"), "")
+    request[ASSERTED] = Assertion(Principal(name, (), "token", Credential("token", "id-1")), "")
     return Call(request, {}, NoQuery())
 
 

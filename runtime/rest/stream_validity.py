@@ -1,16 +1,13 @@
-"""Who may keep a stream open, asked of the auth service of another machine over mutual TLS."""
+"""Asks the auth service of another machine, over mutual TLS, whose streams may stay open."""
 
 from __future__ import annotations
-
-from collections.abc import Set as AbstractSet
 
 import aiohttp
 import msgspec
 
 from sluice.core.errors import AssertionRefused
 from sluice.core.http_body import BodyTooLarge, read_body
-from sluice.pki.assertions.stream_standing import MAX_ASKED, Holder, Standing
-from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.assertions.open_streams import MAX_CHECKED, CheckHolders, Holders
 from sluice.pki.channels import Channel, server_policy
 from sluice.pki.spiffe_id import Role
 from sluice.pki.tls.contexts import TlsIdentity
@@ -18,18 +15,18 @@ from sluice.pki.tls.contexts import TlsIdentity
 STANDING_PATH = "/auth/standing"
 ANSWER_SECONDS = 0.6
 """Together with how often it is asked less than a second: a revocation counts within that."""
-MAX_ANSWER_BYTES = MAX_ASKED * 8
+MAX_ANSWER_BYTES = MAX_CHECKED * 8
 
 
-def standing_at(identity: TlsIdentity, host: str, port: int) -> Standing:
-    """Asks the auth service at ``host``; who cannot be asked about may not stay."""
+def check_at(identity: TlsIdentity, host: str, port: int) -> CheckHolders:
+    """A check by the auth service at ``host``; holders beyond :data:`MAX_CHECKED` are taken for invalid."""
     policy = server_policy(Channel.AUTH, identity.spiffe_id.trust_domain, role=Role.AUTH)
     url = f"https://{f'[{host}]' if ':' in host else host}:{port}{STANDING_PATH}"
 
-    async def standing(everybody: AbstractSet[Asserted]) -> AbstractSet[Asserted]:
-        listed = sorted(everybody, key=lambda who: (who.principal, who.id))[:MAX_ASKED]
+    async def check(holders: Holders) -> Holders:
+        listed = sorted(holders)[:MAX_CHECKED]
         connector = aiohttp.TCPConnector(ssl=identity.client_context(policy, alpn=("http/1.1",)), force_close=True)
-        asked = msgspec.json.encode([Holder.of(who) for who in listed])
+        asked = msgspec.json.encode(listed)
         try:
             async with (
                 aiohttp.ClientSession(
@@ -42,12 +39,14 @@ def standing_at(identity: TlsIdentity, host: str, port: int) -> Standing:
                     raise AssertionRefused(f"the auth service answered {STANDING_PATH} with status {answer.status}")
                 verdicts = msgspec.json.decode(data, type=list[bool])
         except (aiohttp.ClientError, TimeoutError, BodyTooLarge, msgspec.MsgspecError) as error:
-            raise AssertionRefused(f"the auth service does not say who may stay: {type(error).__name__}") from error
-        return {who for who, good in zip(listed, verdicts, strict=False) if good}
+            raise AssertionRefused(
+                f"the auth service does not say whose credentials are valid: {type(error).__name__}"
+            ) from error
+        return {holder for holder, good in zip(listed, verdicts, strict=False) if good}
 
-    return standing
+    return check
 
 
-async def whoever_was_let_in(everybody: AbstractSet[Asserted]) -> AbstractSet[Asserted]:
-    """For a JobManager without a gateway."""
-    return everybody
+async def check_nothing(holders: Holders) -> Holders:
+    """For a JobManager without a gateway: every stream stays open."""
+    return holders

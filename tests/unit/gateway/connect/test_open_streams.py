@@ -6,7 +6,6 @@ import asyncio
 import datetime as dt
 import time
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,38 +14,42 @@ import pytest
 
 from sluice.core.files import write_secret
 from sluice.core.home import Home
-from sluice.gateway.authn.standing import answer, standing_in, stands_in
+from sluice.gateway.authn.credential_validity import answer, check_in, validity_in
 from sluice.gateway.config import GatewayConfig
 from sluice.gateway.credentials.api_tokens import TokenBook, TokenRecord
 from sluice.gateway.credentials.revocations import RevocationKind, Revocations
 from sluice.gateway.credentials.session_store import FLUSH_SECONDS, SessionStore
-from sluice.gateway.credentials.sessions import Limits, SessionRecord, SignedIn
+from sluice.gateway.credentials.sessions import Limits, SessionRecord
 from sluice.gateway.credentials.token_file import TokenStore, create_token, token_file
 from sluice.gateway.errors import TokenStoreError
-from sluice.pki.assertions.credential import Credential, CredentialKind
-from sluice.pki.assertions.stream_standing import (
-    MAX_ASKED,
-    Cut,
-    Holder,
+from sluice.gateway.principal import Subject
+from sluice.pki.assertions.open_streams import (
+    MAX_CHECKED,
+    Holders,
     OpenStreams,
+    StreamEnded,
+    StreamHolder,
 )
-from sluice.pki.assertions.tokens import Asserted
+from sluice.pki.assertions.principal import Credential, CredentialKind, Jti, Principal
+from sluice.pki.assertions.tokens import Assertion
 
 CONFIG = GatewayConfig(session_lifetime=1000.0, session_idle=100.0)
 
 
-def asserted(name: str, credential: str = "c", kind: CredentialKind = "token") -> Asserted:
-    return Asserted(name, ("submitter",), (), "user", Credential(kind, credential), "r")
+def asserted(name: str, credential: str = "c", kind: CredentialKind = "token") -> Assertion:
+    return Assertion(Principal(name, ("submitter",), "user", Credential(kind, credential)), "r")
 
 
 def session(home: Home, name: str = "ada", token: TokenRecord | None = None) -> SessionRecord:
     """A session of a browser, as the auth service begins it: with a password, or with an API token."""
     store = SessionStore(home, Limits(CONFIG.session_lifetime, CONFIG.session_idle))
-    who = SignedIn(name, "user") if token is None else SignedIn(name, "token", token=token.id)
+    who = Subject(name, "user")
+    if token is not None:
+        who = Subject(name, "token", credential=Credential.of_token(token.id))
     return store.begin(who, "browser")[0]
 
 
-async def opened(streams: OpenStreams, who: Asserted) -> asyncio.Task[str]:
+async def opened(streams: OpenStreams, who: Assertion) -> asyncio.Task[str]:
     """A task that serves a stream until it is cut."""
     begun = asyncio.Event()
 
@@ -55,7 +58,7 @@ async def opened(streams: OpenStreams, who: Asserted) -> asyncio.Task[str]:
             with streams.entered(who):
                 begun.set()
                 await asyncio.Event().wait()
-        except Cut:
+        except StreamEnded:
             await asyncio.sleep(0)  # it can still say why
             return "cut"
         return "ended"
@@ -68,60 +71,60 @@ async def opened(streams: OpenStreams, who: Asserted) -> asyncio.Task[str]:
 async def test_only_the_streams_of_who_may_not_stay_are_cut() -> None:
     gone: set[str] = set()
 
-    async def standing(everybody: AbstractSet[Asserted]) -> AbstractSet[Asserted]:
+    async def check(everybody: Holders) -> Holders:
         return {who for who in everybody if who.principal not in gone}
 
-    streams = OpenStreams(standing)
+    streams = OpenStreams(check)
     ada, bob = await opened(streams, asserted("ada")), await opened(streams, asserted("bob"))
-    assert await streams.look() == 0
+    assert await streams.end_invalid() == 0
     gone.add("ada")
-    assert await streams.look() == 1
+    assert await streams.end_invalid() == 1
     assert await ada == "cut"
-    assert await streams.look() == 0
+    assert await streams.end_invalid() == 0
     assert not bob.done()
     bob.cancel()
     with pytest.raises(asyncio.CancelledError):
         await bob
-    assert await streams.look() == 0
+    assert await streams.end_invalid() == 0
 
 
 @pytest.mark.parametrize("kind", ["user", "session", "pass"])
 def test_whoever_has_something_revoked_may_not_stay(tmp_path: Path, kind: RevocationKind) -> None:
     home = Home.at(tmp_path).create()
     shown, other = session(home, "eve"), session(home, "ada")
-    stands = stands_in(home, CONFIG)
-    eve = replace(asserted("eve", shown.id, "session"), id="p-1")
-    assert stands(Holder.of(eve))
+    is_valid = validity_in(home, CONFIG)
+    eve = replace(asserted("eve", shown.id, "session"), id=Jti("p-1"))
+    assert is_valid(StreamHolder.of(eve))
     Revocations.of(home).revoke(kind, {"user": "eve", "session": shown.id, "pass": "p-1"}[kind])
-    assert not stands(Holder.of(eve))
-    assert stands(Holder.of(asserted("ada", other.id, "session")))
+    assert not is_valid(StreamHolder.of(eve))
+    assert is_valid(StreamHolder.of(asserted("ada", other.id, "session")))
 
 
 @pytest.mark.parametrize("kind", ["certificate", "jwt"])
 def test_certificate_and_jwt_stand_until_they_or_their_user_are_revoked(tmp_path: Path, kind: CredentialKind) -> None:
     home = Home.at(tmp_path).create()
-    stands = stands_in(home, CONFIG)
-    assert stands(Holder.of(asserted("eve", "c-1", kind)))
+    is_valid = validity_in(home, CONFIG)
+    assert is_valid(StreamHolder.of(asserted("eve", "c-1", kind)))
     # An id means something with its kind alone.
     Revocations.of(home).revoke("token", "c-1")
     Revocations.of(home).revoke("session", "c-1")
-    assert stands(Holder.of(asserted("eve", "c-1", kind)))
+    assert is_valid(StreamHolder.of(asserted("eve", "c-1", kind)))
     Revocations.of(home).revoke("certificate", "c-1")
-    assert stands(Holder.of(asserted("eve", "c-1", kind))) is (kind == "jwt")
+    assert is_valid(StreamHolder.of(asserted("eve", "c-1", kind))) is (kind == "jwt")
     Revocations.of(home).revoke("user", "eve")
-    assert not stands(Holder.of(asserted("eve", "c-2", kind)))
+    assert not is_valid(StreamHolder.of(asserted("eve", "c-2", kind)))
 
 
 def test_id_of_a_session_is_never_taken_for_that_of_a_token(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
     token, _ = TokenStore(home).create("ada", "submitter", dt.timedelta(hours=1))
     begun = session(home, token=token)
-    stands = stands_in(home, CONFIG)
-    assert stands(Holder.of(asserted("ada", begun.id, "session")))
-    assert stands(Holder.of(asserted("ada", token.id, "token")))
-    assert not stands(Holder.of(asserted("ada", begun.id, "token")))
-    assert not stands(Holder.of(asserted("ada", token.id, "session")))
-    assert not stands(Holder.of(asserted("eve", begun.id, "session")))
+    is_valid = validity_in(home, CONFIG)
+    assert is_valid(StreamHolder.of(asserted("ada", begun.id, "session")))
+    assert is_valid(StreamHolder.of(asserted("ada", token.id, "token")))
+    assert not is_valid(StreamHolder.of(asserted("ada", begun.id, "token")))
+    assert not is_valid(StreamHolder.of(asserted("ada", token.id, "session")))
+    assert not is_valid(StreamHolder.of(asserted("eve", begun.id, "session")))
 
 
 def _sign_out(home: Home, begun: SessionRecord, _: TokenRecord) -> None:
@@ -157,11 +160,11 @@ def test_session_of_a_token_ends_with_either(
     home = Home.at(tmp_path).create()
     token, _ = TokenStore(home).create("ada", "submitter", dt.timedelta(hours=1))
     begun, password = session(home, token=token), session(home)
-    stands = stands_in(home, CONFIG)
-    assert stands(Holder.of(asserted("ada", begun.id, "session")))
+    is_valid = validity_in(home, CONFIG)
+    assert is_valid(StreamHolder.of(asserted("ada", begun.id, "session")))
     end(home, begun, token)
-    assert not stands(Holder.of(asserted("ada", begun.id, "session")))
-    assert stands(Holder.of(asserted("ada", password.id, "session"))) is (end is not _lock_user)
+    assert not is_valid(StreamHolder.of(asserted("ada", begun.id, "session")))
+    assert is_valid(StreamHolder.of(asserted("ada", password.id, "session"))) is (end is not _lock_user)
 
 
 @pytest.mark.parametrize(
@@ -177,17 +180,17 @@ def test_session_of_a_token_ends_by_itself(tmp_path: Path, lifetime: int, second
     home = Home.at(tmp_path).create()
     token, _ = TokenStore(home).create("ada", "submitter", dt.timedelta(seconds=lifetime))
     begun = session(home, token=token)
-    stands = stands_in(home, CONFIG, lambda: begun.created_at + seconds)
-    assert stands(Holder.of(asserted("ada", begun.id, "session"))) is stays
+    is_valid = validity_in(home, CONFIG, lambda: begun.created_at + seconds)
+    assert is_valid(StreamHolder.of(asserted("ada", begun.id, "session"))) is stays
 
 
 async def test_when_nobody_can_tell_the_streams_end() -> None:
-    async def broken(_: AbstractSet[Asserted]) -> AbstractSet[Asserted]:
+    async def broken(_: Holders) -> Holders:
         raise TokenStoreError("damaged")
 
     streams = OpenStreams(broken)
     ada = await opened(streams, asserted("ada"))
-    assert await streams.look() == 1
+    assert await streams.end_invalid() == 1
     assert await ada == "cut"
 
 
@@ -195,26 +198,26 @@ def test_a_token_stands_until_it_is_revoked_expires_or_is_gone(tmp_path: Path) -
     home = Home.at(tmp_path).create()
     create_token(home, name="ada", role="submitter", lifetime=dt.timedelta(hours=1))
     (record,) = TokenStore(home).read().records
-    stands = stands_in(home, CONFIG)
-    assert stands(Holder.of(asserted("ada", record.id)))
-    assert not stands(Holder.of(asserted("bob", record.id)))
-    assert not stands(Holder.of(asserted("ada", "unknown")))
+    is_valid = validity_in(home, CONFIG)
+    assert is_valid(StreamHolder.of(asserted("ada", record.id)))
+    assert not is_valid(StreamHolder.of(asserted("bob", record.id)))
+    assert not is_valid(StreamHolder.of(asserted("ada", "unknown")))
     TokenStore(home).revoke(record.id)
-    assert not stands(Holder.of(asserted("ada", record.id)))
+    assert not is_valid(StreamHolder.of(asserted("ada", record.id)))
     book, old, _ = TokenBook().mint("ada", record.role, ttl=dt.timedelta(seconds=60), now=time.time() - 120)
     write_secret(token_file(home), book.encode())
-    assert not stands(Holder.of(asserted("ada", old.id)))
+    assert not is_valid(StreamHolder.of(asserted("ada", old.id)))
     write_secret(token_file(home), b"{")
     with pytest.raises(TokenStoreError):
-        stands(Holder.of(asserted("ada", old.id)))
+        is_valid(StreamHolder.of(asserted("ada", old.id)))
 
 
 async def test_a_process_of_the_home_and_one_elsewhere_get_the_same_verdicts(tmp_path: Path) -> None:
     home = Home.at(tmp_path).create()
-    eve, ada = (asserted(name, session(home, name).id, "session") for name in ("eve", "ada"))
+    eve, ada = (StreamHolder.of(asserted(name, session(home, name).id, "session")) for name in ("eve", "ada"))
     Revocations.of(home).revoke("user", "eve")
-    assert await standing_in(home, CONFIG)({eve, ada}) == {ada}
-    assert answer(stands_in(home, CONFIG), msgspec.json.encode([Holder.of(eve), Holder.of(ada)])) == b"[false,true]"
+    assert await check_in(home, CONFIG)({eve, ada}) == {ada}
+    assert answer(validity_in(home, CONFIG), msgspec.json.encode([eve, ada])) == b"[false,true]"
 
 
 @pytest.mark.parametrize(
@@ -223,9 +226,9 @@ async def test_a_process_of_the_home_and_one_elsewhere_get_the_same_verdicts(tmp
         pytest.param(b"", id="nothing"),
         pytest.param(b'["eve"]', id="names"),
         pytest.param(b'[{"principal": "eve"}]', id="no credential"),
-        pytest.param(msgspec.json.encode([Holder.of(asserted("a"))] * (MAX_ASKED + 1)), id="too many"),
+        pytest.param(msgspec.json.encode([StreamHolder.of(asserted("a"))] * (MAX_CHECKED + 1)), id="too many"),
     ],
 )
 def test_a_malformed_question_is_no_question(tmp_path: Path, asked: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
-        answer(stands_in(Home.at(tmp_path).create(), CONFIG), asked)
+        answer(validity_in(Home.at(tmp_path).create(), CONFIG), asked)

@@ -1,0 +1,82 @@
+"""Whether the credentials of open streams are still valid: here, and for JobManagers on other machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from sluice.core.home import Home
+from sluice.gateway.config import GatewayConfig
+from sluice.gateway.credentials.revocations import Revocations
+from sluice.gateway.credentials.session_store import FLUSH_SECONDS, session_snapshot
+from sluice.gateway.credentials.sessions import Limits
+from sluice.gateway.credentials.token_file import token_snapshot
+from sluice.pki.assertions.open_streams import MAX_CHECKED, CheckHolders, Holders, StreamHolder
+from sluice.pki.assertions.principal import SessionId, TokenId
+
+IsValid = Callable[[StreamHolder], bool]
+
+
+def validity_in(home: Home, config: GatewayConfig, clock: Callable[[], float] = time.time) -> IsValid:
+    """A function that tells from the files of ``home`` whether a credential is still valid.
+
+    Nothing of it is revoked, and:
+
+    - an API token has not expired;
+    - a session has not ended, and neither has the API token that it was begun with. Its last use is on disk
+      :data:`~sluice.gateway.credentials.session_store.FLUSH_SECONDS` late, so that idleness ends streams so much later.
+
+    Client certificates and JWTs are looked at when a stream begins; after that only a revocation ends it.
+    """
+    tokens, sessions, revocations = token_snapshot(home), session_snapshot(home), Revocations.of(home)
+    limits = Limits(config.session_lifetime, config.session_idle + FLUSH_SECONDS)
+
+    def token_valid(identifier: TokenId, name: str, now: float) -> bool:
+        record = tokens.get().get(identifier)
+        if record is None or record.name != name or record.state(now) != "active":
+            return False
+        return not revocations.current().is_revoked("token", identifier, now=now)
+
+    def session_valid(identifier: SessionId, name: str, now: float) -> bool:
+        record = sessions.get().get(identifier)
+        if record is None or record.name != name or not limits.hold(record, now):
+            return False
+        return not record.token or token_valid(record.token, name, now)
+
+    def is_valid(who: StreamHolder) -> bool:
+        now = clock()
+        revoked = revocations.current()
+        if revoked.refuses(name=who.principal, credential=who.as_credential(), jti=who.id, now=now) is not None:
+            return False
+        match who.kind:
+            case "token":
+                return token_valid(TokenId(who.credential), who.principal, now)
+            case "session":
+                return session_valid(SessionId(who.credential), who.principal, now)
+            case "certificate" | "jwt":
+                return True
+
+    return is_valid
+
+
+def check_in(home: Home, config: GatewayConfig) -> CheckHolders:
+    """The same check for the streams that are open in this process."""
+    is_valid = validity_in(home, config)
+
+    async def check(holders: Holders) -> Holders:
+        return {holder for holder in holders if is_valid(holder)}
+
+    return check
+
+
+def answer(is_valid: IsValid, asked: bytes) -> bytes:
+    """The answer to a JobManager on another machine: whether each holder's credential is valid, in order.
+
+    Raises ``msgspec.MsgspecError`` for a malformed question.
+    """
+    holders = msgspec.json.decode(asked, type=tuple[StreamHolder, ...])
+    if len(holders) > MAX_CHECKED:
+        raise msgspec.ValidationError(f"more than {MAX_CHECKED}")
+    return msgspec.json.encode([is_valid(holder) for holder in holders])
