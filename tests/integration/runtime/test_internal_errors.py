@@ -57,6 +57,6 @@ async def test_a_resource_manager_that_fails_ends_the_jobmanager(
     )
     with pytest.raises(EndpointFailed, match=f"{RESOURCE_MANAGER} failed: KeyError"):
         async with asyncio.timeout(30):
-            await run_jobmanager(cluster.home, config, cluster.pki.config, JOBMANAGER, standing=None)
+            await run_jobmanager(cluster.home, config, cluster.pki.config, JOBMANAGER, check_streams=None)
     with pytest.raises(AddressUnknown):
         read_jobmanager(cluster.home)
